@@ -1,0 +1,1 @@
+"""Measurements: parity with the trained model, latency, throughput, other tools beside it."""

@@ -1,0 +1,156 @@
+"""Latency and throughput of one bundle: encoder and decoder apart, percentiles, memory, load time.
+
+Every step decodes: the end token is not heeded, so that each batch does the same work.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import resource
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import numpy as np
+
+from dragoman import __version__
+from dragoman.runtime import load
+
+PERCENTILES = (50, 90, 99)
+
+
+@dataclass(frozen=True)
+class Percentiles:
+    """Of some durations, in milliseconds."""
+
+    p50: float
+    p90: float
+    p99: float
+
+    @classmethod
+    def of(cls, seconds: Sequence[float]) -> Percentiles:
+        return cls(*(round(float(p) * 1e3, 4) for p in np.percentile(seconds, PERCENTILES)))
+
+
+@dataclass(frozen=True)
+class BatchFigures:
+    """Of one batch size.
+
+    Attributes:
+        encoder: one call of the encoder, caches allocated, ms
+        step: one decoding step of the whole batch, ms
+        sentence: a whole batch from source tokens to the last new token, divided by its size, ms
+        tokens_per_second: new tokens of all rows over the median time of a batch
+    """
+
+    batch_size: int
+    encoder: Percentiles
+    step: Percentiles
+    sentence: Percentiles
+    tokens_per_second: float
+
+
+@dataclass(frozen=True)
+class BenchReport:
+    bundle: str
+    precision: str
+    backend: str
+    threads: int | None
+    source_length: int
+    new_tokens: int
+    runs: int
+    load_seconds: float
+    peak_memory_mb: float
+    bundle_mb: float
+    batches: tuple[BatchFigures, ...]
+    machine: str
+    versions: dict[str, str]
+    command: str
+
+    def to_json(self) -> str:
+        return json.dumps(asdict(self), indent=1) + "\n"
+
+
+def bench(
+    directory: Path,
+    *,
+    backend: str,
+    threads: int | None,
+    batch_sizes: Sequence[int],
+    source_length: int,
+    new_tokens: int,
+    runs: int,
+    command: str,
+    progress: Callable[[], None] = lambda: None,
+) -> BenchReport:
+    """Measure a bundle on random tokens. One run of each batch size before them is not counted.
+
+    Args:
+        source_length: tokens of every source
+        new_tokens: decoding steps of every batch
+        runs: batches measured of each size
+        progress: called after each run, the uncounted ones too
+    """
+    started = time.perf_counter()
+    model = load(directory, threads=threads, backend=backend)
+    load_seconds = time.perf_counter() - started
+    facts = model.manifest.model
+    generator = np.random.default_rng(0)
+    figures = []
+    for size in batch_sizes:
+        source = generator.integers(0, facts.source_vocab_size, (size, source_length))
+        mask = np.ones(source.shape, np.bool_)
+        encoder: list[float] = []
+        step: list[float] = []
+        sentence: list[float] = []
+        for run in range(runs + 1):
+            clock = [time.perf_counter()]
+            state = model.backend.start(source, mask, new_tokens)
+            clock.append(time.perf_counter())
+            for _ in range(new_tokens):
+                state.step()
+                clock.append(time.perf_counter())
+            if run > 0:
+                durations = np.diff(clock)
+                encoder.append(durations[0])
+                step.extend(durations[1:])
+                sentence.append((clock[-1] - clock[0]) / size)
+            progress()
+        median = float(np.median(sentence))
+        figures.append(
+            BatchFigures(
+                size,
+                Percentiles.of(encoder),
+                Percentiles.of(step),
+                Percentiles.of(sentence),
+                round(new_tokens / median, 1),
+            )
+        )
+    return BenchReport(
+        bundle=model.manifest.name,
+        precision=model.manifest.precision,
+        backend=backend,
+        threads=threads,
+        source_length=source_length,
+        new_tokens=new_tokens,
+        runs=runs,
+        load_seconds=round(load_seconds, 4),
+        peak_memory_mb=round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e3, 1),
+        bundle_mb=round(model.bundle.size / 1e6, 2),
+        batches=tuple(figures),
+        machine=machine(),
+        versions={"dragoman": __version__, "python": platform.python_version()},
+        command=command,
+    )
+
+
+def machine() -> str:
+    """The processor, in words."""
+    cpuinfo = Path("/proc/cpuinfo")
+    lines = cpuinfo.read_text(encoding="utf-8").splitlines() if cpuinfo.exists() else []
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    name = names[0] if names else platform.processor() or platform.machine()
+    return f"{name}, {os.cpu_count()} cores"

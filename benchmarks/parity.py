@@ -1,0 +1,247 @@
+"""Parity: does a bundle compute what the trained model computes? Three levels, in this order.
+
+1. tensors: cross keys and values, and teacher-forced logits, within a tolerance per precision
+2. tokens: free-running greedy output; identical at fp32
+3. task: the recipe's own metric, where the inputs have references
+
+The oracle is `reference_model` in PyTorch, fp32, decoding without a cache.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import zip_longest
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from dragoman.reference_model import NoMemory, Transformer, greedy_uncached
+from dragoman.reference_model.recipes import Example, Recipe
+from dragoman.runtime import Model
+from dragoman.runtime.manifest import (
+    Divergence,
+    Parity,
+    Precision,
+    TaskParity,
+    TensorParity,
+    TokenParity,
+)
+from dragoman.runtime.scheduling import batches, pad
+
+TOLERANCES: dict[Precision, float] = {"fp32": 1e-4, "fp16": 1e-2, "bf16": 8e-2}
+"""Largest absolute difference over max(1, largest absolute value of the oracle's tensor)."""
+
+TASK_TOLERANCES: dict[Precision, float] = {"fp32": 0.0, "fp16": 0.003, "bf16": 0.003}
+"""How much worse the task's metric may be."""
+
+TENSOR_INPUTS = 64
+"""Inputs compared tensor by tensor, spread evenly over all."""
+
+BATCH_SIZE = 64
+
+Progress = Callable[[int], None]
+
+
+@dataclass(frozen=True)
+class ParityInputs:
+    """What to compare on.
+
+    Attributes:
+        description: for the record
+        sources: source token ids, at least one each
+        examples, recipe: what the sources came from, where there are references to score
+    """
+
+    description: str
+    sources: list[list[int]]
+    examples: list[Example] | None = None
+    recipe: Recipe | None = None
+
+
+def random_inputs(model: Transformer, count: int = 64, *, seed: int = 0) -> ParityInputs:
+    """Uniformly random tokens in ragged lengths from 1: for models that come without inputs."""
+    generator = np.random.default_rng(seed)
+    config = model.config
+    longest = min(48, config.max_source_positions)
+    lengths = [1, longest, *generator.integers(1, longest + 1, size=max(0, count - 2))][:count]
+    sources = [generator.integers(0, config.source_vocab_size, size=n).tolist() for n in lengths]
+    return ParityInputs(f"{count} random sources (seed {seed})", sources)
+
+
+def check_parity(
+    model: Model,
+    reference: Transformer,
+    inputs: ParityInputs,
+    *,
+    backend: str,
+    progress: Progress = lambda advanced: None,
+) -> Parity:
+    """Compare a bundle with the oracle on all three levels.
+
+    Args:
+        progress: called with the number of inputs just done; each input counts once
+    """
+    precision = model.manifest.precision
+    limit = model.manifest.default_max_new_tokens
+    expected: dict[int, list[int]] = {}
+    for batch in _batches(inputs.sources):
+        outputs = greedy_uncached(reference, [inputs.sources[i] for i in batch], limit)
+        expected.update(zip(batch, outputs, strict=True))
+        progress(len(batch))
+    oracle = [expected[i] for i in range(len(inputs.sources))]
+
+    tensors = _compare_tensors(model, reference, inputs.sources, oracle)
+    found = _generate(model, inputs.sources, limit)
+    tokens = _compare_tokens(
+        reference, inputs.sources, oracle, found, precision, largest_logit=_largest(tensors)
+    )
+    task = _compare_task(model, inputs, oracle, found)
+    return Parity(
+        passed=all(t.passed for t in tensors) and tokens.passed and (task is None or task.passed),
+        oracle=f"reference_model, PyTorch {torch.__version__}, fp32, without a cache",
+        inputs=inputs.description,
+        backend=backend,
+        tensors=tuple(tensors),
+        tokens=tokens,
+        task=task,
+    )
+
+
+def _compare_tensors(
+    model: Model, reference: Transformer, sources: list[list[int]], oracle: list[list[int]]
+) -> list[TensorParity]:
+    """Level 1, on some of the inputs."""
+    chosen = np.linspace(0, len(sources) - 1, min(TENSOR_INPUTS, len(sources))).astype(int).tolist()
+    facts = model.manifest.model
+    meters: dict[str, _Meter] = {}
+    for batch in _batches([sources[i] for i in chosen]):
+        rows = [chosen[i] for i in batch]
+        source, source_mask = pad([sources[i] for i in rows], facts.pad_token_id)
+        target, target_mask = pad([oracle[i] for i in rows], facts.pad_token_id)
+        forced = np.roll(target, 1, axis=1)
+        forced[:, 0] = facts.start_token_id
+        with torch.inference_mode():
+            mask = torch.from_numpy(source_mask)
+            cross = reference.encode(torch.from_numpy(source), mask)
+            start = torch.zeros(len(rows), dtype=torch.long)
+            logits = reference.decode(torch.from_numpy(forced), start, mask, cross, NoMemory())
+        encoded = model.backend.encode(source, source_mask)
+        for spec in model.manifest.encoder.outputs:
+            assert spec.layer is not None
+            wanted = cross[spec.layer][0 if spec.role == "cross_key" else 1].numpy()
+            heads_last = (0, 2, 1, 3)
+            meters.setdefault(spec.name, _Meter()).add(
+                encoded[spec.name].transpose(heads_last)[source_mask],
+                wanted.transpose(heads_last)[source_mask],
+            )
+        scored = model.backend.score(source, source_mask, forced)
+        meters.setdefault("logits", _Meter()).add(scored[target_mask], logits.numpy()[target_mask])
+    tolerance = TOLERANCES[model.manifest.precision]
+    return [meter.result(name, tolerance) for name, meter in meters.items()]
+
+
+class _Meter:
+    """Running maxima of the difference between two tensors."""
+
+    def __init__(self) -> None:
+        self.absolute = self.relative = self.scale = 0.0
+
+    def add(self, found: NDArray[np.floating], expected: NDArray[np.floating]) -> None:
+        difference = np.abs(found.astype(np.float64) - expected)
+        difference[~np.isfinite(difference)] = np.inf
+        magnitude = np.abs(expected)
+        self.scale = max(self.scale, float(magnitude.max()))
+        self.absolute = max(self.absolute, float(difference.max()))
+        self.relative = max(self.relative, float((difference / np.maximum(magnitude, 1e-3)).max()))
+
+    def result(self, name: str, tolerance: float) -> TensorParity:
+        difference = self.absolute / max(1.0, self.scale)
+        return TensorParity(
+            name=name,
+            largest_absolute=self.absolute,
+            largest_relative=self.relative,
+            difference=difference,
+            tolerance=tolerance,
+            passed=difference <= tolerance,
+        )
+
+
+def _largest(tensors: list[TensorParity]) -> float:
+    """The largest absolute logit, from what level 1 recorded; 1 if it is smaller."""
+    logits = next(t for t in tensors if t.name == "logits")
+    return logits.largest_absolute / logits.difference if logits.difference else 1.0
+
+
+def _generate(model: Model, sources: list[list[int]], limit: int) -> list[list[int]]:
+    """Free-running output as the oracle gives it: with the end token where reached."""
+    end = model.manifest.model.end_token_id
+    return [
+        [*result.tokens, end] if result.finish_reason == "end" else list(result.tokens)
+        for result in model.generate(sources, max_new_tokens=limit)
+    ]
+
+
+def _compare_tokens(
+    reference: Transformer,
+    sources: list[list[int]],
+    oracle: list[list[int]],
+    found: list[list[int]],
+    precision: Precision,
+    *,
+    largest_logit: float,
+) -> TokenParity:
+    """Level 2. Below fp32 a divergence is accepted where the oracle's margin is so small that
+    differences within the tolerance of level 1 explain it."""
+    divergences = [
+        _divergence(reference, i, sources[i], expected, other)
+        for i, (expected, other) in enumerate(zip(oracle, found, strict=True))
+        if expected != other
+    ]
+    explained = 2 * TOLERANCES[precision] * largest_logit
+    passed = not divergences or (
+        precision != "fp32" and all(d.margin <= explained for d in divergences)
+    )
+    return TokenParity(
+        sequences=len(oracle),
+        identical=len(oracle) - len(divergences),
+        divergences=tuple(divergences),
+        passed=passed,
+    )
+
+
+def _divergence(
+    reference: Transformer, index: int, source: list[int], expected: list[int], found: list[int]
+) -> Divergence:
+    config = reference.config
+    # A sequence that is a prefix of the other ends where the other has one more token.
+    pairs = zip_longest(expected, found, fillvalue=config.end_token_id)
+    step, (wanted, got) = next((n, pair) for n, pair in enumerate(pairs) if pair[0] != pair[1])
+    prefix = torch.tensor([[config.start_token_id, *expected[:step]]])
+    tokens = torch.tensor([source])
+    with torch.inference_mode():
+        logits = reference(tokens, torch.ones_like(tokens, dtype=torch.bool), prefix)[0, -1]
+    return Divergence(index, step, wanted, got, float(logits[wanted] - logits[got]))
+
+
+def _compare_task(
+    model: Model, inputs: ParityInputs, oracle: list[list[int]], found: list[list[int]]
+) -> TaskParity | None:
+    """Level 3."""
+    if inputs.recipe is None or inputs.examples is None:
+        return None
+    recipe, examples = inputs.recipe, inputs.examples
+    decode = recipe.make_target_tokenizer().decode
+
+    def figure(outputs: Sequence[Sequence[int]]) -> float:
+        return recipe.score([decode(list(o)) for o in outputs], examples)[recipe.metric]
+
+    expected, measured = figure(oracle), figure(found)
+    tolerance = TASK_TOLERANCES[model.manifest.precision]
+    return TaskParity(recipe.metric, expected, measured, measured - expected <= tolerance)
+
+
+def _batches(sources: Sequence[Sequence[int]]) -> list[list[int]]:
+    lengths = [len(source) for source in sources]
+    return list(batches(lengths, max_batch_size=BATCH_SIZE, max_batch_tokens=4096))

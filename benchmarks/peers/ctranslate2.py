@@ -1,0 +1,252 @@
+"""CTranslate2 with the weights of a reference model.
+
+It computes the same function and differs in layout: projections of one input are stacked into one
+product, position tables are plain weights, and tokens go in and out as strings.
+
+Besides the dimensions of `reference_model.attention`: V vocabulary, P positions, F d_ff, I = H * Dh
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from dragoman.errors import DragomanError
+from dragoman.reference_model import ModelConfig, Transformer
+from dragoman.reference_model.attention import MultiHeadAttention
+from dragoman.reference_model.config import Activation
+from dragoman.reference_model.embedding import Embedding
+from dragoman.reference_model.layers import DecoderLayer, EncoderLayer, FeedForward, LayerNorm
+
+ACTIVATIONS: dict[Activation, str] = {
+    "relu": "RELU",
+    "gelu": "GELU",
+    "gelu_tanh": "GELUTanh",
+    "silu": "SWISH",
+}
+"""Names in `ctranslate2.specs.Activation`."""
+
+
+def convert(model: Transformer, directory: Path, *, quantization: str | None = None) -> None:
+    """Write the model as a CTranslate2 model directory; the model itself stays as it is.
+
+    Args:
+        directory: new or empty
+        quantization: of the stored weights, such as "int8"; None keeps fp32
+
+    Raises:
+        DragomanError: CTranslate2 is missing, it does not know the quantization or the activation,
+            or the directory holds files. Nothing is written then.
+    """
+    library = _library()
+    if directory.exists() and (not directory.is_dir() or any(directory.iterdir())):
+        raise DragomanError(f"expected a new or empty directory, found {directory} with content")
+    spec = _specification(library.specs, model.config)
+    _set_weights(spec, model)
+    spec.validate()
+    try:
+        spec.optimize(quantization=quantization)
+    except ValueError as error:
+        raise DragomanError(f"CTranslate2 cannot quantize: {error}") from error
+    directory.mkdir(parents=True, exist_ok=True)
+    spec.save(str(directory))
+
+
+class CTranslate2Peer:
+    """A converted model, loaded; answers as Dragoman's runtime does."""
+
+    def __init__(self, translator: Any) -> None:
+        self._translator = translator
+
+    @classmethod
+    def load(cls, directory: Path, threads: int, compute_type: str = "default") -> CTranslate2Peer:
+        """Load a directory that `convert` wrote.
+
+        Args:
+            threads: for the products within one batch; batches are not run side by side
+            compute_type: one of `ctranslate2.get_supported_compute_types("cpu")`; "default" is
+                the nearest to the stored weights that this processor supports
+
+        Raises:
+            DragomanError: CTranslate2 is missing, or cannot load the directory in that type.
+        """
+        library = _library()
+        try:
+            translator = library.Translator(
+                str(directory),
+                device="cpu",
+                compute_type=compute_type,
+                inter_threads=1,
+                intra_threads=threads,
+            )
+        except (RuntimeError, ValueError) as error:
+            raise DragomanError(f"CTranslate2 cannot load {directory}: {error}") from error
+        return cls(translator)
+
+    @property
+    def compute_type(self) -> str:
+        """The type in use, which "default" and "auto" leave open."""
+        return str(self._translator.compute_type)
+
+    def generate(
+        self, sources: list[list[int]], max_new_tokens: int, min_new_tokens: int = 0
+    ) -> list[list[int]]:
+        """Greedy output of all sources, decoded as one batch.
+
+        Args:
+            sources: token ids of each source, any lengths
+            max_new_tokens: the most tokens to generate, the end token included
+            min_new_tokens: the end token is not chosen before so many others
+
+        Returns:
+            generated ids of each source, without start and end token
+        """
+        results = self._translator.translate_batch(
+            [_names(source) for source in sources],
+            max_batch_size=len(sources),
+            max_input_length=0,
+            beam_size=1,
+            max_decoding_length=max_new_tokens,
+            min_decoding_length=min_new_tokens,
+        )
+        return [_ids(result.hypotheses[0]) for result in results]
+
+
+def _library() -> Any:
+    """CTranslate2, which is optional and has no type stubs."""
+    try:
+        return importlib.import_module("ctranslate2")
+    except ImportError as error:
+        raise DragomanError(
+            "expected CTranslate2, found none: pip install 'dragoman[peers]'"
+        ) from error
+
+
+def _name(token: int) -> str:
+    return f"t{token}"
+
+
+def _names(tokens: Iterable[int]) -> list[str]:
+    return [_name(token) for token in tokens]
+
+
+def _ids(names: Iterable[str]) -> list[int]:
+    return [int(name.removeprefix("t")) for name in names]
+
+
+def _specification(specs: Any, config: ModelConfig) -> Any:
+    """A `ctranslate2.specs.TransformerSpec` without weights."""
+    options = {
+        "pre_norm": config.norm_order == "pre",
+        "activation": specs.Activation[ACTIVATIONS[config.activation]],
+        "layernorm_embedding": config.embedding_norm,
+        "head_dim": config.d_head,
+    }
+    spec = specs.TransformerSpec(
+        specs.TransformerEncoderSpec(config.encoder_layers, config.num_heads, **options),
+        specs.TransformerDecoderSpec(config.decoder_layers, config.num_heads, **options),
+    )
+    spec.register_source_vocabulary(_names(range(config.source_vocab_size)))
+    spec.register_target_vocabulary(_names(range(config.target_vocab_size)))
+    spec.config.unk_token = _name(config.pad_token_id)
+    spec.config.bos_token = _name(config.start_token_id)
+    spec.config.eos_token = _name(config.end_token_id)
+    spec.config.decoder_start_token = _name(config.start_token_id)
+    spec.config.add_source_bos = False
+    spec.config.add_source_eos = False
+    spec.config.layer_norm_epsilon = config.norm_epsilon
+    return spec
+
+
+def _set_weights(spec: Any, model: Transformer) -> None:
+    encoder, decoder = model.encoder, model.decoder
+    _set_embedding(spec.encoder, spec.encoder.embeddings[0], encoder.embedding)
+    _set_embedding(spec.decoder, spec.decoder.embeddings, decoder.embedding)
+    encoder_layers = cast("Iterable[EncoderLayer]", encoder.layers)
+    decoder_layers = cast("Iterable[DecoderLayer]", decoder.layers)
+    for layer_spec, encoder_layer in zip(spec.encoder.layer, encoder_layers, strict=True):
+        _set_encoder_layer(layer_spec, encoder_layer)
+    for layer_spec, decoder_layer in zip(spec.decoder.layer, decoder_layers, strict=True):
+        _set_decoder_layer(layer_spec, decoder_layer)
+    for stack_spec, stack in ((spec.encoder, encoder), (spec.decoder, decoder)):
+        if isinstance(stack.norm, LayerNorm):
+            _set_norm(stack_spec.layer_norm, stack.norm)
+    _set_product(spec.decoder.projection, [(model.output.weight, model.output.bias)])
+
+
+def _set_embedding(stack_spec: Any, tokens_spec: Any, embedding: Embedding) -> None:
+    """Tokens [V, D], positions [P, D], and what is done to their sum."""
+    tokens_spec.weight = _array(embedding.tokens.weight)
+    stack_spec.position_encodings.encodings = _array(embedding.positions.table)
+    stack_spec.scale_embeddings = embedding.scale != 1.0
+    if embedding.norm is not None:
+        _set_norm(stack_spec.layernorm_embedding, embedding.norm)
+
+
+def _set_encoder_layer(spec: Any, layer: EncoderLayer) -> None:
+    _set_self_attention(spec.self_attention, layer.self_attention)
+    _set_norm(spec.self_attention.layer_norm, layer.self_attention_residual.norm)
+    _set_feed_forward(spec.ffn, layer.feed_forward)
+    _set_norm(spec.ffn.layer_norm, layer.feed_forward_residual.norm)
+
+
+def _set_decoder_layer(spec: Any, layer: DecoderLayer) -> None:
+    _set_self_attention(spec.self_attention, layer.self_attention)
+    _set_norm(spec.self_attention.layer_norm, layer.self_attention_residual.norm)
+    _set_cross_attention(spec.attention, layer.cross_attention)
+    _set_norm(spec.attention.layer_norm, layer.cross_attention_residual.norm)
+    _set_feed_forward(spec.ffn, layer.feed_forward)
+    _set_norm(spec.ffn.layer_norm, layer.feed_forward_residual.norm)
+
+
+def _set_self_attention(spec: Any, attention: MultiHeadAttention) -> None:
+    """Query, key and value stacked [3 I, D]; output [D, I]."""
+    _set_linears(spec.linear[0], attention.query, attention.key, attention.value)
+    _set_linears(spec.linear[1], attention.output)
+
+
+def _set_cross_attention(spec: Any, attention: MultiHeadAttention) -> None:
+    """Query [I, D]; key and value stacked [2 I, D]; output [D, I]."""
+    _set_linears(spec.linear[0], attention.query)
+    _set_linears(spec.linear[1], attention.key, attention.value)
+    _set_linears(spec.linear[2], attention.output)
+
+
+def _set_feed_forward(spec: Any, feed_forward: FeedForward) -> None:
+    """Inner [F, D]; outer [D, F]."""
+    _set_linears(spec.linear_0, feed_forward.inner)
+    _set_linears(spec.linear_1, feed_forward.outer)
+
+
+def _set_norm(spec: Any, norm: LayerNorm) -> None:
+    """Gain and bias [D]; CTranslate2 has no norm without them."""
+    spec.gamma = np.ones(norm.size, np.float32) if norm.gain is None else _array(norm.gain)
+    spec.beta = np.zeros(norm.size, np.float32) if norm.bias is None else _array(norm.bias)
+
+
+def _set_linears(spec: Any, *linears: nn.Linear) -> None:
+    _set_product(spec, [(linear.weight, cast("Tensor | None", linear.bias)) for linear in linears])
+
+
+def _set_product(spec: Any, parts: Sequence[tuple[Tensor, Tensor | None]]) -> None:
+    """Weights [out, in] and biases [out] of one input, stacked along out.
+
+    Where only some parts have a bias the others get zeros; where none has, it stays out.
+    """
+    spec.weight = _array(torch.cat([weight for weight, _ in parts]))
+    if any(bias is not None for _, bias in parts):
+        biases = [weight.new_zeros(len(weight)) if bias is None else bias for weight, bias in parts]
+        spec.bias = _array(torch.cat(biases))
+
+
+def _array(tensor: Tensor) -> NDArray[np.float32]:
+    """A copy, for CTranslate2 quantizes the arrays that it is given in place."""
+    array: NDArray[np.float32] = tensor.detach().to("cpu", torch.float32, copy=True).numpy()
+    return array

@@ -1,0 +1,6 @@
+"""PyTorch -> neutral ONNX graphs, in a bundle."""
+
+from .bundle import TokenizerFiles, export_bundle
+from .contract import ContractError
+
+__all__ = ["ContractError", "TokenizerFiles", "export_bundle"]

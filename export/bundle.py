@@ -1,0 +1,136 @@
+"""A reference model -> the files of a bundle."""
+
+from __future__ import annotations
+
+import copy
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
+
+import onnx_ir as ir
+import torch
+
+from dragoman import __version__
+from dragoman.errors import DragomanError
+from dragoman.reference_model import ModelConfig, Transformer
+from dragoman.runtime.bundle import record_files, write_manifest
+from dragoman.runtime.manifest import (
+    SCHEMA_VERSION,
+    GraphSpec,
+    Manifest,
+    ModelFacts,
+    Precision,
+    Tokenizers,
+)
+
+from .contract import check_file, check_graph
+from .exporter import export_decoder, export_encoder
+from .weights import store_weights
+
+ENCODER_FILE = "encoder.onnx"
+DECODER_FILE = "decoder.onnx"
+DEFAULT_MAX_NEW_TOKENS = 256
+DTYPES: dict[Precision, torch.dtype] = {
+    "fp32": torch.float32,
+    "fp16": torch.float16,
+    "bf16": torch.bfloat16,
+}
+
+
+@dataclass(frozen=True)
+class TokenizerFiles:
+    """Files of the `tokenizers` library, to be copied into the bundle."""
+
+    source: Path
+    target: Path
+
+
+def export_bundle(
+    model: Transformer,
+    directory: Path,
+    *,
+    name: str,
+    precision: Precision = "fp32",
+    tokenizers: TokenizerFiles | None = None,
+    progress: Callable[[str], None] = lambda stage: None,
+) -> Manifest:
+    """Export a model into an existing directory. The bundle is neutral and not verified.
+
+    Args:
+        model: fp32, left unchanged
+        directory: where the files go; use `runtime.bundle.new_directory` to make it appear whole
+        progress: called with each stage as it begins
+
+    Raises:
+        DragomanError: weights overflow in the precision asked for.
+        ContractError: a graph breaks the contract.
+    """
+    model = _in_precision(model, precision)
+    progress("exporting the encoder")
+    encoder = export_encoder(model)
+    progress("exporting the decoder step")
+    decoder = export_decoder(model)
+    check_graph(encoder, "encoder")
+    check_graph(decoder, "decoder")
+    progress("writing weights")
+    store_weights([encoder.model, decoder.model], directory)
+    ir.save(encoder.model, directory / ENCODER_FILE)
+    ir.save(decoder.model, directory / DECODER_FILE)
+    progress("checking the graphs")
+    check_file(directory / ENCODER_FILE, "encoder")
+    check_file(directory / DECODER_FILE, "decoder")
+    manifest = Manifest(
+        schema_version=SCHEMA_VERSION,
+        name=name,
+        target="neutral",
+        precision=precision,
+        model=_facts(model.config),
+        architecture={"family": "transformer"} | model.config.to_dict(),
+        default_max_new_tokens=min(DEFAULT_MAX_NEW_TOKENS, model.config.max_target_positions),
+        encoder=GraphSpec(ENCODER_FILE, encoder.inputs, encoder.outputs),
+        decoder=GraphSpec(DECODER_FILE, decoder.inputs, decoder.outputs),
+        tokenizers=_copy_tokenizers(tokenizers, directory),
+        files=record_files(directory),
+        tool_versions={"dragoman": __version__}
+        | {package: version(package) for package in ("torch", "onnx", "onnx-ir", "onnxscript")},
+    )
+    write_manifest(manifest, directory)
+    return manifest
+
+
+def _in_precision(model: Transformer, precision: Precision) -> Transformer:
+    if precision == "fp32":
+        return model.eval()
+    converted = copy.deepcopy(model).to(DTYPES[precision]).eval()
+    overflowing = [name for name, p in converted.named_parameters() if not torch.isfinite(p).all()]
+    if overflowing:
+        raise DragomanError(
+            f"weights overflow in {precision}: {', '.join(overflowing)}; use bf16 or fp32"
+        )
+    return converted
+
+
+def _facts(config: ModelConfig) -> ModelFacts:
+    return ModelFacts(
+        source_vocab_size=config.source_vocab_size,
+        target_vocab_size=config.target_vocab_size,
+        decoder_layers=config.decoder_layers,
+        num_heads=config.num_heads,
+        head_size=config.head_size,
+        max_source_positions=config.max_source_positions,
+        max_target_positions=config.max_target_positions,
+        pad_token_id=config.pad_token_id,
+        start_token_id=config.start_token_id,
+        end_token_id=config.end_token_id,
+    )
+
+
+def _copy_tokenizers(files: TokenizerFiles | None, directory: Path) -> Tokenizers | None:
+    if files is None:
+        return None
+    names = Tokenizers("source_tokenizer.json", "target_tokenizer.json")
+    shutil.copyfile(files.source, directory / names.source)
+    shutil.copyfile(files.target, directory / names.target)
+    return names

@@ -1,0 +1,185 @@
+"""PyTorch -> ONNX: both graphs, with the names and dynamic axes of the contract."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import warnings
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import onnx_ir as ir
+import torch
+from torch import Tensor, nn
+from torch.export import Dim
+
+from dragoman.reference_model import ModelConfig, Transformer
+from dragoman.runtime.manifest import DataType, Role, TensorSpec
+
+from .graphs import OPSET, DecoderStepGraph, EncoderGraph, exporting
+from .simplify import simplify
+
+BATCH, SOURCE, QUERY, CAPACITY = Dim("batch"), Dim("source"), Dim("query"), Dim("capacity")
+
+
+@dataclass(frozen=True)
+class ExportedGraph:
+    """A graph and the contract's view of its inputs and outputs."""
+
+    model: ir.Model
+    inputs: tuple[TensorSpec, ...]
+    outputs: tuple[TensorSpec, ...]
+
+
+def export_encoder(model: Transformer) -> ExportedGraph:
+    """The encoder graph; see `graphs.EncoderGraph`."""
+    source = torch.zeros(2, 3, dtype=torch.long)
+    mask = torch.ones(2, 3, dtype=torch.bool)
+    layers = range(model.config.decoder_layers)
+    return _export(
+        EncoderGraph(model),
+        model,
+        (source, mask),
+        ({0: BATCH, 1: SOURCE}, {0: BATCH, 1: SOURCE}),
+        inputs=[("source", None), ("source_mask", None)],
+        outputs=[(role, i) for i in layers for role in ("cross_key", "cross_value")],
+    )
+
+
+def export_decoder(model: Transformer) -> ExportedGraph:
+    """The decoder-step graph; see `graphs.DecoderStepGraph`."""
+    config = model.config
+    batch, queries, source, capacity = 2, 3, 5, 7
+    layers = range(config.decoder_layers)
+    dtype = next(model.parameters()).dtype
+
+    def keys_values(length: int) -> list[tuple[Tensor, Tensor]]:
+        shape = (batch, config.num_heads, length, config.head_size)
+        # A tensor each: the exporter takes inputs that are one tensor for one input.
+        return [(torch.zeros(shape, dtype=dtype), torch.zeros(shape, dtype=dtype)) for _ in layers]
+
+    cross_axes, cache_axes = {0: BATCH, 2: SOURCE}, {0: BATCH, 2: CAPACITY}
+    return _export(
+        DecoderStepGraph(model),
+        model,
+        (
+            torch.zeros(batch, queries, dtype=torch.long),
+            torch.zeros(batch, dtype=torch.long),
+            torch.ones(batch, source, dtype=torch.bool),
+            keys_values(source),
+            keys_values(capacity),
+        ),
+        (
+            {0: BATCH, 1: QUERY},
+            {0: BATCH},
+            {0: BATCH, 1: SOURCE},
+            [(cross_axes, cross_axes)] * len(layers),
+            [(cache_axes, cache_axes)] * len(layers),
+        ),
+        inputs=[
+            ("token", None),
+            ("position", None),
+            ("source_mask", None),
+            *((role, i) for i in layers for role in ("cross_key", "cross_value")),
+            *((role, i) for i in layers for role in ("past_key", "past_value")),
+        ],
+        outputs=[
+            ("logits", None),
+            ("next_token", None),
+            ("next_log_probability", None),
+            *((role, i) for i in layers for role in ("present_key", "present_value")),
+        ],
+    )
+
+
+Slot = tuple[Role, int | None]
+
+
+def _export(
+    graph: nn.Module,
+    model: Transformer,
+    arguments: tuple[Any, ...],
+    dynamic_shapes: tuple[Any, ...],
+    *,
+    inputs: list[Slot],
+    outputs: list[Slot],
+) -> ExportedGraph:
+    with exporting(model), torch.no_grad(), _quiet():
+        program = torch.onnx.export(
+            graph.eval(),
+            arguments,
+            dynamo=True,
+            opset_version=OPSET,
+            dynamic_shapes=dynamic_shapes,
+            input_names=[_name(slot) for slot in inputs],
+            output_names=[_name(slot) for slot in outputs],
+            optimize=False,
+            verbose=False,
+        )
+    assert program is not None  # it is None only when exporting to a file
+    exported = program.model
+    simplify(exported, model)
+    axes = _output_axes(model.config)
+    return ExportedGraph(
+        exported,
+        tuple(_spec(v, slot) for v, slot in zip(exported.graph.inputs, inputs, strict=True)),
+        tuple(
+            _spec(v, slot, axes[slot[0]])
+            for v, slot in zip(exported.graph.outputs, outputs, strict=True)
+        ),
+    )
+
+
+def _name(slot: Slot) -> str:
+    role, layer = slot
+    return role if layer is None else f"{role}_{layer}"
+
+
+def _output_axes(config: ModelConfig) -> dict[Role, tuple[int | str, ...]]:
+    heads, size = config.num_heads, config.head_size
+    return {
+        "cross_key": ("batch", heads, "source", size),
+        "cross_value": ("batch", heads, "source", size),
+        "logits": ("batch", "query", config.target_vocab_size),
+        "next_token": ("batch",),
+        "next_log_probability": ("batch",),
+        "present_key": ("batch", heads, "capacity", size),
+        "present_value": ("batch", heads, "capacity", size),
+    }
+
+
+def _spec(value: ir.Value, slot: Slot, shape: tuple[int | str, ...] | None = None) -> TensorSpec:
+    """The manifest's description of a graph input or output.
+
+    Outputs get the shape that the contract gives them: shape inference leaves some unnamed.
+    """
+    assert value.name is not None and value.shape is not None and value.dtype is not None
+    if shape is not None:
+        value.shape = ir.Shape(shape)
+    dims = tuple(d if isinstance(d, int) else str(d) for d in value.shape)
+    role, layer = slot
+    return TensorSpec(value.name, role, _DTYPES[value.dtype], dims, layer)
+
+
+_DTYPES: dict[ir.DataType, DataType] = {
+    ir.DataType.FLOAT: "float32",
+    ir.DataType.FLOAT16: "float16",
+    ir.DataType.BFLOAT16: "bfloat16",
+    ir.DataType.INT64: "int64",
+    ir.DataType.BOOL: "bool",
+}
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Keep the exporter's notes on its own workings from the user."""
+    logger = logging.getLogger("torch.onnx")
+    level = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logger.setLevel(level)

@@ -1,0 +1,121 @@
+"""The two graphs of the contract as PyTorch modules: thin wrappers around the reference model.
+
+What the exporter sees is the reference model's own code, with two things replaced:
+`scaled_dot_product_attention` by ONNX `Attention` (opset 24; q, k, v and mask only), and the
+decoder's memory by caches of fixed capacity that `TensorScatter` (opset 24) writes in place.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Sequence
+
+import torch
+from torch import Tensor, nn
+
+from dragoman.reference_model import KeysValues, Transformer
+from dragoman.reference_model.attention import MultiHeadAttention
+
+OPSET = 24
+
+
+class EncoderGraph(nn.Module):
+    """source, source_mask -> cross_key_i, cross_value_i of every decoder layer i."""
+
+    def __init__(self, model: Transformer) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, source: Tensor, source_mask: Tensor) -> list[KeysValues]:
+        """int64 [B, S], bool [B, S] -> pairs of [B, H, S, Dh]"""
+        return self.model.encode(source, source_mask)
+
+
+class DecoderStepGraph(nn.Module):
+    """Queries at given positions -> logits, the greedy choice after the last, updated caches."""
+
+    def __init__(self, model: Transformer) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(
+        self,
+        token: Tensor,
+        position: Tensor,
+        source_mask: Tensor,
+        cross: Sequence[KeysValues],
+        past: Sequence[KeysValues],
+    ) -> tuple[Tensor, Tensor, Tensor, list[KeysValues]]:
+        """One step.
+
+        Args:
+            token: int64 [B, Q]
+            position: int64 [B], where each row's first query is written
+            source_mask: bool [B, S]
+            cross: per layer, keys and values of the source [B, H, S, Dh]
+            past: per layer, caches [B, H, C, Dh]
+
+        Returns:
+            logits [B, Q, V], next token int64 [B], its log-probability float32 [B], caches
+        """
+        memory = ScatteredCaches(past, position)
+        logits = self.model.decode(token, position, source_mask, cross, memory)
+        last = logits[:, -1]
+        log_probabilities = torch.log_softmax(last.float(), dim=-1)
+        return logits, last.argmax(-1), log_probabilities.amax(-1), memory.present
+
+
+class ScatteredCaches:
+    """The decoder's memory as graph inputs and outputs. See `reference_model.Memory`."""
+
+    def __init__(self, past: Sequence[KeysValues], position: Tensor) -> None:
+        self.past = past
+        self.position = position
+        self.present: list[KeysValues] = []
+
+    def append(self, layer: int, key: Tensor, value: Tensor) -> KeysValues:
+        past_key, past_value = self.past[layer]
+        self.present.append((self._scatter(past_key, key), self._scatter(past_value, value)))
+        return self.present[-1]
+
+    def length(self, queries: int) -> int:
+        return self.past[0][0].shape[2]
+
+    def _scatter(self, cache: Tensor, new: Tensor) -> Tensor:
+        return torch.onnx.ops.symbolic(
+            "TensorScatter",
+            (cache, new, self.position),
+            {"axis": 2, "mode": "linear"},
+            dtype=cache.dtype,
+            shape=cache.shape,
+            version=OPSET,
+        )
+
+
+def onnx_attention(query: Tensor, key: Tensor, value: Tensor, mask: Tensor) -> Tensor:
+    """`reference_model.scaled_dot_product_attention` as one ONNX operator.
+
+    ONNX Runtime does not broadcast the queries' axis of the mask, so it is expanded here.
+    """
+    batch, _, queries, _ = query.shape
+    return torch.onnx.ops.symbolic(
+        "Attention",
+        (query, key, value, mask.expand(batch, 1, queries, key.shape[2])),
+        dtype=query.dtype,
+        shape=query.shape,
+        version=OPSET,
+    )
+
+
+@contextlib.contextmanager
+def exporting(model: Transformer) -> Iterator[None]:
+    """Make every attention of the model an ONNX operator for the length of the block."""
+    attentions = [m for m in model.modules() if isinstance(m, MultiHeadAttention)]
+    kept = [attention.attend for attention in attentions]
+    for attention in attentions:
+        attention.attend = onnx_attention
+    try:
+        yield
+    finally:
+        for attention, attend in zip(attentions, kept, strict=True):
+            attention.attend = attend

@@ -1,0 +1,1 @@
+"""Passes on ONNX graphs. Holds none yet: bundles are the neutral graphs that `export` makes."""

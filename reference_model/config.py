@@ -1,0 +1,223 @@
+"""The hyper-parameters of an encoder-decoder Transformer, and the published presets."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal, get_args, get_type_hints
+
+from dragoman.errors import DragomanError
+
+Activation = Literal["relu", "gelu", "gelu_tanh", "silu"]
+NormOrder = Literal["post", "pre"]
+PositionKind = Literal["sinusoidal", "learned"]
+
+
+class ConfigError(DragomanError):
+    """A model configuration that cannot be built; lists every problem found."""
+
+    def __init__(self, problems: list[str]) -> None:
+        self.problems = problems
+        super().__init__("invalid model configuration: " + "; ".join(problems))
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelConfig:
+    """Everything that determines the shape and the arithmetic of a `Transformer`.
+
+    The defaults are those of "Attention Is All You Need" (Vaswani et al. 2017), base model.
+
+    Raises:
+        ConfigError: on construction, naming every field that is out of range.
+    """
+
+    source_vocab_size: int
+    target_vocab_size: int
+
+    encoder_layers: int = 6
+    decoder_layers: int = 6
+    d_model: int = 512
+    num_heads: int = 8
+    d_head: int | None = None
+    """Size of one head's query, key and value (d_k = d_v in the paper); d_model / heads if None."""
+    d_ff: int = 2048
+    activation: Activation = "relu"
+
+    norm_order: NormOrder = "post"
+    """post: LayerNorm(x + Sublayer(x)), section 3.1. pre: x + Sublayer(LayerNorm(x)), and one more
+    LayerNorm after each stack (Xiong et al. 2020)."""
+    norm_gain: bool = True
+    norm_bias: bool = True
+    norm_epsilon: float = 1e-5
+    embedding_norm: bool = False
+    """A LayerNorm on the sum of token and position embeddings (BART)."""
+
+    query_bias: bool = True
+    key_bias: bool = True
+    value_bias: bool = True
+    attention_output_bias: bool = True
+    feed_forward_bias: bool = True
+    logits_bias: bool = False
+
+    tie_source_target: bool = False
+    """Encoder and decoder share one token embedding (needs equal vocabularies)."""
+    tie_target_output: bool = True
+    """The projection to logits reuses the decoder's token embedding, section 3.4."""
+    scale_embedding: bool = True
+    """Multiply token embeddings by sqrt(d_model), section 3.4."""
+
+    positions: PositionKind = "sinusoidal"
+    max_source_positions: int = 1024
+    max_target_positions: int = 1024
+
+    dropout: float = 0.1
+    pad_token_id: int = 0
+    start_token_id: int = 1
+    """The token the decoder is started with."""
+    end_token_id: int = 2
+
+    def __post_init__(self) -> None:
+        problems = list(_wrong_types(self))
+        if not problems:
+            problems = list(self._out_of_range())
+        if problems:
+            raise ConfigError(problems)
+
+    def _out_of_range(self) -> list[str]:
+        problems = []
+        for name in (
+            "source_vocab_size",
+            "target_vocab_size",
+            "encoder_layers",
+            "decoder_layers",
+            "d_model",
+            "num_heads",
+            "d_ff",
+            "max_source_positions",
+            "max_target_positions",
+        ):
+            if getattr(self, name) < 1:
+                problems.append(f"{name} must be at least 1, found {getattr(self, name)}")
+        if self.d_head is not None and self.d_head < 1:
+            problems.append(f"d_head must be at least 1 or null, found {self.d_head}")
+        if self.d_head is None and self.num_heads > 0 and self.d_model % self.num_heads:
+            problems.append(
+                f"d_model {self.d_model} is not a multiple of num_heads {self.num_heads}: "
+                "choose another number or set d_head"
+            )
+        if self.positions == "sinusoidal" and self.d_model % 2:
+            problems.append(f"sinusoidal positions need an even d_model, found {self.d_model}")
+        if not 0 <= self.dropout < 1:
+            problems.append(f"dropout must be in [0, 1), found {self.dropout}")
+        if not self.norm_epsilon > 0:
+            problems.append(f"norm_epsilon must be positive, found {self.norm_epsilon}")
+        if self.tie_source_target and self.source_vocab_size != self.target_vocab_size:
+            problems.append(
+                "tie_source_target needs equal vocabularies, found "
+                f"{self.source_vocab_size} (source) and {self.target_vocab_size} (target)"
+            )
+        for name in ("start_token_id", "end_token_id"):
+            if not 0 <= getattr(self, name) < self.target_vocab_size:
+                problems.append(
+                    f"{name} must be in the target vocabulary [0, {self.target_vocab_size}), "
+                    f"found {getattr(self, name)}"
+                )
+        if not 0 <= self.pad_token_id < min(self.source_vocab_size, self.target_vocab_size):
+            problems.append(
+                "pad_token_id must be in both vocabularies "
+                f"[0, {min(self.source_vocab_size, self.target_vocab_size)}), "
+                f"found {self.pad_token_id}"
+            )
+        return problems
+
+    @property
+    def head_size(self) -> int:
+        """d_k: the size of one head's query, key and value."""
+        return self.d_model // self.num_heads if self.d_head is None else self.d_head
+
+    def replace(self, **changes: Any) -> ModelConfig:
+        """A copy with some fields changed, validated again."""
+        return dataclasses.replace(self, **changes)
+
+    def to_dict(self) -> dict[str, Any]:
+        return dataclasses.asdict(self)
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> ModelConfig:
+        """Build from plain data; unknown and missing names are errors, all listed at once."""
+        fields = {field.name: field for field in dataclasses.fields(cls)}
+        problems = [f"unknown field {name!r}" for name in values if name not in fields]
+        problems += [
+            f"missing field {name!r}"
+            for name, field in fields.items()
+            if field.default is dataclasses.MISSING and name not in values
+        ]
+        if problems:
+            raise ConfigError(problems)
+        return cls(**values)
+
+    @classmethod
+    def from_json(cls, text: str) -> ModelConfig:
+        try:
+            values = json.loads(text)
+        except json.JSONDecodeError as error:
+            raise ConfigError([f"not JSON: {error}"]) from error
+        if not isinstance(values, dict):
+            raise ConfigError([f"expected a JSON object, found {type(values).__name__}"])
+        return cls.from_dict(values)
+
+
+def _wrong_types(config: ModelConfig) -> list[str]:
+    problems = []
+    for name, hint in get_type_hints(ModelConfig).items():
+        value = getattr(config, name)
+        if hint is float:
+            good = isinstance(value, int | float) and not isinstance(value, bool)
+            expected = "a number"
+        elif hint is bool:
+            good, expected = isinstance(value, bool), "true or false"
+        elif hint is int or hint == int | None:
+            good = isinstance(value, int) and not isinstance(value, bool)
+            good = good or (hint is not int and value is None)
+            expected = "an integer"
+        else:
+            good = value in get_args(hint)
+            expected = "one of " + ", ".join(get_args(hint))
+        if not good:
+            problems.append(f"{name} must be {expected}, found {value!r}")
+    return problems
+
+
+PRESETS: Mapping[str, Mapping[str, Any]] = {
+    "tiny": {
+        "encoder_layers": 2,
+        "decoder_layers": 2,
+        "d_model": 64,
+        "num_heads": 4,
+        "d_ff": 128,
+        "max_source_positions": 128,
+        "max_target_positions": 128,
+    },
+    "base": {},
+    "big": {"d_model": 1024, "num_heads": 16, "d_ff": 4096, "dropout": 0.3},
+}
+"""Table 3 of the paper (base, big), and one small enough for tests."""
+
+
+def preset(
+    name: str, *, source_vocab_size: int, target_vocab_size: int, **changes: Any
+) -> ModelConfig:
+    """A preset's configuration for the given vocabularies.
+
+    Raises:
+        ConfigError: for an unknown preset, listing those there are.
+    """
+    if name not in PRESETS:
+        raise ConfigError([f"unknown preset {name!r}, expected one of {', '.join(PRESETS)}"])
+    return ModelConfig(
+        source_vocab_size=source_vocab_size,
+        target_vocab_size=target_vocab_size,
+        **{**PRESETS[name], **changes},
+    )

@@ -1,0 +1,76 @@
+"""Token and position embeddings: sections 3.4 and 3.5 of "Attention Is All You Need"."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from .layers import LayerNorm
+
+
+def sinusoids(positions: int, d_model: int) -> Tensor:
+    """PE(pos, 2i) = sin(pos / 10000^(2i/d_model)), PE(pos, 2i+1) = cos(same), section 3.5.
+
+    Computed in float64, returned as float32 [positions, d_model].
+    """
+    exponent = torch.arange(0, d_model, 2, dtype=torch.float64) / d_model
+    angle = torch.arange(positions, dtype=torch.float64)[:, None] / 10000.0**exponent
+    return torch.stack([angle.sin(), angle.cos()], dim=-1).flatten(-2).float()
+
+
+class SinusoidalPositions(nn.Module):
+    """The fixed table of section 3.5. It is not a weight: checkpoints do not hold it."""
+
+    table: Tensor
+
+    def __init__(self, positions: int, d_model: int) -> None:
+        super().__init__()
+        self.register_buffer("table", sinusoids(positions, d_model), persistent=False)
+
+    def forward(self, position: Tensor) -> Tensor:
+        """int64 [...] -> [..., D]"""
+        return F.embedding(position, self.table)
+
+
+class LearnedPositions(nn.Module):
+    def __init__(self, positions: int, d_model: int) -> None:
+        super().__init__()
+        self.table = nn.Parameter(torch.empty(positions, d_model))
+        nn.init.normal_(self.table, std=d_model**-0.5)
+
+    def forward(self, position: Tensor) -> Tensor:
+        """int64 [...] -> [..., D]"""
+        return F.embedding(position, self.table)
+
+
+class Embedding(nn.Module):
+    """What enters a stack: dropout(token embedding * sqrt(d_model) + position), section 5.4."""
+
+    def __init__(
+        self,
+        tokens: nn.Embedding,
+        positions: SinusoidalPositions | LearnedPositions,
+        *,
+        scale: bool,
+        norm: LayerNorm | None,
+        dropout: float,
+    ) -> None:
+        super().__init__()
+        self.tokens = tokens
+        self.positions = positions
+        self.scale = math.sqrt(tokens.embedding_dim) if scale else 1.0
+        self.norm = norm
+        self.dropout = nn.Dropout(dropout)
+
+    def forward(self, token: Tensor, position: Tensor) -> Tensor:
+        """Token int64 [B, T], position int64 broadcastable to it -> [B, T, D]"""
+        x = self.tokens(token)
+        if self.scale != 1.0:
+            x = x * self.scale
+        x = x + self.positions(position)
+        if self.norm is not None:
+            x = self.norm(x)
+        return self.dropout(x)

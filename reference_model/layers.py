@@ -1,0 +1,152 @@
+"""The layers of both stacks: sections 3.1 and 3.3 of "Attention Is All You Need"."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from .attention import MultiHeadAttention
+from .config import Activation, ModelConfig, NormOrder
+
+KeysValues = tuple[Tensor, Tensor]
+"""Keys and values of one attention, each [B, H, K, Dh]."""
+
+ACTIVATIONS: dict[Activation, Callable[[Tensor], Tensor]] = {
+    "relu": F.relu,
+    "gelu": F.gelu,
+    "gelu_tanh": partial(F.gelu, approximate="tanh"),
+    "silu": F.silu,
+}
+
+
+class LayerNorm(nn.Module):
+    """(x - mean) / sqrt(variance + epsilon) * gain + bias over the last axis (Ba et al. 2016)."""
+
+    def __init__(self, size: int, *, gain: bool, bias: bool, epsilon: float) -> None:
+        super().__init__()
+        self.size = size
+        self.epsilon = epsilon
+        self.gain = nn.Parameter(torch.ones(size)) if gain else None
+        self.bias = nn.Parameter(torch.zeros(size)) if bias else None
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.layer_norm(x, (self.size,), self.gain, self.bias, self.epsilon)
+
+
+class FeedForward(nn.Module):
+    """FFN(x) = activation(x W_1 + b_1) W_2 + b_2, equation 2."""
+
+    def __init__(self, d_model: int, d_ff: int, activation: Activation, *, bias: bool) -> None:
+        super().__init__()
+        self.inner = nn.Linear(d_model, d_ff, bias=bias)
+        self.outer = nn.Linear(d_ff, d_model, bias=bias)
+        self.activation = ACTIVATIONS[activation]
+
+    def forward(self, x: Tensor) -> Tensor:
+        """[B, T, D] -> [B, T, D]"""
+        return self.outer(self.activation(self.inner(x)))
+
+
+class Residual(nn.Module):
+    """The connection around each sub-layer: residual, LayerNorm and dropout in either order."""
+
+    def __init__(self, norm: LayerNorm, order: NormOrder, dropout: float) -> None:
+        super().__init__()
+        self.norm = norm
+        self.order = order
+        self.dropout = nn.Dropout(dropout)
+
+    def forward(self, x: Tensor, sublayer: Callable[[Tensor], Tensor]) -> Tensor:
+        if self.order == "pre":
+            return x + self.dropout(sublayer(self.norm(x)))
+        normalized: Tensor = self.norm(x + self.dropout(sublayer(x)))
+        return normalized
+
+
+def layer_norm(config: ModelConfig) -> LayerNorm:
+    return LayerNorm(
+        config.d_model, gain=config.norm_gain, bias=config.norm_bias, epsilon=config.norm_epsilon
+    )
+
+
+def _attention(config: ModelConfig) -> MultiHeadAttention:
+    return MultiHeadAttention(
+        config.d_model,
+        config.num_heads,
+        config.head_size,
+        query_bias=config.query_bias,
+        key_bias=config.key_bias,
+        value_bias=config.value_bias,
+        output_bias=config.attention_output_bias,
+    )
+
+
+def _feed_forward(config: ModelConfig) -> FeedForward:
+    return FeedForward(
+        config.d_model, config.d_ff, config.activation, bias=config.feed_forward_bias
+    )
+
+
+def _residual(config: ModelConfig) -> Residual:
+    return Residual(layer_norm(config), config.norm_order, config.dropout)
+
+
+class EncoderLayer(nn.Module):
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        self.self_attention = _attention(config)
+        self.self_attention_residual = _residual(config)
+        self.feed_forward = _feed_forward(config)
+        self.feed_forward_residual = _residual(config)
+
+    def forward(self, x: Tensor, mask: Tensor) -> Tensor:
+        """X [B, S, D], mask bool [B, 1, 1, S] -> [B, S, D]"""
+        attention = self.self_attention
+        x = self.self_attention_residual(x, lambda y: attention(y, *attention.keys_values(y), mask))
+        x = self.feed_forward_residual(x, self.feed_forward)
+        return x
+
+
+class DecoderLayer(nn.Module):
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        self.self_attention = _attention(config)
+        self.self_attention_residual = _residual(config)
+        self.cross_attention = _attention(config)
+        self.cross_attention_residual = _residual(config)
+        self.feed_forward = _feed_forward(config)
+        self.feed_forward_residual = _residual(config)
+
+    def forward(
+        self,
+        x: Tensor,
+        *,
+        remember: Callable[[Tensor, Tensor], KeysValues],
+        self_mask: Tensor,
+        cross: KeysValues,
+        cross_mask: Tensor,
+    ) -> Tensor:
+        """One decoder layer over the queries x.
+
+        Args:
+            x: [B, Q, D]
+            remember: takes the keys and values of these queries, gives those of all positions so
+                far (with a cache) or the same again (without).
+            self_mask: bool [B, 1, Q, K]
+            cross: keys and values of the source, [B, H, S, Dh] each
+            cross_mask: bool [B, 1, 1, S]
+
+        Returns:
+            [B, Q, D]
+        """
+        attention = self.self_attention
+        x = self.self_attention_residual(
+            x, lambda y: attention(y, *remember(*attention.keys_values(y)), self_mask)
+        )
+        x = self.cross_attention_residual(x, lambda y: self.cross_attention(y, *cross, cross_mask))
+        x = self.feed_forward_residual(x, self.feed_forward)
+        return x

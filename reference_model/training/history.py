@@ -1,0 +1,41 @@
+"""What training recorded, epoch by epoch, and the curve people look at."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True)
+class Epoch:
+    """One epoch: the mean training loss per target token (label-smoothed cross-entropy, in nats)
+    and the recipe's metric on validation data."""
+
+    epoch: int
+    step: int
+    loss: float
+    metric: float
+    seconds: float
+
+
+def write_history(epochs: Sequence[Epoch], path: Path) -> None:
+    path.write_text("".join(json.dumps(asdict(e)) + "\n" for e in epochs), encoding="utf-8")
+
+
+def plot_history(epochs: Sequence[Epoch], metric_name: str, path: Path) -> None:
+    """Draw loss and metric over epochs as a PNG."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(7, 4), layout="constrained")
+    loss_axis = figure.add_subplot()
+    metric_axis = loss_axis.twinx()
+    x = [e.epoch for e in epochs]
+    loss_axis.plot(x, [e.loss for e in epochs], color="tab:blue", label="training loss")
+    metric_axis.plot(x, [e.metric for e in epochs], color="tab:orange", label=metric_name)
+    loss_axis.set_xlabel("epoch")
+    loss_axis.set_ylabel("training loss (nats per token)", color="tab:blue")
+    metric_axis.set_ylabel(f"validation {metric_name}", color="tab:orange")
+    loss_axis.grid(alpha=0.3)
+    figure.savefig(path, dpi=120)

@@ -1,0 +1,29 @@
+"""What gets deployed: bundles, backends and greedy decoding. Needs neither torch nor onnx.
+
+from dragoman.runtime import load
+model = load("bundles/g2p-en", threads=2)
+for result in model.generate(["dragoman", "transformer"]):
+    print(result.text, result.finish_reason)
+"""
+
+from .backends.errors import BackendError
+from .bundle import Bundle, read_bundle
+from .manifest import BundleError, Manifest
+from .model import Model, RejectedError, load
+from .options import GenerationOptions
+from .results import FinishReason, Result, Token
+
+__all__ = [
+    "BackendError",
+    "Bundle",
+    "BundleError",
+    "FinishReason",
+    "GenerationOptions",
+    "Manifest",
+    "Model",
+    "RejectedError",
+    "Result",
+    "Token",
+    "load",
+    "read_bundle",
+]

@@ -1,0 +1,281 @@
+"""The manifest: what a bundle says of itself. Plain data, the same on every backend.
+
+Schema version 1. A change that an older reader would misread takes the next number.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from dragoman.errors import DragomanError
+
+from .plain_data import Problems, from_plain, to_plain
+
+SCHEMA_VERSION = 1
+MANIFEST_FILE = "manifest.json"
+
+Precision = Literal["fp32", "fp16", "bf16"]
+DataType = Literal["float32", "float16", "bfloat16", "int64", "int32", "bool"]
+Role = Literal[
+    "source",
+    "source_mask",
+    "cross_key",
+    "cross_value",
+    "token",
+    "position",
+    "past_key",
+    "past_value",
+    "logits",
+    "next_token",
+    "next_log_probability",
+    "present_key",
+    "present_value",
+]
+LAYERED_ROLES: frozenset[Role] = frozenset(
+    {"cross_key", "cross_value", "past_key", "past_value", "present_key", "present_value"}
+)
+ENCODER_INPUTS: tuple[Role, ...] = ("source", "source_mask")
+ENCODER_OUTPUTS: tuple[Role, ...] = ("cross_key", "cross_value")
+DECODER_INPUTS: tuple[Role, ...] = (
+    "token",
+    "position",
+    "source_mask",
+    "cross_key",
+    "cross_value",
+    "past_key",
+    "past_value",
+)
+DECODER_OUTPUTS: tuple[Role, ...] = (
+    "logits",
+    "next_token",
+    "next_log_probability",
+    "present_key",
+    "present_value",
+)
+
+
+class BundleError(DragomanError):
+    """A bundle that cannot be used; lists every problem found."""
+
+    def __init__(self, place: str, problems: list[str]) -> None:
+        self.problems = problems
+        super().__init__(f"{place}: " + "; ".join(problems))
+
+
+@dataclass(frozen=True)
+class TensorSpec:
+    """One input or output of a graph. A dimension is a number, or the name of a dynamic axis:
+    batch, source, query, capacity."""
+
+    name: str
+    role: Role
+    dtype: DataType
+    shape: tuple[int | str, ...]
+    layer: int | None = None
+
+
+@dataclass(frozen=True)
+class GraphSpec:
+    file: str
+    inputs: tuple[TensorSpec, ...]
+    outputs: tuple[TensorSpec, ...]
+
+
+@dataclass(frozen=True)
+class FileRecord:
+    """A file of the bundle: its path inside it, its size in bytes, its SHA-256 in hex."""
+
+    path: str
+    size: int
+    sha256: str
+
+
+@dataclass(frozen=True)
+class ModelFacts:
+    """What the decoding loop needs to know of the model."""
+
+    source_vocab_size: int
+    target_vocab_size: int
+    decoder_layers: int
+    num_heads: int
+    head_size: int
+    max_source_positions: int
+    max_target_positions: int
+    pad_token_id: int
+    start_token_id: int
+    end_token_id: int
+
+
+@dataclass(frozen=True)
+class Tokenizers:
+    """Files in the format of the `tokenizers` library, one for each side."""
+
+    source: str
+    target: str
+
+
+@dataclass(frozen=True)
+class TensorParity:
+    """Teacher-forced tensors beside the oracle's. `difference` is the largest absolute difference
+    divided by max(1, the largest absolute value of the oracle's tensor)."""
+
+    name: str
+    largest_absolute: float
+    largest_relative: float
+    difference: float
+    tolerance: float
+    passed: bool
+
+
+@dataclass(frozen=True)
+class Divergence:
+    """The first step at which a sequence leaves the oracle's; `margin` is the oracle's logit of
+    its own choice less that of the other token."""
+
+    input: int
+    step: int
+    expected_token: int
+    found_token: int
+    margin: float
+
+
+@dataclass(frozen=True)
+class TokenParity:
+    """Free-running greedy sequences beside the oracle's."""
+
+    sequences: int
+    identical: int
+    divergences: tuple[Divergence, ...]
+    passed: bool
+
+
+@dataclass(frozen=True)
+class TaskParity:
+    """The model's own metric, of the oracle and of the bundle, on the same references."""
+
+    metric: str
+    oracle: float
+    bundle: float
+    passed: bool
+
+
+@dataclass(frozen=True)
+class Parity:
+    """The outcome of `dragoman verify`: what was compared, with what, and the figures."""
+
+    passed: bool
+    oracle: str
+    inputs: str
+    backend: str
+    tensors: tuple[TensorParity, ...]
+    tokens: TokenParity
+    task: TaskParity | None = None
+
+
+@dataclass(frozen=True)
+class Manifest:
+    schema_version: int
+    name: str
+    target: Literal["neutral"]
+    """neutral: standard ONNX operators, for any backend that reads ONNX."""
+    precision: Precision
+    model: ModelFacts
+    architecture: dict[str, Any]
+    """The full configuration of the model as its framework states it; for people."""
+    default_max_new_tokens: int
+    encoder: GraphSpec
+    decoder: GraphSpec
+    tokenizers: Tokenizers | None
+    files: tuple[FileRecord, ...]
+    tool_versions: dict[str, str]
+    parity: Parity | None = None
+    """None: not verified."""
+
+    def to_json(self) -> str:
+        return json.dumps(to_plain(self), indent=1) + "\n"
+
+
+def manifest_from_json(text: str, place: str) -> Manifest:
+    """Read and check a manifest.
+
+    Raises:
+        BundleError: it is not JSON, of a newer schema, or not as the schema says; all at once.
+    """
+    try:
+        data = json.loads(text)
+    except (json.JSONDecodeError, RecursionError) as error:
+        raise BundleError(place, [f"expected JSON: {error}"]) from error
+    version = data.get("schema_version") if isinstance(data, dict) else None
+    if isinstance(version, int) and version > SCHEMA_VERSION:
+        raise BundleError(
+            place,
+            [
+                f"schema version {version} is newer than {SCHEMA_VERSION}, the newest that this "
+                "Dragoman reads: upgrade with pip install --upgrade dragoman"
+            ],
+        )
+    problems = Problems()
+    manifest = from_plain(Manifest, data, "manifest", problems)
+    if manifest is not None:
+        problems.extend(_inconsistencies(manifest))
+    if manifest is None or problems:
+        raise BundleError(place, problems)
+    return manifest
+
+
+def _inconsistencies(manifest: Manifest) -> list[str]:
+    problems = []
+    if manifest.schema_version != SCHEMA_VERSION:
+        problems.append(
+            f"schema_version: expected {SCHEMA_VERSION}, found {manifest.schema_version}"
+        )
+    model = manifest.model
+    for name, value in to_plain(model).items():
+        if value < (0 if name.endswith("_id") else 1):
+            problems.append(f"model.{name}: out of range, found {value}")
+    if not 1 <= manifest.default_max_new_tokens <= model.max_target_positions:
+        problems.append(
+            f"default_max_new_tokens: expected 1 to {model.max_target_positions} "
+            f"(max_target_positions), found {manifest.default_max_new_tokens}"
+        )
+    recorded = {file.path for file in manifest.files}
+    named = [manifest.encoder.file, manifest.decoder.file]
+    if manifest.tokenizers is not None:
+        named += [manifest.tokenizers.source, manifest.tokenizers.target]
+    problems += [
+        f"file {name} is used but not listed in files" for name in named if name not in recorded
+    ]
+    for graph, tensors, roles in (
+        ("encoder inputs", manifest.encoder.inputs, ENCODER_INPUTS),
+        ("encoder outputs", manifest.encoder.outputs, ENCODER_OUTPUTS),
+        ("decoder inputs", manifest.decoder.inputs, DECODER_INPUTS),
+        ("decoder outputs", manifest.decoder.outputs, DECODER_OUTPUTS),
+    ):
+        problems += _wrong_roles(graph, tensors, roles, model.decoder_layers)
+    return problems
+
+
+def _wrong_roles(
+    graph: str, tensors: tuple[TensorSpec, ...], roles: tuple[Role, ...], layers: int
+) -> list[str]:
+    expected = {
+        (role, layer)
+        for role in roles
+        for layer in (range(layers) if role in LAYERED_ROLES else [None])
+    }
+    found = [(tensor.role, tensor.layer) for tensor in tensors]
+    problems = [
+        f"{graph}: no tensor with {_slot(s)}" for s in sorted(expected - set(found), key=str)
+    ]
+    problems += [f"{graph}: unexpected tensor with {_slot(s)}" for s in set(found) - expected]
+    problems += [
+        f"{graph}: two tensors with {_slot(s)}" for s in {s for s in found if found.count(s) > 1}
+    ]
+    return problems
+
+
+def _slot(slot: tuple[Role, int | None]) -> str:
+    role, layer = slot
+    return f"role {role}" if layer is None else f"role {role}, layer {layer}"

@@ -1,0 +1,208 @@
+"""A loaded bundle: text or tokens in, results out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dragoman.errors import DragomanError
+
+from .backends import Backend, open_backend
+from .bundle import Bundle, read_bundle
+from .greedy import greedy
+from .manifest import Manifest
+from .options import GenerationOptions
+from .results import FinishReason, Result, Token
+from .scheduling import batches
+from .tokenizer import TextCodec, UnknownSymbolsError
+
+Source = str | Sequence[int] | NDArray[np.integer[Any]]
+"""A text, or the token ids of one, special tokens included."""
+
+
+class RejectedError(DragomanError):
+    """An input that cannot be decoded."""
+
+
+class Model:
+    """A bundle ready to run; made by `load`. Safe to call from several threads."""
+
+    def __init__(self, bundle: Bundle, backend: Backend) -> None:
+        self._bundle = bundle
+        self._backend = backend
+        tokenizers = bundle.manifest.tokenizers
+        self._codec = (
+            TextCodec(bundle.path(tokenizers.source), bundle.path(tokenizers.target))
+            if tokenizers
+            else None
+        )
+
+    @property
+    def bundle(self) -> Bundle:
+        return self._bundle
+
+    @property
+    def manifest(self) -> Manifest:
+        return self._bundle.manifest
+
+    @property
+    def backend(self) -> Backend:
+        """The graphs by themselves, for checks and measurements."""
+        return self._backend
+
+    def generate(
+        self, sources: Sequence[Source], max_new_tokens: int | None = None, **options: float
+    ) -> list[Result]:
+        """Decode any number of inputs of any lengths greedily.
+
+        Args:
+            sources: texts, or integer token ids with the special tokens the model expects
+            max_new_tokens: the most tokens to generate for each, the end token included; the
+                bundle's default if None
+            options: further fields of `GenerationOptions`
+
+        Returns:
+            results in the order of `sources`. An input that cannot be decoded is a result with
+            finish_reason "rejected"; the others are not affected.
+
+        Raises:
+            DragomanError: an option is out of range.
+        """
+        checked = GenerationOptions.for_model(self.manifest, max_new_tokens, **options)
+        if isinstance(sources, str):
+            raise DragomanError("expected a list of texts, found one text: put it in a list")
+        results: dict[int, Result] = {}
+        accepted: dict[int, list[int]] = {}
+        for index, source in enumerate(sources):
+            try:
+                accepted[index] = self.tokenize(source)
+            except RejectedError as error:
+                results[index] = self._result([], 0.0, "rejected", str(error))
+        results |= {i: self._result([], 0.0, "empty") for i, t in accepted.items() if not t}
+        indices = [i for i, tokens in accepted.items() if tokens]
+        for batch in batches(
+            [len(accepted[i]) for i in indices],
+            max_batch_size=checked.max_batch_size,
+            max_batch_tokens=checked.max_batch_tokens,
+        ):
+            members = [indices[i] for i in batch]
+            decoded = self._decode([accepted[i] for i in members], checked)
+            results.update(zip(members, decoded, strict=True))
+        return [results[index] for index in range(len(sources))]
+
+    def stream(
+        self, source: Source, max_new_tokens: int | None = None, **options: float
+    ) -> Iterator[Token]:
+        """Decode one input, yielding each token as soon as it is chosen, the end token apart.
+
+        Arguments as for `generate`.
+
+        Raises:
+            RejectedError: the input cannot be decoded.
+            DragomanError: an option is out of range.
+        """
+        checked = GenerationOptions.for_model(self.manifest, max_new_tokens, **options)
+        tokens = self.tokenize(source)
+        return self._stream(tokens, checked) if tokens else iter(())
+
+    def tokenize(self, source: Source) -> list[int]:
+        """The source token ids of an input; none for an empty one.
+
+        Raises:
+            RejectedError: it has symbols or ids that the model does not know, is longer than its
+                positions, or is a text and the bundle has no tokenizers.
+        """
+        if isinstance(source, str):
+            if self._codec is None:
+                raise RejectedError("this bundle has no tokenizers: expected token ids")
+            try:
+                tokens = self._codec.encode(source)
+            except UnknownSymbolsError as error:
+                raise RejectedError(str(error)) from error
+        else:
+            tokens = _token_ids(source, self.manifest.model.source_vocab_size)
+        longest = self.manifest.model.max_source_positions
+        if len(tokens) > longest:
+            raise RejectedError(
+                f"source has {len(tokens)} tokens, expected at most {longest}, the positions of "
+                "this model"
+            )
+        return tokens
+
+    def _decode(self, sources: list[list[int]], options: GenerationOptions) -> list[Result]:
+        tokens: list[list[int]] = [[] for _ in sources]
+        log_probability = [0.0] * len(sources)
+        limits = [options.limit(len(source)) for source in sources]
+        for choice in greedy(
+            self._backend, self.manifest.model, sources, limits, options.min_new_tokens
+        ):
+            tokens[choice.row].append(choice.token)
+            log_probability[choice.row] += choice.log_probability
+        end = self.manifest.model.end_token_id
+        return [
+            self._result(row[:-1], total, "end")
+            if row[-1] == end
+            else self._result(row, total, "length")
+            for row, total in zip(tokens, log_probability, strict=True)
+        ]
+
+    def _stream(self, source: list[int], options: GenerationOptions) -> Iterator[Token]:
+        text = self._codec.stream() if self._codec else None
+        model = self.manifest.model
+        limits = [options.limit(len(source))]
+        for choice in greedy(self._backend, model, [source], limits, options.min_new_tokens):
+            if choice.token != model.end_token_id:
+                piece = text.step(choice.token) if text else None
+                yield Token(choice.token, piece, choice.log_probability)
+
+    def _result(
+        self,
+        tokens: list[int],
+        log_probability: float,
+        reason: FinishReason,
+        error: str | None = None,
+    ) -> Result:
+        text = self._codec.decode(tokens) if self._codec else None
+        return Result(text, tuple(tokens), log_probability, reason, error)
+
+
+def load(
+    directory: str | Path, *, threads: int | None = None, backend: str = "onnxruntime"
+) -> Model:
+    """Load a bundle.
+
+    Args:
+        directory: the bundle
+        threads: processor threads to use; all cores if None
+        backend: "onnxruntime" (processor) or "onnxruntime-cuda"
+
+    Raises:
+        BundleError: the bundle is damaged or of a newer schema; lists everything that is wrong.
+        BackendError: the backend's library or device is missing, or cannot run this bundle.
+    """
+    if threads is not None and threads < 1:
+        raise DragomanError(f"threads: expected at least 1, found {threads}")
+    bundle = read_bundle(Path(directory))
+    return Model(bundle, open_backend(bundle, backend, threads))
+
+
+def _token_ids(source: Sequence[int] | NDArray[np.integer[Any]], vocab_size: int) -> list[int]:
+    try:
+        ids = np.asarray(source)
+    except ValueError as error:
+        raise RejectedError(f"expected a text or a list of token ids: {error}") from error
+    if ids.size == 0:
+        return []
+    if ids.ndim != 1 or not np.issubdtype(ids.dtype, np.integer):
+        raise RejectedError(
+            "expected a text or a one-dimensional array of integer token ids, found "
+            f"{ids.dtype} of shape {list(ids.shape)}"
+        )
+    if ids.min() < 0 or ids.max() >= vocab_size:
+        bad = ids[(ids < 0) | (ids >= vocab_size)][0]
+        raise RejectedError(f"expected token ids in [0, {vocab_size}), found {bad}")
+    return [int(i) for i in ids]

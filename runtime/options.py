@@ -1,0 +1,77 @@
+"""How long generation may go on, and how inputs are batched."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from dragoman.errors import DragomanError
+
+from .manifest import Manifest
+
+
+@dataclass(frozen=True, kw_only=True)
+class GenerationOptions:
+    """Options of one call of `generate`, checked against the model.
+
+    Attributes:
+        max_new_tokens: the most tokens to generate for an input, the end token included
+        max_new_tokens_per_source_token: a limit relative to the source: this many for each of its
+            tokens, rounded up. The lower of the two limits holds.
+        min_new_tokens: the end token is not chosen before that many other tokens
+        max_batch_size: the most inputs decoded together
+        max_batch_tokens: the most source tokens decoded together, padding included
+
+    Raises:
+        DragomanError: an option is out of range; all are listed.
+    """
+
+    max_new_tokens: int
+    max_new_tokens_per_source_token: float = math.inf
+    min_new_tokens: int = 0
+    max_batch_size: int = 64
+    max_batch_tokens: int = 4096
+
+    @classmethod
+    def for_model(
+        cls, manifest: Manifest, max_new_tokens: int | None = None, **options: float
+    ) -> GenerationOptions:
+        """Options for a model, `max_new_tokens` being the bundle's default where None."""
+        if max_new_tokens is None:
+            max_new_tokens = manifest.default_max_new_tokens
+        longest = manifest.model.max_target_positions
+        if max_new_tokens > longest:
+            raise DragomanError(
+                f"max_new_tokens: expected at most {longest}, the positions of this model, "
+                f"found {max_new_tokens}"
+            )
+        return cls(max_new_tokens=max_new_tokens, **options)  # type: ignore[arg-type]
+
+    def __post_init__(self) -> None:
+        problems = [
+            f"{name}: expected at least {least}, found {getattr(self, name)}"
+            for name, least in (
+                ("max_new_tokens", 1),
+                ("min_new_tokens", 0),
+                ("max_batch_size", 1),
+                ("max_batch_tokens", 1),
+            )
+            if getattr(self, name) < least
+        ]
+        if not self.max_new_tokens_per_source_token > 0:
+            problems.append(
+                "max_new_tokens_per_source_token: expected more than 0, found "
+                f"{self.max_new_tokens_per_source_token}"
+            )
+        if self.min_new_tokens > self.max_new_tokens:
+            problems.append(
+                f"min_new_tokens: expected at most max_new_tokens {self.max_new_tokens}, found "
+                f"{self.min_new_tokens}"
+            )
+        if problems:
+            raise DragomanError("; ".join(problems))
+
+    def limit(self, source_length: int) -> int:
+        """The most new tokens for a source of that many tokens."""
+        relative = self.max_new_tokens_per_source_token * source_length
+        return int(min(self.max_new_tokens, math.ceil(relative) if relative < 1e9 else 10**9))

@@ -1,0 +1,7 @@
+"""Dragoman takes a trained encoder-decoder Transformer from PyTorch to deployment."""
+
+from .errors import DragomanError
+
+__version__ = "0.1.0"
+
+__all__ = ["DragomanError", "__version__"]

@@ -1,0 +1,5 @@
+"""`python -m dragoman` is the `dragoman` command."""
+
+from .cli import main
+
+main()

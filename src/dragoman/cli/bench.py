@@ -1,0 +1,121 @@
+"""`dragoman bench`"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from .options import backend_option, threads_option
+
+if TYPE_CHECKING:
+    from dragoman.benchmarks.latency import BenchReport
+
+
+@click.command(short_help="Measure latency, throughput and memory of a bundle.")
+@click.argument("bundle", type=click.Path(path_type=Path))
+@click.option(
+    "--batch-size",
+    "batch_sizes",
+    type=click.IntRange(min=1),
+    multiple=True,
+    default=(1, 8, 32),
+    show_default=True,
+    help="Give it once for each size.",
+)
+@click.option(
+    "--source-length",
+    type=click.IntRange(min=1),
+    default=32,
+    show_default=True,
+    help="Tokens of a source.",
+)
+@click.option(
+    "--new-tokens",
+    type=click.IntRange(min=1),
+    default=64,
+    show_default=True,
+    help="Decoding steps.",
+)
+@click.option(
+    "--runs",
+    type=click.IntRange(min=1),
+    default=5,
+    show_default=True,
+    help="Batches measured of each size.",
+)
+@click.option(
+    "--json",
+    "json_file",
+    type=click.Path(path_type=Path),
+    help="Write the figures to this file too.",
+)
+@backend_option
+@threads_option
+def bench(
+    bundle: Path,
+    batch_sizes: tuple[int, ...],
+    source_length: int,
+    new_tokens: int,
+    runs: int,
+    json_file: Path | None,
+    backend: str,
+    threads: int | None,
+) -> None:
+    """Measure BUNDLE on random tokens: encoder and decoder step apart, per sentence, tokens/s.
+
+    Every batch does the same work: the end token is not heeded.
+
+    \b
+    dragoman bench bundles/g2p-en --threads 2 --json g2p-en.json
+    """
+    from rich.console import Console
+    from rich.progress import Progress
+
+    from dragoman.benchmarks.latency import bench as measure
+
+    with Progress(console=Console(stderr=True), transient=True) as progress:
+        task = progress.add_task("measuring", total=len(batch_sizes) * (runs + 1))
+        report = measure(
+            bundle,
+            backend=backend,
+            threads=threads,
+            batch_sizes=batch_sizes,
+            source_length=source_length,
+            new_tokens=new_tokens,
+            runs=runs,
+            command=" ".join(["dragoman", *sys.argv[1:]]),
+            progress=lambda: progress.advance(task),
+        )
+    _print(report)
+    if json_file is not None:
+        json_file.write_text(report.to_json(), encoding="utf-8")
+
+
+def _print(report: BenchReport) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(
+        title=f"{report.bundle} {report.precision}, {report.backend}, "
+        f"{report.threads or 'all'} threads, source {report.source_length}, "
+        f"{report.new_tokens} new tokens, {report.runs} runs: ms p50 / p90 / p99",
+        title_justify="left",
+    )
+    for heading in ("batch", "encoder", "decoder step", "sentence", "tokens/s"):
+        table.add_column(heading, justify="right")
+    for row in report.batches:
+        cells = [
+            f"{p.p50:.2f} / {p.p90:.2f} / {p.p99:.2f}"
+            for p in (row.encoder, row.step, row.sentence)
+        ]
+        table.add_row(str(row.batch_size), *cells, f"{row.tokens_per_second:,.0f}")
+    console = Console()
+    console.print(table)
+    console.print(
+        f"load {report.load_seconds:.2f} s, peak memory {report.peak_memory_mb:.0f} MB, bundle "
+        f"{report.bundle_mb:.1f} MB; {report.machine}"
+    )
+    console.print(report.command, soft_wrap=True)

@@ -1,0 +1,74 @@
+"""`dragoman build`"""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import click
+
+from .options import (
+    force_option,
+    inputs_option,
+    limit_option,
+    output_option,
+    precision_option,
+    threads_option,
+)
+
+
+@click.command(short_help="Export a checkpoint and prove parity: a bundle to deploy.")
+@click.argument("checkpoint")
+@output_option
+@precision_option
+@inputs_option
+@limit_option
+@threads_option
+@click.option(
+    "--allow-failed-parity",
+    is_flag=True,
+    help="Keep a bundle that failed, marked so in its manifest.",
+)
+@force_option
+def build(
+    checkpoint: str,
+    output: Path,
+    precision: str,
+    inputs: Path | None,
+    limit: int | None,
+    threads: int | None,
+    allow_failed_parity: bool,
+    force: bool,
+) -> None:
+    """Export CHECKPOINT and verify the result: OUTPUT appears only if parity holds.
+
+    CHECKPOINT is a directory with config.json and model.safetensors, or g2p-en, the model that
+    comes along. Parity is checked against PyTorch on the checkpoint's held-out data, on --inputs,
+    or on random tokens where there is neither. Exit status 1 if it fails.
+
+    \b
+    dragoman build g2p-en -o bundles/g2p-en
+    """
+    from dragoman.runtime import load
+    from dragoman.runtime.bundle import new_directory, write_manifest
+
+    from .checkpoints import open_checkpoint, parity_inputs
+    from .exporting import export_into, failure, print_parity, verify_model
+
+    opened = open_checkpoint(checkpoint)
+    compared = parity_inputs(opened, inputs, limit)
+    with new_directory(output, overwrite=force) as partial:
+        manifest = export_into(partial, opened, precision)
+        model = load(partial, threads=threads)
+        parity = verify_model(model, opened, compared, "onnxruntime")
+        print_parity(parity)
+        if not parity.passed and not allow_failed_parity:
+            raise ParityFailedError(failure(parity) + f"; {output} was not written")
+        write_manifest(dataclasses.replace(manifest, parity=parity), partial)
+    if not parity.passed:
+        raise ParityFailedError(failure(parity) + f"; {output} is marked as failed")
+    click.echo(f"Built {output}, parity passed. Next: dragoman run {output} ...")
+
+
+class ParityFailedError(click.ClickException):
+    exit_code = 1

@@ -1,0 +1,79 @@
+"""What `export`, `build` and `verify` share: a checkpoint and what lies beside its weights."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+from tokenizers import Tokenizer
+
+from dragoman import DragomanError
+from dragoman.benchmarks.parity import ParityInputs, random_inputs
+from dragoman.export import TokenizerFiles
+from dragoman.reference_model import Transformer, load_checkpoint
+from dragoman.reference_model.pretrained import find_checkpoint
+from dragoman.reference_model.recipes import RECIPES, Recipe, read_examples
+from dragoman.reference_model.recipes.recipe import (
+    HELD_OUT_FILE,
+    RECIPE_FILE,
+    SOURCE_TOKENIZER_FILE,
+    TARGET_TOKENIZER_FILE,
+)
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    directory: Path
+    model: Transformer
+    tokenizers: TokenizerFiles | None
+    recipe: Recipe | None
+
+    @property
+    def name(self) -> str:
+        return self.recipe.name if self.recipe else self.directory.resolve().name
+
+
+def open_checkpoint(name_or_path: str) -> Checkpoint:
+    directory = find_checkpoint(name_or_path)
+    model = load_checkpoint(directory)
+    files = TokenizerFiles(directory / SOURCE_TOKENIZER_FILE, directory / TARGET_TOKENIZER_FILE)
+    present = [file.is_file() for file in (files.source, files.target)]
+    if any(present) and not all(present):
+        raise DragomanError(
+            f"{directory}: expected both {SOURCE_TOKENIZER_FILE} and {TARGET_TOKENIZER_FILE}, or "
+            "neither, found one"
+        )
+    return Checkpoint(directory, model, files if all(present) else None, _recipe(directory))
+
+
+def parity_inputs(checkpoint: Checkpoint, file: Path | None, limit: int | None) -> ParityInputs:
+    """The inputs to verify on: a file's lines, else the checkpoint's held-out data, else random."""
+    if file is None and (checkpoint.directory / HELD_OUT_FILE).is_file():
+        file = checkpoint.directory / HELD_OUT_FILE
+    if file is None or checkpoint.tokenizers is None:
+        return random_inputs(checkpoint.model, limit or 64)
+    examples = read_examples(file)
+    described = f"{file.name}, {len(examples)} lines"
+    if limit is not None and limit < len(examples):
+        stride = len(examples) / limit
+        examples = [examples[int(i * stride)] for i in range(limit)]
+        described += f", {limit} of them spread evenly"
+    tokenizer = Tokenizer.from_file(str(checkpoint.tokenizers.source))
+    scored = checkpoint.recipe is not None and all(e.references for e in examples)
+    return ParityInputs(
+        described,
+        [tokenizer.encode(example.source).ids for example in examples],
+        examples if scored else None,
+        checkpoint.recipe if scored else None,
+    )
+
+
+def _recipe(directory: Path) -> Recipe | None:
+    path = directory / RECIPE_FILE
+    if not path.is_file():
+        return None
+    try:
+        return RECIPES.get(json.loads(path.read_text(encoding="utf-8"))["recipe"])
+    except (ValueError, KeyError, TypeError) as error:
+        raise DragomanError(f"{path}: expected a JSON object that names a recipe") from error

@@ -1,0 +1,34 @@
+"""`dragoman export`"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from .options import force_option, output_option, precision_option
+
+
+@click.command(short_help="Export a checkpoint to neutral ONNX graphs.")
+@click.argument("checkpoint")
+@output_option
+@precision_option
+@force_option
+def export(checkpoint: str, output: Path, precision: str, force: bool) -> None:
+    """Export CHECKPOINT to a bundle of neutral ONNX graphs, without checking parity.
+
+    CHECKPOINT is a directory with config.json and model.safetensors, or g2p-en. The graphs are
+    opset 24 in the default domain; bf16 needs a backend with kernels for it, which ONNX Runtime
+    has not on a processor.
+
+    \b
+    dragoman export g2p-en -o bundles/g2p-en-fp16 --precision fp16
+    """
+    from dragoman.runtime.bundle import new_directory
+
+    from .checkpoints import open_checkpoint
+    from .exporting import export_into
+
+    with new_directory(output, overwrite=force) as partial:
+        export_into(partial, open_checkpoint(checkpoint), precision)
+    click.echo(f"Exported {output}, not verified. Next: dragoman verify {output} {checkpoint}")

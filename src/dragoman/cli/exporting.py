@@ -1,0 +1,131 @@
+"""Export and parity with progress shown: what `export`, `build` and `verify` share."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import cast
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Table
+
+from dragoman.benchmarks.parity import ParityInputs, check_parity
+from dragoman.export import export_bundle
+from dragoman.runtime import Model
+from dragoman.runtime.manifest import Manifest, Parity, Precision
+
+from .checkpoints import Checkpoint
+
+
+def export_into(directory: Path, checkpoint: Checkpoint, precision: str) -> Manifest:
+    """Export with a line of status."""
+    console = Console(stderr=True)
+    with console.status("loading") as status:
+        return export_bundle(
+            checkpoint.model,
+            directory,
+            name=checkpoint.name,
+            precision=cast(Precision, precision),
+            tokenizers=checkpoint.tokenizers,
+            progress=lambda stage: status.update(f"{stage} ..."),
+        )
+
+
+def verify_model(
+    model: Model, checkpoint: Checkpoint, inputs: ParityInputs, backend: str
+) -> Parity:
+    """Check parity with a progress bar."""
+    columns = (
+        TextColumn("[progress.description]{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeRemainingColumn(),
+    )
+    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
+        task = progress.add_task("verifying", total=len(inputs.sources))
+        return check_parity(
+            model,
+            checkpoint.model,
+            inputs,
+            backend=backend,
+            progress=lambda advanced: progress.advance(task, advanced),
+        )
+
+
+def print_parity(parity: Parity) -> None:
+    """The figures as a table; what is wrong first."""
+    rows = [*_tensor_rows(parity), _token_row(parity), *_task_rows(parity)]
+    table = Table(title=f"parity with {parity.oracle}, on {parity.inputs}", title_justify="left")
+    for heading in ("level", "what", "found", "allowed", ""):
+        table.add_column(heading)
+    for row in sorted(rows, key=lambda row: row[-1] != FAILED):
+        table.add_row(*row)
+    Console().print(table)
+
+
+FAILED, PASSED = "[red]failed[/red]", "[green]passed[/green]"
+
+
+def _verdict(passed: bool) -> str:
+    return PASSED if passed else FAILED
+
+
+def _tensor_rows(parity: Parity) -> list[tuple[str, ...]]:
+    """The logits, and of the cross keys and values the one that differs most."""
+    logits = [t for t in parity.tensors if t.name == "logits"]
+    others = [t for t in parity.tensors if t.name != "logits"]
+    worst = max(others, key=lambda t: t.difference)
+    return [
+        (
+            "tensors",
+            tensor.name if tensor in logits else f"cross keys and values, worst {tensor.name}",
+            f"{tensor.difference:.2g} (absolute {tensor.largest_absolute:.2g}, "
+            f"relative {tensor.largest_relative:.2g})",
+            f"{tensor.tolerance:g}",
+            _verdict(tensor.passed),
+        )
+        for tensor in (worst, *logits)
+    ]
+
+
+def _token_row(parity: Parity) -> tuple[str, ...]:
+    tokens = parity.tokens
+    found = f"{tokens.identical} of {tokens.sequences} identical"
+    if tokens.divergences:
+        first = max(tokens.divergences, key=lambda d: d.margin)
+        found += (
+            f"; largest margin lost {first.margin:.2g} (input {first.input}, step {first.step}: "
+            f"token {first.found_token} for {first.expected_token})"
+        )
+    return ("tokens", "free-running greedy", found, "see README", _verdict(tokens.passed))
+
+
+def _task_rows(parity: Parity) -> list[tuple[str, ...]]:
+    if parity.task is None:
+        return []
+    task = parity.task
+    found = f"{task.bundle:.2%}, oracle {task.oracle:.2%}"
+    return [("task", task.metric, found, "see README", _verdict(task.passed))]
+
+
+def failure(parity: Parity) -> str:
+    """One line on what is wrong, first things first."""
+    for tensor in parity.tensors:
+        if not tensor.passed:
+            return (
+                f"parity failed: {tensor.name} differs by {tensor.difference:.3g}, allowed "
+                f"{tensor.tolerance:g}; a tolerance of {tensor.difference:.3g} would pass"
+            )
+    tokens = parity.tokens
+    if not tokens.passed:
+        worst = max(tokens.divergences, key=lambda d: d.margin)
+        return (
+            f"parity failed: {tokens.sequences - tokens.identical} of {tokens.sequences} sequences "
+            f"differ; the worst, input {worst.input}, at step {worst.step}: expected token "
+            f"{worst.expected_token}, found {worst.found_token}, margin {worst.margin:.3g}"
+        )
+    assert parity.task is not None
+    return (
+        f"parity failed: {parity.task.metric} is {parity.task.bundle:.2%}, the oracle's "
+        f"{parity.task.oracle:.2%}"
+    )

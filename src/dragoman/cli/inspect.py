@@ -1,0 +1,93 @@
+"""`dragoman inspect`"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+if TYPE_CHECKING:
+    from dragoman.runtime import Bundle
+    from dragoman.runtime.manifest import Parity
+
+
+@click.command(short_help="Show what is in a bundle.")
+@click.argument("bundle", type=click.Path(path_type=Path))
+@click.option("--json", "as_json", is_flag=True, help="The manifest as it is.")
+def inspect(bundle: Path, as_json: bool) -> None:
+    """Check BUNDLE's files and show what it is: model, graphs, parity, sizes.
+
+    \b
+    dragoman inspect bundles/g2p-en
+    """
+    from dragoman.runtime import read_bundle
+
+    read = read_bundle(bundle)
+    if as_json:
+        click.echo(read.manifest.to_json(), nl=False)
+    else:
+        _print(read)
+
+
+def _print(bundle: Bundle) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    manifest, model = bundle.manifest, bundle.manifest.model
+    facts = Table(show_header=False, box=None, padding=(0, 2, 0, 0))
+    vocabularies = f"{model.source_vocab_size} source, {model.target_vocab_size} target"
+    positions = f"{model.max_source_positions} source, {model.max_target_positions} target"
+    versions = ", ".join(f"{name} {version}" for name, version in manifest.tool_versions.items())
+    heads = f"{model.num_heads} of size {model.head_size}"
+    for name, value in (
+        ("bundle", f"{manifest.name} (schema {manifest.schema_version})"),
+        ("target", f"{manifest.target}, {manifest.precision}"),
+        ("decoder", f"{model.decoder_layers} layers, heads: {heads}"),
+        ("vocabulary", vocabularies),
+        ("positions", positions),
+        ("new tokens", f"at most {manifest.default_max_new_tokens} unless told otherwise"),
+        ("tokenizers", "inside" if manifest.tokenizers else "none: takes and gives token ids"),
+        ("parity", _parity(manifest.parity)),
+        ("made with", versions),
+    ):
+        facts.add_row(f"[bold]{name}[/bold]", value)
+    tensors = Table(title="tensors", title_justify="left")
+    for heading in ("graph", "", "role", "layers", "dtype", "shape"):
+        tensors.add_column(heading)
+    for row in _tensor_rows(bundle):
+        tensors.add_row(*row)
+    files = Table(title="files, all intact", title_justify="left")
+    files.add_column("file")
+    files.add_column("bytes", justify="right")
+    files.add_column("SHA-256")
+    for file in manifest.files:
+        files.add_row(file.path, f"{file.size:,}", file.sha256[:16] + "…")
+    console = Console()
+    console.print(facts, tensors, files)
+
+
+def _parity(parity: Parity | None) -> str:
+    if parity is None:
+        return "not verified"
+    verdict = "[green]passed[/green]" if parity.passed else "[red]failed[/red]"
+    text = (
+        f"{verdict}: {parity.tokens.identical} of {parity.tokens.sequences} sequences identical "
+        f"({parity.inputs}; {parity.backend})"
+    )
+    if parity.task is not None:
+        text += f"; {parity.task.metric} {parity.task.bundle:.2%}, oracle {parity.task.oracle:.2%}"
+    return text
+
+
+def _tensor_rows(bundle: Bundle) -> list[tuple[str, ...]]:
+    """A row for each role of each graph, layers taken together."""
+    rows: list[tuple[str, ...]] = []
+    for graph, spec in (("encoder", bundle.manifest.encoder), ("decoder", bundle.manifest.decoder)):
+        for side, tensors in (("in", spec.inputs), ("out", spec.outputs)):
+            for role in dict.fromkeys(tensor.role for tensor in tensors):
+                same = [tensor for tensor in tensors if tensor.role == role]
+                layers = f"{len(same)}" if same[0].layer is not None else ""
+                shape = ", ".join(map(str, same[0].shape))
+                rows.append((graph, side, role, layers, same[0].dtype, rf"\[{shape}]"))
+    return rows

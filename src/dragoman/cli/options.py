@@ -1,0 +1,41 @@
+"""Options that several commands have."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+output_option = click.option(
+    "-o",
+    "--output",
+    type=click.Path(path_type=Path),
+    required=True,
+    help="Where the bundle goes: a directory that does not exist yet.",
+)
+precision_option = click.option(
+    "--precision",
+    type=click.Choice(["fp32", "fp16", "bf16"]),
+    default="fp32",
+    show_default=True,
+    help="Number format of weights and arithmetic.",
+)
+force_option = click.option("--force", is_flag=True, help="Replace an existing bundle.")
+threads_option = click.option(
+    "--threads", type=click.IntRange(min=1), help="Processor threads [all cores]."
+)
+backend_option = click.option(
+    "--backend",
+    type=click.Choice(["onnxruntime", "onnxruntime-cuda"]),
+    default="onnxruntime",
+    show_default=True,
+    help="What runs the graphs.",
+)
+inputs_option = click.option(
+    "--inputs",
+    type=click.Path(path_type=Path),
+    help="Texts to compare on, a line each, references after tabs [the held-out data].",
+)
+limit_option = click.option(
+    "--limit", type=click.IntRange(min=1), help="Compare on so many inputs only [all]."
+)

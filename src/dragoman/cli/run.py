@@ -1,0 +1,188 @@
+"""`dragoman run`"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, BinaryIO
+
+import click
+
+from .options import backend_option, threads_option
+
+if TYPE_CHECKING:
+    from dragoman.runtime import Model, Result
+
+
+@click.command(short_help="Decode texts with a bundle.")
+@click.argument("bundle", type=click.Path(path_type=Path))
+@click.argument("texts", nargs=-1)
+@click.option(
+    "--max-new-tokens",
+    type=click.IntRange(min=1),
+    help="The most tokens to generate for a line [the bundle's].",
+)
+@click.option(
+    "--max-new-tokens-per-source-token",
+    type=click.FloatRange(min=0, min_open=True),
+    help="A limit relative to the source; the lower one holds.",
+)
+@click.option(
+    "--min-new-tokens", type=click.IntRange(min=0), default=0, help="No end before so many tokens."
+)
+@click.option(
+    "--batch-size",
+    type=click.IntRange(min=1),
+    default=64,
+    show_default=True,
+    help="The most lines decoded together.",
+)
+@click.option(
+    "--json",
+    "as_json",
+    is_flag=True,
+    help="One JSON object a line: text, tokens, log-probability, reason.",
+)
+@click.option(
+    "--stream", is_flag=True, help="Show each token as soon as it is known, line after line."
+)
+@backend_option
+@threads_option
+def run(
+    bundle: Path,
+    texts: tuple[str, ...],
+    max_new_tokens: int | None,
+    max_new_tokens_per_source_token: float | None,
+    min_new_tokens: int,
+    batch_size: int,
+    as_json: bool,
+    stream: bool,
+    backend: str,
+    threads: int | None,
+) -> int:
+    """Decode TEXTS, or the lines of standard input, with BUNDLE: one line out for each line in.
+
+    Of a bundle without tokenizers, lines are token ids separated by spaces, in and out.
+
+    A line that cannot be decoded gives an empty line, a message on standard error, and exit
+    status 1 in the end; the others are not affected.
+
+    \b
+    dragoman run bundles/g2p-en dragoman transformer
+    cut -f1 words.tsv | dragoman run bundles/g2p-en --json > pronunciations.jsonl
+    """
+    from dragoman.runtime import load
+
+    model = load(bundle, threads=threads, backend=backend)
+    options: dict[str, Any] = {"max_new_tokens": max_new_tokens, "min_new_tokens": min_new_tokens}
+    if max_new_tokens_per_source_token is not None:
+        options["max_new_tokens_per_source_token"] = max_new_tokens_per_source_token
+    writer = _Writer(as_json)
+    groups: Iterable[Sequence[Line]] = [texts] if texts else arriving_lines(sys.stdin.buffer)
+    for lines in groups:
+        if stream:
+            _stream(model, lines, options, writer)
+        else:
+            _generate(model, lines, options | {"max_batch_size": batch_size}, writer)
+        sys.stdout.flush()
+    return 1 if writer.rejected else 0
+
+
+Line = str | UnicodeDecodeError
+"""A line of input, or why it is not one."""
+
+
+def arriving_lines(file: BinaryIO) -> Iterator[list[Line]]:
+    """Groups of lines as they arrive: all that has come, so that a pipe is answered without delay
+    and a file is decoded in large batches."""
+    rest = b""
+    while chunk := os.read(file.fileno(), 1 << 20):
+        *lines, rest = (rest + chunk).split(b"\n")
+        if lines:
+            yield [_decoded(line) for line in lines]
+    if rest:
+        yield [_decoded(rest)]
+
+
+def _decoded(line: bytes) -> Line:
+    try:
+        return line.removesuffix(b"\r").decode("utf-8")
+    except UnicodeDecodeError as error:
+        return error
+
+
+class _Writer:
+    """Writes a line for each line of input, and counts those rejected."""
+
+    def __init__(self, as_json: bool) -> None:
+        self.as_json = as_json
+        self.rejected = 0
+        self.number = 0
+
+    def write(self, result: Result) -> None:
+        self.number += 1
+        if result.error is not None:
+            self.reject(result.error)
+        if self.as_json:
+            click.echo(json.dumps(dataclasses.asdict(result), ensure_ascii=False))
+        else:
+            click.echo(" ".join(map(str, result.tokens)) if result.text is None else result.text)
+
+    def reject(self, reason: str) -> None:
+        self.rejected += 1
+        click.echo(f"line {self.number}: {reason}", err=True)
+
+
+def _generate(
+    model: Model, lines: Sequence[Line], options: dict[str, Any], writer: _Writer
+) -> None:
+    from dragoman.runtime import Result
+
+    sources = [_source(model, line) for line in lines]
+    results = iter(model.generate([s for s in sources if not isinstance(s, _Bad)], **options))
+    for source in sources:
+        if isinstance(source, _Bad):
+            writer.write(Result("", (), 0.0, "rejected", source.reason))
+        else:
+            writer.write(next(results))
+
+
+def _stream(model: Model, lines: Sequence[Line], options: dict[str, Any], writer: _Writer) -> None:
+    from dragoman.runtime import RejectedError
+
+    for line in lines:
+        writer.number += 1
+        source = _source(model, line)
+        try:
+            if isinstance(source, _Bad):
+                raise RejectedError(source.reason)
+            for index, token in enumerate(model.stream(source, **options)):
+                piece = f"{' ' if index else ''}{token.id}" if token.text is None else token.text
+                click.echo(piece, nl=False)
+                sys.stdout.flush()
+        except RejectedError as error:
+            writer.reject(str(error))
+        click.echo()
+
+
+@dataclasses.dataclass(frozen=True)
+class _Bad:
+    """A line that is no source, and why."""
+
+    reason: str
+
+
+def _source(model: Model, line: Line) -> str | list[int] | _Bad:
+    """What a line stands for: its text or, for a bundle without tokenizers, token ids."""
+    if isinstance(line, UnicodeDecodeError):
+        return _Bad(f"expected UTF-8 text: {line.reason} at byte {line.start}")
+    if model.manifest.tokenizers is not None:
+        return line
+    try:
+        return [int(word) for word in line.split()]
+    except ValueError:
+        return _Bad("expected token ids separated by spaces: this bundle has no tokenizers")

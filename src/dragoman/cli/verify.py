@@ -1,0 +1,62 @@
+"""`dragoman verify`"""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import click
+
+from .build import ParityFailedError
+from .options import backend_option, inputs_option, limit_option, threads_option
+
+
+@click.command(short_help="Check that a bundle computes what its checkpoint does.")
+@click.argument("bundle", type=click.Path(path_type=Path))
+@click.argument("checkpoint")
+@inputs_option
+@limit_option
+@backend_option
+@threads_option
+@click.option("--record/--no-record", default=True, help="Write the figures into the manifest.")
+def verify(
+    bundle: Path,
+    checkpoint: str,
+    inputs: Path | None,
+    limit: int | None,
+    backend: str,
+    threads: int | None,
+    record: bool,
+) -> None:
+    """Compare BUNDLE with the PyTorch model of CHECKPOINT: tensors, then tokens, then the task.
+
+    At fp32 every free-running greedy token must be the same. Exit status 1 if parity fails.
+
+    \b
+    dragoman verify bundles/g2p-en g2p-en
+    """
+    from dragoman import DragomanError
+    from dragoman.runtime import load
+    from dragoman.runtime.bundle import write_manifest
+
+    from .checkpoints import open_checkpoint, parity_inputs
+    from .exporting import failure, print_parity, verify_model
+
+    model = load(bundle, threads=threads, backend=backend)
+    opened = open_checkpoint(checkpoint)
+    stated = {k: v for k, v in model.manifest.architecture.items() if k != "family"}
+    if stated != opened.model.config.to_dict():
+        raise DragomanError(
+            f"{bundle} was not made from a model like {checkpoint}: their configurations differ in "
+            + ", ".join(
+                name
+                for name, value in opened.model.config.to_dict().items()
+                if stated.get(name) != value
+            )
+        )
+    parity = verify_model(model, opened, parity_inputs(opened, inputs, limit), backend)
+    print_parity(parity)
+    if record:
+        write_manifest(dataclasses.replace(model.manifest, parity=parity), bundle)
+    if not parity.passed:
+        raise ParityFailedError(failure(parity))

@@ -1,0 +1,180 @@
+"""Greedy decoding: the cached way gives exactly what the slow way gives."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+from dragoman.reference_model import (
+    KeyValueCache,
+    Transformer,
+    greedy_cached,
+    greedy_uncached,
+    pad,
+)
+
+MakeModel = Callable[..., Transformer]
+
+VARIANTS: dict[str, dict[str, Any]] = {
+    "post-norm": {"seed": 1},
+    "pre-norm": {"norm_order": "pre"},
+    "learned positions": {"positions": "learned", "scale_embedding": False},
+    "untied": {"tie_target_output": False, "logits_bias": True},
+    "one embedding": {"source_vocab_size": 19, "tie_source_target": True, "norm_order": "pre"},
+    "small heads": {"d_head": 5, "num_heads": 4, "activation": "silu", "norm_order": "pre"},
+    "no biases": {
+        "query_bias": False,
+        "key_bias": False,
+        "value_bias": False,
+        "attention_output_bias": False,
+        "feed_forward_bias": False,
+        "norm_bias": False,
+        "tie_target_output": False,
+    },
+    "bart-like": {
+        "embedding_norm": True,
+        "activation": "gelu",
+        "positions": "learned",
+        "norm_order": "pre",
+        "start_token_id": 2,
+    },
+    "one deep, one shallow": {"encoder_layers": 5, "decoder_layers": 1, "norm_order": "pre"},
+    "started with padding": {
+        "encoder_layers": 1,
+        "decoder_layers": 3,
+        "start_token_id": 0,
+        "tie_target_output": False,
+        "activation": "gelu_tanh",
+    },
+}
+BATCHES = [[1], [16], [9, 9], [5, 1, 16, 9, 2, 12, 3]]
+
+
+def sources_of(lengths: list[int]) -> list[list[int]]:
+    generator = random.Random(sum(lengths))
+    return [[generator.randrange(17) for _ in range(length)] for length in lengths]
+
+
+@pytest.mark.parametrize("name", VARIANTS)
+def test_with_and_without_a_cache_the_tokens_are_the_same(make_model: MakeModel, name: str) -> None:
+    model = make_model(**VARIANTS[name])
+    capacity = model.config.max_target_positions
+    outputs: list[list[int]] = []
+    for lengths in BATCHES:
+        sources = sources_of(lengths)
+        for max_new_tokens in (1, 4, capacity):
+            expected = greedy_uncached(model, sources, max_new_tokens)
+            assert greedy_cached(model, sources, max_new_tokens) == expected
+            assert len(expected) == len(sources)
+        outputs += expected
+    # The comparison would mean little if one token were all there is.
+    assert len({tuple(output) for output in outputs}) >= 4
+    assert len({token for output in outputs for token in output}) >= 4
+    assert sum(len(set(output)) > 1 for output in outputs) >= 4
+    assert max(len(output) for output in outputs) == capacity
+
+
+@pytest.mark.parametrize("decode", [greedy_cached, greedy_uncached])
+def test_a_row_is_the_same_alone_and_in_a_batch(
+    make_model: MakeModel, decode: Callable[..., list[list[int]]]
+) -> None:
+    model = make_model(norm_order="pre")
+    sources = sources_of([5, 1, 16, 9, 2, 12, 3])
+    together = decode(model, sources, 12)
+    assert [decode(model, [source], 12)[0] for source in sources] == together
+    assert decode(model, sources[::-1], 12) == together[::-1]
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("decode", [greedy_cached, greedy_uncached])
+def test_output_stops_after_the_end_token(
+    make_model: MakeModel, decode: Callable[..., list[list[int]]]
+) -> None:
+    """Which token ends is chosen so that some rows end early, some at once, some never."""
+    sources = sources_of([5, 1, 16, 9, 2, 12, 3])
+    changes: dict[str, Any] = {"norm_order": "pre", "seed": 0}
+    # An end token that no row gives: the outputs in full.
+    model = make_model(**changes)
+    with torch.inference_mode():
+        free = free_running(model, sources, 12)
+    for end in {token for row in free for token in row}:
+        expected = [row[: row.index(end) + 1] if end in row else row for row in free]
+        ending = make_model(**changes, end_token_id=end)
+        assert decode(ending, sources, 12) == expected
+
+
+def free_running(model: Transformer, sources: list[list[int]], steps: int) -> list[list[int]]:
+    """Greedy decoding one row at a time, by hand, that no token ends."""
+    rows = []
+    for source in sources:
+        tokens = [model.config.start_token_id]
+        for _ in range(steps):
+            logits = model(
+                torch.tensor([source]), torch.ones(1, len(source)).bool(), torch.tensor([tokens])
+            )
+            tokens.append(int(logits[0, -1].argmax()))
+        rows.append(tokens[1:])
+    return rows
+
+
+@pytest.mark.xfail(strict=True, reason="greedy_cached stacks no tensors", raises=RuntimeError)
+def test_no_new_tokens_give_empty_outputs(make_model: MakeModel) -> None:
+    model = make_model()
+    assert greedy_uncached(model, [[3], [4, 5]], 0) == [[], []]
+    assert greedy_cached(model, [[3], [4, 5]], 0) == [[], []]
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("chunk", [1, 3, 4])
+@pytest.mark.parametrize("name", VARIANTS)
+def test_teacher_forced_logits_agree_with_stepwise_cached_ones(
+    make_model: MakeModel, name: str, chunk: int
+) -> None:
+    model = make_model(**VARIANTS[name])
+    capacity = model.config.max_target_positions
+    sources = sources_of([5, 1, 16, 9, 2, 12, 3])
+    source, mask = pad(sources, 0)
+    target = torch.randint(0, 19, (7, capacity))
+    expected = model(source, mask, target)
+    cross = model.encode(source, mask)
+    cache = KeyValueCache(model.config, 7, capacity)
+    for first in range(0, capacity, chunk):
+        token = target[:, first : first + chunk]
+        logits = model.decode(token, cache.position, mask, cross, cache)
+        torch.testing.assert_close(logits, expected[:, first : first + chunk], atol=1e-4, rtol=1e-4)
+        cache.position += token.shape[1]
+
+
+@torch.no_grad()
+def test_rows_of_a_cache_may_stand_at_different_positions(make_model: MakeModel) -> None:
+    model = make_model()
+    source, mask = pad(sources_of([4, 8]), 0)
+    target = torch.randint(0, 19, (2, 6))
+    expected = model(source, mask, target)
+    cross = model.encode(source, mask)
+    cache = KeyValueCache(model.config, 2, 9)
+    # Both rows take three tokens; the first is then set back by two and takes them again.
+    model.decode(target[:, :3], cache.position, mask, cross, cache)
+    cache.position = torch.tensor([1, 3])
+    token = torch.stack([target[0, 1:4], target[1, 3:6]])
+    logits = model.decode(token, cache.position, mask, cross, cache)
+    torch.testing.assert_close(logits[0], expected[0, 1:4], atol=1e-4, rtol=1e-4)
+    torch.testing.assert_close(logits[1], expected[1, 3:6], atol=1e-4, rtol=1e-4)
+
+
+def test_a_cache_has_one_slot_a_position(make_model: MakeModel) -> None:
+    config = make_model(d_head=5, decoder_layers=3).config
+    cache = KeyValueCache(config, 2, 4)
+    assert len(cache.layers) == 3
+    assert all(part.shape == (2, 3, 4, 5) for layer in cache.layers for part in layer)
+    cache.position = torch.tensor([0, 3])
+    key, value = torch.ones(2, 3, 1, 5), torch.full((2, 3, 1, 5), 2.0)
+    keys, values = cache.append(1, key, value)
+    assert cache.length(1) == 4
+    assert keys[:, 0, :, 0].tolist() == [[1, 0, 0, 0], [0, 0, 0, 1]]
+    assert values[:, 2, :, 4].tolist() == [[2, 0, 0, 0], [0, 0, 0, 2]]
+    assert not cache.layers[0][0].any()

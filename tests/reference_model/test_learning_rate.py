@@ -1,0 +1,47 @@
+"""The learning rate: equation 3 of the paper."""
+
+from __future__ import annotations
+
+import pytest
+
+from dragoman.reference_model.training.schedule import inverse_square_root
+
+
+@pytest.mark.parametrize(
+    ("step", "expected"),
+    [
+        # d_model 16, so a factor 1/4; warm-up of 100 steps, so 100^-1.5 = 1/1000.
+        (1, 0.25 / 1000),
+        (2, 0.5 / 1000),
+        (50, 0.0125),
+        (100, 0.025),
+        (400, 0.0125),
+        (10_000, 0.0025),
+    ],
+)
+def test_equation_3_by_hand(step: int, expected: float) -> None:
+    rate = inverse_square_root(step, d_model=16, warmup_steps=100)
+    assert rate == pytest.approx(expected, rel=1e-12)
+
+
+def test_base_model_peaks_where_the_paper_s_does() -> None:
+    # 512^-0.5 * 4000^-0.5
+    rate = inverse_square_root(4000, d_model=512, warmup_steps=4000)
+    assert rate == pytest.approx(6.98771e-4, rel=1e-5)
+
+
+@pytest.mark.parametrize("warmup_steps", [1, 7, 100])
+def test_the_peak_is_at_the_end_of_the_warm_up(warmup_steps: int) -> None:
+    rates = [
+        inverse_square_root(step, d_model=24, warmup_steps=warmup_steps) for step in range(1, 300)
+    ]
+    peak = rates.index(max(rates))
+    assert peak + 1 == warmup_steps
+    assert rates[:peak] == sorted(rates[:peak])
+    assert rates[peak:] == sorted(rates[peak:], reverse=True)
+
+
+def test_scale_is_a_factor() -> None:
+    plain = inverse_square_root(30, d_model=24, warmup_steps=10)
+    scaled = inverse_square_root(30, d_model=24, warmup_steps=10, scale=2.5)
+    assert scaled == pytest.approx(2.5 * plain, rel=1e-12)
