@@ -102,12 +102,13 @@ def export_bundle(
 
 def _in_precision(model: Transformer, precision: Precision) -> Transformer:
     if precision == "fp32":
-        return model.eval()
-    converted = copy.deepcopy(model).to(DTYPES[precision]).eval()
+        return model
+    converted = copy.deepcopy(model).to(DTYPES[precision])
     overflowing = [name for name, p in converted.named_parameters() if not torch.isfinite(p).all()]
     if overflowing:
+        wider = "bf16 or fp32" if precision == "fp16" else "fp32"
         raise DragomanError(
-            f"weights overflow in {precision}: {', '.join(overflowing)}; use bf16 or fp32"
+            f"weights overflow in {precision}: {', '.join(overflowing)}; use {wider}"
         )
     return converted
 

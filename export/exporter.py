@@ -107,7 +107,7 @@ def _export(
 ) -> ExportedGraph:
     with exporting(model), torch.no_grad(), _quiet():
         program = torch.onnx.export(
-            graph.eval(),
+            graph.eval(),  # the model within it: `exporting` restores its mode
             arguments,
             dynamo=True,
             opset_version=OPSET,
@@ -154,12 +154,12 @@ def _spec(value: ir.Value, slot: Slot, shape: tuple[int | str, ...] | None = Non
 
     Outputs get the shape that the contract gives them: shape inference leaves some unnamed.
     """
-    assert value.name is not None and value.shape is not None and value.dtype is not None
+    assert value.shape is not None and value.dtype is not None
     if shape is not None:
         value.shape = ir.Shape(shape)
     dims = tuple(d if isinstance(d, int) else str(d) for d in value.shape)
     role, layer = slot
-    return TensorSpec(value.name, role, _DTYPES[value.dtype], dims, layer)
+    return TensorSpec(_name(slot), role, _DTYPES[value.dtype], dims, layer)
 
 
 _DTYPES: dict[ir.DataType, DataType] = {

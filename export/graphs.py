@@ -109,13 +109,18 @@ def onnx_attention(query: Tensor, key: Tensor, value: Tensor, mask: Tensor) -> T
 
 @contextlib.contextmanager
 def exporting(model: Transformer) -> Iterator[None]:
-    """Make every attention of the model an ONNX operator for the length of the block."""
+    """Make every attention of the model an ONNX operator, and the model one in evaluation mode, for
+    the length of the block."""
+    training = {module: module.training for module in model.modules()}
     attentions = [m for m in model.modules() if isinstance(m, MultiHeadAttention)]
     kept = [attention.attend for attention in attentions]
     for attention in attentions:
         attention.attend = onnx_attention
+    model.eval()
     try:
         yield
     finally:
         for attention, attend in zip(attentions, kept, strict=True):
             attention.attend = attend
+        for module, mode in training.items():
+            module.training = mode

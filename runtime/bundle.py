@@ -96,7 +96,7 @@ def new_directory(destination: Path, *, overwrite: bool = False) -> Iterator[Pat
         yield partial
         _flush(partial)
         _refuse_existing(destination, overwrite)
-        _replace(partial, destination)
+        _replace(partial, destination, overwrite)
     except OSError as error:
         if error.errno not in _CANNOT_WRITE:
             raise
@@ -141,6 +141,8 @@ def _file_problems(directory: Path, file: FileRecord) -> list[str]:
         return [f"{file.path}: missing"]
     except OSError as error:
         return [f"{file.path}: cannot be read: {error.strerror}"]
+    except ValueError as error:  # NUL or a lone surrogate
+        return [f"{file.path!r}: expected a path inside the bundle: {error}"]
     return []
 
 
@@ -162,9 +164,9 @@ def _refuse_existing(destination: Path, overwrite: bool) -> None:
         raise DragomanError(f"{destination} exists and is not a bundle: it will not be replaced")
 
 
-def _replace(partial: Path, destination: Path) -> None:
+def _replace(partial: Path, destination: Path, overwrite: bool) -> None:
     old = None
-    if destination.exists():
+    if overwrite and destination.exists():
         old = partial.with_name(partial.name + ".old")
         destination.rename(old)
     try:

@@ -205,7 +205,7 @@ def manifest_from_json(text: str, place: str) -> Manifest:
     """
     try:
         data = json.loads(text)
-    except (json.JSONDecodeError, RecursionError) as error:
+    except (ValueError, RecursionError) as error:  # ValueError: also a number too long
         raise BundleError(place, [f"expected JSON: {error}"]) from error
     version = data.get("schema_version") if isinstance(data, dict) else None
     if isinstance(version, int) and version > SCHEMA_VERSION:
@@ -240,6 +240,15 @@ def _inconsistencies(manifest: Manifest) -> list[str]:
             f"default_max_new_tokens: expected 1 to {model.max_target_positions} "
             f"(max_target_positions), found {manifest.default_max_new_tokens}"
         )
+    for name, value, vocabulary in (
+        ("pad_token_id", model.pad_token_id, min(model.source_vocab_size, model.target_vocab_size)),
+        ("start_token_id", model.start_token_id, model.target_vocab_size),
+        ("end_token_id", model.end_token_id, model.target_vocab_size),
+    ):
+        if value >= vocabulary:
+            problems.append(
+                f"model.{name}: expected less than {vocabulary}, the vocabulary, found {value}"
+            )
     recorded = {file.path for file in manifest.files}
     named = [manifest.encoder.file, manifest.decoder.file]
     if manifest.tokenizers is not None:

@@ -124,13 +124,17 @@ class Model:
             except UnknownSymbolsError as error:
                 raise RejectedError(str(error)) from error
         else:
-            tokens = _token_ids(source, self.manifest.model.source_vocab_size)
+            tokens = _token_ids(source)
         longest = self.manifest.model.max_source_positions
         if len(tokens) > longest:
             raise RejectedError(
                 f"source has {len(tokens)} tokens, expected at most {longest}, the positions of "
                 "this model"
             )
+        known = self.manifest.model.source_vocab_size
+        unknown = next((token for token in tokens if not 0 <= token < known), None)
+        if unknown is not None:
+            raise RejectedError(f"expected token ids in [0, {known}), found {unknown}")
         return tokens
 
     def _decode(self, sources: list[list[int]], options: GenerationOptions) -> list[Result]:
@@ -190,7 +194,7 @@ def load(
     return Model(bundle, open_backend(bundle, backend, threads))
 
 
-def _token_ids(source: Sequence[int] | NDArray[np.integer[Any]], vocab_size: int) -> list[int]:
+def _token_ids(source: Sequence[int] | NDArray[np.integer[Any]]) -> list[int]:
     try:
         ids = np.asarray(source)
     except ValueError as error:
@@ -202,7 +206,4 @@ def _token_ids(source: Sequence[int] | NDArray[np.integer[Any]], vocab_size: int
             "expected a text or a one-dimensional array of integer token ids, found "
             f"{ids.dtype} of shape {list(ids.shape)}"
         )
-    if ids.min() < 0 or ids.max() >= vocab_size:
-        bad = ids[(ids < 0) | (ids >= vocab_size)][0]
-        raise RejectedError(f"expected token ids in [0, {vocab_size}), found {bad}")
     return [int(i) for i in ids]

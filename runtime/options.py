@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from numbers import Integral
 
 from dragoman.errors import DragomanError
 
@@ -40,23 +41,30 @@ class GenerationOptions:
         if max_new_tokens is None:
             max_new_tokens = manifest.default_max_new_tokens
         longest = manifest.model.max_target_positions
+        problems = []
         if max_new_tokens > longest:
-            raise DragomanError(
+            problems.append(
                 f"max_new_tokens: expected at most {longest}, the positions of this model, "
                 f"found {max_new_tokens}"
             )
-        return cls(max_new_tokens=max_new_tokens, **options)  # type: ignore[arg-type]
+        try:
+            checked = cls(max_new_tokens=max_new_tokens, **options)  # type: ignore[arg-type]
+        except DragomanError as error:
+            problems.append(str(error))
+        if problems:
+            raise DragomanError("; ".join(problems))
+        return checked
 
     def __post_init__(self) -> None:
         problems = [
-            f"{name}: expected at least {least}, found {getattr(self, name)}"
+            f"{name}: expected an integer of at least {least}, found {getattr(self, name)}"
             for name, least in (
                 ("max_new_tokens", 1),
                 ("min_new_tokens", 0),
                 ("max_batch_size", 1),
                 ("max_batch_tokens", 1),
             )
-            if getattr(self, name) < least
+            if not isinstance(getattr(self, name), Integral) or getattr(self, name) < least
         ]
         if not self.max_new_tokens_per_source_token > 0:
             problems.append(

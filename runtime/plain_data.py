@@ -66,7 +66,11 @@ def _read(kind: Any, data: object, place: str, problems: Problems) -> Any:
     if not _is_scalar(kind, data):
         problems.expected(place, _SCALARS[kind], data)
         return None
-    return float(data) if kind is float else data  # type: ignore[arg-type]
+    try:
+        return float(data) if kind is float else data  # type: ignore[arg-type]
+    except OverflowError:
+        problems.expected(place, "a number of 64 bits", data)
+        return None
 
 
 def _read_dataclass(kind: Any, data: object, place: str, problems: Problems) -> Any:
@@ -117,5 +121,8 @@ def _is_scalar(kind: Any, data: object) -> bool:
 
 
 def _short(value: object) -> str:
-    text = repr(value)
+    try:
+        text = repr(value)
+    except (RecursionError, ValueError):  # nested too deeply, a number too long
+        text = f"a {type(value).__name__} too large to show"
     return text if len(text) <= 80 else text[:77] + "..."

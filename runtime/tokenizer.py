@@ -36,6 +36,10 @@ class TextCodec:
                 token for unknown ones.
         """
         try:
+            text.encode()
+        except UnicodeEncodeError as error:  # the library takes no lone surrogates
+            raise UnknownSymbolsError([text[error.start : error.end]]) from error
+        try:
             encoding = self._source.encode(text)
         except Exception as error:  # the library raises no narrower type
             raise UnknownSymbolsError(self._unknown_symbols(text) or [str(error)]) from error

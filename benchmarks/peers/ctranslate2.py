@@ -1,9 +1,9 @@
 """CTranslate2 with the weights of a reference model.
 
 It computes the same function and differs in layout: projections of one input are stacked into one
-product, position tables are plain weights, and tokens go in and out as strings.
+product, position tables are plain weights, and tokens are known by name.
 
-Besides the dimensions of `reference_model.attention`: V vocabulary, P positions, F d_ff, I = H * Dh
+Besides the dimensions of `reference_model`: V vocabulary, P positions, F d_ff, I = H * Dh.
 """
 
 from __future__ import annotations
@@ -42,12 +42,12 @@ def convert(model: Transformer, directory: Path, *, quantization: str | None = N
         quantization: of the stored weights, such as "int8"; None keeps fp32
 
     Raises:
-        DragomanError: CTranslate2 is missing, it does not know the quantization or the activation,
-            or the directory holds files. Nothing is written then.
+        DragomanError: CTranslate2 is missing or does not know the quantization, or the directory
+            holds something. Nothing is written then.
     """
     library = _library()
     if directory.exists() and (not directory.is_dir() or any(directory.iterdir())):
-        raise DragomanError(f"expected a new or empty directory, found {directory} with content")
+        raise DragomanError(f"expected a new or empty directory, found {directory}")
     spec = _specification(library.specs, model.config)
     _set_weights(spec, model)
     spec.validate()
@@ -101,7 +101,8 @@ class CTranslate2Peer:
         """Greedy output of all sources, decoded as one batch.
 
         Args:
-            sources: token ids of each source, any lengths
+            sources: token ids of each source, of any lengths, all in the vocabulary: CTranslate2
+                takes others for padding without a word
             max_new_tokens: the most tokens to generate, the end token included
             min_new_tokens: the end token is not chosen before so many others
 
@@ -109,14 +110,14 @@ class CTranslate2Peer:
             generated ids of each source, without start and end token
         """
         results = self._translator.translate_batch(
-            [_names(source) for source in sources],
+            [_source_names(source) for source in sources],
             max_batch_size=len(sources),
             max_input_length=0,
             beam_size=1,
             max_decoding_length=max_new_tokens,
             min_decoding_length=min_new_tokens,
         )
-        return [_ids(result.hypotheses[0]) for result in results]
+        return [_target_ids(result.hypotheses[0]) for result in results]
 
 
 def _library() -> Any:
@@ -129,15 +130,16 @@ def _library() -> Any:
         ) from error
 
 
-def _name(token: int) -> str:
-    return f"t{token}"
+def _source_names(tokens: Iterable[int]) -> list[str]:
+    """Unlike any target's: CTranslate2 leaves a source like "end token, any token" untranslated."""
+    return [f"s{token}" for token in tokens]
 
 
-def _names(tokens: Iterable[int]) -> list[str]:
-    return [_name(token) for token in tokens]
+def _target_names(tokens: Iterable[int]) -> list[str]:
+    return [f"t{token}" for token in tokens]
 
 
-def _ids(names: Iterable[str]) -> list[int]:
+def _target_ids(names: Iterable[str]) -> list[int]:
     return [int(name.removeprefix("t")) for name in names]
 
 
@@ -153,12 +155,12 @@ def _specification(specs: Any, config: ModelConfig) -> Any:
         specs.TransformerEncoderSpec(config.encoder_layers, config.num_heads, **options),
         specs.TransformerDecoderSpec(config.decoder_layers, config.num_heads, **options),
     )
-    spec.register_source_vocabulary(_names(range(config.source_vocab_size)))
-    spec.register_target_vocabulary(_names(range(config.target_vocab_size)))
-    spec.config.unk_token = _name(config.pad_token_id)
-    spec.config.bos_token = _name(config.start_token_id)
-    spec.config.eos_token = _name(config.end_token_id)
-    spec.config.decoder_start_token = _name(config.start_token_id)
+    spec.register_source_vocabulary(_source_names(range(config.source_vocab_size)))
+    spec.register_target_vocabulary(_target_names(range(config.target_vocab_size)))
+    spec.config.unk_token = _source_names([config.pad_token_id])[0]
+    spec.config.bos_token = _target_names([config.start_token_id])[0]
+    spec.config.eos_token = _target_names([config.end_token_id])[0]
+    spec.config.decoder_start_token = spec.config.bos_token
     spec.config.add_source_bos = False
     spec.config.add_source_eos = False
     spec.config.layer_norm_epsilon = config.norm_epsilon
@@ -169,13 +171,10 @@ def _set_weights(spec: Any, model: Transformer) -> None:
     encoder, decoder = model.encoder, model.decoder
     _set_embedding(spec.encoder, spec.encoder.embeddings[0], encoder.embedding)
     _set_embedding(spec.decoder, spec.decoder.embeddings, decoder.embedding)
-    encoder_layers = cast("Iterable[EncoderLayer]", encoder.layers)
-    decoder_layers = cast("Iterable[DecoderLayer]", decoder.layers)
-    for layer_spec, encoder_layer in zip(spec.encoder.layer, encoder_layers, strict=True):
-        _set_encoder_layer(layer_spec, encoder_layer)
-    for layer_spec, decoder_layer in zip(spec.decoder.layer, decoder_layers, strict=True):
-        _set_decoder_layer(layer_spec, decoder_layer)
     for stack_spec, stack in ((spec.encoder, encoder), (spec.decoder, decoder)):
+        layers = cast("Iterable[EncoderLayer | DecoderLayer]", stack.layers)
+        for layer_spec, layer in zip(stack_spec.layer, layers, strict=True):
+            _set_layer(layer_spec, layer)
         if isinstance(stack.norm, LayerNorm):
             _set_norm(stack_spec.layer_norm, stack.norm)
     _set_product(spec.decoder.projection, [(model.output.weight, model.output.bias)])
@@ -190,18 +189,13 @@ def _set_embedding(stack_spec: Any, tokens_spec: Any, embedding: Embedding) -> N
         _set_norm(stack_spec.layernorm_embedding, embedding.norm)
 
 
-def _set_encoder_layer(spec: Any, layer: EncoderLayer) -> None:
+def _set_layer(spec: Any, layer: EncoderLayer | DecoderLayer) -> None:
+    """Sub-layers, each with the norm of its residual connection."""
     _set_self_attention(spec.self_attention, layer.self_attention)
     _set_norm(spec.self_attention.layer_norm, layer.self_attention_residual.norm)
-    _set_feed_forward(spec.ffn, layer.feed_forward)
-    _set_norm(spec.ffn.layer_norm, layer.feed_forward_residual.norm)
-
-
-def _set_decoder_layer(spec: Any, layer: DecoderLayer) -> None:
-    _set_self_attention(spec.self_attention, layer.self_attention)
-    _set_norm(spec.self_attention.layer_norm, layer.self_attention_residual.norm)
-    _set_cross_attention(spec.attention, layer.cross_attention)
-    _set_norm(spec.attention.layer_norm, layer.cross_attention_residual.norm)
+    if isinstance(layer, DecoderLayer):
+        _set_cross_attention(spec.attention, layer.cross_attention)
+        _set_norm(spec.attention.layer_norm, layer.cross_attention_residual.norm)
     _set_feed_forward(spec.ffn, layer.feed_forward)
     _set_norm(spec.ffn.layer_norm, layer.feed_forward_residual.norm)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from ..bundle import Bundle
+from .errors import BackendError
 from .interface import Backend, DecodingState, Step
 
 BACKENDS = ("onnxruntime", "onnxruntime-cuda")
@@ -18,8 +19,13 @@ def open_backend(bundle: Bundle, name: str, threads: int | None) -> Backend:
     Raises:
         BackendError: unknown name, missing library or device, or a bundle it cannot run.
     """
-    from . import onnx_runtime
-    from .errors import BackendError
+    try:
+        from . import onnx_runtime
+    except ImportError as error:
+        raise BackendError(
+            f"the package onnxruntime cannot be imported ({error}): pip install 'dragoman[cpu]' "
+            "(or 'dragoman[cuda]' for an NVIDIA GPU)"
+        ) from error
 
     match name:
         case "onnxruntime":

@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import onnxruntime
 from numpy.typing import NDArray
 
 from ..bundle import Bundle
@@ -17,14 +18,6 @@ from ..manifest import GraphSpec, Role, TensorSpec
 from .errors import BackendError
 from .interface import Step
 from .memory import Buffer, DeviceBuffer, HostBuffer
-
-try:
-    import onnxruntime
-except ImportError as error:
-    raise BackendError(
-        "the package onnxruntime is not installed: pip install 'dragoman[cpu]' "
-        "(or 'dragoman[cuda]' for an NVIDIA GPU)"
-    ) from error
 
 PROVIDERS = {"cpu": "CPUExecutionProvider", "cuda": "CUDAExecutionProvider"}
 DTYPES: dict[str, type[np.generic]] = {

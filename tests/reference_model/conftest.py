@@ -12,7 +12,7 @@ from dragoman.reference_model import ModelConfig, Transformer
 MakeModel = Callable[..., Transformer]
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def make_config() -> Callable[..., ModelConfig]:
     """A small configuration; every field can be overridden by name."""
 
@@ -34,7 +34,7 @@ def make_config() -> Callable[..., ModelConfig]:
     return make
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def make_model(make_config: Callable[..., ModelConfig]) -> MakeModel:
     """A model in evaluation mode whose every parameter matters.
 

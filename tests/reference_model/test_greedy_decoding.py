@@ -20,13 +20,14 @@ from dragoman.reference_model import (
 MakeModel = Callable[..., Transformer]
 
 VARIANTS: dict[str, dict[str, Any]] = {
-    "post-norm": {"seed": 1},
+    "post-norm": {"seed": 4},
     "pre-norm": {"norm_order": "pre"},
-    "learned positions": {"positions": "learned", "scale_embedding": False},
+    "learned positions": {"seed": 5, "positions": "learned", "scale_embedding": False},
     "untied": {"tie_target_output": False, "logits_bias": True},
     "one embedding": {"source_vocab_size": 19, "tie_source_target": True, "norm_order": "pre"},
     "small heads": {"d_head": 5, "num_heads": 4, "activation": "silu", "norm_order": "pre"},
     "no biases": {
+        "seed": 4,
         "query_bias": False,
         "key_bias": False,
         "value_bias": False,
@@ -36,13 +37,19 @@ VARIANTS: dict[str, dict[str, Any]] = {
         "tie_target_output": False,
     },
     "bart-like": {
+        "seed": 5,
         "embedding_norm": True,
         "activation": "gelu",
         "positions": "learned",
         "norm_order": "pre",
         "start_token_id": 2,
     },
-    "one deep, one shallow": {"encoder_layers": 5, "decoder_layers": 1, "norm_order": "pre"},
+    "one deep, one shallow": {
+        "seed": 5,
+        "encoder_layers": 5,
+        "decoder_layers": 1,
+        "norm_order": "pre",
+    },
     "started with padding": {
         "encoder_layers": 1,
         "decoder_layers": 3,

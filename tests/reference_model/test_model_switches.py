@@ -16,7 +16,7 @@ MakeModel = Callable[..., Transformer]
 
 EVERYTHING = {"logits_bias": True, "embedding_norm": True, "norm_order": "pre"}
 
-SUFFIXES = {
+SUFFIXES: dict[str, str | tuple[str, ...]] = {
     "query_bias": "attention.query.bias",
     "key_bias": "attention.key.bias",
     "value_bias": "attention.value.bias",

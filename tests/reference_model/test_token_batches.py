@@ -31,7 +31,7 @@ def test_each_pair_comes_exactly_once_and_within_the_limit(count: int, batch_tok
 
 
 def test_a_pair_longer_than_the_limit_is_alone() -> None:
-    pairs: list[Pair] = [([3], [4]), ([3] * 50, [4]), ([3], [4] * 50), ([3, 3], [4])]
+    pairs: list[Pair] = [([3], [4]), ([3] * 50, [4]), ([3], [4] * 50), ([3], [4])]
     batches = token_batches(pairs, 8, seed=3)
     assert [1] in batches
     assert [2] in batches

@@ -38,17 +38,25 @@ def copy_feed_forward(ours: FeedForward, theirs: Any) -> None:
 
 def build_oracle(ours: Transformer) -> nn.Transformer:
     config = ours.config
-    theirs = nn.Transformer(
-        config.d_model,
-        config.num_heads,
+    options: dict[str, Any] = {
+        "d_model": config.d_model,
+        "nhead": config.num_heads,
+        "dim_feedforward": config.d_ff,
+        "dropout": 0.0,
+        "activation": config.activation,
+        "layer_norm_eps": config.norm_epsilon,
+        "batch_first": True,
+        "norm_first": config.norm_order == "pre",
+    }
+    # Nested tensors are of no use here; PyTorch warns unless they are declined.
+    encoder = nn.TransformerEncoder(
+        nn.TransformerEncoderLayer(**options),
         config.encoder_layers,
-        config.decoder_layers,
-        config.d_ff,
-        dropout=0.0,
-        activation=config.activation,
-        layer_norm_eps=config.norm_epsilon,
-        batch_first=True,
-        norm_first=config.norm_order == "pre",
+        nn.LayerNorm(config.d_model, config.norm_epsilon),
+        enable_nested_tensor=False,
+    )
+    theirs = nn.Transformer(
+        **options, num_decoder_layers=config.decoder_layers, custom_encoder=encoder
     ).requires_grad_(False)
     pairs: list[tuple[Any, Any]] = [*zip(ours.encoder.layers, theirs.encoder.layers, strict=True)]
     for mine, its in pairs:

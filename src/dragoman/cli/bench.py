@@ -76,7 +76,8 @@ def bench(
 
     from dragoman.benchmarks.latency import bench as measure
 
-    with Progress(console=Console(stderr=True), transient=True) as progress:
+    console = Console(stderr=True)
+    with Progress(console=console, transient=True, disable=not console.is_terminal) as progress:
         task = progress.add_task("measuring", total=len(batch_sizes) * (runs + 1))
         report = measure(
             bundle,

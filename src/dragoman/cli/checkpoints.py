@@ -6,8 +6,6 @@ import json
 from dataclasses import dataclass
 from pathlib import Path
 
-from tokenizers import Tokenizer
-
 from dragoman import DragomanError
 from dragoman.benchmarks.parity import ParityInputs, random_inputs
 from dragoman.export import TokenizerFiles
@@ -19,7 +17,9 @@ from dragoman.reference_model.recipes.recipe import (
     RECIPE_FILE,
     SOURCE_TOKENIZER_FILE,
     TARGET_TOKENIZER_FILE,
+    Example,
 )
+from dragoman.runtime.tokenizer import TextCodec, UnknownSymbolsError
 
 
 @dataclass(frozen=True)
@@ -48,25 +48,47 @@ def open_checkpoint(name_or_path: str) -> Checkpoint:
 
 
 def parity_inputs(checkpoint: Checkpoint, file: Path | None, limit: int | None) -> ParityInputs:
-    """The inputs to verify on: a file's lines, else the checkpoint's held-out data, else random."""
+    """The inputs to verify on: a file's lines, else the checkpoint's held-out data, else random.
+
+    Raises:
+        DragomanError: the file cannot be used with this checkpoint.
+    """
+    if file is not None and checkpoint.tokenizers is None:
+        raise DragomanError(
+            f"{file}: texts need a checkpoint with tokenizers, found none in {checkpoint.directory}"
+        )
     if file is None and (checkpoint.directory / HELD_OUT_FILE).is_file():
         file = checkpoint.directory / HELD_OUT_FILE
     if file is None or checkpoint.tokenizers is None:
         return random_inputs(checkpoint.model, limit or 64)
     examples = read_examples(file)
+    if not examples:
+        raise DragomanError(f"{file}: expected at least one line, found none")
     described = f"{file.name}, {len(examples)} lines"
     if limit is not None and limit < len(examples):
         stride = len(examples) / limit
         examples = [examples[int(i * stride)] for i in range(limit)]
         described += f", {limit} of them spread evenly"
-    tokenizer = Tokenizer.from_file(str(checkpoint.tokenizers.source))
+    codec = TextCodec(checkpoint.tokenizers.source, checkpoint.tokenizers.target)
+    longest = checkpoint.model.config.max_source_positions
     scored = checkpoint.recipe is not None and all(e.references for e in examples)
     return ParityInputs(
         described,
-        [tokenizer.encode(example.source).ids for example in examples],
+        [_tokens(codec, example, longest, file) for example in examples],
         examples if scored else None,
         checkpoint.recipe if scored else None,
     )
+
+
+def _tokens(codec: TextCodec, example: Example, longest: int, file: Path) -> list[int]:
+    place = f"{file}: {example.source[:40]!r}"
+    try:
+        tokens = codec.encode(example.source)
+    except UnknownSymbolsError as error:
+        raise DragomanError(f"{place}: {error}") from error
+    if not 1 <= len(tokens) <= longest:
+        raise DragomanError(f"{place}: expected 1 to {longest} tokens, found {len(tokens)}")
+    return tokens
 
 
 def _recipe(directory: Path) -> Recipe | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from decimal import ROUND_CEILING, Context
 from pathlib import Path
 from typing import cast
 
@@ -41,7 +42,9 @@ def verify_model(
         MofNCompleteColumn(),
         TimeRemainingColumn(),
     )
-    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
+    console = Console(stderr=True)
+    hidden = not console.is_terminal
+    with Progress(*columns, console=console, transient=True, disable=hidden) as progress:
         task = progress.add_task("verifying", total=len(inputs.sources))
         return check_parity(
             model,
@@ -114,7 +117,8 @@ def failure(parity: Parity) -> str:
         if not tensor.passed:
             return (
                 f"parity failed: {tensor.name} differs by {tensor.difference:.3g}, allowed "
-                f"{tensor.tolerance:g}; a tolerance of {tensor.difference:.3g} would pass"
+                f"{tensor.tolerance:g}; a tolerance of "
+                f"{_rounded_up(tensor.difference)} would pass"
             )
     tokens = parity.tokens
     if not tokens.passed:
@@ -129,3 +133,8 @@ def failure(parity: Parity) -> str:
         f"parity failed: {parity.task.metric} is {parity.task.bundle:.2%}, the oracle's "
         f"{parity.task.oracle:.2%}"
     )
+
+
+def _rounded_up(value: float) -> str:
+    """Three digits, and never less than the value."""
+    return f"{float(Context(prec=3, rounding=ROUND_CEILING).create_decimal(value)):g}"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from typing import Any
 
 import click
 
@@ -34,7 +35,23 @@ EXTRAS = {
 }
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+class OutputClosedError(Exception):
+    """The reader of our output has gone."""
+
+
+class Commands(click.Group):
+    """Leaves a closed pipe to `main`: click would exit with 1, which says that something failed."""
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except BrokenPipeError as error:
+            raise OutputClosedError from error
+
+
+@click.group(
+    cls=Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100}
+)
 @click.version_option(__version__, prog_name="dragoman")
 @click.option("-v", "--verbose", is_flag=True, help="Show more: the traceback of an error.")
 def cli(verbose: bool) -> None:
@@ -58,13 +75,16 @@ def main() -> None:
         sys.stdout.flush()
         sys.exit(status if isinstance(status, int) else 0)
     except click.ClickException as error:
-        error.show()
-        sys.exit(USER_ERROR)
+        if sys.argv[1:]:
+            click.echo(f"Error: {error.format_message()}", err=True)
+        else:
+            error.show()  # no command: the help
+        sys.exit(error.exit_code)
     except (click.Abort, KeyboardInterrupt):
         click.echo("Interrupted.", err=True)
         sys.exit(INTERRUPTED)
-    except BrokenPipeError:
-        # The reader of our output has gone. Nothing more can be said to it, at exit neither.
+    except (BrokenPipeError, OutputClosedError):
+        # Nothing more can be said to the reader of our output, at exit neither.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(BROKEN_PIPE)
     except DragomanError as error:

@@ -82,7 +82,9 @@ def run(
     if max_new_tokens_per_source_token is not None:
         options["max_new_tokens_per_source_token"] = max_new_tokens_per_source_token
     writer = _Writer(as_json)
-    groups: Iterable[Sequence[Line]] = [texts] if texts else arriving_lines(sys.stdin.buffer)
+    groups: Iterable[Sequence[Line]] = [texts]
+    if not texts:
+        groups = arriving_lines(sys.stdin.buffer) if sys.stdin else []  # None: closed
     for lines in groups:
         if stream:
             _stream(model, lines, options, writer)

@@ -1,0 +1,196 @@
+"""A small checkpoint, the bundle that `dragoman build` makes of it, and two ways to run commands:
+in this process, and as a process of its own where exit, pipes, signals or imports matter."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from subprocess import CompletedProcess
+
+import pytest
+import torch
+
+from dragoman.cli import main
+from dragoman.export import export_bundle
+from dragoman.reference_model import ModelConfig, Transformer, save_checkpoint
+from dragoman.reference_model.recipes import Example, g2p_en
+from dragoman.reference_model.recipes.recipe import write_examples
+from dragoman.runtime import read_bundle
+from dragoman.runtime.manifest import Manifest
+
+Outcome = CompletedProcess[str]
+
+WORDS = "dragoman transformer a encoder decoder attention is all you need".split()
+ENVIRONMENT = {"COLUMNS": "120", "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": ""}
+
+
+def make_model(**changes: object) -> Transformer:
+    """A model in the vocabularies of g2p-en whose output varies."""
+    values: dict[str, object] = {
+        "source_vocab_size": 29,
+        "target_vocab_size": 42,
+        "encoder_layers": 1,
+        "decoder_layers": 1,
+        "d_model": 32,
+        "num_heads": 2,
+        "d_ff": 48,
+        "norm_order": "pre",
+        "max_source_positions": 32,
+        "max_target_positions": 24,
+    }
+    torch.manual_seed(0)
+    model = Transformer(ModelConfig.from_dict(values | changes)).eval()
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if name.endswith("gain"):
+                parameter.copy_(torch.randn_like(parameter))
+            elif parameter.dim() == 1:
+                parameter.copy_(torch.randn_like(parameter) * 0.1)
+            elif name.endswith(("query.weight", "key.weight")):
+                parameter.mul_(3.0)
+    return model
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _one_thread() -> Iterator[None]:
+    """Models this small are slower on more."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+@pytest.fixture(scope="session")
+def spawn() -> Callable[..., Outcome]:
+    """Run `python -m dragoman` to its end. `prelude` is Python that the process runs first;
+    `stdout` is a file to write to instead of what is returned."""
+
+    def run(
+        *arguments: object, stdin: bytes = b"", prelude: str = "", stdout: Path | None = None
+    ) -> Outcome:
+        words = [str(argument) for argument in arguments]
+        command = [sys.executable, "-m", "dragoman", *words]
+        if prelude:
+            start = "import runpy; runpy.run_module('dragoman', run_name='__main__')"
+            code = f"import sys; sys.argv = {['dragoman', *words]!r}\n{prelude}\n{start}"
+            command = [sys.executable, "-c", code]
+        environment = os.environ | ENVIRONMENT
+        if stdout is not None:
+            with stdout.open("wb") as file:
+                done = subprocess.run(
+                    command, input=stdin, stdout=file, stderr=subprocess.PIPE, env=environment
+                )
+        else:
+            done = subprocess.run(command, input=stdin, capture_output=True, env=environment)
+        return Outcome(
+            words, done.returncode, (done.stdout or b"").decode(), (done.stderr or b"").decode()
+        )
+
+    return run
+
+
+@pytest.fixture
+def dragoman(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], tmp_path: Path
+) -> Callable[..., Outcome]:
+    """Run the command line in this process, with torch imported already."""
+
+    def run(*arguments: object, stdin: bytes = b"") -> Outcome:
+        words = [str(argument) for argument in arguments]
+        source = tmp_path / "stdin"
+        source.write_bytes(stdin)
+        capfd.readouterr()
+        with monkeypatch.context() as patch, source.open(encoding="utf-8") as file:
+            patch.setattr(sys, "argv", ["dragoman", *words])
+            patch.setattr(sys, "stdin", file)
+            for name, value in ENVIRONMENT.items():
+                patch.setenv(name, value)
+            with pytest.raises(SystemExit) as caught:
+                main()
+        out, err = capfd.readouterr()
+        source.unlink()
+        assert isinstance(caught.value.code, int)
+        return Outcome(words, caught.value.code, out, err)
+
+    return run
+
+
+@pytest.fixture(scope="session")
+def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """With tokenizers, held-out words and a recipe, as `dragoman train` leaves one."""
+    directory = tmp_path_factory.mktemp("checkpoints") / "small"
+    save_checkpoint(make_model(), directory)
+    g2p_en.make_source_tokenizer().save(str(directory / "source_tokenizer.json"))
+    g2p_en.make_target_tokenizer().save(str(directory / "target_tokenizer.json"))
+    write_examples([Example(word, ("D R", "AE G")) for word in WORDS], directory / "held_out.tsv")
+    (directory / "recipe.json").write_text('{"recipe": "g2p-en"}', encoding="utf-8")
+    return directory
+
+
+@pytest.fixture(scope="session")
+def token_checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Configuration and weights only."""
+    directory = tmp_path_factory.mktemp("checkpoints") / "tokens"
+    save_checkpoint(make_model(), directory)
+    return directory
+
+
+@pytest.fixture(scope="session")
+def build_outcome(
+    spawn: Callable[..., Outcome], checkpoint: Path, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[Path, Outcome]:
+    """What `dragoman build` made and said, once for all tests."""
+    directory = tmp_path_factory.mktemp("bundles") / "small"
+    return directory, spawn("build", checkpoint, "-o", directory, "--threads", 1)
+
+
+@pytest.fixture(scope="session")
+def bundle(build_outcome: tuple[Path, Outcome]) -> Path:
+    """Not to be changed: see `bundle_copy`."""
+    directory, outcome = build_outcome
+    assert outcome.returncode == 0, outcome.stderr
+    return directory
+
+
+@pytest.fixture
+def bundle_copy(bundle: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(bundle, tmp_path / "copy"))
+
+
+@pytest.fixture(scope="session")
+def token_bundle(bundle: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The same graphs without tokenizers: takes and gives token ids."""
+    import dataclasses
+
+    from dragoman.runtime.bundle import record_files, write_manifest
+
+    directory = tmp_path_factory.mktemp("bundles") / "tokens"
+    shutil.copytree(bundle, directory, ignore=shutil.ignore_patterns("*tokenizer*", "manifest*"))
+    manifest = read_bundle(bundle).manifest
+    write_manifest(
+        dataclasses.replace(manifest, tokenizers=None, files=record_files(directory), parity=None),
+        directory,
+    )
+    return directory
+
+
+@pytest.fixture
+def copied_export(
+    monkeypatch: pytest.MonkeyPatch, build_outcome: tuple[Path, Outcome]
+) -> Iterator[None]:
+    """Exporting copies the graphs that are there already: for tests of what comes around it."""
+    import dataclasses
+
+    made, _ = build_outcome
+
+    def copy(model: Transformer, directory: Path, **options: object) -> Manifest:
+        shutil.copytree(made, directory, dirs_exist_ok=True)
+        return dataclasses.replace(read_bundle(made).manifest, parity=None)
+
+    monkeypatch.setattr("dragoman.cli.exporting.export_bundle", copy)
+    yield
+    assert export_bundle is not copy

@@ -1,0 +1,175 @@
+"""`dragoman build` and `export`: a bundle that is whole and proven, or none."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from subprocess import CompletedProcess
+
+import pytest
+
+from dragoman.benchmarks import parity as parity_module
+from dragoman.runtime import read_bundle
+
+Outcome = CompletedProcess[str]
+Dragoman = Callable[..., Outcome]
+
+
+def test_what_build_makes_and_says(build_outcome: tuple[Path, Outcome]) -> None:
+    directory, outcome = build_outcome
+    assert outcome.returncode == 0
+    assert outcome.stderr == ""
+    last = outcome.stdout.splitlines()[-1]
+    assert last == f"Built {directory}, parity passed. Next: dragoman run {directory} ..."
+    for figure in ("logits", "10 of 10 identical", "word error", "held_out.tsv, 10 lines"):
+        assert figure in " ".join(outcome.stdout.split())
+    assert "failed" not in outcome.stdout
+    assert [path.name for path in directory.parent.iterdir()] == [directory.name]
+    manifest = read_bundle(directory).manifest
+    assert manifest.name == "g2p-en"  # the recipe's
+    assert manifest.parity is not None and manifest.parity.passed
+    assert manifest.parity.tokens.identical == manifest.parity.tokens.sequences == 10
+    assert manifest.parity.task is not None and manifest.parity.task.metric == "word error"
+    assert manifest.tokenizers is not None
+
+
+@pytest.fixture
+def _no_tolerance(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(parity_module.TOLERANCES, "fp32", 0.0)
+
+
+@pytest.mark.usefixtures("_no_tolerance", "copied_export")
+def test_a_bundle_that_fails_parity_does_not_appear(
+    dragoman: Dragoman, checkpoint: Path, tmp_path: Path
+) -> None:
+    output = tmp_path / "out"
+    outcome = dragoman("build", checkpoint, "-o", output)
+    assert outcome.returncode == 1
+    (line,) = outcome.stderr.splitlines()
+    assert line.startswith("Error: parity failed: cross_key_0 differs by ")
+    assert line.endswith(f"would pass; {output} was not written")
+    assert "Built" not in outcome.stdout
+    # What is wrong stands first in the table.
+    rows = [r for r in outcome.stdout.splitlines() if "failed" in r or "passed" in r]
+    verdicts = ["failed" in row for row in rows]
+    assert any(verdicts) and verdicts == sorted(verdicts, reverse=True)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.usefixtures("_no_tolerance", "copied_export")
+def test_a_failed_build_leaves_the_bundle_that_was_there(
+    dragoman: Dragoman, checkpoint: Path, bundle_copy: Path
+) -> None:
+    before = (bundle_copy / "manifest.json").read_bytes()
+    outcome = dragoman("build", checkpoint, "-o", bundle_copy, "--force")
+    assert outcome.returncode == 1
+    assert (bundle_copy / "manifest.json").read_bytes() == before
+    assert [path.name for path in bundle_copy.parent.iterdir()] == ["copy"]
+
+
+@pytest.mark.usefixtures("_no_tolerance", "copied_export")
+def test_a_failed_bundle_that_is_allowed_is_marked(
+    dragoman: Dragoman, checkpoint: Path, tmp_path: Path
+) -> None:
+    output = tmp_path / "out"
+    outcome = dragoman("build", checkpoint, "-o", output, "--allow-failed-parity")
+    assert outcome.returncode == 1
+    assert outcome.stderr.endswith(f"; {output} is marked as failed\n")
+    parity = read_bundle(output).manifest.parity
+    assert parity is not None and not parity.passed
+    assert "failed" in dragoman("inspect", output).stdout
+
+
+@pytest.mark.usefixtures("copied_export")
+def test_tokens_that_differ_fail_a_build(
+    dragoman: Dragoman, checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The oracle is made to choose otherwise in the second token of every word."""
+    real = parity_module.greedy_uncached
+
+    def other(*arguments: object) -> list[list[int]]:
+        rows = real(*arguments)  # type: ignore[arg-type]
+        return [[row[0], 3 + (row[1] - 2) % 39, *row[2:]] if len(row) > 1 else row for row in rows]
+
+    monkeypatch.setattr(parity_module, "greedy_uncached", other)
+    outcome = dragoman("build", checkpoint, "-o", tmp_path / "out")
+    assert outcome.returncode == 1
+    assert outcome.stderr.startswith("Error: parity failed: ")
+    assert " sequences differ; the worst, input " in outcome.stderr
+    assert ", at step 1: expected token " in outcome.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.usefixtures("copied_export")
+def test_inputs_of_ones_own_and_fewer_of_them(
+    dragoman: Dragoman, checkpoint: Path, tmp_path: Path
+) -> None:
+    words = tmp_path / "words.txt"
+    words.write_text("one\ntwo\nthree\nfour\nfive\nsix\n", encoding="utf-8")
+    output = tmp_path / "out"
+    outcome = dragoman("build", checkpoint, "-o", output, "--inputs", words, "--limit", 3)
+    assert outcome.returncode == 0, outcome.stderr
+    parity = read_bundle(output).manifest.parity
+    assert parity is not None
+    assert parity.inputs == "words.txt, 6 lines, 3 of them spread evenly"
+    assert parity.tokens.sequences == 3
+    assert parity.task is None  # no references
+
+
+@pytest.mark.usefixtures("copied_export")
+@pytest.mark.parametrize(
+    ("content", "told"),
+    [
+        (b"", "expected at least one line, found none"),
+        (b"need\n\na\n", "line 2: expected a source text, found none"),
+        (b"need\nn3rd\n", "'n3rd': unknown to this model: '3'"),
+        (b"need\n   \n", "'   ': expected 1 to 32 tokens, found 0"),
+        (b"x" * 1_000_000, "expected 1 to 32 tokens, found 1000001"),
+        (b"na\xffve\n", "expected UTF-8 text"),
+    ],
+)
+def test_inputs_that_cannot_be_used(
+    dragoman: Dragoman, checkpoint: Path, tmp_path: Path, content: bytes, told: str
+) -> None:
+    words = tmp_path / "words.txt"
+    words.write_bytes(content)
+    outcome = dragoman("build", checkpoint, "-o", tmp_path / "out", "--inputs", words)
+    assert outcome.returncode == 2
+    (line,) = outcome.stderr.splitlines()
+    assert line.startswith(f"Error: {words}") and told in line
+    assert len(line) < 500
+    assert [path.name for path in tmp_path.iterdir()] == ["words.txt"]
+
+
+@pytest.mark.usefixtures("copied_export")
+def test_inputs_without_a_file_or_a_tokenizer_to_read_them(
+    dragoman: Dragoman, checkpoint: Path, token_checkpoint: Path, tmp_path: Path
+) -> None:
+    words = tmp_path / "words.txt"
+    outcome = dragoman("build", checkpoint, "-o", tmp_path / "out", "--inputs", words)
+    assert outcome.returncode == 2 and f"found nothing at {words}" in outcome.stderr
+    words.write_text("need\n", encoding="utf-8")
+    outcome = dragoman("build", token_checkpoint, "-o", tmp_path / "out", "--inputs", words)
+    assert outcome.returncode == 2 and "texts need a checkpoint with tokenizers" in outcome.stderr
+
+
+def test_bf16_is_refused_before_anything_is_left(
+    dragoman: Dragoman, checkpoint: Path, tmp_path: Path
+) -> None:
+    """ONNX Runtime has no kernels for it on a processor."""
+    outcome = dragoman("build", checkpoint, "-o", tmp_path / "out", "--precision", "bf16")
+    assert outcome.returncode == 2
+    (line,) = outcome.stderr.splitlines()
+    assert line.startswith("Error: ") and "bfloat16 cannot run on ONNX Runtime" in line
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_export_does_not_verify(
+    dragoman: Dragoman, checkpoint: Path, tmp_path: Path, copied_export: None
+) -> None:
+    output = tmp_path / "deep" / "er" / "out"
+    outcome = dragoman("export", checkpoint, "-o", output)
+    assert outcome.returncode == 0
+    assert outcome.stdout == (
+        f"Exported {output}, not verified. Next: dragoman verify {output} {checkpoint}\n"
+    )

@@ -1,0 +1,36 @@
+"""No room for the bundle: said in one line, and what was written goes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from subprocess import CompletedProcess
+
+Spawn = Callable[..., CompletedProcess[str]]
+
+
+def limited(size: int) -> str:
+    return f"import resource; resource.setrlimit(resource.RLIMIT_FSIZE, ({size}, {size}))"
+
+
+def test_weights_that_do_not_fit(spawn: Spawn, checkpoint: Path, tmp_path: Path) -> None:
+    output = tmp_path / "out"
+    outcome = spawn("export", checkpoint, "-o", output, prelude=limited(50_000))
+    assert outcome.returncode == 2
+    (line,) = outcome.stderr.splitlines()
+    assert line == f"Error: cannot write {output}: File too large; nothing was left behind"
+    assert outcome.stdout == ""
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_parity_record_that_does_not_fit(
+    spawn: Spawn, bundle_copy: Path, checkpoint: Path
+) -> None:
+    before = (bundle_copy / "manifest.json").read_bytes()
+    outcome = spawn("verify", bundle_copy, checkpoint, prelude=limited(1000))
+    assert outcome.returncode == 2
+    assert outcome.stderr.splitlines()[-1] == (
+        f"Error: cannot write {bundle_copy / 'manifest.json'}: File too large"
+    )
+    assert (bundle_copy / "manifest.json").read_bytes() == before
+    assert not list(bundle_copy.glob("*.partial"))

@@ -1,0 +1,59 @@
+"""What is not installed is named with the extra that brings it; the rest works without."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from subprocess import CompletedProcess
+
+Outcome = CompletedProcess[str]
+Spawn = Callable[..., Outcome]
+
+
+def hiding(*packages: str) -> str:
+    return f"""
+class Hidden:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in {packages!r}:
+            raise ModuleNotFoundError(f"No module named {{name!r}}", name=name)
+sys.meta_path.insert(0, Hidden())
+"""
+
+
+WITHOUT_EXPORT = hiding("torch", "onnx", "onnx_ir", "onnxscript", "safetensors", "rapidfuzz")
+
+
+def error_of(outcome: Outcome) -> str:
+    assert outcome.returncode == 2
+    (line,) = outcome.stderr.splitlines()
+    assert line.startswith("Error: ")
+    return line
+
+
+def test_run_needs_no_torch(spawn: Spawn, bundle: Path) -> None:
+    assert spawn("run", bundle, "need", prelude=WITHOUT_EXPORT) == spawn("run", bundle, "need")
+    outcome = spawn("run", bundle, "need", prelude=WITHOUT_EXPORT)
+    assert outcome.returncode == 0 and outcome.stdout.strip()
+
+
+def test_inspect_and_bench_need_no_torch(spawn: Spawn, bundle: Path) -> None:
+    arguments = ("--batch-size", 1, "--runs", 1, "--new-tokens", 2, "--source-length", 3)
+    assert spawn("inspect", bundle, prelude=WITHOUT_EXPORT).returncode == 0
+    assert spawn("bench", bundle, *arguments, prelude=WITHOUT_EXPORT).returncode == 0
+
+
+def test_inspect_needs_no_backend(spawn: Spawn, bundle: Path) -> None:
+    assert spawn("inspect", bundle, prelude=hiding("onnxruntime")).returncode == 0
+
+
+def test_build_says_how_to_install_torch(spawn: Spawn, checkpoint: Path, tmp_path: Path) -> None:
+    for command in ("build", "export"):
+        outcome = spawn(command, checkpoint, "-o", tmp_path / "out", prelude=WITHOUT_EXPORT)
+        told = error_of(outcome)
+        assert "torch" in told and "pip install 'dragoman[export]'" in told
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_run_says_how_to_install_onnxruntime(spawn: Spawn, bundle: Path) -> None:
+    told = error_of(spawn("run", bundle, "need", prelude=hiding("onnxruntime")))
+    assert "onnxruntime" in told and "pip install 'dragoman[cpu]'" in told

@@ -1,0 +1,127 @@
+"""A mistake in the command: one line on standard error, exit status 2, nothing written."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from subprocess import CompletedProcess
+
+import pytest
+
+Outcome = CompletedProcess[str]
+Dragoman = Callable[..., Outcome]
+
+
+def error_of(outcome: Outcome) -> str:
+    """The one line there is."""
+    assert outcome.returncode == 2, outcome.stderr
+    assert outcome.stdout == ""
+    (line,) = outcome.stderr.splitlines()
+    assert line.startswith("Error: ")
+    return line
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["frobnicate"], "No such command 'frobnicate'"),
+        (["run"], "Missing argument 'BUNDLE'"),
+        (["run", "b", "--colour"], "--colour"),
+        (["run", "b", "--backend", "tpu"], "'tpu' is not one of 'onnxruntime'"),
+        (["run", "b", "--threads", "0"], "'--threads': 0 is not in the range x>=1"),
+        (["run", "b", "--max-new-tokens", "many"], "'many' is not a valid integer range"),
+        (["run", "b", "--max-new-tokens", "0"], "0 is not in the range x>=1"),
+        (["run", "b", "--min-new-tokens", "-1"], "-1 is not in the range x>=0"),
+        (["run", "b", "--batch-size", "0"], "0 is not in the range x>=1"),
+        (["export", "c"], "Missing option '-o' / '--output'"),
+        (["build", "c", "-o", "o", "--precision", "fp8"], "'fp8' is not one of 'fp32', 'fp16'"),
+        (["build", "c", "-o", "o", "--limit", "0"], "0 is not in the range x>=1"),
+        (["verify", "b"], "Missing argument 'CHECKPOINT'"),
+        (["bench", "b", "--runs", "0"], "0 is not in the range x>=1"),
+        (["train", "g2p-xx"], "unknown recipe 'g2p-xx', expected one of: g2p-en"),
+    ],
+)
+def test_a_command_that_is_not_one(dragoman: Dragoman, arguments: list[str], told: str) -> None:
+    assert told in error_of(dragoman(*arguments))
+
+
+@pytest.mark.parametrize("command", ["run", "inspect", "bench"])
+def test_no_bundle_there(dragoman: Dragoman, tmp_path: Path, command: str) -> None:
+    missing = tmp_path / "missing"
+    told = error_of(dragoman(command, missing))
+    assert told == f"Error: {missing}: expected a bundle, found no such directory"
+    missing.mkdir()
+    assert error_of(dragoman(command, missing)).endswith("found no manifest.json in it")
+
+
+@pytest.mark.parametrize("command", ["export", "build"])
+def test_no_such_checkpoint(dragoman: Dragoman, tmp_path: Path, command: str) -> None:
+    output = tmp_path / "out"
+    told = error_of(dragoman(command, "g2p-de", "-o", output))
+    assert "(g2p-en), found 'g2p-de'" in told
+    assert not output.exists()
+
+
+def test_verify_without_its_checkpoint(dragoman: Dragoman, bundle: Path) -> None:
+    assert "found 'nothing'" in error_of(dragoman("verify", bundle, "nothing"))
+
+
+def test_verify_against_another_model(
+    dragoman: Dragoman, bundle: Path, token_checkpoint: Path, tmp_path: Path
+) -> None:
+    config = (token_checkpoint / "config.json").read_text(encoding="utf-8")
+    weights = (token_checkpoint / "model.safetensors").read_bytes()
+    (tmp_path / "config.json").write_text(config.replace('"relu"', '"silu"'), encoding="utf-8")
+    (tmp_path / "model.safetensors").write_bytes(weights)
+    told = error_of(dragoman("verify", bundle, tmp_path))
+    assert "was not made from a model like" in told
+    assert told.endswith("their configurations differ in activation")
+
+
+@pytest.mark.parametrize("command", ["export", "build"])
+def test_the_output_exists(
+    dragoman: Dragoman, checkpoint: Path, bundle: Path, tmp_path: Path, command: str
+) -> None:
+    before = (bundle / "manifest.json").read_bytes()
+    told = error_of(dragoman(command, checkpoint, "-o", bundle))
+    assert f"{bundle} exists already" in told and "--force" in told
+    assert (bundle / "manifest.json").read_bytes() == before
+    # What is no bundle is not replaced even with --force.
+    (tmp_path / "thesis").mkdir()
+    (tmp_path / "thesis" / "chapter1.tex").write_text("Once", encoding="utf-8")
+    told = error_of(dragoman(command, checkpoint, "-o", tmp_path / "thesis", "--force"))
+    assert "is not a bundle: it will not be replaced" in told
+    assert (tmp_path / "thesis" / "chapter1.tex").read_text(encoding="utf-8") == "Once"
+
+
+def test_force_replaces_a_bundle(
+    dragoman: Dragoman, checkpoint: Path, bundle_copy: Path, copied_export: None
+) -> None:
+    (bundle_copy / "old").write_text("old", encoding="utf-8")
+    outcome = dragoman("export", checkpoint, "-o", bundle_copy, "--force")
+    assert outcome.returncode == 0, outcome.stderr
+    assert not (bundle_copy / "old").exists()
+    assert (bundle_copy / "manifest.json").exists()
+    assert [path.name for path in bundle_copy.parent.iterdir()] == ["copy"]
+
+
+def test_more_tokens_than_positions(dragoman: Dragoman, bundle: Path) -> None:
+    told = error_of(dragoman("run", bundle, "word", "--max-new-tokens", 25))
+    assert "max_new_tokens: expected at most 24, the positions of this model, found 25" in told
+
+
+def test_a_gpu_where_there_is_none(dragoman: Dragoman, bundle: Path) -> None:
+    import onnxruntime
+
+    if "CUDAExecutionProvider" in onnxruntime.get_available_providers():
+        pytest.skip("this onnxruntime has CUDA")
+    for command in ("run", "bench"):
+        told = error_of(dragoman(command, bundle, "--backend", "onnxruntime-cuda"))
+        assert "has no CUDAExecutionProvider" in told and "dragoman[cuda]" in told
+
+
+def test_verbose_shows_where_it_happened(dragoman: Dragoman, tmp_path: Path) -> None:
+    from dragoman.runtime import BundleError
+
+    with pytest.raises(BundleError):
+        dragoman("-v", "inspect", tmp_path / "missing")

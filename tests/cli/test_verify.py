@@ -1,0 +1,108 @@
+"""`dragoman verify`: the figures, the verdict, and the record of both in the manifest."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+from collections.abc import Callable
+from pathlib import Path
+from subprocess import CompletedProcess
+
+import pytest
+
+from dragoman.benchmarks import parity as parity_module
+from dragoman.runtime import read_bundle
+from dragoman.runtime.bundle import write_manifest
+from dragoman.runtime.manifest import Parity
+
+Outcome = CompletedProcess[str]
+Dragoman = Callable[..., Outcome]
+
+
+@pytest.fixture
+def unverified(bundle_copy: Path) -> Path:
+    manifest = read_bundle(bundle_copy).manifest
+    write_manifest(dataclasses.replace(manifest, parity=None), bundle_copy)
+    return bundle_copy
+
+
+def record(bundle: Path) -> Parity | None:
+    return read_bundle(bundle).manifest.parity
+
+
+def test_figures_are_shown_and_recorded(
+    dragoman: Dragoman, unverified: Path, checkpoint: Path
+) -> None:
+    outcome = dragoman("verify", unverified, checkpoint, "--threads", 1)
+    assert (outcome.returncode, outcome.stderr) == (0, "")
+    assert "10 of 10 identical" in outcome.stdout
+    parity = record(unverified)
+    assert parity is not None and parity.passed
+    assert parity.inputs == "held_out.tsv, 10 lines"
+    assert parity.backend == "onnxruntime"
+
+
+def test_no_record_if_none_is_wanted(
+    dragoman: Dragoman, unverified: Path, checkpoint: Path
+) -> None:
+    assert dragoman("verify", unverified, checkpoint, "--no-record").returncode == 0
+    assert record(unverified) is None
+
+
+def test_a_failure_is_recorded_and_exits_with_1(
+    dragoman: Dragoman, unverified: Path, checkpoint: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(parity_module.TOLERANCES, "fp32", 0.0)
+    outcome = dragoman("verify", unverified, checkpoint)
+    assert outcome.returncode == 1
+    (line,) = outcome.stderr.splitlines()
+    assert line.startswith("Error: parity failed: ")
+    parity = record(unverified)
+    assert parity is not None and not parity.passed
+
+
+def test_another_model_of_the_same_shape_fails(
+    dragoman: Dragoman, unverified: Path, checkpoint: Path, tmp_path: Path
+) -> None:
+    import shutil
+
+    from safetensors.torch import load_file, save_file
+
+    other = Path(shutil.copytree(checkpoint, tmp_path / "other"))
+    weights = copy.deepcopy(load_file(other / "model.safetensors"))
+    weights["decoder.layers.0.cross_attention.key.bias"] += 0.01
+    save_file(weights, other / "model.safetensors")
+    outcome = dragoman("verify", unverified, other)
+    assert outcome.returncode == 1
+    assert outcome.stderr.startswith("Error: parity failed: cross_key_0 differs by 0.0")
+
+
+def test_a_model_without_inputs_is_compared_on_random_tokens(
+    dragoman: Dragoman, unverified: Path, token_checkpoint: Path
+) -> None:
+    outcome = dragoman("verify", unverified, token_checkpoint, "--limit", 5)
+    assert outcome.returncode == 0, outcome.stderr
+    parity = record(unverified)
+    assert parity is not None and parity.inputs == "5 random sources (seed 0)"
+
+
+def test_a_place_that_cannot_be_written(
+    spawn: Callable[..., Outcome], unverified: Path, checkpoint: Path
+) -> None:
+    """Also for root, who loses the right to write everywhere when the process is started anew."""
+    prelude = """
+import ctypes, os
+ctypes.CDLL(None).prctl(24, 1, 0, 0, 0)  # PR_CAPBSET_DROP, CAP_DAC_OVERRIDE
+os.execv(sys.executable, [sys.executable, "-m", "dragoman", *sys.argv[1:]])
+"""
+    before = (unverified / "manifest.json").read_bytes()
+    unverified.chmod(0o555)
+    try:
+        outcome = spawn("verify", unverified, checkpoint, prelude=prelude)
+    finally:
+        unverified.chmod(0o755)
+    assert outcome.returncode == 2
+    assert "10 of 10 identical" in outcome.stdout  # the figures are not lost
+    (line,) = outcome.stderr.splitlines()
+    assert line == f"Error: cannot write {unverified / 'manifest.json'}: Permission denied"
+    assert (unverified / "manifest.json").read_bytes() == before

@@ -1,0 +1,19 @@
+"""A bundle says nothing of the machine it was made on."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import dragoman
+from dragoman.runtime.manifest import Manifest
+
+
+@pytest.mark.parametrize("name", ["encoder.onnx", "decoder.onnx", "manifest.json"])
+def test_no_path_of_this_machine(tiny_bundle: tuple[Path, Manifest], name: str) -> None:
+    directory, _ = tiny_bundle
+    content = (directory / name).read_bytes()
+    places = ["/root", "/home", "/work", "/tmp", "site-packages", ".py", "/usr", "File "]  # noqa: S108
+    places += [str(Path.cwd()), str(directory), str(Path(dragoman.__file__).parent)]
+    assert [place for place in places if place.encode() in content] == []

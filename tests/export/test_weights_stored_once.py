@@ -1,0 +1,98 @@
+"""Weights take the space of the unique parameters, across both graphs, tied or not."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import onnx_ir as ir
+
+from dragoman.reference_model import Transformer
+from dragoman.runtime.manifest import Manifest
+
+MakeModel = Callable[..., Transformer]
+ExportTo = Callable[..., tuple[Path, Manifest]]
+
+CONSTANTS = 512
+"""Bytes of small constants that both graphs may hold beside the weights."""
+
+
+def external_ranges(directory: Path) -> dict[tuple[int, int], list[str]]:
+    """Stretches of weights.bin -> the initializers that lie there, of both graphs."""
+    ranges: dict[tuple[int, int], list[str]] = {}
+    for graph in ("encoder", "decoder"):
+        for name, value in ir.load(directory / f"{graph}.onnx").graph.initializers.items():
+            tensor = value.const_value
+            if isinstance(tensor, ir.ExternalTensor):
+                assert tensor.location == "weights.bin"
+                assert tensor.offset is not None and tensor.length is not None
+                stretch = (tensor.offset, tensor.length)
+                ranges.setdefault(stretch, []).append(f"{graph}: {name}")
+    return ranges
+
+
+def stored_bytes(directory: Path) -> int:
+    """Of all initializers, each stretch of the weight file counted once."""
+    inline = sum(
+        value.const_value.nbytes
+        for graph in ("encoder", "decoder")
+        for value in ir.load(directory / f"{graph}.onnx").graph.initializers.values()
+        if value.const_value is not None and not isinstance(value.const_value, ir.ExternalTensor)
+    )
+    return inline + sum(length for _, length in external_ranges(directory))
+
+
+def parameter_bytes(model: Transformer) -> int:
+    """Of unique parameters: named_parameters gives a tied one once."""
+    return sum(p.numel() * p.element_size() for _, p in model.named_parameters())
+
+
+def test_source_target_and_output_as_one(make_model: MakeModel, export_to: ExportTo) -> None:
+    model = make_model(source_vocab_size=100, target_vocab_size=100, tie_source_target=True)
+    directory, _ = export_to(model)
+    tables = [16 * 32 * 4, 12 * 32 * 4]
+    excess = stored_bytes(directory) - parameter_bytes(model) - sum(tables)
+    assert 0 <= excess <= CONSTANTS
+    embedding = [n for n in external_ranges(directory).values() if "tokens" in n[0]]
+    assert embedding == [
+        ["encoder: encoder.embedding.tokens.weight", "decoder: encoder.embedding.tokens.weight"]
+    ]
+
+
+def test_nothing_tied_and_positions_learned(make_model: MakeModel, export_to: ExportTo) -> None:
+    model = make_model(tie_target_output=False, logits_bias=True, positions="learned")
+    directory, _ = export_to(model)
+    assert 0 <= stored_bytes(directory) - parameter_bytes(model) <= CONSTANTS
+    names = external_ranges(directory).values()
+    for name in (
+        "encoder: encoder.embedding.tokens.weight",
+        "decoder: decoder.embedding.tokens.weight",
+        "decoder: output.weight",
+        "encoder: encoder.embedding.positions.table",
+        "decoder: decoder.embedding.positions.table",
+    ):
+        assert [name] in names
+
+
+def test_a_fixed_table_of_both_stacks_is_stored_once(
+    tiny: Transformer, tiny_bundle: tuple[Path, Manifest]
+) -> None:
+    directory, _ = tiny_bundle
+    table = 128 * 64 * 4
+    assert 0 <= stored_bytes(directory) - parameter_bytes(tiny) - table <= CONSTANTS
+    shared = [names for names in external_ranges(directory).values() if len(names) > 1]
+    assert shared == [
+        ["encoder: encoder.embedding.positions.table", "decoder: decoder.embedding.positions.table"]
+    ]
+
+
+def test_the_weight_file_has_no_gaps_to_speak_of(tiny_bundle: tuple[Path, Manifest]) -> None:
+    directory, _ = tiny_bundle
+    ranges = sorted(external_ranges(directory))
+    size = (directory / "weights.bin").stat().st_size
+    end = 0
+    for offset, length in ranges:
+        assert end <= offset <= end + 64 * 1024, "overlapping, or far apart"
+        end = offset + length
+    assert end == size
+    assert size <= 1.02 * sum(length for _, length in ranges)

@@ -1,0 +1,114 @@
+"""The third level: the recipe's own metric on the oracle's output and on the bundle's."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+
+import pytest
+from tokenizers import Tokenizer, models, pre_tokenizers
+
+from dragoman.benchmarks.parity import ParityInputs, _compare_task, check_parity
+from dragoman.cli.exporting import failure
+from dragoman.reference_model import Transformer, greedy_uncached
+from dragoman.reference_model.recipes import Example, Recipe
+from dragoman.reference_model.recipes.recipe import Data
+from dragoman.reference_model.training import TrainingOptions
+from dragoman.runtime import Model
+from dragoman.runtime.manifest import TaskParity
+
+
+def make_target_tokenizer() -> Tokenizer:
+    """t3 is token 3, and so on."""
+    vocabulary = {f"t{i}": i for i in range(3, 19)} | {"<pad>": 0, "<s>": 1, "</s>": 2}
+    tokenizer = Tokenizer(models.WordLevel(vocabulary))
+    tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    tokenizer.add_special_tokens(["<pad>", "<s>", "</s>"])
+    return tokenizer
+
+
+def score(hypotheses: Sequence[str], examples: Sequence[Example]) -> dict[str, float]:
+    wrong = sum(
+        hypothesis not in example.references
+        for hypothesis, example in zip(hypotheses, examples, strict=True)
+    )
+    return {"error": wrong / len(examples), "something else": 0.0}
+
+
+@pytest.fixture
+def recipe(reference: Transformer) -> Recipe:
+    return Recipe(
+        name="small",
+        summary="a recipe for tests",
+        config=reference.config,
+        options=TrainingOptions(epochs=1),
+        load_data=lambda: Data([], [], []),
+        make_source_tokenizer=make_target_tokenizer,
+        make_target_tokenizer=make_target_tokenizer,
+        metric="error",
+        score=score,
+        licences={},
+    )
+
+
+@pytest.fixture
+def inputs(
+    reference: Transformer, recipe: Recipe, make_sources: Callable[..., list[list[int]]]
+) -> ParityInputs:
+    """Eight sources; the references of six are what the oracle gives, those of two are not."""
+    sources = make_sources([5, 1, 16, 9, 2, 12, 3, 7])
+    decode = make_target_tokenizer().decode
+    outputs = [decode(output) for output in greedy_uncached(reference, sources, 12)]
+    references = [*outputs[:6], "t3 wrong", "t4 wrong"]
+    examples = [Example(str(i), ("never", text)) for i, text in enumerate(references)]
+    return ParityInputs("eight", sources, examples, recipe)
+
+
+def test_the_metric_of_both_is_recorded(
+    bundle: Model, reference: Transformer, inputs: ParityInputs
+) -> None:
+    parity = check_parity(bundle, reference, inputs, backend="onnxruntime")
+    assert parity.passed
+    assert parity.task == TaskParity("error", oracle=0.25, bundle=0.25, passed=True)
+
+
+def test_without_references_or_recipe_there_is_no_task_level(
+    bundle: Model, reference: Transformer, inputs: ParityInputs
+) -> None:
+    for missing in ("examples", "recipe"):
+        without = dataclasses.replace(inputs, **{missing: None})
+        assert _compare_task(bundle, without, [], []) is None
+
+
+@pytest.mark.parametrize(("spoilt", "passes"), [([], True), ([0], False), ([6], True)])
+def test_worse_output_fails_and_other_wrong_output_does_not(
+    bundle: Model,
+    reference: Transformer,
+    inputs: ParityInputs,
+    spoilt: list[int],
+    passes: bool,
+) -> None:
+    oracle = greedy_uncached(reference, inputs.sources, 12)
+    found = [[3, 2] if i in spoilt else row for i, row in enumerate(oracle)]
+    task = _compare_task(bundle, inputs, oracle, found)
+    assert task is not None
+    assert task.passed == passes
+    assert (task.oracle, task.bundle) == (0.25, 0.25 if passes else 0.375)
+
+
+def test_better_than_the_oracle_passes(
+    bundle: Model, reference: Transformer, inputs: ParityInputs
+) -> None:
+    found = greedy_uncached(reference, inputs.sources, 12)
+    task = _compare_task(bundle, inputs, [[3], *found[1:]], found)
+    assert task == TaskParity("error", oracle=0.375, bundle=0.25, passed=True)
+
+
+def test_a_failed_task_is_told_last(
+    bundle: Model, reference: Transformer, inputs: ParityInputs
+) -> None:
+    parity = check_parity(bundle, reference, inputs, backend="onnxruntime")
+    failed = dataclasses.replace(
+        parity, passed=False, task=TaskParity("error", oracle=0.25, bundle=0.375, passed=False)
+    )
+    assert failure(failed) == "parity failed: error is 37.50%, the oracle's 25.00%"

@@ -1,0 +1,148 @@
+"""A recipe from its data to a checkpoint."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, replace
+from pathlib import Path
+
+import pytest
+from tokenizers import Tokenizer
+
+from dragoman import DragomanError
+from dragoman.reference_model import ModelConfig, load_checkpoint
+from dragoman.reference_model.recipes import (
+    RECIPES,
+    Recipe,
+    evaluate,
+    find_recipe,
+    g2p_en,
+    read_examples,
+    run_recipe,
+)
+from dragoman.reference_model.recipes.recipe import Data, Example
+from dragoman.reference_model.training import TrainingOptions
+
+WORDS = [f"{first}{vowel}{last}" for first in "bdkpt" for vowel in "aeiou" for last in "nt"]
+SOUNDS = {"a": "AE", "e": "EH", "i": "IH", "o": "AA", "u": "AH"}
+
+
+def pronounce(word: str) -> Example:
+    vowel = word[1]
+    sounds = f"{word[0].upper()} {SOUNDS[vowel]} {word[2].upper()}"
+    # One word in five has a second pronunciation.
+    return Example(word, (sounds, sounds + " AH") if vowel == "u" else (sounds,))
+
+
+def load_data() -> Data:
+    examples = [pronounce(word) for word in WORDS]
+    return Data(examples[:38], examples[38:43], examples[43:])
+
+
+@pytest.fixture
+def recipe() -> Recipe:
+    return Recipe(
+        name="micro",
+        summary="a few words",
+        config=ModelConfig(
+            source_vocab_size=29,
+            target_vocab_size=42,
+            encoder_layers=1,
+            decoder_layers=1,
+            d_model=16,
+            num_heads=2,
+            d_ff=24,
+            max_source_positions=8,
+            max_target_positions=6,
+        ),
+        options=TrainingOptions(epochs=1, batch_tokens=64, warmup_steps=10),
+        load_data=load_data,
+        make_source_tokenizer=g2p_en.make_source_tokenizer,
+        make_target_tokenizer=g2p_en.make_target_tokenizer,
+        metric="word error",
+        score=g2p_en.score,
+        licences={"LICENSE-words.txt": lambda: "Free as the air.\n"},
+    )
+
+
+def test_a_run_writes_a_whole_checkpoint(recipe: Recipe, tmp_path: Path) -> None:
+    directory = tmp_path / "new" / "model"
+    figures = run_recipe(recipe, directory, tmp_path / "work")
+    assert sorted(file.name for file in directory.iterdir()) == [
+        "LICENSE-words.txt",
+        "config.json",
+        "curve.png",
+        "held_out.tsv",
+        "history.jsonl",
+        "model.safetensors",
+        "recipe.json",
+        "source_tokenizer.json",
+        "target_tokenizer.json",
+    ]
+    assert figures.keys() == {"word error", "phone error"}
+
+    model = load_checkpoint(directory)
+    assert model.config == recipe.config
+    assert evaluate(model, recipe, load_data().held_out) == figures
+
+    source = Tokenizer.from_file(str(directory / "source_tokenizer.json"))
+    target = Tokenizer.from_file(str(directory / "target_tokenizer.json"))
+    assert source.encode("Bat").ids == [4, 3, 22, 2]
+    assert target.decode(target.encode("B AE T").ids) == "B AE T"
+
+    assert read_examples(directory / "held_out.tsv") == load_data().held_out
+    assert (directory / "LICENSE-words.txt").read_text(encoding="utf-8") == "Free as the air.\n"
+    assert (directory / "curve.png").read_bytes().startswith(b"\x89PNG\r\n\x1a\n")
+
+    history = (directory / "history.jsonl").read_text(encoding="utf-8").splitlines()
+    record = json.loads((directory / "recipe.json").read_text(encoding="utf-8"))
+    assert record["recipe"] == "micro"
+    assert record["held_out"] == figures
+    steps = json.loads(history[-1])["step"]
+    options = asdict(recipe.options) | {"steps": steps, "adam_betas": [0.9, 0.98]}
+    assert record["training"] == options
+
+
+def test_a_run_is_decided_by_its_seed(recipe: Recipe, tmp_path: Path) -> None:
+    for name in ("one", "two"):
+        run_recipe(recipe, tmp_path / name, tmp_path / f"work-{name}")
+    one, two = ((tmp_path / name / "model.safetensors").read_bytes() for name in ("one", "two"))
+    assert one == two
+
+
+def test_evaluation_answers_each_example_in_its_place(recipe: Recipe, tmp_path: Path) -> None:
+    """Examples are decoded in the order of their lengths and scored in their own."""
+    run_recipe(recipe, tmp_path / "model", tmp_path / "work")
+    model = load_checkpoint(tmp_path / "model")
+    examples = [Example(word, ("AA",)) for word in ("kitten", "a", "batdog", "pin", "x")]
+    seen: list[tuple[list[str], list[str]]] = []
+
+    def record(hypotheses: object, answered: object) -> dict[str, float]:
+        assert isinstance(hypotheses, list)
+        assert isinstance(answered, list)
+        seen.append((hypotheses, [example.source for example in answered]))
+        return {"word error": 0.0}
+
+    recording = replace(recipe, score=record)
+    evaluate(model, recording, examples)
+    for example in examples:
+        evaluate(model, recording, [example])
+    together, *alone = seen
+    assert together[1] == ["kitten", "a", "batdog", "pin", "x"]
+    assert together[0] == [hypotheses[0] for hypotheses, _ in alone]
+
+
+def test_recipes_are_found_by_name() -> None:
+    assert find_recipe("g2p-en") is g2p_en.RECIPE
+    assert {name: recipe.name for name, recipe in RECIPES.items()} == {"g2p-en": "g2p-en"}
+
+
+def test_an_unknown_recipe_lists_those_there_are() -> None:
+    with pytest.raises(DragomanError, match="unknown recipe 'g2p', expected one of: g2p-en"):
+        find_recipe("g2p")
+
+
+def test_the_licence_of_cmudict_is_its_own() -> None:
+    (name,) = g2p_en.RECIPE.licences
+    assert name == "LICENSE-CMUdict.txt"
+    assert "Carnegie Mellon University" in g2p_en.RECIPE.licences[name]()

@@ -1,0 +1,274 @@
+"""What the tests of the runtime share: a hand-written bundle, two exported models and an oracle."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import random
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from tokenizers import Regex, Tokenizer, models, normalizers, pre_tokenizers, processors
+
+from dragoman.export import TokenizerFiles, export_bundle
+from dragoman.reference_model import ModelConfig, Transformer, pad
+from dragoman.runtime import Model, load
+
+CONTENTS = {"encoder.onnx": b"encoder", "decoder.onnx": b"the decoder", "data/weights.bin": b"0123"}
+
+
+def tensor(role: str, layer: int | None = None) -> dict[str, Any]:
+    name = role if layer is None else f"{role}_{layer}"
+    return {"name": name, "role": role, "dtype": "float32", "shape": ["batch", 3], "layer": layer}
+
+
+@pytest.fixture(scope="session", autouse=True)
+def one_torch_thread() -> Iterator[None]:
+    """Models this small are many times slower on several threads when the machine is busy."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+@pytest.fixture
+def plain_manifest() -> dict[str, Any]:
+    """A valid manifest of one decoder layer, as plain data to be changed."""
+    return {
+        "schema_version": 1,
+        "name": "by hand",
+        "target": "neutral",
+        "precision": "fp32",
+        "model": {
+            "source_vocab_size": 11,
+            "target_vocab_size": 13,
+            "decoder_layers": 1,
+            "num_heads": 2,
+            "head_size": 3,
+            "max_source_positions": 8,
+            "max_target_positions": 20,
+            "pad_token_id": 0,
+            "start_token_id": 1,
+            "end_token_id": 2,
+        },
+        "architecture": {"family": "transformer", "d_ff": 7, "nested": [{"x": None}]},
+        "default_max_new_tokens": 20,
+        "encoder": {
+            "file": "encoder.onnx",
+            "inputs": [tensor("source"), tensor("source_mask")],
+            "outputs": [tensor("cross_key", 0), tensor("cross_value", 0)],
+        },
+        "decoder": {
+            "file": "decoder.onnx",
+            "inputs": [
+                *map(tensor, ("token", "position", "source_mask")),
+                tensor("cross_key", 0),
+                tensor("cross_value", 0),
+                tensor("past_key", 0),
+                tensor("past_value", 0),
+            ],
+            "outputs": [
+                *map(tensor, ("logits", "next_token", "next_log_probability")),
+                tensor("present_key", 0),
+                tensor("present_value", 0),
+            ],
+        },
+        "tokenizers": None,
+        "files": [
+            {"path": path, "size": len(data), "sha256": hashlib.sha256(data).hexdigest()}
+            for path, data in CONTENTS.items()
+        ],
+        "tool_versions": {"dragoman": "0"},
+        "parity": None,
+    }
+
+
+@pytest.fixture
+def small_bundle(tmp_path: Path, plain_manifest: dict[str, Any]) -> Path:
+    """A bundle that reads well; its graphs are not graphs."""
+    directory = tmp_path / "small bundle"
+    for path, data in CONTENTS.items():
+        (directory / path).parent.mkdir(parents=True, exist_ok=True)
+        (directory / path).write_bytes(data)
+    (directory / "manifest.json").write_text(json.dumps(plain_manifest))
+    return directory
+
+
+@pytest.fixture(scope="session")
+def text_case(tmp_path_factory: pytest.TempPathFactory) -> tuple[Transformer, Path]:
+    """Post-norm, with tokenizers: letters in, words out."""
+    model = varied_model(
+        ModelConfig(
+            source_vocab_size=29,
+            target_vocab_size=23,
+            encoder_layers=2,
+            decoder_layers=2,
+            d_model=24,
+            num_heads=3,
+            d_ff=40,
+            max_source_positions=40,
+            max_target_positions=24,
+            dropout=0.0,
+        ),
+        seed=6,
+    )
+    directory = tmp_path_factory.mktemp("text")
+    files = TokenizerFiles(directory / "source.json", directory / "target.json")
+    letter_tokenizer().save(str(files.source))
+    word_tokenizer(23).save(str(files.target))
+    return model, exported(model, directory / "bundle", files)
+
+
+@pytest.fixture(scope="session")
+def ids_case(tmp_path_factory: pytest.TempPathFactory) -> tuple[Transformer, Path]:
+    """Pre-norm, odd sizes, heads that do not add up to the model's width; no tokenizers."""
+    model = varied_model(
+        ModelConfig(
+            source_vocab_size=17,
+            target_vocab_size=19,
+            encoder_layers=1,
+            decoder_layers=3,
+            d_model=21,
+            num_heads=5,
+            d_head=7,
+            d_ff=33,
+            norm_order="pre",
+            positions="learned",
+            activation="gelu",
+            tie_target_output=False,
+            logits_bias=True,
+            max_source_positions=33,
+            max_target_positions=21,
+            dropout=0.0,
+        ),
+        seed=1,
+    )
+    return model, exported(model, tmp_path_factory.mktemp("ids") / "bundle", None)
+
+
+@pytest.fixture(scope="session")
+def text_model(text_case: tuple[Transformer, Path]) -> Model:
+    return load(text_case[1], threads=1)
+
+
+@pytest.fixture(scope="session")
+def ids_model(ids_case: tuple[Transformer, Path]) -> Model:
+    return load(ids_case[1], threads=1)
+
+
+@pytest.fixture(params=["post-norm", "pre-norm"])
+def pair(request: pytest.FixtureRequest) -> tuple[Transformer, Model]:
+    """The oracle's model and the same one loaded from its bundle."""
+    name = "text" if request.param == "post-norm" else "ids"
+    reference: Transformer = request.getfixturevalue(f"{name}_case")[0]
+    model: Model = request.getfixturevalue(f"{name}_model")
+    return reference, model
+
+
+@pytest.fixture(scope="session")
+def random_sources() -> Callable[..., list[list[int]]]:
+    return ragged_sources
+
+
+@pytest.fixture(scope="session")
+def slow_greedy() -> Callable[..., tuple[list[int], float]]:
+    """The oracle for what `greedy_uncached` does not do: one source, all recomputed each step."""
+
+    @torch.inference_mode()
+    def decode(
+        model: Transformer, source: Sequence[int], limit: int, *, min_new_tokens: int = 0
+    ) -> tuple[list[int], float]:
+        """Generated tokens, the end token included, and the sum of their log-probabilities."""
+        tokens, total = [model.config.start_token_id], 0.0
+        mask = torch.ones(1, len(source), dtype=torch.bool)
+        while len(tokens) <= limit:
+            logits = model(torch.tensor([source]), mask, torch.tensor([tokens]))[0, -1]
+            allowed = logits.clone()
+            if len(tokens) <= min_new_tokens:
+                allowed[model.config.end_token_id] = -math.inf
+            tokens.append(int(allowed.argmax()))
+            total += float(logits.double().log_softmax(0)[tokens[-1]])
+            if tokens[-1] == model.config.end_token_id:
+                break
+        return tokens[1:], total
+
+    return decode
+
+
+def ragged_sources(config: ModelConfig, count: int, *, seed: int = 0) -> list[list[int]]:
+    generator = random.Random(seed)
+    lengths = [generator.randint(1, config.max_source_positions) for _ in range(count)]
+    return [[generator.randrange(config.source_vocab_size) for _ in range(n)] for n in lengths]
+
+
+@torch.no_grad()
+def varied_model(config: ModelConfig, seed: int) -> Transformer:
+    """A model whose outputs depend on source and prefix; some end early, some late, some never.
+
+    To that end, attention is sharpened and gains are random. The end token is the one that gives
+    the most different lengths, among those that leave some outputs without an end.
+    """
+    torch.manual_seed(seed)
+    model = Transformer(config).eval()
+    for name, parameter in model.named_parameters():
+        if name.endswith("gain"):
+            parameter.copy_(torch.randn_like(parameter))
+        elif parameter.dim() == 1:
+            parameter.copy_(torch.randn_like(parameter) * 0.1)
+        elif name.endswith(("query.weight", "key.weight")):
+            parameter.mul_(3.0)
+        elif name.endswith(("inner.weight", "outer.weight")):
+            parameter.mul_(2.0)
+    outputs = without_end(model, ragged_sources(config, 40))
+
+    def different_lengths(token: int) -> int:
+        found = {output.index(token) if token in output else None for output in outputs}
+        return len(found) if None in found else 0
+
+    end = max(range(3, config.target_vocab_size), key=different_lengths)
+    assert different_lengths(end) >= 5, "this seed gives outputs that are too much alike"
+    model.config = config.replace(end_token_id=end)
+    return model
+
+
+def without_end(model: Transformer, sources: list[list[int]]) -> list[list[int]]:
+    """Greedy outputs up to the last position, whatever the end token."""
+    source, mask = pad(sources, model.config.pad_token_id)
+    target = torch.full((len(sources), 1), model.config.start_token_id)
+    for _ in range(model.config.max_target_positions):
+        token = model(source, mask, target)[:, -1:].argmax(-1)
+        target = torch.cat([target, token], dim=1)
+    rows: list[list[int]] = target[:, 1:].tolist()
+    return rows
+
+
+def exported(model: Transformer, directory: Path, tokenizers: TokenizerFiles | None) -> Path:
+    directory.mkdir()
+    export_bundle(model, directory, name="random", tokenizers=tokenizers)
+    return directory
+
+
+def letter_tokenizer() -> Tokenizer:
+    """Letters and no other symbols; ends each text with </s>."""
+    symbols = ("<pad>", "<s>", "</s>", *"abcdefghijklmnopqrstuvwxyz")
+    tokenizer = Tokenizer(models.WordLevel({symbol: i for i, symbol in enumerate(symbols)}))
+    tokenizer.add_special_tokens(list(symbols[:3]))
+    tokenizer.normalizer = normalizers.Sequence([normalizers.Strip(), normalizers.Lowercase()])
+    tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex(r"[\s\S]"), "isolated")
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single="$A </s>", special_tokens=[("</s>", 2)]
+    )
+    return tokenizer
+
+
+def word_tokenizer(size: int) -> Tokenizer:
+    """Words w3, w4, ... with spaces between."""
+    symbols = ("<pad>", "<s>", "</s>", *(f"w{i}" for i in range(3, size)))
+    tokenizer = Tokenizer(models.WordLevel({symbol: i for i, symbol in enumerate(symbols)}))
+    tokenizer.add_special_tokens(list(symbols[:3]))
+    tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    return tokenizer

@@ -1,0 +1,159 @@
+"""A damaged bundle is refused, and all that is wrong with its files is told."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dragoman import DragomanError
+from dragoman.runtime import BundleError, load, read_bundle
+from dragoman.runtime.bundle import record_files
+
+Plain = dict[str, Any]
+
+
+def problems_of(directory: Path) -> list[str]:
+    with pytest.raises(BundleError) as caught:
+        read_bundle(directory)
+    assert isinstance(caught.value, DragomanError)
+    assert str(directory) in str(caught.value)
+    return caught.value.problems
+
+
+def flip(path: Path, index: int) -> None:
+    data = bytearray(path.read_bytes())
+    data[index] ^= 1
+    path.write_bytes(data)
+
+
+def test_a_good_bundle_is_read(small_bundle: Path, plain_manifest: Plain) -> None:
+    bundle = read_bundle(small_bundle)
+    assert json.loads(bundle.manifest.to_json()) == plain_manifest
+    assert bundle.path("data/weights.bin").read_bytes() == b"0123"
+    assert bundle.size == len(b"encoder") + len(b"the decoder") + len(b"0123")
+
+
+DAMAGE: dict[str, tuple[Callable[[Path], object], str]] = {
+    "truncated": (
+        lambda d: (d / "encoder.onnx").write_bytes(b"encode"),
+        "encoder.onnx: expected 7 bytes, found 6",
+    ),
+    "empty": (
+        lambda d: (d / "encoder.onnx").write_bytes(b""),
+        "encoder.onnx: expected 7 bytes, found 0",
+    ),
+    "grown": (
+        lambda d: (d / "encoder.onnx").write_bytes(b"encoder\n"),
+        "encoder.onnx: expected 7 bytes, found 8",
+    ),
+    "one bit flipped": (lambda d: flip(d / "data/weights.bin", 3), "data/weights.bin: its SHA-256"),
+    "missing": (lambda d: (d / "decoder.onnx").unlink(), "decoder.onnx: missing"),
+}
+
+
+def a_directory(bundle: Path) -> None:
+    (bundle / "decoder.onnx").unlink()
+    (bundle / "decoder.onnx").mkdir()
+
+
+DAMAGE["a directory"] = (a_directory, "decoder.onnx: expected a file")
+
+
+@pytest.mark.parametrize("name", DAMAGE)
+def test_a_damaged_file_is_told(small_bundle: Path, name: str) -> None:
+    damage, expected = DAMAGE[name]
+    damage(small_bundle)
+    (problem,) = problems_of(small_bundle)
+    assert problem.startswith(expected)
+
+
+def test_all_damaged_files_are_told_at_once(small_bundle: Path) -> None:
+    for name in ("grown", "one bit flipped", "missing"):
+        DAMAGE[name][0](small_bundle)
+    problems = problems_of(small_bundle)
+    assert len(problems) == 3
+    for name in ("grown", "one bit flipped", "missing"):
+        assert any(problem.startswith(DAMAGE[name][1]) for problem in problems)
+
+
+@pytest.mark.parametrize("index", [0, 3, 6])
+def test_any_flipped_bit_is_noticed(small_bundle: Path, index: int) -> None:
+    flip(small_bundle / "encoder.onnx", index)
+    assert len(problems_of(small_bundle)) == 1
+    flip(small_bundle / "encoder.onnx", index)
+    read_bundle(small_bundle)
+
+
+@pytest.mark.parametrize(
+    "path",
+    ["../outside", "data/../../outside", "/outside", "", ".", "..", "a\0b", "\ud800"],
+)
+def test_a_path_outside_the_bundle_is_never_read(
+    small_bundle: Path, plain_manifest: Plain, path: str
+) -> None:
+    """The file outside is as recorded: only its place is wrong."""
+    outside = small_bundle.parent / "outside"
+    outside.write_bytes(b"0123")
+    record = dict(plain_manifest["files"][2], path=path)
+    if path.startswith("/"):
+        record["path"] = str(outside)
+    plain_manifest["files"].append(record)
+    (small_bundle / "manifest.json").write_text(json.dumps(plain_manifest))
+    (small_bundle / "decoder.onnx").unlink()
+    problems = problems_of(small_bundle)
+    assert len(problems) == 2
+    assert problems[0] == "decoder.onnx: missing"
+    assert "expected a path inside the bundle" in problems[1]
+
+
+def test_a_directory_that_is_not_there(tmp_path: Path) -> None:
+    assert problems_of(tmp_path / "none") == ["expected a bundle, found no such directory"]
+
+
+def test_a_directory_without_manifest(tmp_path: Path) -> None:
+    assert problems_of(tmp_path) == ["expected a bundle, found no manifest.json in it"]
+
+
+def test_a_file_in_place_of_the_directory(small_bundle: Path) -> None:
+    assert problems_of(small_bundle / "encoder.onnx") == [
+        "expected a bundle, found no manifest.json in it"
+    ]
+
+
+def test_a_manifest_that_is_a_directory(tmp_path: Path) -> None:
+    (tmp_path / "manifest.json").mkdir()
+    (problem,) = problems_of(tmp_path)
+    assert problem.startswith("cannot be read: ")
+
+
+def test_a_manifest_that_is_not_utf_8(small_bundle: Path) -> None:
+    manifest = small_bundle / "manifest.json"
+    manifest.write_bytes(manifest.read_bytes().replace(b"by hand", b"by h\xe4nd"))
+    (problem,) = problems_of(small_bundle)
+    assert problem.startswith("expected UTF-8 text: ")
+
+
+def test_a_truncated_manifest(small_bundle: Path) -> None:
+    manifest = small_bundle / "manifest.json"
+    manifest.write_bytes(manifest.read_bytes()[:-20])
+    (problem,) = problems_of(small_bundle)
+    assert problem.startswith("expected JSON: ")
+
+
+def test_load_refuses_what_read_bundle_refuses(small_bundle: Path) -> None:
+    DAMAGE["one bit flipped"][0](small_bundle)
+    with pytest.raises(BundleError, match="SHA-256"):
+        load(small_bundle)
+    with pytest.raises(BundleError, match="no such directory"):
+        load(str(small_bundle) + " that is not there")
+
+
+def test_records_of_files_are_those_of_the_manifest(
+    small_bundle: Path, plain_manifest: Plain
+) -> None:
+    found = [vars(record) for record in record_files(small_bundle)]
+    assert found == sorted(plain_manifest["files"], key=lambda record: str(record["path"]))

@@ -1,0 +1,202 @@
+"""A directory appears whole or not at all; what must not be replaced is not."""
+
+from __future__ import annotations
+
+import errno
+import json
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dragoman import DragomanError
+from dragoman.runtime import bundle as bundle_module
+from dragoman.runtime import read_bundle
+from dragoman.runtime.bundle import new_directory, write_manifest
+from dragoman.runtime.manifest import manifest_from_json
+
+
+def names_in(directory: Path) -> list[str]:
+    return sorted(path.name for path in directory.iterdir())
+
+
+def test_a_directory_appears_whole_when_the_block_ends(tmp_path: Path) -> None:
+    destination = tmp_path / "deep" / "er" / "bundle"
+    with new_directory(destination) as directory:
+        (directory / "sub").mkdir()
+        (directory / "sub" / "file").write_text("x")
+        assert not destination.exists()
+        assert directory.parent == destination.parent  # a rename must not cross file systems
+    assert (destination / "sub" / "file").read_text() == "x"
+    assert names_in(destination.parent) == ["bundle"]
+
+
+@pytest.mark.parametrize(
+    "raised", [ValueError("x"), DragomanError("y"), KeyboardInterrupt(), SystemExit(1)]
+)
+@pytest.mark.parametrize("existing", [False, True])
+def test_an_exception_leaves_all_as_it_was(
+    tmp_path: Path, small_bundle: Path, raised: BaseException, existing: bool
+) -> None:
+    destination = small_bundle if existing else tmp_path / "new"
+    before = names_in(tmp_path)
+    with (
+        pytest.raises(type(raised)) as caught,
+        new_directory(destination, overwrite=existing) as directory,
+    ):
+        (directory / "file").write_text("half")
+        raise raised
+    assert caught.value is raised
+    assert names_in(tmp_path) == before
+    read_bundle(small_bundle)
+
+
+@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EROFS])
+def test_a_full_or_failing_disk_is_told_in_a_line(tmp_path: Path, code: int) -> None:
+    with (
+        pytest.raises(DragomanError, match=r"cannot write .*new.*nothing was left behind"),
+        new_directory(tmp_path / "new") as directory,
+    ):
+        (directory / "file").write_text("half")
+        raise OSError(code, "as the system says")
+    assert names_in(tmp_path) == []
+
+
+def test_another_error_of_the_system_is_not_taken_for_a_full_disk(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError), new_directory(tmp_path / "new"):
+        (tmp_path / "input that is not there").read_text()
+    assert names_in(tmp_path) == []
+
+
+def test_an_existing_directory_is_refused_before_any_work(small_bundle: Path) -> None:
+    with pytest.raises(DragomanError, match="exists already"), new_directory(small_bundle):
+        pytest.fail("the block ran")
+    read_bundle(small_bundle)
+
+
+def test_a_directory_that_appears_meanwhile_is_not_replaced(tmp_path: Path) -> None:
+    with (
+        pytest.raises(DragomanError, match="exists already"),
+        new_directory(tmp_path / "new") as directory,
+    ):
+        (directory / "file").write_text("late")
+        (tmp_path / "new").mkdir()
+        (tmp_path / "new" / "file").write_text("early")
+    assert (tmp_path / "new" / "file").read_text() == "early"
+    assert names_in(tmp_path) == ["new"]
+
+
+def test_overwrite_replaces_a_bundle_altogether(small_bundle: Path) -> None:
+    with new_directory(small_bundle, overwrite=True) as directory:
+        (directory / "only").write_text("new")
+        read_bundle(small_bundle)
+    assert names_in(small_bundle) == ["only"]
+    assert names_in(small_bundle.parent) == [small_bundle.name]
+
+
+def test_overwrite_fills_an_empty_directory_or_makes_one(tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    for name in ("empty", "new"):
+        with new_directory(tmp_path / name, overwrite=True) as directory:
+            (directory / "file").write_text(name)
+    assert (tmp_path / "empty" / "file").read_text() == "empty"
+    assert names_in(tmp_path) == ["empty", "new"]
+
+
+def test_what_is_no_bundle_is_never_replaced(tmp_path: Path) -> None:
+    (tmp_path / "home").mkdir()
+    (tmp_path / "home" / "letter").write_text("dear")
+    (tmp_path / "note").write_text("n")
+    for name in ("home", "note"):
+        with (
+            pytest.raises(DragomanError, match="is not a bundle: it will not be replaced"),
+            new_directory(tmp_path / name, overwrite=True),
+        ):
+            pytest.fail("the block ran")
+    assert (tmp_path / "home" / "letter").read_text() == "dear"
+    assert names_in(tmp_path) == ["home", "note"]
+
+
+def test_a_parent_that_cannot_be_written_is_told(tmp_path: Path) -> None:
+    """A file stands where the parent should be: unlike permissions, that stops root too."""
+    (tmp_path / "file").write_text("x")
+    for destination in (tmp_path / "file" / "new", tmp_path / "file" / "deep" / "new"):
+        with (
+            pytest.raises(DragomanError, match=r"cannot write .*new: "),
+            new_directory(destination),
+        ):
+            pytest.fail("the block ran")
+    assert names_in(tmp_path) == ["file"]
+
+
+def test_a_name_that_is_too_long_is_told(tmp_path: Path) -> None:
+    with pytest.raises(DragomanError, match="cannot write"), new_directory(tmp_path / ("x" * 250)):
+        pytest.fail("the block ran")
+    assert names_in(tmp_path) == []
+
+
+def test_of_two_writers_at_once_one_wins_and_the_other_is_told(tmp_path: Path) -> None:
+    both_are_inside = threading.Barrier(2, timeout=60)
+    outcomes: dict[str, str] = {}
+
+    def write(name: str) -> None:
+        try:
+            with new_directory(tmp_path / "new") as directory:
+                for i in range(5):
+                    (directory / f"file{i}").write_text(name)
+                both_are_inside.wait()
+        except DragomanError as error:
+            outcomes[name] = str(error)
+        else:
+            outcomes[name] = "won"
+
+    threads = [threading.Thread(target=write, args=(name,)) for name in ("one", "two")]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    (winner,) = [name for name, outcome in outcomes.items() if outcome == "won"]
+    (message,) = [outcome for outcome in outcomes.values() if outcome != "won"]
+    assert "exists already" in message or "cannot write" in message
+    assert {path.read_text() for path in (tmp_path / "new").iterdir()} == {winner}
+    assert len(names_in(tmp_path / "new")) == 5
+    assert names_in(tmp_path) == ["new"]
+
+
+def test_a_writer_that_looked_before_the_other_was_done_does_not_replace_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The narrowest race: both have seen that nothing is there."""
+    monkeypatch.setattr(bundle_module, "_refuse_existing", lambda destination, overwrite: None)
+    with (
+        pytest.raises(DragomanError, match="cannot write"),
+        new_directory(tmp_path / "new") as late,
+    ):
+        (late / "file").write_text("late")
+        with new_directory(tmp_path / "new") as early:
+            (early / "file").write_text("early")
+    assert (tmp_path / "new" / "file").read_text() == "early"
+    assert names_in(tmp_path) == ["new"]
+
+
+def test_a_manifest_is_written_and_replaced(tmp_path: Path, plain_manifest: dict[str, Any]) -> None:
+    manifest = manifest_from_json(json.dumps(plain_manifest), "p")
+    for name in ("first", "second"):
+        changed = manifest_from_json(json.dumps(plain_manifest | {"name": name}), "p")
+        write_manifest(changed, tmp_path)
+        assert manifest_from_json((tmp_path / "manifest.json").read_text(), "p") == changed
+        assert changed != manifest
+    assert names_in(tmp_path) == ["manifest.json"]
+
+
+def test_a_manifest_that_cannot_be_written_is_told(
+    tmp_path: Path, plain_manifest: dict[str, Any]
+) -> None:
+    manifest = manifest_from_json(json.dumps(plain_manifest), "p")
+    with pytest.raises(DragomanError, match=r"cannot write .*manifest\.json"):
+        write_manifest(manifest, tmp_path / "not there")
+    (tmp_path / "manifest.json").mkdir()
+    with pytest.raises(DragomanError, match=r"cannot write .*manifest\.json"):
+        write_manifest(manifest, tmp_path)
+    assert names_in(tmp_path) == ["manifest.json"]

@@ -1,0 +1,122 @@
+"""A bundle runs where only numpy, tokenizers and ONNX Runtime are installed."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import subprocess
+import sys
+import venv
+from pathlib import Path
+
+import pytest
+
+from dragoman.reference_model import Transformer
+from dragoman.runtime import Model
+
+Case = tuple[Transformer, Path]
+WORDS = ["dragoman", "?", "", "interpreter"]
+FORBIDDEN = (
+    *("torch", "onnx", "onnx_ir", "onnxscript", "safetensors", "click", "rich"),
+    *("dragoman.reference_model", "dragoman.export", "dragoman.optimize", "dragoman.cli"),
+)
+
+BLOCK = """
+import sys
+
+class Block:
+    def find_spec(self, name, path=None, target=None):
+        for blocked in BLOCKED:
+            if name == blocked or name.startswith(blocked + "."):
+                raise ImportError(f"{name} is not to be had here")
+
+BLOCKED = json.loads(sys.argv[1])
+sys.meta_path.insert(0, Block())
+"""
+GENERATE = """
+from dragoman.runtime import load
+model = load(sys.argv[2], threads=1)
+results = model.generate(json.loads(sys.argv[3]))
+stream = [token.text for token in model.stream("dragoman")]
+print(json.dumps([[[r.text, r.tokens, r.finish_reason] for r in results], stream]))
+"""
+LOADED = """
+import dragoman.runtime
+print(json.dumps(sorted(sys.modules)))
+"""
+TELL = """
+from dragoman import DragomanError
+from dragoman.runtime import load
+try:
+    load(sys.argv[2])
+except DragomanError as error:
+    print(json.dumps([type(error).__name__, str(error)]))
+"""
+
+
+def run(script: str, *arguments: str, python: str = sys.executable) -> str:
+    done = subprocess.run(
+        [python, "-I", "-c", "import json, sys\n" + script, *arguments],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def expected_of(model: Model) -> list[object]:
+    results = [[r.text, list(r.tokens), r.finish_reason] for r in model.generate(WORDS)]
+    return [results, [token.text for token in model.stream("dragoman")]]
+
+
+def test_importing_the_runtime_imports_nothing_heavy() -> None:
+    loaded = set(json.loads(run(LOADED)))
+    assert "dragoman.runtime.model" in loaded
+    assert loaded.isdisjoint({*FORBIDDEN, "onnxruntime"})
+
+
+def test_a_bundle_runs_where_other_packages_cannot_be_imported(
+    text_case: Case, text_model: Model
+) -> None:
+    output = run(BLOCK + GENERATE, json.dumps(FORBIDDEN), str(text_case[1]), json.dumps(WORDS))
+    assert json.loads(output) == expected_of(text_model)
+
+
+def test_the_blocking_of_these_tests_does_block() -> None:
+    script = BLOCK + "try:\n import torch\nexcept ImportError as error: print(error)"
+    assert run(script, json.dumps(FORBIDDEN)) == "torch is not to be had here\n"
+
+
+def test_without_onnx_runtime_it_is_said_what_to_install(text_case: Case) -> None:
+    output = run(BLOCK + TELL, json.dumps(["onnxruntime"]), str(text_case[1]))
+    kind, message = json.loads(output)
+    assert kind == "BackendError"
+    assert "the package onnxruntime cannot be imported" in message
+    assert "pip install 'dragoman[cpu]'" in message
+
+
+@pytest.fixture(scope="module")
+def bare_python(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """An environment of its own, with links to the few packages that the runtime needs."""
+    directory = tmp_path_factory.mktemp("bare")
+    venv.EnvBuilder(with_pip=False, symlinks=True).create(directory)
+    (site_packages,) = directory.glob("lib/python*/site-packages")
+    for name in ("dragoman", "numpy", "tokenizers", "onnxruntime", "flatbuffers"):
+        spec = importlib.util.find_spec(name)
+        assert spec is not None, name
+        assert spec.submodule_search_locations, name
+        (site_packages / name).symlink_to(spec.submodule_search_locations[0])
+    return str(directory / "bin" / "python")
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="links to packages need privileges there")
+def test_a_bundle_runs_in_an_environment_without_torch_and_onnx(
+    text_case: Case, text_model: Model, bare_python: str
+) -> None:
+    script = "import importlib.util\nprint([importlib.util.find_spec(n) for n in sys.argv[1:]])"
+    absent = ("torch", "onnx", "onnx_ir", "onnxscript", "safetensors", "click", "rich", "pip")
+    assert run(script, *absent, python=bare_python) == f"{[None] * len(absent)}\n"
+
+    output = run(GENERATE, "", str(text_case[1]), json.dumps(WORDS), python=bare_python)
+    assert json.loads(output) == expected_of(text_model)

@@ -1,0 +1,219 @@
+"""The decoding loop on a backend that plays a script and records what it is asked."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from dragoman.runtime.backends import Step
+from dragoman.runtime.greedy import Choice, greedy
+from dragoman.runtime.manifest import ModelFacts
+
+END = 2
+FACTS = ModelFacts(
+    source_vocab_size=1000,
+    target_vocab_size=1000,
+    decoder_layers=1,
+    num_heads=1,
+    head_size=1,
+    max_source_positions=99,
+    max_target_positions=99,
+    pad_token_id=0,
+    start_token_id=1,
+    end_token_id=END,
+)
+
+
+@dataclass
+class FakeBackend:
+    """Row i's source is [i + 10] * (i + 1); it gives script[i], then nonsense.
+
+    Where the end token is not allowed, it gives 500 + i.
+    """
+
+    script: Sequence[Sequence[int]]
+    asked: list[str] = field(default_factory=list)
+    live: list[list[int]] = field(default_factory=list)
+    capacity: int = 0
+    source: NDArray[np.int64] | None = None
+    mask: NDArray[np.bool_] | None = None
+
+    def start(
+        self, source: NDArray[np.int64], source_mask: NDArray[np.bool_], capacity: int
+    ) -> FakeState:
+        self.source, self.mask, self.capacity = source, source_mask, capacity
+        return FakeState(self, [int(first) - 10 for first in source[:, 0]])
+
+    def encode(self, source: Any, source_mask: Any) -> dict[str, NDArray[Any]]:
+        raise AssertionError("decoding does not ask for this")
+
+    def score(self, source: Any, source_mask: Any, target: Any) -> NDArray[Any]:
+        raise AssertionError("decoding does not ask for this")
+
+
+@dataclass
+class FakeState:
+    backend: FakeBackend
+    rows: list[int]
+    position: int = 0
+
+    def step(self) -> Step:
+        return self._take("step", lambda token, row: token)
+
+    def step_without(self, token_id: int) -> Step:
+        return self._take(
+            f"step without {token_id}", lambda token, row: 500 + row if token == token_id else token
+        )
+
+    def _take(self, name: str, choose: Any) -> Step:
+        backend = self.backend
+        assert self.position < backend.capacity, "a step beyond the capacity"
+        backend.asked.append(name)
+        backend.live.append(list(self.rows))
+        tokens = []
+        for row in self.rows:
+            script = backend.script[row]
+            tokens.append(script[self.position] if self.position < len(script) else 999)
+        chosen = [choose(token, row) for token, row in zip(tokens, self.rows, strict=True)]
+        scores = [probability(row, self.position) for row in self.rows]
+        self.position += 1
+        return Step(np.array(chosen, np.int64), np.array(scores, np.float32))
+
+    def keep(self, rows: NDArray[np.intp]) -> None:
+        assert len(rows) > 0
+        assert (np.diff(rows) > 0).all()
+        self.backend.asked.append("keep")
+        self.rows = [self.rows[row] for row in rows]
+
+
+def probability(row: int, position: int) -> float:
+    return -(row + position / 64)
+
+
+def decode(
+    backend: FakeBackend, limits: Sequence[int], min_new_tokens: int = 0
+) -> list[list[Choice]]:
+    """The choices of each row."""
+    sources = [[row + 10] * (row + 1) for row in range(len(limits))]
+    found: list[list[Choice]] = [[] for _ in limits]
+    for choice in greedy(backend, FACTS, sources, limits, min_new_tokens):
+        found[choice.row].append(choice)
+    return found
+
+
+def tokens(found: list[list[Choice]]) -> list[list[int]]:
+    return [[choice.token for choice in row] for row in found]
+
+
+def test_rows_stop_at_the_end_token_or_their_limit() -> None:
+    backend = FakeBackend([[5, 6, END], [7, 8, 9, 10, 11], [END], [4, 4, 4]])
+    found = decode(backend, [4, 4, 4, 2])
+    assert tokens(found) == [[5, 6, END], [7, 8, 9, 10], [END], [4, 4]]
+    for row in found:
+        assert [choice.last for choice in row] == [False] * (len(row) - 1) + [True]
+
+
+def test_a_choice_has_its_own_log_probability() -> None:
+    found = decode(FakeBackend([[END], [5, 6, 7], [5, END], [5, 6, 7]]), [3] * 4)
+    for index, row in enumerate(found):
+        assert [c.log_probability for c in row] == [
+            probability(index, position) for position in range(len(row))
+        ]
+
+
+def test_choices_come_step_by_step_rows_in_order() -> None:
+    backend = FakeBackend([[5, END], [END], [6, 7, END]])
+    choices = list(greedy(backend, FACTS, [[10], [11], [12]], [3, 3, 3]))
+    assert [(choice.row, choice.token) for choice in choices] == [
+        (0, 5),
+        (1, END),
+        (2, 6),
+        (0, END),
+        (2, 7),
+        (2, END),
+    ]
+
+
+def test_a_choice_is_there_before_the_next_step_is_asked_for() -> None:
+    backend = FakeBackend([[5, 6, END]])
+    choices = greedy(backend, FACTS, [[10]], [9])
+    for asked in (1, 2, 3):
+        next(choices)
+        assert len(backend.asked) == asked
+    assert list(choices) == []
+    assert backend.asked == ["step"] * 3
+
+
+def test_the_backend_gets_padded_sources_and_the_longest_limit() -> None:
+    backend = FakeBackend([[END]] * 3)
+    decode(backend, [1, 7, 4])
+    assert backend.capacity == 7
+    np.testing.assert_array_equal(backend.source, [[10, 0, 0], [11, 11, 0], [12, 12, 12]])
+    np.testing.assert_array_equal(backend.mask, [[1, 0, 0], [1, 1, 0], [1, 1, 1]])
+
+
+@pytest.mark.parametrize("rows", [1, 2, 9])
+def test_when_all_end_at_once_nothing_more_is_asked(rows: int) -> None:
+    backend = FakeBackend([[END, 8]] * rows)
+    assert tokens(decode(backend, [5] * rows)) == [[END]] * rows
+    assert backend.asked == ["step"]
+    backend = FakeBackend([[5, 8]] * rows)
+    assert tokens(decode(backend, [1] * rows)) == [[5]] * rows
+    assert backend.asked == ["step"]
+
+
+def test_a_single_row_is_never_moved() -> None:
+    backend = FakeBackend([[5, 6, 7, 8]])
+    assert tokens(decode(backend, [3])) == [[5, 6, 7]]
+    assert backend.asked == ["step"] * 3
+
+
+def test_rows_leave_once_an_eighth_of_them_is_finished() -> None:
+    """16 rows, one ending at each step: two of 16 leave together, one of 8 leaves alone."""
+    backend = FakeBackend([[5] * row + [END] for row in range(16)])
+    found = decode(backend, [20] * 16)
+    assert tokens(found) == [[5] * row + [END] for row in range(16)]
+    sizes = [len(rows) for rows in backend.live]
+    assert sizes == [16, 16, 14, 14, 12, 12, 10, 10, 8, 7, 6, 5, 4, 3, 2, 1]
+    assert backend.asked.count("keep") == len(set(sizes)) - 1
+
+
+def test_the_end_token_is_excluded_from_the_first_choices() -> None:
+    backend = FakeBackend([[END, END, END], [7, END], [7, 8, 9, 10]])
+    found = decode(backend, [4] * 3, min_new_tokens=2)
+    assert tokens(found) == [[500, 500, END], [7, 501, 999, 999], [7, 8, 9, 10]]
+    steps = [asked for asked in backend.asked if asked != "keep"]
+    assert steps == ["step without 2"] * 2 + ["step"] * 2
+
+
+def test_a_limit_holds_also_where_the_end_token_is_excluded() -> None:
+    backend = FakeBackend([[END] * 5, [END] * 5])
+    assert tokens(decode(backend, [1, 4], min_new_tokens=3)) == [[500], [501, 501, 501, END]]
+
+
+@pytest.mark.parametrize("seed", range(25))
+def test_a_batch_gives_what_its_rows_give_alone(seed: int) -> None:
+    generator = random.Random(seed)
+    rows = generator.randint(1, 40)
+    script = [
+        [generator.choice([END, *range(3, 3 + generator.randint(1, 30))]) for _ in range(30)]
+        for _ in range(rows)
+    ]
+    limits = [generator.randint(1, 25) for _ in range(rows)]
+    minimum = generator.choice([0, 0, 3])
+    expected = []
+    for row in range(rows):
+        output: list[int] = []
+        while len(output) < limits[row] and END not in output:
+            token = script[row][len(output)]
+            output.append(500 + row if token == END and len(output) < minimum else token)
+        expected.append(output)
+    backend = FakeBackend(script)
+    assert tokens(decode(backend, limits, minimum)) == expected
+    assert len(backend.live) == max(len(output) for output in expected)

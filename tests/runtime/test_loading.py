@@ -1,0 +1,138 @@
+"""What `load` takes, and what it says of a backend that cannot run the bundle."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import onnxruntime
+import pytest
+
+from dragoman import DragomanError
+from dragoman.reference_model import Transformer
+from dragoman.runtime import BackendError, BundleError, Model, load, read_bundle
+from dragoman.runtime.bundle import record_files
+
+Case = tuple[Transformer, Path]
+
+
+@pytest.fixture
+def copied(text_case: Case, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(text_case[1], tmp_path / "copied"))
+
+
+def record_anew(bundle: Path, **changes: Any) -> None:
+    """Make the manifest fit changed files."""
+    manifest = json.loads((bundle / "manifest.json").read_text()) | changes
+    manifest["files"] = [vars(record) for record in record_files(bundle)]
+    (bundle / "manifest.json").write_text(json.dumps(manifest))
+
+
+def test_a_loaded_model_knows_its_bundle(text_case: Case, text_model: Model) -> None:
+    reference, directory = text_case
+    assert text_model.bundle == read_bundle(directory)
+    assert text_model.manifest.model.end_token_id == reference.config.end_token_id
+    assert text_model.manifest.default_max_new_tokens == reference.config.max_target_positions
+
+
+@pytest.mark.parametrize("threads", [None, 1, 2])
+def test_the_number_of_threads_does_not_change_the_results(
+    text_case: Case, text_model: Model, threads: int | None
+) -> None:
+    model = load(str(text_case[1]), threads=threads)
+    for one, other in zip(
+        model.generate(["dragoman", "a"]), text_model.generate(["dragoman", "a"]), strict=True
+    ):
+        assert one.tokens == other.tokens
+        assert one.log_probability == pytest.approx(other.log_probability, abs=1e-4)
+
+
+@pytest.mark.parametrize("threads", [0, -1])
+def test_there_must_be_a_thread(text_case: Case, threads: int) -> None:
+    with pytest.raises(DragomanError, match=f"threads: expected at least 1, found {threads}"):
+        load(text_case[1], threads=threads)
+
+
+def test_an_unknown_backend_is_told_with_those_there_are(text_case: Case) -> None:
+    with pytest.raises(BackendError, match=r"'abacus'.*onnxruntime, onnxruntime-cuda"):
+        load(text_case[1], backend="abacus")
+
+
+def test_without_the_cuda_provider_it_is_said_what_to_do(
+    text_case: Case, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(onnxruntime, "get_available_providers", lambda: ["CPUExecutionProvider"])
+    with pytest.raises(BackendError) as caught:
+        load(text_case[1], backend="onnxruntime-cuda")
+    message = str(caught.value)
+    assert "has no CUDAExecutionProvider" in message
+    assert "use the backend onnxruntime" in message
+    assert "pip install 'dragoman[cuda]'" in message
+
+
+@pytest.mark.parametrize("file", ["encoder.onnx", "decoder.onnx", "weights.bin"])
+@pytest.mark.parametrize("content", [b"", b"not a graph at all" * 10])
+def test_a_graph_that_is_as_recorded_but_cannot_be_loaded(
+    copied: Path, file: str, content: bytes
+) -> None:
+    (copied / file).write_bytes(content)
+    record_anew(copied)
+    with pytest.raises(BackendError) as caught:
+        load(copied)
+    assert str(copied) in str(caught.value)
+    assert "cannot load this graph" in str(caught.value)
+
+
+def test_a_tokenizer_that_is_as_recorded_but_is_none(copied: Path) -> None:
+    (copied / "target_tokenizer.json").write_text("{}")
+    record_anew(copied)
+    with pytest.raises(BundleError, match=r"target_tokenizer\.json: not a tokenizer file"):
+        load(copied)
+
+
+def test_a_token_that_the_tokenizer_knows_and_the_model_does_not_is_rejected(copied: Path) -> None:
+    tokenizer = json.loads((copied / "source_tokenizer.json").read_text())
+    tokenizer["model"]["vocab"]["!"] = 29
+    (copied / "source_tokenizer.json").write_text(json.dumps(tokenizer))
+    record_anew(copied)
+    good, bad = load(copied, threads=1).generate(["abc", "a!"])
+    assert (good.finish_reason in ("end", "length"), bad.finish_reason) == (True, "rejected")
+    assert bad.error == "expected token ids in [0, 29), found 29"
+
+
+def test_a_bundle_that_is_changed_and_recorded_anew_loads(copied: Path, text_model: Model) -> None:
+    """So that the tests above fail for the reason they mean."""
+    record_anew(copied, default_max_new_tokens=3)
+    expected = text_model.generate(["dragoman"], max_new_tokens=3)
+    assert load(copied, threads=1).generate(["dragoman"]) == expected
+
+
+def test_any_changed_byte_of_the_weights_is_noticed(copied: Path) -> None:
+    data = bytearray((copied / "weights.bin").read_bytes())
+    before = hashlib.sha256(data).hexdigest()
+    data[len(data) // 2] ^= 1
+    (copied / "weights.bin").write_bytes(data)
+    assert hashlib.sha256(data).hexdigest() != before
+    with pytest.raises(BundleError, match=r"weights\.bin: its SHA-256"):
+        load(copied)
+
+
+def test_threads_that_share_a_model_get_what_each_would_alone(text_model: Model) -> None:
+    words = ["dragoman", "a", "interpreter", "translate", "transformer", "between", "zz", "word"]
+    jobs = [[word[i:] + word for word in words[: i + 1]] for i in range(8)] * 2
+    expected = [text_model.generate(job, min_new_tokens=i % 3) for i, job in enumerate(jobs)]
+    streams = ["".join(t.text or "" for t in text_model.stream(job[0])) for job in jobs]
+    assert len({result.tokens for results in expected for result in results}) > 8
+    with ThreadPoolExecutor(8) as pool:
+        found = pool.map(
+            lambda i: text_model.generate(jobs[i], min_new_tokens=i % 3), range(len(jobs))
+        )
+        found_streams = pool.map(
+            lambda job: "".join(t.text or "" for t in text_model.stream(job[0])), jobs
+        )
+        assert list(found) == expected
+        assert list(found_streams) == streams

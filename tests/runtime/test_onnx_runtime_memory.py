@@ -1,0 +1,148 @@
+"""Caches are written in place; nothing is allocated or bound anew until rows leave."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from dragoman.reference_model import Transformer
+from dragoman.runtime import Model
+from dragoman.runtime.backends.memory import HostBuffer
+from dragoman.runtime.backends.onnx_runtime import BoundState, OnnxRuntimeBackend
+from dragoman.runtime.scheduling import pad
+
+Pair = tuple[Transformer, Model]
+RandomSources = Callable[..., list[list[int]]]
+
+
+def start(model: Model, sources: list[list[int]], capacity: int) -> BoundState:
+    backend = model.backend
+    assert isinstance(backend, OnnxRuntimeBackend)
+    return backend.start(*pad(sources, model.manifest.model.pad_token_id), capacity)
+
+
+def arrays(state: BoundState) -> dict[str, NDArray[np.float32]]:
+    buffers = {str(slot): buffer for slot, buffer in (state._cross | state._caches).items()}
+    buffers |= {"token": state._token, "position": state._position, "mask": state._source_mask}
+    return {name: buffer.read() for name, buffer in buffers.items()}
+
+
+def addresses(state: BoundState) -> dict[str, int]:
+    return {name: array.ctypes.data for name, array in arrays(state).items()}
+
+
+def caches(state: BoundState) -> list[NDArray[np.float32]]:
+    return [buffer.read() for buffer in state._caches.values()]
+
+
+def test_a_step_writes_one_position_of_the_caches_where_they_are(
+    pair: Pair, random_sources: RandomSources
+) -> None:
+    reference, model = pair
+    state = start(model, random_sources(reference.config, 4), capacity=6)
+    where, binding = addresses(state), state._binding
+    assert all((cache == 0).all() for cache in caches(state))
+    for position in range(6):
+        before = [cache.copy() for cache in caches(state)]
+        state.step()
+        assert addresses(state) == where
+        assert state._binding is binding
+        for old, new in zip(before, caches(state), strict=True):
+            assert new.shape[2] == 6
+            np.testing.assert_array_equal(new[:, :, :position], old[:, :, :position])
+            assert (new[:, :, position] != 0).any(axis=(1, 2)).all()
+            assert (new[:, :, position + 1 :] == 0).all()
+
+
+def test_rows_that_stay_move_to_the_front_of_the_same_memory(
+    pair: Pair, random_sources: RandomSources
+) -> None:
+    reference, model = pair
+    state = start(model, random_sources(reference.config, 5), capacity=6)
+    for _ in range(3):
+        state.step()
+    where, binding = addresses(state), state._binding
+    before = {name: array.copy() for name, array in arrays(state).items()}
+    kept = np.array([1, 2, 4])
+    state.keep(kept)
+    assert state._binding is not binding
+    assert addresses(state) == where
+    for name, array in arrays(state).items():
+        np.testing.assert_array_equal(array, before[name][kept], err_msg=name)
+
+
+def test_rows_go_on_as_if_nothing_had_happened(pair: Pair, random_sources: RandomSources) -> None:
+    reference, model = pair
+    sources = random_sources(reference.config, 9, seed=4)
+    all_rows, fewer = (start(model, sources, capacity=12) for _ in range(2))
+    kept = np.arange(9)
+    for step in range(12):
+        expected, found = all_rows.step(), fewer.step()
+        np.testing.assert_array_equal(found.tokens, expected.tokens[kept])
+        np.testing.assert_allclose(
+            found.log_probabilities, expected.log_probabilities[kept], atol=1e-5
+        )
+        if step in (0, 3, 4, 8):
+            stay = np.flatnonzero(np.arange(len(kept)) % 3 != step % 3)
+            fewer.keep(stay)
+            kept = kept[stay]
+    assert len(kept) < 4
+
+
+def test_a_step_without_a_token_gives_the_best_of_the_others(
+    pair: Pair, random_sources: RandomSources
+) -> None:
+    reference, model = pair
+    sources = random_sources(reference.config, 4, seed=9)
+    state, other = (start(model, sources, capacity=2) for _ in range(2))
+    best = state.step()
+    banned = int(best.tokens[0])
+    second = other.step_without(banned)
+    assert banned not in second.tokens
+    same = best.tokens != banned
+    np.testing.assert_array_equal(second.tokens[same], best.tokens[same])
+    np.testing.assert_allclose(
+        second.log_probabilities[same], best.log_probabilities[same], atol=1e-5
+    )
+    assert (second.log_probabilities[~same] < best.log_probabilities[~same]).all()
+
+
+def test_while_generating_buffers_are_bound_once_and_again_when_rows_leave(
+    pair: Pair, random_sources: RandomSources, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reference, model = pair
+    counts = {"_bind": 0, "step": 0, "keep": 0}
+
+    def count(name: str) -> None:
+        original = getattr(BoundState, name)
+
+        def counted(self: BoundState, *arguments: object) -> object:
+            counts[name] += 1
+            return original(self, *arguments)
+
+        monkeypatch.setattr(BoundState, name, counted)
+
+    for name in counts:
+        count(name)
+    results = model.generate(random_sources(reference.config, 40))
+    assert counts["step"] == reference.config.max_target_positions
+    assert counts["keep"] >= 2
+    assert counts["_bind"] == 1 + counts["keep"]
+    assert {result.finish_reason for result in results} == {"end", "length"}
+
+
+def test_a_buffer_keeps_rows_in_place_and_moves_used_positions_only() -> None:
+    buffer = HostBuffer((4, 1, 3, 1), np.float32)
+    values = np.arange(12, dtype=np.float32).reshape(4, 1, 3, 1)
+    buffer.write(values)
+    address = buffer.read().ctypes.data
+    buffer.keep(np.array([1, 3]), used=2)
+    kept = buffer.read()
+    assert kept.shape == (2, 1, 3, 1)
+    assert kept.ctypes.data == address
+    np.testing.assert_array_equal(kept[:, :, :2], values[[1, 3], :, :2])
+    buffer.keep(np.array([1]))
+    np.testing.assert_array_equal(buffer.read()[0, 0, :2], values[3, 0, :2])
