@@ -16,6 +16,7 @@ from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 import numpy as np
@@ -23,13 +24,11 @@ from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
 
-from dragoman.export import export_bundle
-from dragoman.reference_model import Transformer, preset
-
 from .contenders import Contender, Worker, load_ctranslate2, load_dragoman
-from .latency import machine
-from .peers.ctranslate2 import convert
-from .random_model import random_model
+from .machine import machine
+
+if TYPE_CHECKING:
+    from dragoman.reference_model import Transformer
 
 BASELINE = "CTranslate2 fp32"
 
@@ -78,6 +77,11 @@ class Comparison:
 
 def prepare(model: Transformer, directory: Path) -> list[Contender]:
     """Write the model in the form of each contender."""
+    # Imported here: the processes of the contenders import this module, and do without torch.
+    from dragoman.export import export_bundle
+
+    from .peers.ctranslate2 import convert
+
     bundle = directory / "dragoman"
     bundle.mkdir()
     export_bundle(model, bundle, name="random")
@@ -187,6 +191,10 @@ def main(
     output: Path | None,
 ) -> None:
     """Measure Dragoman beside CTranslate2 on seeded random weights of a preset's shape."""
+    from dragoman.reference_model import preset
+
+    from .random_model import random_model
+
     config = preset(
         shape, source_vocab_size=vocab_size, target_vocab_size=vocab_size, tie_source_target=True
     )

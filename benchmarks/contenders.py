@@ -7,13 +7,15 @@ apart. They take turns: only one works at any time.
 from __future__ import annotations
 
 import multiprocessing
-import resource
+import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
+
+from .machine import peak_memory_mb
 
 Generate = Callable[[list[list[int]], int], list[list[int]]]
 """Source token ids and a number of new tokens -> generated token ids."""
@@ -35,7 +37,7 @@ def load_dragoman(directory: Path, threads: int) -> Generate:
 
 
 def load_ctranslate2(directory: Path, threads: int) -> Generate:
-    from dragoman.benchmarks.peers.ctranslate2 import CTranslate2Peer
+    from dragoman.benchmarks.peers.ctranslate2_translator import CTranslate2Peer
 
     return CTranslate2Peer.load(directory, threads).generate
 
@@ -86,6 +88,8 @@ class Worker:
 
 
 def _serve(connection: Connection, load: Load, directory: Path, threads: int) -> None:
+    # As deployed: some tools load torch merely because it is installed.
+    sys.modules["torch"] = None  # type: ignore[assignment]
     started = time.perf_counter()
     generate = load(directory, threads)
     connection.send(time.perf_counter() - started)
@@ -93,4 +97,4 @@ def _serve(connection: Connection, load: Load, directory: Path, threads: int) ->
         started = time.perf_counter()
         tokens = generate(*work)
         connection.send((tokens, time.perf_counter() - started))
-    connection.send(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e3)
+    connection.send(peak_memory_mb())

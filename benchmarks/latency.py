@@ -6,9 +6,7 @@ Every step decodes: the end token is not heeded, so that each batch does the sam
 from __future__ import annotations
 
 import json
-import os
 import platform
-import resource
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
@@ -18,6 +16,8 @@ import numpy as np
 
 from dragoman import __version__
 from dragoman.runtime import load
+
+from .machine import machine, peak_memory_mb
 
 PERCENTILES = (50, 90, 99)
 
@@ -138,19 +138,10 @@ def bench(
         new_tokens=new_tokens,
         runs=runs,
         load_seconds=round(load_seconds, 4),
-        peak_memory_mb=round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e3, 1),
+        peak_memory_mb=round(peak_memory_mb(), 1),
         bundle_mb=round(model.bundle.size / 1e6, 2),
         batches=tuple(figures),
         machine=machine(),
         versions={"dragoman": __version__, "python": platform.python_version()},
         command=command,
     )
-
-
-def machine() -> str:
-    """The processor, in words."""
-    cpuinfo = Path("/proc/cpuinfo")
-    lines = cpuinfo.read_text(encoding="utf-8").splitlines() if cpuinfo.exists() else []
-    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    name = names[0] if names else platform.processor() or platform.machine()
-    return f"{name}, {os.cpu_count()} cores"

@@ -23,6 +23,7 @@ _CANNOT_WRITE = {
     errno.EFBIG,
     errno.EIO,
     errno.ENOSPC,
+    errno.ENOTDIR,
     errno.ENOTEMPTY,
     errno.EROFS,
 }
@@ -58,6 +59,8 @@ def read_bundle(directory: Path) -> Bundle:
         raise BundleError(str(manifest_path), [f"expected UTF-8 text: {error}"]) from error
     except OSError as error:
         raise BundleError(str(manifest_path), [f"cannot be read: {error.strerror}"]) from error
+    except ValueError as error:  # NUL in the path
+        raise BundleError(repr(str(directory)), [f"expected a path: {error}"]) from error
     manifest = manifest_from_json(text, str(manifest_path))
     problems = [p for file in manifest.files for p in _file_problems(directory, file)]
     if problems:

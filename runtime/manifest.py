@@ -227,6 +227,9 @@ def manifest_from_json(text: str, place: str) -> Manifest:
 
 def _inconsistencies(manifest: Manifest) -> list[str]:
     problems = []
+    layers = manifest.model.decoder_layers
+    if layers > len(manifest.decoder.inputs):
+        return [f"model.decoder_layers: {layers}, but decoder inputs for fewer layers"]
     if manifest.schema_version != SCHEMA_VERSION:
         problems.append(
             f"schema_version: expected {SCHEMA_VERSION}, found {manifest.schema_version}"

@@ -81,5 +81,6 @@ class GenerationOptions:
 
     def limit(self, source_length: int) -> int:
         """The most new tokens for a source of that many tokens."""
-        relative = self.max_new_tokens_per_source_token * source_length
+        # Less a little: 1.1 * 10 is above 11 in floating point.
+        relative = self.max_new_tokens_per_source_token * source_length * (1 - 1e-12)
         return int(min(self.max_new_tokens, math.ceil(relative) if relative < 1e9 else 10**9))

@@ -60,7 +60,8 @@ class TextCodec:
 
 
 class TextStream:
-    """Decodes tokens one by one: the pieces joined are the text of them all."""
+    """Decodes tokens one by one: the pieces joined are the text of them all, less what ends in an
+    incomplete symbol."""
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self._tokenizer = tokenizer

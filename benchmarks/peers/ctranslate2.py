@@ -8,7 +8,6 @@ Besides the dimensions of `reference_model`: V vocabulary, P positions, F d_ff, 
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, cast
@@ -24,6 +23,9 @@ from dragoman.reference_model.attention import MultiHeadAttention
 from dragoman.reference_model.config import Activation
 from dragoman.reference_model.embedding import Embedding
 from dragoman.reference_model.layers import DecoderLayer, EncoderLayer, FeedForward, LayerNorm
+
+from .ctranslate2_translator import library as ctranslate2_library
+from .ctranslate2_translator import source_names, target_names
 
 ACTIVATIONS: dict[Activation, str] = {
     "relu": "RELU",
@@ -45,7 +47,7 @@ def convert(model: Transformer, directory: Path, *, quantization: str | None = N
         DragomanError: CTranslate2 is missing or does not know the quantization, or the directory
             holds something. Nothing is written then.
     """
-    library = _library()
+    library = ctranslate2_library()
     if directory.exists() and (not directory.is_dir() or any(directory.iterdir())):
         raise DragomanError(f"expected a new or empty directory, found {directory}")
     spec = _specification(library.specs, model.config)
@@ -57,90 +59,6 @@ def convert(model: Transformer, directory: Path, *, quantization: str | None = N
         raise DragomanError(f"CTranslate2 cannot quantize: {error}") from error
     directory.mkdir(parents=True, exist_ok=True)
     spec.save(str(directory))
-
-
-class CTranslate2Peer:
-    """A converted model, loaded; answers as Dragoman's runtime does."""
-
-    def __init__(self, translator: Any) -> None:
-        self._translator = translator
-
-    @classmethod
-    def load(cls, directory: Path, threads: int, compute_type: str = "default") -> CTranslate2Peer:
-        """Load a directory that `convert` wrote.
-
-        Args:
-            threads: for the products within one batch; batches are not run side by side
-            compute_type: one of `ctranslate2.get_supported_compute_types("cpu")`; "default" is
-                the nearest to the stored weights that this processor supports
-
-        Raises:
-            DragomanError: CTranslate2 is missing, or cannot load the directory in that type.
-        """
-        library = _library()
-        try:
-            translator = library.Translator(
-                str(directory),
-                device="cpu",
-                compute_type=compute_type,
-                inter_threads=1,
-                intra_threads=threads,
-            )
-        except (RuntimeError, ValueError) as error:
-            raise DragomanError(f"CTranslate2 cannot load {directory}: {error}") from error
-        return cls(translator)
-
-    @property
-    def compute_type(self) -> str:
-        """The type in use, which "default" and "auto" leave open."""
-        return str(self._translator.compute_type)
-
-    def generate(
-        self, sources: list[list[int]], max_new_tokens: int, min_new_tokens: int = 0
-    ) -> list[list[int]]:
-        """Greedy output of all sources, decoded as one batch.
-
-        Args:
-            sources: token ids of each source, of any lengths, all in the vocabulary: CTranslate2
-                takes others for padding without a word
-            max_new_tokens: the most tokens to generate, the end token included
-            min_new_tokens: the end token is not chosen before so many others
-
-        Returns:
-            generated ids of each source, without start and end token
-        """
-        results = self._translator.translate_batch(
-            [_source_names(source) for source in sources],
-            max_batch_size=len(sources),
-            max_input_length=0,
-            beam_size=1,
-            max_decoding_length=max_new_tokens,
-            min_decoding_length=min_new_tokens,
-        )
-        return [_target_ids(result.hypotheses[0]) for result in results]
-
-
-def _library() -> Any:
-    """CTranslate2, which is optional and has no type stubs."""
-    try:
-        return importlib.import_module("ctranslate2")
-    except ImportError as error:
-        raise DragomanError(
-            "expected CTranslate2, found none: pip install 'dragoman[peers]'"
-        ) from error
-
-
-def _source_names(tokens: Iterable[int]) -> list[str]:
-    """Unlike any target's: CTranslate2 leaves a source like "end token, any token" untranslated."""
-    return [f"s{token}" for token in tokens]
-
-
-def _target_names(tokens: Iterable[int]) -> list[str]:
-    return [f"t{token}" for token in tokens]
-
-
-def _target_ids(names: Iterable[str]) -> list[int]:
-    return [int(name.removeprefix("t")) for name in names]
 
 
 def _specification(specs: Any, config: ModelConfig) -> Any:
@@ -155,11 +73,11 @@ def _specification(specs: Any, config: ModelConfig) -> Any:
         specs.TransformerEncoderSpec(config.encoder_layers, config.num_heads, **options),
         specs.TransformerDecoderSpec(config.decoder_layers, config.num_heads, **options),
     )
-    spec.register_source_vocabulary(_source_names(range(config.source_vocab_size)))
-    spec.register_target_vocabulary(_target_names(range(config.target_vocab_size)))
-    spec.config.unk_token = _source_names([config.pad_token_id])[0]
-    spec.config.bos_token = _target_names([config.start_token_id])[0]
-    spec.config.eos_token = _target_names([config.end_token_id])[0]
+    spec.register_source_vocabulary(source_names(range(config.source_vocab_size)))
+    spec.register_target_vocabulary(target_names(range(config.target_vocab_size)))
+    spec.config.unk_token = source_names([config.pad_token_id])[0]
+    spec.config.bos_token = target_names([config.start_token_id])[0]
+    spec.config.eos_token = target_names([config.end_token_id])[0]
     spec.config.decoder_start_token = spec.config.bos_token
     spec.config.add_source_bos = False
     spec.config.add_source_eos = False

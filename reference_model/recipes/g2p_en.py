@@ -144,7 +144,9 @@ RECIPE = Recipe(
         max_target_positions=MAX_POSITIONS,
         dropout=0.1,
     ),
-    options=TrainingOptions(epochs=40, batch_tokens=1024, warmup_steps=2000, average_epochs=8),
+    options=TrainingOptions(
+        epochs=19, batch_tokens=1024, warmup_steps=2000, cool_down_epochs=7, average_epochs=3
+    ),
     load_data=load_data,
     make_source_tokenizer=make_source_tokenizer,
     make_target_tokenizer=make_target_tokenizer,

@@ -18,7 +18,7 @@ from ..decoding import pad
 from ..transformer import Transformer
 from .batching import Pair, token_batches
 from .history import Epoch, plot_history, write_history
-from .schedule import inverse_square_root
+from .schedule import cool_down, inverse_square_root
 
 STATE_FILE = "state.pt"
 STATE_EVERY = 200
@@ -34,6 +34,8 @@ class TrainingOptions:
     """The most tokens of a batch on either side, padding included."""
     warmup_steps: int = 4000
     learning_rate_scale: float = 1.0
+    cool_down_epochs: int = 0
+    """Over the last so many epochs the learning rate falls to zero; the paper has no such phase."""
     label_smoothing: float = 0.1
     adam_betas: tuple[float, float] = (0.9, 0.98)
     adam_epsilon: float = 1e-9
@@ -118,7 +120,8 @@ class _Run:
         self.model.train()
         started = time.monotonic()
         while self.batch < len(batches):
-            self._train_step(batches[self.batch])
+            done = len(self.epochs) + self.batch / len(batches)
+            self._train_step(batches[self.batch], done)
             self.batch += 1
             advance()
             if self.step % STATE_EVERY == 0:
@@ -127,7 +130,7 @@ class _Run:
                 self.save()
         self.seconds += time.monotonic() - started
 
-    def _train_step(self, batch: list[Pair]) -> None:
+    def _train_step(self, batch: list[Pair], epochs_done: float) -> None:
         config = self.model.config
         self.step += 1
         # Dropout depends on the seed and the step only, so that a resumed run repeats it.
@@ -144,6 +147,10 @@ class _Run:
             d_model=config.d_model,
             warmup_steps=self.options.warmup_steps,
             scale=self.options.learning_rate_scale,
+        ) * cool_down(
+            epochs_done,
+            epochs=self.options.epochs,
+            cool_down_epochs=self.options.cool_down_epochs,
         )
         for group in self.optimizer.param_groups:
             group["lr"] = rate
@@ -218,7 +225,9 @@ class _Run:
         self.epochs = [Epoch(**epoch) for epoch in state["epochs"]]
 
     def _identity(self) -> str:
-        options = {k: v for k, v in asdict(self.options).items() if k != "epochs"}
+        options = asdict(self.options)
+        if not self.options.cool_down_epochs:  # else the number of epochs matters from the start
+            del options["epochs"]
         return repr((options, self.model.config.to_dict()))
 
     def _weights(self) -> dict[str, torch.Tensor]:

@@ -12,7 +12,8 @@ from typing import Any, get_args
 import pytest
 import torch
 
-from dragoman.benchmarks.peers.ctranslate2 import CTranslate2Peer, convert
+from dragoman.benchmarks.peers.ctranslate2 import convert
+from dragoman.benchmarks.peers.ctranslate2_translator import CTranslate2Peer
 from dragoman.errors import DragomanError
 from dragoman.reference_model import ModelConfig, Transformer, greedy_uncached, pad
 from dragoman.reference_model.config import Activation
@@ -151,7 +152,7 @@ def test_log_probabilities_are_those_of_the_reference(
     source = ragged_sources(model.config)[0]
     target = [3, 9, 27, 28, 31, 40, 11, model.config.end_token_id]
     load(model, tmp_path)
-    scored = ctranslate2.Translator(str(tmp_path)).score_batch(
+    scored = ctranslate2.Translator(str(tmp_path), intra_threads=1).score_batch(
         [[f"s{token}" for token in source]], [[f"t{token}" for token in target[:-1]]]
     )
     prefix = torch.tensor([[model.config.start_token_id, *target[:-1]]])

@@ -24,7 +24,7 @@ from dragoman.runtime.manifest import Manifest
 
 Outcome = CompletedProcess[str]
 
-WORDS = "dragoman transformer a encoder decoder attention is all you need".split()
+WORDS = ["dragoman", "transformer", "a", "encoder", "decoder", "attention", "is", "all", "you"]
 ENVIRONMENT = {"COLUMNS": "120", "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": ""}
 
 

@@ -33,7 +33,7 @@ def test_what_people_are_told(dragoman: Dragoman, bundle: Path) -> None:
         "positions 32 source, 24 target",
         "new tokens at most 24 unless told otherwise",
         "tokenizers inside",
-        "parity passed: 10 of 10 sequences identical (held_out.tsv, 10 lines; onnxruntime)",
+        "parity passed: 9 of 9 sequences identical (held_out.tsv, 9 lines; onnxruntime)",
         "word error 100.00%, oracle 100.00%",
     ):
         assert fact in told, fact

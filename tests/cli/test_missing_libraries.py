@@ -31,9 +31,10 @@ def error_of(outcome: Outcome) -> str:
 
 
 def test_run_needs_no_torch(spawn: Spawn, bundle: Path) -> None:
-    assert spawn("run", bundle, "need", prelude=WITHOUT_EXPORT) == spawn("run", bundle, "need")
     outcome = spawn("run", bundle, "need", prelude=WITHOUT_EXPORT)
-    assert outcome.returncode == 0 and outcome.stdout.strip()
+    assert (outcome.returncode, outcome.stderr) == (0, "")
+    assert outcome.stdout.strip()
+    assert outcome.stdout == spawn("run", bundle, "need").stdout
 
 
 def test_inspect_and_bench_need_no_torch(spawn: Spawn, bundle: Path) -> None:

@@ -91,12 +91,9 @@ def test_nowhere_to_write_the_output(spawn: Spawn, bundle: Path, command: str) -
 
 
 def test_standard_input_that_is_closed(bundle: Path) -> None:
-    def close() -> None:
-        os.close(0)
-
-    done = subprocess.run(  # noqa: PLW1509
-        [sys.executable, "-m", "dragoman", "run", str(bundle)], capture_output=True, preexec_fn=close
-    )
+    command = [sys.executable, "-m", "dragoman", "run", str(bundle)]
+    closing = ["/bin/sh", "-c", 'exec "$@" <&-', "sh", *command]
+    done = subprocess.run(closing, capture_output=True)
     assert (done.returncode, done.stdout, done.stderr) == (0, b"", b"")
 
 

@@ -123,7 +123,7 @@ def test_stream_says_what_generate_says(run: Dragoman, model: Model) -> None:
 
 @pytest.mark.parametrize("size", [1, 2, 64])
 def test_the_batch_size_changes_nothing(run: Dragoman, model: Model, size: int) -> None:
-    words = "dragoman transformer a encoder decoder attention is all you need".split()
+    words = ["dragoman", "transformer", "a", "encoder", "attention", "is", "all", "you", "need"]
     outcome = run("--batch-size", size, stdin="\n".join(words).encode())
     assert outcome.stdout.splitlines() == texts(model, *words)
 

@@ -15,7 +15,8 @@ def logits_after(reference: Transformer, prefix: list[int]) -> torch.Tensor:
     tokens = torch.tensor([SOURCE])
     target = torch.tensor([[reference.config.start_token_id, *prefix]])
     with torch.inference_mode():
-        return reference(tokens, torch.ones(1, 5).bool(), target)[0, -1]
+        logits: torch.Tensor = reference(tokens, torch.ones(1, 5).bool(), target)
+    return logits[0, -1]
 
 
 def other_than(*tokens: int) -> int:

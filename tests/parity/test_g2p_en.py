@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+import os
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
-from dragoman.export import export_bundle
+from dragoman.export import TokenizerFiles, export_bundle
 from dragoman.reference_model import Transformer, greedy_uncached, load_checkpoint
 from dragoman.reference_model.pretrained import find_checkpoint
 from dragoman.reference_model.recipes import Example, find_recipe, g2p_en, read_examples
@@ -38,8 +40,6 @@ def held_out(checkpoint: Path) -> list[Example]:
 def pronouncer(
     checkpoint: Path, oracle: Transformer, tmp_path_factory: pytest.TempPathFactory
 ) -> Model:
-    from dragoman.export import TokenizerFiles
-
     directory = tmp_path_factory.mktemp("g2p-en")
     files = TokenizerFiles(
         checkpoint / "source_tokenizer.json", checkpoint / "target_tokenizer.json"
@@ -59,9 +59,13 @@ def record(checkpoint: Path) -> dict[str, Any]:
     return record
 
 
-@pytest.fixture(scope="session", autouse=True)
-def _all_threads(_one_thread: None) -> None:
-    """The oracle takes minutes on one thread."""
+@pytest.fixture(scope="module", autouse=True)
+def _all_threads() -> Iterator[None]:
+    """The oracle takes minutes on one."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(os.cpu_count() or 1)
+    yield
+    torch.set_num_threads(threads)
 
 
 def test_the_held_out_words_are_those_of_the_recipes_split(held_out: list[Example]) -> None:
@@ -99,8 +103,8 @@ def test_word_error_is_the_recorded_one(
 
 
 def test_every_word_ends_by_itself(results: list[Result]) -> None:
-    """A word whose phonemes run into the limit is a word that the model babbles on."""
-    assert sum(result.finish_reason != "end" for result in results) <= 5
+    """But for one in a hundred at most, that the model babbles on."""
+    assert sum(result.finish_reason != "end" for result in results) <= len(results) / 100
     assert all(result.error is None for result in results)
 
 

@@ -75,8 +75,10 @@ def test_the_metric_of_both_is_recorded(
 def test_without_references_or_recipe_there_is_no_task_level(
     bundle: Model, reference: Transformer, inputs: ParityInputs
 ) -> None:
-    for missing in ("examples", "recipe"):
-        without = dataclasses.replace(inputs, **{missing: None})
+    for without in (
+        dataclasses.replace(inputs, examples=None),
+        dataclasses.replace(inputs, recipe=None),
+    ):
         assert _compare_task(bundle, without, [], []) is None
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 
@@ -10,7 +11,7 @@ import pytest
 from tokenizers import Tokenizer
 
 from dragoman import DragomanError
-from dragoman.reference_model import ModelConfig, load_checkpoint
+from dragoman.reference_model import ModelConfig, Transformer, load_checkpoint
 from dragoman.reference_model.recipes import (
     RECIPES,
     Recipe,
@@ -20,6 +21,7 @@ from dragoman.reference_model.recipes import (
     read_examples,
     run_recipe,
 )
+from dragoman.reference_model.recipes import recipe as recipe_module
 from dragoman.reference_model.recipes.recipe import Data, Example
 from dragoman.reference_model.training import TrainingOptions
 
@@ -110,26 +112,30 @@ def test_a_run_is_decided_by_its_seed(recipe: Recipe, tmp_path: Path) -> None:
     assert one == two
 
 
-def test_evaluation_answers_each_example_in_its_place(recipe: Recipe, tmp_path: Path) -> None:
+@pytest.mark.parametrize("decoding_batch", [1, 2, 256])
+def test_evaluation_answers_each_example_in_its_place(
+    recipe: Recipe, monkeypatch: pytest.MonkeyPatch, decoding_batch: int
+) -> None:
     """Examples are decoded in the order of their lengths and scored in their own."""
-    run_recipe(recipe, tmp_path / "model", tmp_path / "work")
-    model = load_checkpoint(tmp_path / "model")
-    examples = [Example(word, ("AA",)) for word in ("kitten", "a", "batdog", "pin", "x")]
-    seen: list[tuple[list[str], list[str]]] = []
+    answered: list[tuple[list[str], list[str]]] = []
 
-    def record(hypotheses: object, answered: object) -> dict[str, float]:
-        assert isinstance(hypotheses, list)
-        assert isinstance(answered, list)
-        seen.append((hypotheses, [example.source for example in answered]))
-        return {"word error": 0.0}
+    def first_letter(model: object, sources: list[list[int]], limit: int) -> list[list[int]]:
+        """In place of a model: the phoneme numbered as the first letter, then the end token."""
+        assert limit == 6
+        return [[source[0], 2] for source in sources]
 
-    recording = replace(recipe, score=record)
-    evaluate(model, recording, examples)
-    for example in examples:
-        evaluate(model, recording, [example])
-    together, *alone = seen
-    assert together[1] == ["kitten", "a", "batdog", "pin", "x"]
-    assert together[0] == [hypotheses[0] for hypotheses, _ in alone]
+    def record(hypotheses: Sequence[str], examples: Sequence[Example]) -> dict[str, float]:
+        answered.append((list(hypotheses), [example.source for example in examples]))
+        return {"word error": 0.5}
+
+    monkeypatch.setattr(recipe_module, "greedy_cached", first_letter)
+    monkeypatch.setattr(recipe_module, "DECODING_BATCH", decoding_batch)
+    words = ["dragon", "a", "cab", "be", "cabbage"]
+    examples = [Example(word, ("AA",)) for word in words]
+    figures = evaluate(Transformer(recipe.config), replace(recipe, score=record), examples)
+    assert figures == {"word error": 0.5}
+    # Phonemes are numbered in the order AA AE AH AO, as letters are.
+    assert answered == [(["AO", "AA", "AH", "AE", "AH"], words)]
 
 
 def test_recipes_are_found_by_name() -> None:

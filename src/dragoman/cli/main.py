@@ -84,8 +84,7 @@ def main() -> None:
         click.echo("Interrupted.", err=True)
         sys.exit(INTERRUPTED)
     except (BrokenPipeError, OutputClosedError):
-        # Nothing more can be said to the reader of our output, at exit neither.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _abandon_output()
         sys.exit(BROKEN_PIPE)
     except DragomanError as error:
         _fail(error, str(error), verbose)
@@ -96,8 +95,17 @@ def main() -> None:
         extra = EXTRAS[package]
         _fail(error, f"this needs the package {package}: pip install 'dragoman[{extra}]'", verbose)
     except OSError as error:
+        try:
+            sys.stdout.flush()
+        except OSError:  # it was this that failed
+            _abandon_output()
         where = f" ({error.filename})" if error.filename else ""
         _fail(error, f"{error.strerror or error}{where}", verbose)
+
+
+def _abandon_output() -> None:
+    """What is left to write goes nowhere, so that the attempt to write it at exit does not fail."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _fail(error: Exception, message: str, verbose: bool) -> None:
