@@ -14,8 +14,9 @@ demo: $(VENV)/installed
 	$(BIN)/dragoman build g2p-en --output bundles/g2p-en --limit 1000 --force
 	$(BIN)/python -m dragoman.benchmarks.demo bundles/g2p-en $(HELD_OUT)
 
+# A worker for each core, a thread for each worker.
 test: $(VENV)/installed-dev
-	$(BIN)/python -m pytest
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses auto --dist loadfile
 
 lint: $(VENV)/installed-dev
 	$(BIN)/ruff check .

@@ -30,7 +30,9 @@ def load_dragoman(directory: Path, threads: int) -> Generate:
     model = load(directory, threads=threads)
 
     def generate(sources: list[list[int]], new_tokens: int) -> list[list[int]]:
-        results = model.generate(sources, new_tokens, max_batch_size=len(sources))
+        results = model.generate(
+            sources, new_tokens, max_batch_size=len(sources), max_batch_tokens=1 << 30
+        )
         return [list(result.tokens) for result in results]
 
     return generate

@@ -13,8 +13,10 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import numpy as np
+import onnxruntime
 
 from dragoman import __version__
+from dragoman.errors import DragomanError
 from dragoman.runtime import load
 
 from .machine import machine, peak_memory_mb
@@ -42,7 +44,7 @@ class BatchFigures:
     Attributes:
         encoder: one call of the encoder, caches allocated, ms
         step: one decoding step of the whole batch, ms
-        sentence: a whole batch from source tokens to the last new token, divided by its size, ms
+        sentence: from source tokens to the last new token, as each sentence of the batch waits, ms
         tokens_per_second: new tokens of all rows over the median time of a batch
     """
 
@@ -98,6 +100,14 @@ def bench(
     model = load(directory, threads=threads, backend=backend)
     load_seconds = time.perf_counter() - started
     facts = model.manifest.model
+    for name, asked, most in (
+        ("source length", source_length, facts.max_source_positions),
+        ("new tokens", new_tokens, facts.max_target_positions),
+    ):
+        if asked > most:
+            raise DragomanError(
+                f"{name}: expected at most {most}, the positions of this model, found {asked}"
+            )
     generator = np.random.default_rng(0)
     figures = []
     for size in batch_sizes:
@@ -117,7 +127,7 @@ def bench(
                 durations = np.diff(clock)
                 encoder.append(durations[0])
                 step.extend(durations[1:])
-                sentence.append((clock[-1] - clock[0]) / size)
+                sentence.append(clock[-1] - clock[0])
             progress()
         median = float(np.median(sentence))
         figures.append(
@@ -126,7 +136,7 @@ def bench(
                 Percentiles.of(encoder),
                 Percentiles.of(step),
                 Percentiles.of(sentence),
-                round(new_tokens / median, 1),
+                round(size * new_tokens / median, 1),
             )
         )
     return BenchReport(
@@ -142,6 +152,11 @@ def bench(
         bundle_mb=round(model.bundle.size / 1e6, 2),
         batches=tuple(figures),
         machine=machine(),
-        versions={"dragoman": __version__, "python": platform.python_version()},
+        versions={
+            "dragoman": __version__,
+            "python": platform.python_version(),
+            "onnxruntime": onnxruntime.__version__,
+            "numpy": np.__version__,
+        },
         command=command,
     )

@@ -17,6 +17,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from dragoman.errors import DragomanError
 from dragoman.reference_model import NoMemory, Transformer, greedy_uncached
 from dragoman.reference_model.recipes import Example, Recipe
 from dragoman.runtime import Model
@@ -41,6 +42,9 @@ TENSOR_INPUTS = 64
 
 BATCH_SIZE = 64
 
+NOT_FINITE = 1e300
+"""Recorded as the difference where a value is NaN or infinite: JSON has neither."""
+
 Progress = Callable[[int], None]
 
 
@@ -51,11 +55,13 @@ class ParityInputs:
     Attributes:
         description: for the record
         sources: source token ids, at least one each
+        texts: what the bundle's own tokenizer must turn into the sources, where they were texts
         examples, recipe: what the sources came from, where there are references to score
     """
 
     description: str
     sources: list[list[int]]
+    texts: list[str] | None = None
     examples: list[Example] | None = None
     recipe: Recipe | None = None
 
@@ -82,6 +88,9 @@ def check_parity(
 
     Args:
         progress: called with the number of inputs just done; each input counts once
+
+    Raises:
+        DragomanError: the bundle's tokenizer gives other tokens than the checkpoint's.
     """
     precision = model.manifest.precision
     limit = model.manifest.default_max_new_tokens
@@ -92,10 +101,11 @@ def check_parity(
         progress(len(batch))
     oracle = [expected[i] for i in range(len(inputs.sources))]
 
-    tensors = _compare_tensors(model, reference, inputs.sources, oracle)
+    _check_tokenizer(model, inputs)
+    tensors, largest_logit = _compare_tensors(model, reference, inputs.sources, oracle)
     found = _generate(model, inputs.sources, limit)
     tokens = _compare_tokens(
-        reference, inputs.sources, oracle, found, precision, largest_logit=_largest(tensors)
+        reference, inputs.sources, oracle, found, precision, largest_logit=largest_logit
     )
     task = _compare_task(model, inputs, oracle, found)
     return Parity(
@@ -111,8 +121,8 @@ def check_parity(
 
 def _compare_tensors(
     model: Model, reference: Transformer, sources: list[list[int]], oracle: list[list[int]]
-) -> list[TensorParity]:
-    """Level 1, on some of the inputs."""
+) -> tuple[list[TensorParity], float]:
+    """Level 1, on some of the inputs; and the largest absolute logit of the oracle."""
     chosen = np.linspace(0, len(sources) - 1, min(TENSOR_INPUTS, len(sources))).astype(int).tolist()
     facts = model.manifest.model
     meters: dict[str, _Meter] = {}
@@ -139,7 +149,8 @@ def _compare_tensors(
         scored = model.backend.score(source, source_mask, forced)
         meters.setdefault("logits", _Meter()).add(scored[target_mask], logits.numpy()[target_mask])
     tolerance = TOLERANCES[model.manifest.precision]
-    return [meter.result(name, tolerance) for name, meter in meters.items()]
+    results = [meter.result(name, tolerance) for name, meter in meters.items()]
+    return results, meters["logits"].scale
 
 
 class _Meter:
@@ -150,7 +161,7 @@ class _Meter:
 
     def add(self, found: NDArray[np.floating], expected: NDArray[np.floating]) -> None:
         difference = np.abs(found.astype(np.float64) - expected)
-        difference[~np.isfinite(difference)] = np.inf
+        difference[~np.isfinite(difference)] = NOT_FINITE
         magnitude = np.abs(expected)
         self.scale = max(self.scale, float(magnitude.max()))
         self.absolute = max(self.absolute, float(difference.max()))
@@ -168,10 +179,14 @@ class _Meter:
         )
 
 
-def _largest(tensors: list[TensorParity]) -> float:
-    """The largest absolute logit, from what level 1 recorded; 1 if it is smaller."""
-    logits = next(t for t in tensors if t.name == "logits")
-    return logits.largest_absolute / logits.difference if logits.difference else 1.0
+def _check_tokenizer(model: Model, inputs: ParityInputs) -> None:
+    for text, source in zip(inputs.texts or [], inputs.sources, strict=False):
+        found = model.tokenize(text)
+        if found != source:
+            raise DragomanError(
+                f"the bundle's tokenizer is not the checkpoint's: for {text[:40]!r} expected "
+                f"tokens {source[:20]}, found {found[:20]}"
+            )
 
 
 def _generate(model: Model, sources: list[list[int]], limit: int) -> list[list[int]]:
@@ -199,7 +214,7 @@ def _compare_tokens(
         for i, (expected, other) in enumerate(zip(oracle, found, strict=True))
         if expected != other
     ]
-    explained = 2 * TOLERANCES[precision] * largest_logit
+    explained = 2 * TOLERANCES[precision] * max(1.0, largest_logit)
     passed = not divergences or (
         precision != "fp32" and all(d.margin <= explained for d in divergences)
     )
@@ -217,7 +232,10 @@ def _divergence(
     config = reference.config
     # A sequence that is a prefix of the other ends where the other has one more token.
     pairs = zip_longest(expected, found, fillvalue=config.end_token_id)
-    step, (wanted, got) = next((n, pair) for n, pair in enumerate(pairs) if pair[0] != pair[1])
+    step, (wanted, got) = next(
+        ((n, pair) for n, pair in enumerate(pairs) if pair[0] != pair[1]),
+        (min(len(expected), len(found)), (config.end_token_id, config.end_token_id)),
+    )
     prefix = torch.tensor([[config.start_token_id, *expected[:step]]])
     tokens = torch.tensor([source])
     with torch.inference_mode():
@@ -234,10 +252,11 @@ def _compare_task(
     recipe, examples = inputs.recipe, inputs.examples
     decode = recipe.make_target_tokenizer().decode
 
-    def figure(outputs: Sequence[Sequence[int]]) -> float:
-        return recipe.score([decode(list(o)) for o in outputs], examples)[recipe.metric]
+    def figure(texts: list[str]) -> float:
+        return recipe.score(texts, examples)[recipe.metric]
 
-    expected, measured = figure(oracle), figure(found)
+    expected = figure([decode(tokens) for tokens in oracle])
+    measured = figure([model.detokenize(tokens) or "" for tokens in found])
     tolerance = TASK_TOLERANCES[model.manifest.precision]
     return TaskParity(recipe.metric, expected, measured, measured - expected <= tolerance)
 

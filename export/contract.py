@@ -38,6 +38,16 @@ def check_graph(exported: ExportedGraph, name: str) -> None:
         problems.append(f"expected opset {OPSET}, found {dict(model.opset_imports)}")
     if len(model.functions):
         problems.append(f"expected no local functions, found {list(model.functions)}")
+    counted = [
+        f"expected {len(specs)} {side}, found {len(values)}"
+        for side, values, specs in (
+            ("inputs", model.graph.inputs, exported.inputs),
+            ("outputs", model.graph.outputs, exported.outputs),
+        )
+        if len(values) != len(specs)
+    ]
+    if counted:
+        raise ContractError(name, problems + counted)
     for value, spec in zip(model.graph.inputs, exported.inputs, strict=True):
         problems += _differences(value, spec.name, spec.shape)
         if not value.uses():

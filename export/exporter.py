@@ -120,15 +120,13 @@ def _export(
     assert program is not None  # it is None only when exporting to a file
     exported = program.model
     simplify(exported, model)
-    axes = _output_axes(model.config)
-    return ExportedGraph(
-        exported,
-        tuple(_spec(v, slot) for v, slot in zip(exported.graph.inputs, inputs, strict=True)),
-        tuple(
-            _spec(v, slot, axes[slot[0]])
-            for v, slot in zip(exported.graph.outputs, outputs, strict=True)
-        ),
-    )
+    axes = _axes(model.config)
+    dtype = next(model.parameters()).dtype
+    specs = [
+        TensorSpec(_name(slot), slot[0], _dtype(slot[0], dtype), axes[slot[0]], slot[1])
+        for slot in (*inputs, *outputs)
+    ]
+    return ExportedGraph(exported, tuple(specs[: len(inputs)]), tuple(specs[len(inputs) :]))
 
 
 def _name(slot: Slot) -> str:
@@ -136,38 +134,43 @@ def _name(slot: Slot) -> str:
     return role if layer is None else f"{role}_{layer}"
 
 
-def _output_axes(config: ModelConfig) -> dict[Role, tuple[int | str, ...]]:
+def _axes(config: ModelConfig) -> dict[Role, tuple[int | str, ...]]:
+    """The shape that the contract gives to each role."""
     heads, size = config.num_heads, config.head_size
+    of_source: tuple[int | str, ...] = ("batch", heads, "source", size)
+    of_cache: tuple[int | str, ...] = ("batch", heads, "capacity", size)
     return {
-        "cross_key": ("batch", heads, "source", size),
-        "cross_value": ("batch", heads, "source", size),
+        "source": ("batch", "source"),
+        "source_mask": ("batch", "source"),
+        "cross_key": of_source,
+        "cross_value": of_source,
+        "token": ("batch", "query"),
+        "position": ("batch",),
+        "past_key": of_cache,
+        "past_value": of_cache,
         "logits": ("batch", "query", config.target_vocab_size),
         "next_token": ("batch",),
         "next_log_probability": ("batch",),
-        "present_key": ("batch", heads, "capacity", size),
-        "present_value": ("batch", heads, "capacity", size),
+        "present_key": of_cache,
+        "present_value": of_cache,
     }
 
 
-def _spec(value: ir.Value, slot: Slot, shape: tuple[int | str, ...] | None = None) -> TensorSpec:
-    """The manifest's description of a graph input or output.
-
-    Outputs get the shape that the contract gives them: shape inference leaves some unnamed.
-    """
-    assert value.shape is not None and value.dtype is not None
-    if shape is not None:
-        value.shape = ir.Shape(shape)
-    dims = tuple(d if isinstance(d, int) else str(d) for d in value.shape)
-    role, layer = slot
-    return TensorSpec(_name(slot), role, _DTYPES[value.dtype], dims, layer)
+def _dtype(role: Role, weights: torch.dtype) -> DataType:
+    match role:
+        case "source" | "token" | "position" | "next_token":
+            return "int64"
+        case "source_mask":
+            return "bool"
+        case "next_log_probability":
+            return "float32"
+    return _DTYPES[weights]
 
 
-_DTYPES: dict[ir.DataType, DataType] = {
-    ir.DataType.FLOAT: "float32",
-    ir.DataType.FLOAT16: "float16",
-    ir.DataType.BFLOAT16: "bfloat16",
-    ir.DataType.INT64: "int64",
-    ir.DataType.BOOL: "bool",
+_DTYPES: dict[torch.dtype, DataType] = {
+    torch.float32: "float32",
+    torch.float16: "float16",
+    torch.bfloat16: "bfloat16",
 }
 
 

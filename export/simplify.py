@@ -40,6 +40,9 @@ def simplify(graph: ir.Model, model: nn.Module) -> None:
         RemoveUnusedNodesPass(),
     )
     passes(graph)
+    graph.graph.metadata_props.clear()
+    for value in (*graph.graph.inputs, *graph.graph.outputs):
+        value.metadata_props.clear()
     for node in graph.graph:
         origin = node.metadata_props.get(ORIGIN)
         node.metadata_props.clear()

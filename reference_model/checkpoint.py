@@ -13,7 +13,8 @@ from torch import Tensor
 
 from dragoman.errors import DragomanError
 
-from .config import ModelConfig
+from .config import ConfigError, ModelConfig
+from .files import write_whole
 from .transformer import Transformer
 
 CONFIG_FILE = "config.json"
@@ -32,15 +33,15 @@ def save_checkpoint(model: Transformer, directory: Path) -> None:
     """Write configuration and weights; tied weights are stored once.
 
     Each file appears whole or not at all.
+
+    Raises:
+        DragomanError: a file cannot be written.
     """
     directory.mkdir(parents=True, exist_ok=True)
     weights = {name: p.detach().contiguous() for name, p in model.named_parameters()}
-    partial = directory / (WEIGHTS_FILE + ".partial")
-    save_file(weights, partial)
-    partial.replace(directory / WEIGHTS_FILE)
-    partial = directory / (CONFIG_FILE + ".partial")
-    partial.write_text(json.dumps(model.config.to_dict(), indent=2) + "\n", encoding="utf-8")
-    partial.replace(directory / CONFIG_FILE)
+    config = json.dumps(model.config.to_dict(), indent=2) + "\n"
+    write_whole(directory / WEIGHTS_FILE, lambda path: save_file(weights, path))
+    write_whole(directory / CONFIG_FILE, lambda path: path.write_text(config, encoding="utf-8"))
 
 
 def load_checkpoint(directory: Path) -> Transformer:
@@ -64,13 +65,19 @@ def load_checkpoint(directory: Path) -> Transformer:
         text = (directory / CONFIG_FILE).read_text(encoding="utf-8")
     except UnicodeDecodeError as error:
         raise CheckpointError(directory / CONFIG_FILE, [f"not UTF-8: {error}"]) from error
-    model = Transformer(ModelConfig.from_json(text))
+    config = ModelConfig.from_json(text)
     try:
         weights = load_file(directory / WEIGHTS_FILE)
     except SafetensorError as error:
         raise CheckpointError(
             directory / WEIGHTS_FILE, [f"not a whole safetensors file: {error}"]
         ) from error
+    # Compared before any memory is taken: a damaged configuration may ask for more than there is.
+    _check_weights(_shapes(config), weights, directory / WEIGHTS_FILE)
+    try:
+        model = Transformer(config)
+    except (RuntimeError, MemoryError) as error:
+        raise _too_large(error) from error
     load_weights(model, weights, origin=directory / WEIGHTS_FILE)
     return model.eval()
 
@@ -82,21 +89,40 @@ def load_weights(model: Transformer, weights: Mapping[str, Tensor], *, origin: P
         CheckpointError: as in `load_checkpoint`; the model is then unchanged.
     """
     expected = dict(model.named_parameters())
+    _check_weights({name: p.shape for name, p in expected.items()}, weights, origin)
+    with torch.no_grad():
+        for name, parameter in expected.items():
+            parameter.copy_(weights[name])
+
+
+def _shapes(config: ModelConfig) -> dict[str, torch.Size]:
+    """The weights that a configuration asks for, without memory for them."""
+    try:
+        with torch.device("meta"):
+            return {name: p.shape for name, p in Transformer(config).named_parameters()}
+    except (RuntimeError, TypeError, OverflowError, MemoryError) as error:
+        raise _too_large(error) from error
+
+
+def _too_large(error: Exception) -> ConfigError:
+    reason = (str(error).splitlines() or [type(error).__name__])[0]
+    return ConfigError([f"the sizes are beyond this machine: {reason}"])
+
+
+def _check_weights(
+    expected: Mapping[str, torch.Size], weights: Mapping[str, Tensor], origin: Path
+) -> None:
     problems = [f"missing weight {name}" for name in expected if name not in weights]
     problems += [f"unknown weight {name}" for name in weights if name not in expected]
     for name in expected.keys() & weights.keys():
         found = weights[name]
-        if found.shape != expected[name].shape:
+        if found.shape != expected[name]:
             problems.append(
-                f"{name} must have shape {list(expected[name].shape)}, found {list(found.shape)}"
+                f"{name} must have shape {list(expected[name])}, found {list(found.shape)}"
             )
         elif not found.is_floating_point():
             problems.append(f"{name} must be floating point, found {found.dtype}")
-        elif not torch.isfinite(found).all():
-            bad = int((~torch.isfinite(found)).sum())
+        elif bad := int((~torch.isfinite(found.float())).sum()):
             problems.append(f"{name} has {bad} of {found.numel()} values that are NaN or infinite")
     if problems:
         raise CheckpointError(origin, sorted(problems))
-    with torch.no_grad():
-        for name, parameter in expected.items():
-            parameter.copy_(weights[name])

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Mapping
+import math
+import sys
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, get_args, get_type_hints
 
@@ -79,14 +81,14 @@ class ModelConfig:
     end_token_id: int = 2
 
     def __post_init__(self) -> None:
-        problems = list(_wrong_types(self))
-        if not problems:
-            problems = list(self._out_of_range())
+        wrong = _wrong_types(self)
+        problems = [*wrong.values(), *self._out_of_range(frozenset(wrong))]
         if problems:
             raise ConfigError(problems)
 
-    def _out_of_range(self) -> list[str]:
-        problems = []
+    def _out_of_range(self, unusable: frozenset[str]) -> list[str]:
+        """Problems of values, leaving out what depends on a field of the wrong type."""
+        checks = _Checks(self, unusable)
         for name in (
             "source_vocab_size",
             "target_vocab_size",
@@ -98,39 +100,48 @@ class ModelConfig:
             "max_source_positions",
             "max_target_positions",
         ):
-            if getattr(self, name) < 1:
-                problems.append(f"{name} must be at least 1, found {getattr(self, name)}")
-        if self.d_head is not None and self.d_head < 1:
-            problems.append(f"d_head must be at least 1 or null, found {self.d_head}")
-        if self.d_head is None and self.num_heads > 0 and self.d_model % self.num_heads:
-            problems.append(
-                f"d_model {self.d_model} is not a multiple of num_heads {self.num_heads}: "
-                "choose another number or set d_head"
-            )
-        if self.positions == "sinusoidal" and self.d_model % 2:
-            problems.append(f"sinusoidal positions need an even d_model, found {self.d_model}")
-        if not 0 <= self.dropout < 1:
-            problems.append(f"dropout must be in [0, 1), found {self.dropout}")
-        if not self.norm_epsilon > 0:
-            problems.append(f"norm_epsilon must be positive, found {self.norm_epsilon}")
-        if self.tie_source_target and self.source_vocab_size != self.target_vocab_size:
-            problems.append(
-                "tie_source_target needs equal vocabularies, found "
-                f"{self.source_vocab_size} (source) and {self.target_vocab_size} (target)"
-            )
+            checks.add([name], lambda value: value < 1, f"{name} must be at least 1, found {{}}")
+        checks.add(
+            ["d_head"],
+            lambda size: size is not None and size < 1,
+            "d_head must be at least 1 or null, found {}",
+        )
+        checks.add(
+            ["d_model", "num_heads", "d_head"],
+            lambda width, heads, size: size is None and heads > 0 and width % heads,
+            "d_model {} is not a multiple of num_heads {}: choose another number or set d_head",
+        )
+        checks.add(
+            ["d_model", "positions"],
+            lambda width, kind: kind == "sinusoidal" and width % 2,
+            "sinusoidal positions need an even d_model, found {}",
+        )
+        checks.add(["dropout"], lambda p: not 0 <= p < 1, "dropout must be in [0, 1), found {}")
+        checks.add(
+            ["norm_epsilon"],
+            lambda epsilon: not 0 < epsilon < math.inf,
+            "norm_epsilon must be positive and finite, found {}",
+        )
+        checks.add(
+            ["source_vocab_size", "target_vocab_size", "tie_source_target"],
+            lambda source, target, tie: tie and source != target,
+            "tie_source_target needs equal vocabularies, found {} (source) and {} (target)",
+        )
         for name in ("start_token_id", "end_token_id"):
-            if not 0 <= getattr(self, name) < self.target_vocab_size:
-                problems.append(
-                    f"{name} must be in the target vocabulary [0, {self.target_vocab_size}), "
-                    f"found {getattr(self, name)}"
-                )
-        if not 0 <= self.pad_token_id < min(self.source_vocab_size, self.target_vocab_size):
-            problems.append(
-                "pad_token_id must be in both vocabularies "
-                f"[0, {min(self.source_vocab_size, self.target_vocab_size)}), "
-                f"found {self.pad_token_id}"
+            checks.add(
+                ["target_vocab_size", name],
+                lambda size, token: not 0 <= token < size,
+                f"{name} must be in the target vocabulary [0, {{}}), found {{}}",
             )
-        return problems
+        checks.add(
+            ["source_vocab_size", "target_vocab_size", "pad_token_id"],
+            lambda source, target, token: not 0 <= token < min(source, target),
+            "pad_token_id must be in both vocabularies [0, "
+            f"{min(self.source_vocab_size, self.target_vocab_size)}), found {self.pad_token_id}"
+            if unusable.isdisjoint({"source_vocab_size", "target_vocab_size"})
+            else "",
+        )
+        return checks.problems
 
     @property
     def head_size(self) -> int:
@@ -149,32 +160,58 @@ class ModelConfig:
         """Build from plain data; unknown and missing names are errors, all listed at once."""
         fields = {field.name: field for field in dataclasses.fields(cls)}
         problems = [f"unknown field {name!r}" for name in values if name not in fields]
-        problems += [
-            f"missing field {name!r}"
+        missing = [
+            name
             for name, field in fields.items()
             if field.default is dataclasses.MISSING and name not in values
         ]
+        problems += [f"missing field {name!r}" for name in missing]
+        known: dict[str, Any] = {n: value for n, value in values.items() if n in fields}
+        if missing:
+            raise ConfigError(problems)
+        try:
+            config = cls(**known)
+        except ConfigError as error:
+            raise ConfigError(problems + error.problems) from error
         if problems:
             raise ConfigError(problems)
-        return cls(**values)
+        return config
 
     @classmethod
     def from_json(cls, text: str) -> ModelConfig:
         try:
             values = json.loads(text)
-        except json.JSONDecodeError as error:
+        except (ValueError, RecursionError) as error:
             raise ConfigError([f"not JSON: {error}"]) from error
         if not isinstance(values, dict):
             raise ConfigError([f"expected a JSON object, found {type(values).__name__}"])
         return cls.from_dict(values)
 
 
-def _wrong_types(config: ModelConfig) -> list[str]:
-    problems = []
+class _Checks:
+    """Collects problems, passing over checks that need a field of the wrong type."""
+
+    def __init__(self, config: ModelConfig, unusable: frozenset[str]) -> None:
+        self.config = config
+        self.unusable = unusable
+        self.problems: list[str] = []
+
+    def add(self, fields: list[str], wrong: Callable[..., object], problem: str) -> None:
+        """Note the problem, with the fields' values in its braces, if `wrong` of them is true."""
+        if self.unusable.isdisjoint(fields):
+            values = [getattr(self.config, field) for field in fields]
+            if wrong(*values):
+                self.problems.append(problem.format(*values))
+
+
+def _wrong_types(config: ModelConfig) -> dict[str, str]:
+    """Problems by field."""
+    problems = {}
     for name, hint in get_type_hints(ModelConfig).items():
         value = getattr(config, name)
         if hint is float:
             good = isinstance(value, int | float) and not isinstance(value, bool)
+            good = good and not abs(value) > sys.float_info.max
             expected = "a number"
         elif hint is bool:
             good, expected = isinstance(value, bool), "true or false"
@@ -186,7 +223,7 @@ def _wrong_types(config: ModelConfig) -> list[str]:
             good = value in get_args(hint)
             expected = "one of " + ", ".join(get_args(hint))
         if not good:
-            problems.append(f"{name} must be {expected}, found {value!r}")
+            problems[name] = f"{name} must be {expected}, found {value!r}"
     return problems
 
 

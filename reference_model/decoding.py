@@ -82,6 +82,8 @@ def greedy_cached(
     """The same result as `greedy_uncached`, each step computing one position only."""
     config = model.config
     source, source_mask = pad(sources, config.pad_token_id)
+    if max_new_tokens < 1:
+        return [[] for _ in sources]
     cross = model.encode(source, source_mask)
     cache = KeyValueCache(config, len(sources), max_new_tokens)
     token = torch.full((len(sources),), config.start_token_id)

@@ -159,7 +159,8 @@ def _refuse_existing(destination: Path, overwrite: bool) -> None:
         return
     if not overwrite:
         raise DragomanError(
-            f"{destination} exists already: choose another name, or give --force to replace it"
+            f"{destination} exists already: choose another name, or ask for it to be replaced "
+            "(--force)"
         )
     if not destination.is_dir() or (
         any(destination.iterdir()) and not (destination / MANIFEST_FILE).is_file()

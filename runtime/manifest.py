@@ -194,7 +194,7 @@ class Manifest:
     """None: not verified."""
 
     def to_json(self) -> str:
-        return json.dumps(to_plain(self), indent=1) + "\n"
+        return json.dumps(to_plain(self), indent=1, allow_nan=False) + "\n"
 
 
 def manifest_from_json(text: str, place: str) -> Manifest:

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from dragoman.errors import DragomanError
 
 from .backends import Backend, open_backend
+from .backends.errors import BackendError
 from .bundle import Bundle, read_bundle
 from .greedy import greedy
 from .manifest import Manifest
@@ -90,7 +91,7 @@ class Model:
             max_batch_tokens=checked.max_batch_tokens,
         ):
             members = [indices[i] for i in batch]
-            decoded = self._decode([accepted[i] for i in members], checked)
+            decoded = self._decode_or_reject([accepted[i] for i in members], checked)
             results.update(zip(members, decoded, strict=True))
         return [results[index] for index in range(len(sources))]
 
@@ -137,6 +138,25 @@ class Model:
             raise RejectedError(f"expected token ids in [0, {known}), found {unknown}")
         return tokens
 
+    def detokenize(self, tokens: Sequence[int]) -> str | None:
+        """The text of target token ids, special tokens left out; None without tokenizers."""
+        return self._codec.decode(tokens) if self._codec else None
+
+    def _decode_or_reject(
+        self, sources: list[list[int]], options: GenerationOptions
+    ) -> list[Result]:
+        """Decode a batch; if the backend fails, as for want of memory, its halves one by one."""
+        try:
+            return self._decode(sources, options)
+        except (BackendError, MemoryError) as error:
+            if len(sources) == 1:
+                return [self._result([], 0.0, "rejected", str(error) or "not enough memory")]
+        half = len(sources) // 2
+        return [
+            *self._decode_or_reject(sources[:half], options),
+            *self._decode_or_reject(sources[half:], options),
+        ]
+
     def _decode(self, sources: list[list[int]], options: GenerationOptions) -> list[Result]:
         tokens: list[list[int]] = [[] for _ in sources]
         log_probability = [0.0] * len(sources)
@@ -146,6 +166,8 @@ class Model:
         ):
             tokens[choice.row].append(choice.token)
             log_probability[choice.row] += choice.log_probability
+        if not np.isfinite(log_probability).all():
+            raise BackendError("the model's logits are not finite numbers")
         end = self.manifest.model.end_token_id
         return [
             self._result(row[:-1], total, "end")
@@ -170,8 +192,7 @@ class Model:
         reason: FinishReason,
         error: str | None = None,
     ) -> Result:
-        text = self._codec.decode(tokens) if self._codec else None
-        return Result(text, tuple(tokens), log_probability, reason, error)
+        return Result(self.detokenize(tokens), tuple(tokens), log_probability, reason, error)
 
 
 def load(

@@ -42,7 +42,7 @@ class GenerationOptions:
             max_new_tokens = manifest.default_max_new_tokens
         longest = manifest.model.max_target_positions
         problems = []
-        if max_new_tokens > longest:
+        if _is_integer(max_new_tokens) and max_new_tokens > longest:
             problems.append(
                 f"max_new_tokens: expected at most {longest}, the positions of this model, "
                 f"found {max_new_tokens}"
@@ -64,14 +64,15 @@ class GenerationOptions:
                 ("max_batch_size", 1),
                 ("max_batch_tokens", 1),
             )
-            if not isinstance(getattr(self, name), Integral) or getattr(self, name) < least
+            if not _is_integer(getattr(self, name)) or getattr(self, name) < least
         ]
-        if not self.max_new_tokens_per_source_token > 0:
+        relative: object = self.max_new_tokens_per_source_token
+        if not isinstance(relative, int | float) or not relative > 0:
             problems.append(
-                "max_new_tokens_per_source_token: expected more than 0, found "
-                f"{self.max_new_tokens_per_source_token}"
+                f"max_new_tokens_per_source_token: expected more than 0, found {relative}"
             )
-        if self.min_new_tokens > self.max_new_tokens:
+        shortest, longest = self.min_new_tokens, self.max_new_tokens
+        if _is_integer(shortest) and _is_integer(longest) and shortest > longest:
             problems.append(
                 f"min_new_tokens: expected at most max_new_tokens {self.max_new_tokens}, found "
                 f"{self.min_new_tokens}"
@@ -84,3 +85,7 @@ class GenerationOptions:
         # Less a little: 1.1 * 10 is above 11 in floating point.
         relative = self.max_new_tokens_per_source_token * source_length * (1 - 1e-12)
         return int(min(self.max_new_tokens, math.ceil(relative) if relative < 1e9 else 10**9))
+
+
+def _is_integer(value: object) -> bool:
+    return isinstance(value, Integral) and not isinstance(value, bool)

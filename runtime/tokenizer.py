@@ -74,6 +74,12 @@ class TextStream:
 
 def _load(path: Path) -> Tokenizer:
     try:
-        return Tokenizer.from_file(str(path))
+        tokenizer = Tokenizer.from_file(str(path))
     except Exception as error:  # the library raises no narrower type
         raise BundleError(str(path), [f"not a tokenizer file: {error}"]) from error
+    # The file may ask for these, and does not hold the first: what a user types is text, and a
+    # text too long is rejected, never cut.
+    tokenizer.encode_special_tokens = True
+    tokenizer.no_truncation()
+    tokenizer.no_padding()
+    return tokenizer

@@ -103,6 +103,7 @@ def _tokenizer(symbols: Sequence[str]) -> Tokenizer:
     tokenizer.post_processor = processors.TemplateProcessing(
         single="$A </s>", special_tokens=[("</s>", vocabulary["</s>"])]
     )
+    tokenizer.encode_special_tokens = True  # what a user types is text
     return tokenizer
 
 

@@ -15,6 +15,7 @@ from dragoman.errors import DragomanError
 from ..checkpoint import save_checkpoint
 from ..config import ModelConfig
 from ..decoding import greedy_cached
+from ..files import write_whole
 from ..training import TrainingOptions, train
 from ..transformer import Transformer
 
@@ -125,9 +126,18 @@ def evaluate(model: Transformer, recipe: Recipe, examples: Sequence[Example]) ->
 
 
 def write_examples(examples: Iterable[Example], path: Path) -> None:
-    """One example a line: the source, then every reference, separated by tabs."""
-    lines = ("\t".join((example.source, *example.references)) + "\n" for example in examples)
-    path.write_text("".join(lines), encoding="utf-8")
+    """One example a line: the source, then every reference, separated by tabs.
+
+    Raises:
+        DragomanError: a text holds a tab or a line end, or the file cannot be written.
+    """
+    lines = []
+    for example in examples:
+        texts = (example.source, *example.references)
+        if any(symbol in text for text in texts for symbol in "\t\n\r"):
+            raise DragomanError(f"expected texts without tabs and line ends, found {texts!r}")
+        lines.append("\t".join(texts) + "\n")
+    write_whole(path, lambda partial: partial.write_text("".join(lines), "utf-8", newline="\n"))
 
 
 def read_examples(path: Path) -> list[Example]:
@@ -137,9 +147,12 @@ def read_examples(path: Path) -> list[Example]:
         DragomanError: the file is missing, not UTF-8, or has an empty line.
     """
     try:
-        lines = path.read_text(encoding="utf-8").splitlines()
+        with path.open(encoding="utf-8", newline="\n") as file:
+            lines = [line.removesuffix("\n").removesuffix("\r") for line in file]
     except FileNotFoundError as error:
         raise DragomanError(f"expected a file of examples, found nothing at {path}") from error
+    except OSError as error:
+        raise DragomanError(f"{path}: expected a file of examples: {error.strerror}") from error
     except UnicodeDecodeError as error:
         raise DragomanError(f"{path}: expected UTF-8 text: {error}") from error
     examples = []

@@ -7,7 +7,7 @@ def inverse_square_root(step: int, *, d_model: int, warmup_steps: int, scale: fl
 
 
 def cool_down(epochs_done: float, *, epochs: int, cool_down_epochs: int) -> float:
-    """A factor that falls linearly from 1 to 0 over the last epochs (Zhai et al. 2022, section 3.5).
+    """A factor that falls linearly from 1 to 0 over the last epochs (Zhai et al. 2022, 3.5).
 
     Args:
         epochs_done: a fraction within an epoch

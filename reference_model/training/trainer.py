@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
@@ -9,12 +10,14 @@ from pathlib import Path
 
 import torch
 import torch.nn.functional as F
+from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from safetensors.torch import load_file, save_file
 
 from dragoman.errors import DragomanError
 
 from ..decoding import pad
+from ..files import write_whole
 from ..transformer import Transformer
 from .batching import Pair, token_batches
 from .history import Epoch, plot_history, write_history
@@ -42,6 +45,17 @@ class TrainingOptions:
     average_epochs: int = 5
     """The final weights are the mean of those after each of the last so many epochs."""
     seed: int = 1
+
+    def __post_init__(self) -> None:
+        problems = [
+            f"{name}: expected at least 1, found {getattr(self, name)}"
+            for name in ("epochs", "batch_tokens", "warmup_steps", "average_epochs")
+            if getattr(self, name) < 1
+        ]
+        if self.cool_down_epochs < 0:
+            problems.append(f"cool_down_epochs: expected at least 0, found {self.cool_down_epochs}")
+        if problems:
+            raise DragomanError("; ".join(problems))
 
 
 Evaluate = Callable[[Transformer], float]
@@ -71,7 +85,7 @@ def train(
         DragomanError: the directory holds the state of a different training.
     """
     directory.mkdir(parents=True, exist_ok=True)
-    run = _Run(model, options, directory)
+    run = _Run(model, options, directory, pairs)
     run.resume()
     columns = (
         TextColumn("[progress.description]{task.description}"),
@@ -79,7 +93,7 @@ def train(
         MofNCompleteColumn(),
         TimeRemainingColumn(),
     )
-    with Progress(*columns) as progress:
+    with Progress(*columns, console=Console(stderr=True)) as progress:
         while len(run.epochs) < options.epochs:
             epoch = len(run.epochs) + 1
             batches = token_batches(pairs, options.batch_tokens, seed=options.seed + epoch)
@@ -102,10 +116,17 @@ def train(
 class _Run:
     """The state of one training: what `resume` restores is what `save` kept."""
 
-    def __init__(self, model: Transformer, options: TrainingOptions, directory: Path) -> None:
+    def __init__(
+        self,
+        model: Transformer,
+        options: TrainingOptions,
+        directory: Path,
+        pairs: Sequence[Pair],
+    ) -> None:
         self.model = model
         self.options = options
         self.directory = directory
+        self.data = hashlib.sha256(repr(pairs).encode()).hexdigest()
         self.optimizer = torch.optim.Adam(
             model.parameters(), lr=0.0, betas=options.adam_betas, eps=options.adam_epsilon
         )
@@ -167,12 +188,13 @@ class _Run:
         loss = self.loss_sum / max(self.token_count, 1)
         metric = evaluate(self.model)
         self.epochs.append(Epoch(number, self.step, loss, metric, round(self.seconds, 1)))
-        save_file(self._weights(), self._epoch_file(number))
+        weights = self._weights()
+        write_whole(self._epoch_file(number), lambda path: save_file(weights, path))
+        write_history(self.epochs, self.directory / "history.jsonl")
+        plot_history(self.epochs, metric_name, self.directory / "curve.png")
         self.batch, self.loss_sum, self.token_count, self.seconds = 0, 0.0, 0, 0.0
         self.save()
         self._epoch_file(number - self.options.average_epochs).unlink(missing_ok=True)
-        write_history(self.epochs, self.directory / "history.jsonl")
-        plot_history(self.epochs, metric_name, self.directory / "curve.png")
 
     def average(self) -> None:
         """Checkpoint averaging: section 6.1."""
@@ -199,19 +221,21 @@ class _Run:
             "seconds": self.seconds,
             "epochs": [asdict(epoch) for epoch in self.epochs],
         }
-        partial = self.directory / (STATE_FILE + ".partial")
-        torch.save(state, partial)
-        partial.replace(self.directory / STATE_FILE)
+        write_whole(self.directory / STATE_FILE, lambda path: torch.save(state, path))
 
     def resume(self) -> None:
         path = self.directory / STATE_FILE
         if not path.exists():
             return
-        state = torch.load(path, weights_only=True)
+        try:
+            state = torch.load(path, weights_only=True)
+        except Exception as error:  # torch raises whatever its readers do
+            raise DragomanError(f"{path} is damaged ({error}): delete it to start anew") from error
         if state["what"] != self._identity():
             raise DragomanError(
-                f"{path} is of a training with other options: expected {self._identity()}, found "
-                f"{state['what']}; choose another directory, or delete this one to start anew"
+                f"{path} is of a training with other options or data: expected "
+                f"{self._identity()}, found {state['what']}; choose another directory, or delete "
+                "this one to start anew"
             )
         with torch.no_grad():
             for name, parameter in self.model.named_parameters():
@@ -228,7 +252,7 @@ class _Run:
         options = asdict(self.options)
         if not self.options.cool_down_epochs:  # else the number of epochs matters from the start
             del options["epochs"]
-        return repr((options, self.model.config.to_dict()))
+        return repr((options, self.model.config.to_dict(), {"data": self.data}))
 
     def _weights(self) -> dict[str, torch.Tensor]:
         return {name: p.detach().clone() for name, p in self.model.named_parameters()}

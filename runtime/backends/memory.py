@@ -1,4 +1,4 @@
-"""Memory of a batch: allocated once, bound by address, compacted in place.
+"""Memory of a batch: allocated once, bound by address, compacted in place on the host.
 
 A buffer's first axis is the batch. Rows that stay move to the front, and the buffer is then the
 prefix of what was allocated: same address, smaller shape.
@@ -58,7 +58,7 @@ class HostBuffer:
 
 
 class DeviceBuffer:
-    """The same on a CUDA device. Rows are compacted through the host."""
+    """On a CUDA device. Rows are compacted through the host, into a new allocation."""
 
     def __init__(self, shape: tuple[int, ...], dtype: type[np.generic]) -> None:
         self._dtype = np.dtype(dtype)

@@ -7,6 +7,7 @@ until rows leave the batch.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,7 @@ import onnxruntime
 from numpy.typing import NDArray
 
 from ..bundle import Bundle
-from ..manifest import GraphSpec, Role, TensorSpec
+from ..manifest import DataType, GraphSpec, Role, TensorSpec
 from .errors import BackendError
 from .interface import Step
 from .memory import Buffer, DeviceBuffer, HostBuffer
@@ -23,10 +24,8 @@ PROVIDERS = {"cpu": "CPUExecutionProvider", "cuda": "CUDAExecutionProvider"}
 DTYPES: dict[str, type[np.generic]] = {
     "float32": np.float32,
     "float16": np.float16,
-    "int64": np.int64,
-    "int32": np.int32,
-    "bool": np.bool_,
 }
+"""Of weights, caches and logits."""
 
 
 class OnnxRuntimeBackend:
@@ -56,7 +55,7 @@ class OnnxRuntimeBackend:
         # works: on as many cores as threads that doubles the time of a step.
         options.add_session_config_entry("session.intra_op.allow_spinning", "1" if spin else "0")
         try:
-            return onnxruntime.InferenceSession(
+            session = onnxruntime.InferenceSession(
                 str(bundle.path(graph.file)), options, providers=[PROVIDERS[self.device]]
             )
         except Exception as error:  # the library raises a dozen types that share no other base
@@ -64,6 +63,18 @@ class OnnxRuntimeBackend:
                 f"{bundle.path(graph.file)}: onnxruntime {onnxruntime.__version__} cannot load "
                 f"this graph: {error}"
             ) from error
+        if PROVIDERS[self.device] not in session.get_providers():
+            raise BackendError(
+                f"expected a working {PROVIDERS[self.device]}, found none: no GPU, no driver or no "
+                "CUDA libraries; use the backend onnxruntime"
+            )
+        problems = _differences(graph.inputs, session.get_inputs())
+        problems += _differences(graph.outputs, session.get_outputs())
+        if problems:
+            raise BackendError(
+                f"{bundle.path(graph.file)} is not as the manifest says: " + "; ".join(problems)
+            )
+        return session
 
     def start(
         self, source: NDArray[np.int64], source_mask: NDArray[np.bool_], capacity: int
@@ -77,7 +88,7 @@ class OnnxRuntimeBackend:
         feeds = {}
         for tensor in self.manifest.encoder.inputs:
             feeds[tensor.name] = source if tensor.role == "source" else source_mask
-        return dict(zip(names, self.encoder.run(names, feeds), strict=True))
+        return dict(zip(names, _run(self.encoder.run, names, feeds), strict=True))
 
     def score(
         self,
@@ -105,7 +116,7 @@ class OnnxRuntimeBackend:
             value = single.get(tensor.role)
             feeds[tensor.name] = cross[tensor.role, tensor.layer] if value is None else value
         logits = _one(self.manifest.decoder.outputs, "logits").name
-        return np.asarray(self.decoder.run([logits], feeds)[0])
+        return np.asarray(_run(self.decoder.run, [logits], feeds)[0])
 
 
 class BoundState:
@@ -141,19 +152,24 @@ class BoundState:
                 self._cross[slot] = self._allocate((batch, heads, length, size), backend.dtype)
             elif tensor.role in ("past_key", "past_value"):
                 self._caches[slot] = self._allocate((batch, heads, capacity, size), backend.dtype)
+        self._logits: Buffer | None = None
+        """Only where a step chooses among some tokens: the graph's own choice is among all."""
         self._encode(source)
-        self._bind()
+        self._binding = self._bound()
 
     def step(self) -> Step:
-        self._backend.decoder.run_with_iobinding(self._binding)
+        _run(self._backend.decoder.run_with_iobinding, self._binding)
         return self._advance(self._next_token.read().copy(), self._log_probability.read().copy())
 
     def step_without(self, token_id: int) -> Step:
-        logits_name = _one(self._graph.outputs, "logits").name
-        self._binding.bind_output(logits_name, "cpu")
-        self._backend.decoder.run_with_iobinding(self._binding)
-        logits = self._binding.get_outputs()[-1].numpy()[:, -1].astype(np.float32)
-        self._bind()
+        if self._logits is None:
+            spec = _one(self._graph.outputs, "logits")
+            shape = (self._token.read().shape[0], 1, self._backend.manifest.model.target_vocab_size)
+            self._logits = self._allocate(shape, DTYPES[spec.dtype])
+            self._logits_binding = self._bound()
+            self._logits.bind_output(self._logits_binding, spec.name)
+        _run(self._backend.decoder.run_with_iobinding, self._logits_binding)
+        logits = self._logits.read()[:, -1].astype(np.float32)
         normalizer = np.log(np.exp(logits - logits.max(1, keepdims=True)).sum(1)) + logits.max(1)
         logits[:, token_id] = -np.inf
         tokens = logits.argmax(1)
@@ -170,7 +186,7 @@ class BoundState:
             buffer.keep(rows)
         for buffer in self._caches.values():
             buffer.keep(rows, used)
-        self._bind()
+        self._binding, self._logits = self._bound(), None
 
     def _advance(self, tokens: NDArray[np.int64], log_probabilities: NDArray[np.float32]) -> Step:
         self._token.write(tokens[:, None])
@@ -192,10 +208,10 @@ class BoundState:
             buffer.bind_input(binding, tensor.name)
         for tensor in graph.outputs:
             self._cross[tensor.role, tensor.layer].bind_output(binding, tensor.name)
-        session.run_with_iobinding(binding)
+        _run(session.run_with_iobinding, binding)
 
-    def _bind(self) -> None:
-        """Bind every buffer at its address and present shape."""
+    def _bound(self) -> onnxruntime.IOBinding:
+        """Every buffer but the logits bound at its address and present shape."""
         binding = self._backend.decoder.io_binding()
         single: dict[Role, Buffer] = {
             "token": self._token,
@@ -214,22 +230,50 @@ class BoundState:
                 self._caches[past, tensor.layer].bind_output(binding, tensor.name)
             elif tensor.role in single:
                 single[tensor.role].bind_output(binding, tensor.name)
-        self._binding = binding
+        return binding
 
 
 def _one(tensors: tuple[TensorSpec, ...], role: Role) -> TensorSpec:
     return next(tensor for tensor in tensors if tensor.role == role)
 
 
+def _run(call: Callable[..., Any], *arguments: Any) -> Any:
+    """Call into ONNX Runtime, whose exceptions share no base but Exception."""
+    try:
+        return call(*arguments)
+    except Exception as error:
+        raise BackendError(f"onnxruntime failed: {error}") from error
+
+
+def _differences(expected: tuple[TensorSpec, ...], found: list[Any]) -> list[str]:
+    """How a graph's inputs or outputs differ from the manifest's."""
+    values = {value.name: value for value in found}
+    problems = [f"no tensor {spec.name}" for spec in expected if spec.name not in values]
+    problems += [f"unexpected tensor {name}" for name in values.keys() - {s.name for s in expected}]
+    for spec in expected:
+        value = values.get(spec.name)
+        if value is not None and value.type != f"tensor({_ONNX_TYPES[spec.dtype]})":
+            problems.append(f"{spec.name}: expected {spec.dtype}, found {value.type}")
+        if value is not None and tuple(value.shape) != spec.shape:
+            problems.append(f"{spec.name}: expected shape {list(spec.shape)}, found {value.shape}")
+    return problems
+
+
+_ONNX_TYPES: dict[DataType, str] = {
+    "float32": "float",
+    "float16": "float16",
+    "bfloat16": "bfloat16",
+    "int64": "int64",
+    "int32": "int32",
+    "bool": "bool",
+}
+
+
 def _cache_dtype(bundle: Bundle) -> type[np.generic]:
-    name = _first_cache(bundle).dtype
+    name = _one(bundle.manifest.decoder.inputs, "past_key").dtype
     if name not in DTYPES:
         raise BackendError(
             f"{bundle.directory}: a bundle in {name} cannot run on ONNX Runtime, which has no "
-            f"kernels for it: expected one of {', '.join(DTYPES)}"
+            f"kernels for it: expected {' or '.join(DTYPES)}"
         )
     return DTYPES[name]
-
-
-def _first_cache(bundle: Bundle) -> TensorSpec:
-    return _one(bundle.manifest.decoder.inputs, "past_key")

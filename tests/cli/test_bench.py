@@ -44,7 +44,6 @@ def test_a_table_and_json(dragoman: Dragoman, bundle: Path, tmp_path: Path) -> N
         assert batch["tokens_per_second"] > 0
 
 
-@pytest.mark.xfail(strict=True, reason="onnxruntime's exception reaches the user")
 @pytest.mark.parametrize("option", ["--source-length", "--new-tokens"])
 def test_more_than_the_models_positions(dragoman: Dragoman, bundle: Path, option: str) -> None:
     outcome = dragoman("bench", bundle, *SMALL, option, 33)

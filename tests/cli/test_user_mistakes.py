@@ -121,7 +121,7 @@ def test_a_gpu_where_there_is_none(dragoman: Dragoman, bundle: Path) -> None:
 
 
 def test_verbose_shows_where_it_happened(dragoman: Dragoman, tmp_path: Path) -> None:
-    from dragoman.runtime import BundleError
-
-    with pytest.raises(BundleError):
-        dragoman("-v", "inspect", tmp_path / "missing")
+    outcome = dragoman("-v", "inspect", tmp_path / "missing")
+    assert outcome.returncode == 2
+    assert "Traceback" in outcome.stderr and "BundleError" in outcome.stderr
+    assert outcome.stderr.splitlines()[-1].startswith("Error: ")

@@ -80,10 +80,17 @@ def test_another_model_of_the_same_shape_fails(
 def test_a_model_without_inputs_is_compared_on_random_tokens(
     dragoman: Dragoman, unverified: Path, token_checkpoint: Path
 ) -> None:
-    outcome = dragoman("verify", unverified, token_checkpoint, "--limit", 5)
+    outcome = dragoman("verify", unverified, token_checkpoint, "--limit", 5, "--record")
     assert outcome.returncode == 0, outcome.stderr
     parity = record(unverified)
     assert parity is not None and parity.inputs == "5 random sources (seed 0)"
+
+
+def test_part_of_the_inputs_does_not_replace_the_record(
+    dragoman: Dragoman, unverified: Path, token_checkpoint: Path
+) -> None:
+    assert dragoman("verify", unverified, token_checkpoint, "--limit", 5).returncode == 0
+    assert record(unverified) is None
 
 
 def test_a_place_that_cannot_be_written(

@@ -73,8 +73,9 @@ def test_identical_sequences_leave_no_record(reference: Transformer, expected: l
 def test_below_fp32_a_divergence_is_excused_by_a_small_margin_only(
     reference: Transformer, expected: list[int]
 ) -> None:
-    found = [*expected[:2], other_than(expected[2])]
+    found = [*expected[:2], int(logits_after(reference, expected[:2]).argmin())]
     margin = _divergence(reference, 1, SOURCE, expected, found).margin
+    assert margin > 1  # so that the logits it takes to excuse it are large
     for precision, allowed in (("fp16", 2 * 1e-2), ("bf16", 2 * 8e-2)):
         for largest_logit, passes in ((margin / allowed * 1.01, True), (margin / allowed, None)):
             tokens = _compare_tokens(

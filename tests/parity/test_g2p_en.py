@@ -144,6 +144,7 @@ def test_the_tokenizers_are_the_recipes(
 def test_the_folder_holds_nothing_else(checkpoint: Path) -> None:
     assert {path.name for path in checkpoint.iterdir()} == {
         "LICENSE-CMUdict.txt",
+        "README.md",
         "config.json",
         "curve.png",
         "held_out.tsv",

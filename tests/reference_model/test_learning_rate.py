@@ -1,10 +1,10 @@
-"""The learning rate: equation 3 of the paper."""
+"""The learning rate: equation 3 of the paper, and a cool-down."""
 
 from __future__ import annotations
 
 import pytest
 
-from dragoman.reference_model.training.schedule import inverse_square_root
+from dragoman.reference_model.training.schedule import cool_down, inverse_square_root
 
 
 @pytest.mark.parametrize(
@@ -45,3 +45,21 @@ def test_scale_is_a_factor() -> None:
     plain = inverse_square_root(30, d_model=24, warmup_steps=10)
     scaled = inverse_square_root(30, d_model=24, warmup_steps=10, scale=2.5)
     assert scaled == pytest.approx(2.5 * plain, rel=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("epochs_done", "expected"),
+    [(0, 1.0), (5.9, 1.0), (6, 1.0), (7, 0.75), (8, 0.5), (8.5, 0.375), (9, 0.25), (10, 0.0)],
+)
+def test_cool_down_by_hand(epochs_done: float, expected: float) -> None:
+    factor = cool_down(epochs_done, epochs=10, cool_down_epochs=4)
+    assert factor == pytest.approx(expected, abs=1e-12)
+
+
+@pytest.mark.parametrize("epochs_done", [0, 3.5, 10])
+def test_without_a_cool_down_the_rate_is_the_paper_s(epochs_done: float) -> None:
+    assert cool_down(epochs_done, epochs=10, cool_down_epochs=0) == 1.0
+
+
+def test_a_cool_down_longer_than_the_training_begins_below_one() -> None:
+    assert cool_down(0, epochs=2, cool_down_epochs=8) == 0.25

@@ -114,7 +114,7 @@ def test_while_generating_buffers_are_bound_once_and_again_when_rows_leave(
     pair: Pair, random_sources: RandomSources, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     reference, model = pair
-    counts = {"_bind": 0, "step": 0, "keep": 0}
+    counts = {"_bound": 0, "step": 0, "keep": 0}
 
     def count(name: str) -> None:
         original = getattr(BoundState, name)
@@ -130,7 +130,7 @@ def test_while_generating_buffers_are_bound_once_and_again_when_rows_leave(
     results = model.generate(random_sources(reference.config, 40))
     assert counts["step"] == reference.config.max_target_positions
     assert counts["keep"] >= 2
-    assert counts["_bind"] == 1 + counts["keep"]
+    assert counts["_bound"] == 1 + counts["keep"]
     assert {result.finish_reason for result in results} == {"end", "length"}
 
 

@@ -9,6 +9,7 @@ import pytest
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
 from dragoman.reference_model import Transformer
+from dragoman.reference_model.recipes import g2p_en
 from dragoman.runtime import BundleError
 from dragoman.runtime.tokenizer import TextCodec, UnknownSymbolsError
 
@@ -141,3 +142,16 @@ def test_a_corrupt_tokenizer_file_is_a_fault_of_the_bundle(
     for files in ((corrupt, byte_level), (byte_level, corrupt)):
         with pytest.raises(BundleError, match=r"corrupt\.json: not a tokenizer file"):
             TextCodec(*files)
+
+
+@pytest.mark.parametrize("text", ["<s>", "</s>", "a</s>b", "<pad>"])
+def test_a_special_token_cannot_be_typed(tmp_path: Path, text: str) -> None:
+    source = g2p_en.make_source_tokenizer()
+    source.enable_truncation(2)
+    source.enable_padding(length=8)
+    source.save(str(tmp_path / "source.json"))
+    g2p_en.make_target_tokenizer().save(str(tmp_path / "target.json"))
+    codec = TextCodec(tmp_path / "source.json", tmp_path / "target.json")
+    with pytest.raises(UnknownSymbolsError, match="<"):
+        codec.encode(text)
+    assert codec.encode("abc") == [3, 4, 5, 2]  # neither cut nor padded

@@ -53,7 +53,13 @@ def build(
     from dragoman.runtime.bundle import new_directory, write_manifest
 
     from .checkpoints import open_checkpoint, parity_inputs
-    from .exporting import export_into, failure, print_parity, verify_model
+    from .exporting import (
+        ParityFailedError,
+        export_into,
+        failure,
+        print_parity,
+        verify_model,
+    )
 
     opened = open_checkpoint(checkpoint)
     compared = parity_inputs(opened, inputs, limit)
@@ -68,7 +74,3 @@ def build(
     if not parity.passed:
         raise ParityFailedError(failure(parity) + f"; {output} is marked as failed")
     click.echo(f"Built {output}, parity passed. Next: dragoman run {output} ...")
-
-
-class ParityFailedError(click.ClickException):
-    exit_code = 1

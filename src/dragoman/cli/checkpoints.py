@@ -75,6 +75,7 @@ def parity_inputs(checkpoint: Checkpoint, file: Path | None, limit: int | None) 
     return ParityInputs(
         described,
         [_tokens(codec, example, longest, file) for example in examples],
+        [example.source for example in examples],
         examples if scored else None,
         checkpoint.recipe if scored else None,
     )

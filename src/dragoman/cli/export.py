@@ -29,6 +29,7 @@ def export(checkpoint: str, output: Path, precision: str, force: bool) -> None:
     from .checkpoints import open_checkpoint
     from .exporting import export_into
 
+    opened = open_checkpoint(checkpoint)
     with new_directory(output, overwrite=force) as partial:
-        export_into(partial, open_checkpoint(checkpoint), precision)
+        export_into(partial, opened, precision)
     click.echo(f"Exported {output}, not verified. Next: dragoman verify {output} {checkpoint}")

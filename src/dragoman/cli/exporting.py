@@ -6,11 +6,13 @@ from decimal import ROUND_CEILING, Context
 from pathlib import Path
 from typing import cast
 
+import click
 from rich.console import Console
+from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
-from dragoman.benchmarks.parity import ParityInputs, check_parity
+from dragoman.benchmarks.parity import NOT_FINITE, ParityInputs, check_parity
 from dragoman.export import export_bundle
 from dragoman.runtime import Model
 from dragoman.runtime.manifest import Manifest, Parity, Precision
@@ -58,7 +60,9 @@ def verify_model(
 def print_parity(parity: Parity) -> None:
     """The figures as a table; what is wrong first."""
     rows = [*_tensor_rows(parity), _token_row(parity), *_task_rows(parity)]
-    table = Table(title=f"parity with {parity.oracle}, on {parity.inputs}", title_justify="left")
+    table = Table(
+        title=escape(f"parity with {parity.oracle}, on {parity.inputs}"), title_justify="left"
+    )
     for heading in ("level", "what", "found", "allowed", ""):
         table.add_column(heading)
     for row in sorted(rows, key=lambda row: row[-1] != FAILED):
@@ -112,27 +116,34 @@ def _task_rows(parity: Parity) -> list[tuple[str, ...]]:
 
 
 def failure(parity: Parity) -> str:
-    """One line on what is wrong, first things first."""
-    for tensor in parity.tensors:
-        if not tensor.passed:
-            return (
-                f"parity failed: {tensor.name} differs by {tensor.difference:.3g}, allowed "
-                f"{tensor.tolerance:g}; a tolerance of "
-                f"{_rounded_up(tensor.difference)} would pass"
-            )
+    """One line on what is wrong, first things first, and which tolerance would pass."""
+    failed = [tensor for tensor in parity.tensors if not tensor.passed]
+    if failed:
+        first, worst = failed[0], max(tensor.difference for tensor in failed)
+        if worst >= NOT_FINITE:
+            return f"parity failed: {first.name} has values that are NaN or infinite"
+        return (
+            f"parity failed: {first.name} differs by {first.difference:.3g}, allowed "
+            f"{first.tolerance:g}; a tolerance of {_rounded_up(worst)} would pass"
+        )
     tokens = parity.tokens
     if not tokens.passed:
-        worst = max(tokens.divergences, key=lambda d: d.margin)
+        largest = max(tokens.divergences, key=lambda d: d.margin)
         return (
             f"parity failed: {tokens.sequences - tokens.identical} of {tokens.sequences} sequences "
-            f"differ; the worst, input {worst.input}, at step {worst.step}: expected token "
-            f"{worst.expected_token}, found {worst.found_token}, margin {worst.margin:.3g}"
+            f"differ; the worst, input {largest.input}, at step {largest.step}: expected token "
+            f"{largest.expected_token}, found {largest.found_token}, margin {largest.margin:.3g}"
         )
     assert parity.task is not None
+    task = parity.task
     return (
-        f"parity failed: {parity.task.metric} is {parity.task.bundle:.2%}, the oracle's "
-        f"{parity.task.oracle:.2%}"
+        f"parity failed: {task.metric} is {task.bundle:.2%}, the oracle's {task.oracle:.2%}; a "
+        f"tolerance of {_rounded_up(task.bundle - task.oracle)} would pass"
     )
+
+
+class ParityFailedError(click.ClickException):
+    exit_code = 1
 
 
 def _rounded_up(value: float) -> str:

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
+from rich.markup import escape
 
 if TYPE_CHECKING:
     from dragoman.runtime import Bundle
@@ -51,7 +52,7 @@ def _print(bundle: Bundle) -> None:
         ("parity", _parity(manifest.parity)),
         ("made with", versions),
     ):
-        facts.add_row(f"[bold]{name}[/bold]", value)
+        facts.add_row(f"[bold]{name}[/bold]", value if name == "parity" else escape(value))
     tensors = Table(title="tensors", title_justify="left")
     for heading in ("graph", "", "role", "layers", "dtype", "shape"):
         tensors.add_column(heading)
@@ -62,8 +63,8 @@ def _print(bundle: Bundle) -> None:
     files.add_column("bytes", justify="right")
     files.add_column("SHA-256")
     for file in manifest.files:
-        files.add_row(file.path, f"{file.size:,}", file.sha256[:16] + "…")
-    console = Console()
+        files.add_row(escape(file.path), f"{file.size:,}", file.sha256[:16] + "…")
+    console = Console(emoji=False)
     console.print(facts, tensors, files)
 
 
@@ -73,10 +74,11 @@ def _parity(parity: Parity | None) -> str:
     verdict = "[green]passed[/green]" if parity.passed else "[red]failed[/red]"
     text = (
         f"{verdict}: {parity.tokens.identical} of {parity.tokens.sequences} sequences identical "
-        f"({parity.inputs}; {parity.backend})"
+        f"({escape(parity.inputs)}; {escape(parity.backend)})"
     )
     if parity.task is not None:
-        text += f"; {parity.task.metric} {parity.task.bundle:.2%}, oracle {parity.task.oracle:.2%}"
+        task = parity.task
+        text += f"; {escape(task.metric)} {task.bundle:.2%}, oracle {task.oracle:.2%}"
     return text
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import traceback
 from typing import Any
 
 import click
@@ -110,6 +111,6 @@ def _abandon_output() -> None:
 
 def _fail(error: Exception, message: str, verbose: bool) -> None:
     if verbose:
-        raise error
+        traceback.print_exception(error)
     click.echo(f"Error: {message}", err=True)
     sys.exit(USER_ERROR)

@@ -77,6 +77,8 @@ def run(
     """
     from dragoman.runtime import load
 
+    if stream and as_json:
+        raise click.UsageError("--stream and --json exclude each other")
     model = load(bundle, threads=threads, backend=backend)
     options: dict[str, Any] = {"max_new_tokens": max_new_tokens, "min_new_tokens": min_new_tokens}
     if max_new_tokens_per_source_token is not None:
@@ -132,7 +134,8 @@ class _Writer:
         if self.as_json:
             click.echo(json.dumps(dataclasses.asdict(result), ensure_ascii=False))
         else:
-            click.echo(" ".join(map(str, result.tokens)) if result.text is None else result.text)
+            text = " ".join(map(str, result.tokens)) if result.text is None else result.text
+            click.echo(" ".join(text.splitlines()))  # one line for each line
 
     def reject(self, reason: str) -> None:
         self.rejected += 1

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import click
 
-from .build import ParityFailedError
 from .options import backend_option, inputs_option, limit_option, threads_option
 
 
@@ -18,7 +17,11 @@ from .options import backend_option, inputs_option, limit_option, threads_option
 @limit_option
 @backend_option
 @threads_option
-@click.option("--record/--no-record", default=True, help="Write the figures into the manifest.")
+@click.option(
+    "--record/--no-record",
+    default=None,
+    help="Write the figures into the manifest [yes, but with --limit].",
+)
 def verify(
     bundle: Path,
     checkpoint: str,
@@ -26,7 +29,7 @@ def verify(
     limit: int | None,
     backend: str,
     threads: int | None,
-    record: bool,
+    record: bool | None,
 ) -> None:
     """Compare BUNDLE with the PyTorch model of CHECKPOINT: tensors, then tokens, then the task.
 
@@ -40,7 +43,7 @@ def verify(
     from dragoman.runtime.bundle import write_manifest
 
     from .checkpoints import open_checkpoint, parity_inputs
-    from .exporting import failure, print_parity, verify_model
+    from .exporting import ParityFailedError, failure, print_parity, verify_model
 
     model = load(bundle, threads=threads, backend=backend)
     opened = open_checkpoint(checkpoint)
@@ -56,7 +59,7 @@ def verify(
         )
     parity = verify_model(model, opened, parity_inputs(opened, inputs, limit), backend)
     print_parity(parity)
-    if record:
+    if record if record is not None else limit is None:
         write_manifest(dataclasses.replace(model.manifest, parity=parity), bundle)
     if not parity.passed:
         raise ParityFailedError(failure(parity))
