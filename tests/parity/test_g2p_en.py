@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import json
-import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
 from dragoman.export import TokenizerFiles, export_bundle
 from dragoman.reference_model import Transformer, greedy_uncached, load_checkpoint
@@ -57,15 +55,6 @@ def results(pronouncer: Model, held_out: list[Example]) -> list[Result]:
 def record(checkpoint: Path) -> dict[str, Any]:
     record: dict[str, Any] = json.loads((checkpoint / "recipe.json").read_text(encoding="utf-8"))
     return record
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _all_threads() -> Iterator[None]:
-    """The oracle takes minutes on one."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(os.cpu_count() or 1)
-    yield
-    torch.set_num_threads(threads)
 
 
 def test_the_held_out_words_are_those_of_the_recipes_split(held_out: list[Example]) -> None:
