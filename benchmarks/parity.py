@@ -92,6 +92,7 @@ def check_parity(
     Raises:
         DragomanError: the bundle's tokenizer gives other tokens than the checkpoint's.
     """
+    _check_tokenizer(model, inputs)
     precision = model.manifest.precision
     limit = model.manifest.default_max_new_tokens
     expected: dict[int, list[int]] = {}
@@ -101,7 +102,6 @@ def check_parity(
         progress(len(batch))
     oracle = [expected[i] for i in range(len(inputs.sources))]
 
-    _check_tokenizer(model, inputs)
     tensors, largest_logit = _compare_tensors(model, reference, inputs.sources, oracle)
     found = _generate(model, inputs.sources, limit)
     tokens = _compare_tokens(

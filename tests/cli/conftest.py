@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -54,23 +53,6 @@ def make_model(**changes: object) -> Transformer:
             elif name.endswith(("query.weight", "key.weight")):
                 parameter.mul_(3.0)
     return model
-
-
-@pytest.fixture(scope="session", autouse=True)
-def _heed_interrupts() -> Iterator[None]:
-    """A shell starts background jobs deaf to SIGINT, and their children inherit it."""
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    yield
-    signal.signal(signal.SIGINT, before)
-
-
-@pytest.fixture(scope="session", autouse=True)
-def _one_thread() -> Iterator[None]:
-    """Models this small are slower on more."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 @pytest.fixture(scope="session")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import onnx_ir as ir
@@ -30,15 +30,6 @@ def randomized(config: ModelConfig, seed: int) -> Transformer:
             elif name.endswith(("query.weight", "key.weight")):
                 parameter.mul_(3.0)
     return model
-
-
-@pytest.fixture(scope="session", autouse=True)
-def _one_thread() -> Iterator[None]:
-    """Models this small are slower on more."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 @pytest.fixture(scope="session")

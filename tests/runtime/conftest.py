@@ -6,7 +6,7 @@ import hashlib
 import json
 import math
 import random
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,15 +24,6 @@ CONTENTS = {"encoder.onnx": b"encoder", "decoder.onnx": b"the decoder", "data/we
 def tensor(role: str, layer: int | None = None) -> dict[str, Any]:
     name = role if layer is None else f"{role}_{layer}"
     return {"name": name, "role": role, "dtype": "float32", "shape": ["batch", 3], "layer": layer}
-
-
-@pytest.fixture(scope="session", autouse=True)
-def one_torch_thread() -> Iterator[None]:
-    """Models this small are many times slower on several threads when the machine is busy."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 @pytest.fixture
