@@ -175,6 +175,38 @@ class Parity:
 
 
 @dataclass(frozen=True)
+class Refusal:
+    """A node that a pass was there to replace and left alone, and why."""
+
+    node: str
+    operator: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class PassRecord:
+    """What one pass did to one graph.
+
+    Attributes:
+        graph: "encoder" or "decoder"; of a lone ONNX file its name
+        matches: how many times it changed something
+        nodes_before, nodes_after: of the graph
+        difference: the largest that it caused in any output, divided by max(1, the output's largest
+            absolute value), measured with the runtime's own optimizations off; None: not measured
+        tolerance: what was allowed
+    """
+
+    name: str
+    graph: str
+    matches: int
+    refusals: tuple[Refusal, ...]
+    nodes_before: int
+    nodes_after: int
+    difference: float | None
+    tolerance: float
+
+
+@dataclass(frozen=True)
 class Manifest:
     schema_version: int
     name: str

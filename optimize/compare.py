@@ -1,0 +1,84 @@
+"""How far apart two graphs are: both run on ONNX Runtime, its own optimizations off."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+import ml_dtypes
+import numpy as np
+import onnx_ir as ir
+import onnxruntime
+from numpy.typing import NDArray
+
+from .graph_pass import PassError
+from .samples import Samples
+
+Outputs = dict[str, NDArray[np.generic]]
+
+NOT_FINITE = 1e300
+"""The difference where only one of two values is a finite number: JSON has no infinity."""
+
+RESOLUTION: dict[ir.DataType, float] = {ir.DataType.FLOAT16: 1e-2, ir.DataType.BFLOAT16: 8e-2}
+"""What rounding alone may cause in graphs of these types, relative to the largest value."""
+
+
+def run(model: ir.Model, samples: Samples) -> Outputs:
+    """The outputs of a graph, by name.
+
+    Raises:
+        PassError: ONNX Runtime cannot load or run it.
+    """
+    with tempfile.TemporaryDirectory() as directory:
+        path = Path(directory) / "graph.onnx"
+        ir.save(model, path, external_data="graph.weights")
+        options = onnxruntime.SessionOptions()
+        options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+        options.log_severity_level = 4
+        options.intra_op_num_threads = 1
+        try:
+            session = onnxruntime.InferenceSession(
+                str(path), options, providers=["CPUExecutionProvider"]
+            )
+            names = [output.name for output in session.get_outputs()]
+            return dict(zip(names, session.run(names, dict(samples)), strict=True))
+        except Exception as error:  # the library raises a dozen types that share no other base
+            raise PassError(f"onnxruntime {onnxruntime.__version__}: {error}") from error
+
+
+def difference(before: Outputs, after: Outputs) -> tuple[str, float]:
+    """The output that differs most, and by how much: the largest absolute difference divided by
+    max(1, the largest absolute value before)."""
+    worst = [(_difference(before[name], after[name]), name) for name in before]
+    value, name = max(worst, default=(0.0, ""))
+    return name, value
+
+
+def resolution(model: ir.Model) -> float:
+    """The coarsest number format among the outputs, as a tolerance."""
+    return max((RESOLUTION.get(v.dtype, 0.0) for v in model.graph.outputs if v.dtype), default=0.0)
+
+
+def with_outputs(model: ir.Model, names: Sequence[str]) -> ir.Model:
+    """A copy that also gives these values of its main graph as outputs."""
+    copy = model.clone()
+    present = {value.name for value in copy.graph.outputs}
+    wanted = set(names) - present
+    for node in copy.graph:
+        copy.graph.outputs.extend(value for value in node.outputs if value.name in wanted)
+    return copy
+
+
+def _difference(before: NDArray[np.generic], after: NDArray[np.generic]) -> float:
+    if before.shape != after.shape:
+        return NOT_FINITE
+    if not np.issubdtype(before.dtype, np.floating) and before.dtype != ml_dtypes.bfloat16:
+        return 0.0  # choices and masks follow from tensors that are compared
+    expected, found = before.astype(np.float64), after.astype(np.float64)
+    same = (expected == found) | (np.isnan(expected) & np.isnan(found))
+    apart = np.abs(np.where(same, 0.0, found - np.where(same, 0.0, expected)))
+    apart[~np.isfinite(apart)] = NOT_FINITE
+    finite = np.abs(expected[np.isfinite(expected)])
+    scale = max(1.0, float(finite.max())) if finite.size else 1.0
+    return float(min(NOT_FINITE, (apart / scale).max())) if apart.size else 0.0
