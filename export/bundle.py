@@ -27,7 +27,7 @@ from dragoman.runtime.manifest import (
 
 from .contract import check_file, check_graph
 from .exporter import export_decoder, export_encoder
-from .weights import store_weights
+from dragoman.stored_weights import store_weights
 
 ENCODER_FILE = "encoder.onnx"
 DECODER_FILE = "decoder.onnx"

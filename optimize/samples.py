@@ -18,7 +18,7 @@ AXES = {"batch": 3, "source": 5, "query": 1, "capacity": 9}
 
 
 def samples_for_graph(spec: GraphSpec, facts: ModelFacts, *, seed: int = 0) -> Samples:
-    """Inputs of a graph of the contract: caches half full, the rows at different positions."""
+    """Inputs of a graph of the contract: each row at another position, its cache filled so far."""
     generator = np.random.default_rng(seed)
     axes = AXES | {"source": min(5, facts.max_source_positions)}
     axes["capacity"] = min(9, facts.max_target_positions)
@@ -36,6 +36,10 @@ def samples_for_graph(spec: GraphSpec, facts: ModelFacts, *, seed: int = 0) -> S
                 value = np.arange(axes["source"]) < lengths[:, None]
             case "position":
                 value = position
+            case "past_key" | "past_value":
+                # What a row has not written yet is zero, and stays so.
+                written = np.arange(axes["capacity"]) < position[:, None]
+                value = generator.standard_normal(shape) * written[:, None, :, None]
             case _:
                 value = generator.standard_normal(shape)
         values[tensor.name] = value.astype(_NUMPY[tensor.dtype])

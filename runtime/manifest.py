@@ -16,7 +16,8 @@ from .plain_data import Problems, from_plain, to_plain
 SCHEMA_VERSION = 1
 MANIFEST_FILE = "manifest.json"
 
-Precision = Literal["fp32", "fp16", "bf16"]
+Precision = Literal["fp32", "fp16", "bf16", "int8", "int4"]
+Target = Literal["neutral", "cpu"]
 DataType = Literal["float32", "float16", "bfloat16", "int64", "int32", "bool"]
 Role = Literal[
     "source",
@@ -210,8 +211,9 @@ class PassRecord:
 class Manifest:
     schema_version: int
     name: str
-    target: Literal["neutral"]
-    """neutral: standard ONNX operators, for any backend that reads ONNX."""
+    target: Target
+    """neutral: standard ONNX operators, for any backend that reads ONNX; cpu: the operators that are
+    fastest in ONNX Runtime on a processor."""
     precision: Precision
     model: ModelFacts
     architecture: dict[str, Any]
@@ -224,6 +226,8 @@ class Manifest:
     tool_versions: dict[str, str]
     parity: Parity | None = None
     """None: not verified."""
+    passes: tuple[PassRecord, ...] = ()
+    """What made the graphs of this target, in order."""
 
     def to_json(self) -> str:
         return json.dumps(to_plain(self), indent=1, allow_nan=False) + "\n"

@@ -1,0 +1,107 @@
+"""Attention over a whole source -> `com.microsoft.MultiHeadAttention`.
+
+Of the decoder it is cross-attention, whose keys and values come from the encoder with their heads
+apart; of the encoder self-attention. The mask of padding stays [B, S]: nothing is expanded.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import onnx_ir as ir
+from onnxscript.rewriter import MatchResult, RewriteRuleClassBase, pattern
+
+from ..graph_pass import RulePass
+from ..values import MICROSOFT
+
+
+class MaskedAttention(RewriteRuleClassBase):
+    """Attention (opset 23) under a mask of padding [B, S], expanded to [B, 1, Q, S].
+
+    q [B, Q, H * Dh]; k, v [B, S, H * Dh], or [B, H, S, Dh] where `heads_apart` -> [B, Q, H * Dh].
+    """
+
+    def __init__(self, *, heads_apart: bool) -> None:
+        super().__init__(
+            "cross-attention" if heads_apart else "self-attention", remove_nodes=False
+        )
+        self.heads_apart = heads_apart
+
+    def pattern(
+        self, op: Any, query: Any, key: Any, value: Any, source_mask: Any, split: Any, merge: Any
+    ) -> Any:
+        def heads(x: Any, name: str) -> Any:
+            return op.Transpose(op.Reshape(x, split, _outputs=[name]), perm=[0, 2, 1, 3])
+
+        mask = op.Expand(
+            op.Unsqueeze(source_mask, pattern.ANY_VALUE, _outputs=["wide_mask"]), pattern.ANY_VALUE
+        )
+        attended = op.Attention(
+            heads(query, "query_heads"),
+            key if self.heads_apart else heads(key, "key_heads"),
+            value if self.heads_apart else heads(value, "value_heads"),
+            mask,
+            _outputs=["attended"],
+        )
+        return op.Reshape(op.Transpose(attended, perm=[0, 2, 1, 3]), merge)
+
+    def check(
+        self,
+        context: Any,
+        query_heads: ir.Value,
+        key: ir.Value,
+        source_mask: ir.Value,
+        wide_mask: ir.Value,
+        attended: ir.Value,
+        **_: Any,
+    ) -> MatchResult:
+        result = MatchResult()
+        node = attended.producer()
+        assert node is not None
+        unknown = set(node.attributes) - {"scale"}
+        if unknown:
+            return result.fail(f"expected no attributes but scale, found {sorted(unknown)}", node)
+        shape = query_heads.shape
+        if shape is None or not isinstance(shape[2], int):
+            return result.fail(f"expected a known number of heads, found {shape}", query_heads)
+        if self.heads_apart and (key.shape is None or len(key.shape) != 4):
+            return result.fail(f"expected keys [B, H, S, Dh], found {key.shape}", key)
+        if source_mask.dtype != ir.DataType.BOOL:
+            return result.fail(f"expected a mask of bool, found {source_mask.dtype}", source_mask)
+        wide = wide_mask.shape
+        if wide is None or len(wide) != 4 or tuple(wide)[1:3] != (1, 1):
+            return result.fail(f"expected a mask [B, 1, 1, S], found {wide}", wide_mask)
+        return result
+
+    def rewrite(
+        self,
+        op: Any,
+        query: ir.Value,
+        key: ir.Value,
+        value: ir.Value,
+        source_mask: ir.Value,
+        query_heads: ir.Value,
+        attended: ir.Value,
+        **_: Any,
+    ) -> ir.Value:
+        node = attended.producer()
+        assert node is not None and query_heads.shape is not None
+        scale = node.attributes.get_float("scale", None)
+        result: ir.Value = op.MultiHeadAttention(
+            query,
+            key,
+            value,
+            None,
+            op.Cast(source_mask, to=ir.DataType.INT32),
+            num_heads=int(query_heads.shape[2]),
+            **({} if scale is None else {"scale": scale}),
+            _domain=MICROSOFT,
+        )
+        return result
+
+
+ATTENTION = RulePass(
+    "attention",
+    lambda: [MaskedAttention.rule(heads_apart=apart) for apart in (True, False)],
+    lambda node: node.op_type == "Attention" and node.domain == "",
+)

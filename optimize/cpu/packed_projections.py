@@ -1,0 +1,121 @@
+"""Products of one input by several weights -> one product: the input is read, and quantized, once."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+from onnxscript.rewriter import MatchResult, RewriteRuleClassBase
+
+from ..graph_pass import RulePass
+from ..values import MICROSOFT, constant, product
+
+
+class CachedQueryKeyValue(RewriteRuleClassBase):
+    """Query, key and value of a GroupQueryAttention, which takes them in one tensor."""
+
+    def __init__(self) -> None:
+        super().__init__("cached-query-key-value", remove_nodes=False)
+
+    def pattern(
+        self,
+        op: Any,
+        query: Any,
+        key: Any,
+        value: Any,
+        past_key: Any,
+        past_value: Any,
+        last: Any,
+        total: Any,
+    ) -> Any:
+        return op.GroupQueryAttention(
+            query,
+            key,
+            value,
+            past_key,
+            past_value,
+            last,
+            total,
+            _domain=MICROSOFT,
+            _outputs=["attended", "present_key", "present_value"],
+        )
+
+    def check(
+        self, context: Any, query: ir.Value | None, key: ir.Value | None, value: ir.Value | None, **_: Any
+    ) -> MatchResult:
+        result = MatchResult()
+        if key is None:
+            return result.fail("packed already")
+        parts = [product(part) for part in (query, key, value)]
+        if any(part is None for part in parts):
+            return result.fail("expected query, key and value that are products by weights", key)
+        if len({part.x for part in parts if part}) != 1:
+            return result.fail("expected query, key and value of one input", key)
+        return result
+
+    def rewrite(
+        self,
+        op: Any,
+        query: ir.Value,
+        key: ir.Value,
+        value: ir.Value,
+        past_key: ir.Value,
+        past_value: ir.Value,
+        last: ir.Value,
+        total: ir.Value,
+        attended: ir.Value,
+        **_: Any,
+    ) -> Any:
+        node = attended.producer()
+        assert node is not None
+        return op.GroupQueryAttention(
+            packed(op, [query, key, value]),
+            None,
+            None,
+            past_key,
+            past_value,
+            last,
+            total,
+            **{name: attribute for name, attribute in node.attributes.items()},
+            _domain=MICROSOFT,
+            _outputs=3,
+        )
+
+
+def packed(op: Any, values: Sequence[ir.Value]) -> ir.Value:
+    """Products of one input [..., in] -> one product [..., sum of outs]."""
+    parts = [part for part in map(product, values) if part is not None]
+    first = parts[0].weight.name or ""
+    weights = np.concatenate([_numbers(part.weight) for part in parts], axis=1)
+    result: ir.Value = op.MatMul(parts[0].x, _initializer(op, f"{first}.packed", weights))
+    if any(part.bias is not None for part in parts):
+        biases = [
+            np.zeros(_numbers(part.weight).shape[1], weights.dtype)
+            if part.bias is None
+            else _numbers(part.bias)
+            for part in parts
+        ]
+        result = op.Add(result, _initializer(op, f"{first}.packed_bias", np.concatenate(biases)))
+    return result
+
+
+def _numbers(value: ir.Value) -> Any:
+    numbers = constant(value)
+    assert numbers is not None
+    return numbers
+
+
+def _initializer(op: Any, name: str, numbers: Any) -> ir.Value:
+    value: ir.Value = op.initializer(ir.tensor(numbers, name=name), name=name)
+    return value
+
+
+def _packable(node: ir.Node) -> bool:
+    return node.op_type == "GroupQueryAttention" and node.inputs[1] is not None
+
+
+PACKED_PROJECTIONS = RulePass(
+    "packed-projections", lambda: [CachedQueryKeyValue.rule()], _packable
+)

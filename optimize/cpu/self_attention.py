@@ -1,0 +1,152 @@
+"""Cached self-attention -> `com.microsoft.GroupQueryAttention`.
+
+The standard form scores every position that a cache has room for. This one reads what has been
+written: its time does not depend on the capacity, nor on the length of other rows.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import onnx_ir as ir
+from onnxscript.rewriter import MatchResult, RewriteRuleClassBase, pattern
+
+from ..graph_pass import RulePass
+from ..values import MICROSOFT, scalar
+
+HEAD_SIZE_MULTIPLE = 8
+"""ONNX Runtime's kernel takes only head sizes that are multiples of it."""
+
+
+class CachedSelfAttention(RewriteRuleClassBase):
+    """TensorScatter x 2 + Attention (opset 24) under a mask that is causal from `position` on.
+
+    q, k, v [B, Q, H * Dh], caches [B, H, C, Dh], position [B] -> [B, Q, H * Dh], caches.
+    """
+
+    def __init__(self) -> None:
+        super().__init__("cached-self-attention", remove_nodes=False)
+
+    def pattern(
+        self,
+        op: Any,
+        query: Any,
+        key: Any,
+        value: Any,
+        past_key: Any,
+        past_value: Any,
+        position: Any,
+        split: Any,
+        merge: Any,
+        queries: Any,
+        capacity: Any,
+        zero: Any,
+        one: Any,
+    ) -> Any:
+        def heads(x: Any, name: str) -> Any:
+            return op.Transpose(op.Reshape(x, split, _outputs=[name]), perm=[0, 2, 1, 3])
+
+        present_key = op.TensorScatter(
+            past_key, heads(key, "key_heads"), position, axis=2, mode="linear"
+        )
+        present_value = op.TensorScatter(
+            past_value, heads(value, "value_heads"), position, axis=2, mode="linear"
+        )
+        query_index = op.Add(
+            op.Unsqueeze(position, pattern.ANY_VALUE), op.Range(zero, queries, one)
+        )
+        key_index = op.Range(zero, capacity, one)
+        mask = op.Unsqueeze(
+            op.LessOrEqual(
+                op.Unsqueeze(key_index, pattern.ANY_VALUE),
+                op.Unsqueeze(query_index, pattern.ANY_VALUE),
+            ),
+            pattern.ANY_VALUE,
+            _outputs=["mask"],
+        )
+        attended = op.Attention(
+            heads(query, "query_heads"), present_key, present_value, mask, _outputs=["attended"]
+        )
+        merged = op.Reshape(op.Transpose(attended, perm=[0, 2, 1, 3]), merge)
+        return merged, present_key, present_value
+
+    def check(
+        self,
+        context: Any,
+        query_heads: ir.Value,
+        attended: ir.Value,
+        zero: ir.Value,
+        one: ir.Value,
+        mask: ir.Value,
+        **_: Any,
+    ) -> MatchResult:
+        result = MatchResult()
+        if (scalar(zero), scalar(one)) != (0, 1):
+            return result.fail("expected a mask of positions counted from 0 by 1", mask)
+        if mask.shape is None or len(mask.shape) != 4 or mask.shape[1] != 1:
+            return result.fail(f"expected a mask [B, 1, Q, C], found {mask.shape}", mask)
+        shape = query_heads.shape
+        if shape is None or not all(isinstance(shape[axis], int) for axis in (2, 3)):
+            return result.fail(f"expected a known number and size of heads, found {shape}")
+        if int(shape[3]) % HEAD_SIZE_MULTIPLE:
+            return result.fail(
+                f"expected a head size that is a multiple of {HEAD_SIZE_MULTIPLE}, as "
+                f"GroupQueryAttention takes, found {shape[3]}",
+                query_heads,
+            )
+        node = attended.producer()
+        assert node is not None
+        unknown = set(node.attributes) - {"scale"}
+        if unknown:
+            return result.fail(f"expected no attributes but scale, found {sorted(unknown)}", node)
+        return result
+
+    def rewrite(
+        self,
+        op: Any,
+        query: ir.Value,
+        key: ir.Value,
+        value: ir.Value,
+        past_key: ir.Value,
+        past_value: ir.Value,
+        position: ir.Value,
+        query_heads: ir.Value,
+        attended: ir.Value,
+        queries: ir.Value,
+        **_: Any,
+    ) -> Any:
+        assert query_heads.shape is not None
+        heads = int(query_heads.shape[2])
+        node = attended.producer()
+        assert node is not None
+        scale = node.attributes.get_float("scale", None)
+        one = op.Constant(value_int=1)
+        # Index of each row's last key; of all rows, the number of keys of the longest.
+        last = op.Sub(op.Add(position, queries), one)
+        total = op.Add(op.ReduceMax(last, keepdims=0), one)
+        return op.GroupQueryAttention(
+            query,
+            key,
+            value,
+            past_key,
+            past_value,
+            op.Cast(last, to=ir.DataType.INT32),
+            op.Cast(total, to=ir.DataType.INT32),
+            num_heads=heads,
+            kv_num_heads=heads,
+            **({} if scale is None else {"scale": scale}),
+            _domain=MICROSOFT,
+            _outputs=3,
+        )
+
+
+def _cached_attention(node: ir.Node) -> bool:
+    if node.op_type != "Attention" or node.inputs[1] is None:
+        return False
+    cache = node.inputs[1].producer()
+    return cache is not None and cache.op_type == "TensorScatter"
+
+
+SELF_ATTENTION = RulePass(
+    "cached-self-attention", lambda: [CachedSelfAttention.rule()], _cached_attention
+)

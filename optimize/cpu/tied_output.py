@@ -1,0 +1,37 @@
+"""The projection to logits by a tied embedding -> `com.microsoft.FusedMatMul`, transposed as it reads.
+
+The table [V, D] stays the one that embeddings are looked up in: no transposed copy in memory.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import onnx_ir as ir
+from onnxscript.rewriter import MatchResult, RewriteRuleClassBase
+
+from ..graph_pass import RulePass
+from ..values import MICROSOFT, weight
+
+
+class TiedOutput(RewriteRuleClassBase):
+    """x [B, Q, D] @ Transpose(table [V, D]) -> [B, Q, V]"""
+
+    def __init__(self) -> None:
+        super().__init__("tied-output", remove_nodes=False)
+
+    def pattern(self, op: Any, x: Any, table: Any) -> Any:
+        return op.MatMul(x, op.Transpose(table, perm=[1, 0]))
+
+    def check(self, context: Any, table: ir.Value, **_: Any) -> MatchResult:
+        result = MatchResult()
+        if not weight(table, 2):
+            return result.fail("expected a weight [V, D]", table)
+        return result
+
+    def rewrite(self, op: Any, x: ir.Value, table: ir.Value, **_: Any) -> ir.Value:
+        product: ir.Value = op.FusedMatMul(x, table, transB=1, _domain=MICROSOFT)
+        return product
+
+
+TIED_OUTPUT = RulePass("tied-output", lambda: [TiedOutput.rule()])

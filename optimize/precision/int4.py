@@ -1,0 +1,79 @@
+"""Weights in 4 or 8 bits, a scale for each block of inputs: `com.microsoft.MatMulNBits`.
+
+The kernel quantizes activations to 8 bits, block by block (accuracy level 4).
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx_ir as ir
+from numpy.typing import NDArray
+
+from ..values import MICROSOFT, new_weight
+from .rounding import Rounded
+
+ACCURACY_INT8 = 4
+
+
+class BlockQuantized:
+    """See `weights.Scheme`."""
+
+    def __init__(self, bits: int, block: int, error: float) -> None:
+        self.name = f"int{bits}-blocks"
+        self.bits = bits
+        self.block: int | None = block
+        self.error = error
+
+    def product(
+        self, graph: ir.Graph, name: str, rounded: Rounded, x: ir.Value, bias: ir.Value | None
+    ) -> list[ir.Node]:
+        weight, scale = self._weights(graph, name, rounded)
+        inputs, outputs = rounded.integers.shape
+        attributes = {
+            "K": inputs,
+            "N": outputs,
+            "bits": self.bits,
+            "block_size": self.block,
+            "accuracy_level": ACCURACY_INT8,
+        }
+        values = [x, weight, scale, *([] if bias is None else [None, None, bias])]
+        return [ir.node("MatMulNBits", values, attributes, domain=MICROSOFT)]
+
+    def lookup(self, graph: ir.Graph, name: str, rounded: Rounded, ids: ir.Value) -> list[ir.Node]:
+        weight, scale = self._weights(graph, name, rounded)
+        last = new_weight(graph, "last_axis", np.array([-1]))
+        wide = ir.node("Unsqueeze", [scale, last])
+        attributes = {
+            "bits": self.bits,
+            "block_size": self.block,
+            "gather_axis": 0,
+            "quantize_axis": 2,
+        }
+        blocks = ir.node(
+            "GatherBlockQuantized", [weight, ids, wide.outputs[0]], attributes, domain=MICROSOFT
+        )
+        rank = 0 if ids.shape is None else len(ids.shape)
+        inputs = len(rounded.integers)
+        shape = new_weight(graph, f"rows_of_{inputs}", np.array([0] * rank + [-1]))
+        row = ir.node("Reshape", [blocks.outputs[0], shape])
+        return [wide, blocks, row]
+
+    def _weights(
+        self, graph: ir.Graph, name: str, rounded: Rounded
+    ) -> tuple[ir.Value, ir.Value]:
+        """Integers [N, G, block * bits / 8], scales [N, G]."""
+        return (
+            new_weight(graph, f"{name}.int{self.bits}", self._packed(rounded)),
+            new_weight(graph, f"{name}.scale", np.ascontiguousarray(rounded.scales.T)),
+        )
+
+    def _packed(self, rounded: Rounded) -> NDArray[np.uint8]:
+        """Unsigned, the lower half of a byte first; inputs padded to whole blocks."""
+        assert self.block is not None
+        inputs, outputs = rounded.integers.shape
+        blocks = len(rounded.scales)
+        middle = 2 ** (self.bits - 1)
+        full = np.full((outputs, blocks * self.block), middle, np.uint8)
+        full[:, :inputs] = (rounded.integers.T.astype(np.int16) + middle).astype(np.uint8)
+        full = full.reshape(outputs, blocks, self.block)
+        return full if self.bits == 8 else full[..., 0::2] | (full[..., 1::2] << 4)

@@ -1,0 +1,154 @@
+"""Products by weights, and embeddings, with weights of fewer bits.
+
+A weight is quantized if the product it makes stays within `error` of the fp32 one, measured on the
+calibration's inputs; else it is left alone, and the refusal says how far off it was.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+import onnx_ir as ir
+from onnx_ir.passes.common import RemoveUnusedNodesPass
+
+from dragoman.runtime.manifest import Refusal
+
+from ..graph_pass import Changes, Property
+from ..values import MICROSOFT, constant, users, weight
+from .calibration import Calibration
+from .rounding import Float, Rounded, round_weight
+
+
+class Scheme(Protocol):
+    """How ONNX Runtime computes with weights of few bits."""
+
+    name: str
+    bits: int
+    block: int | None
+    error: float
+
+    def product(
+        self, graph: ir.Graph, name: str, rounded: Rounded, x: ir.Value, bias: ir.Value | None
+    ) -> list[ir.Node]:
+        """Nodes for x [..., K] @ weight [K, N] + bias; the last gives the result."""
+
+    def lookup(
+        self, graph: ir.Graph, name: str, rounded: Rounded, ids: ir.Value
+    ) -> list[ir.Node]:
+        """Nodes for the columns [..., K] of a weight [K, N] at ids [...]."""
+
+
+@dataclass(frozen=True)
+class QuantizeWeights:
+    """Quantize every product by a weight, and embeddings that are given by name.
+
+    Attributes:
+        scheme: for products
+        embedding: for the tables
+        tables: tables [V, D] by name, rounded as [D, V]: graphs that share a table, and a product
+            tied to it, use the same numbers
+    """
+
+    scheme: Scheme
+    embedding: Scheme
+    tables: Mapping[str, Rounded]
+    calibration: Calibration
+    tolerance: float
+    requires: frozenset[Property] = frozenset()
+    ensures: frozenset[Property] = frozenset({"quantized"})
+
+    @property
+    def name(self) -> str:
+        return f"weights-{self.scheme.name}"
+
+    def apply(self, model: ir.Model) -> Changes:
+        matches, refusals = 0, []
+        for node in list(model.graph):
+            if node.op_type == "Gather" and self._is_table(node.inputs[0]):
+                self._replace_lookup(model.graph, node)
+                matches += 1
+            elif node.op_type == "MatMul":
+                refused = self._replace_product(model.graph, node)
+                matches += refused is None
+                refusals += [refused] if refused is not None else []
+        model.opset_imports.setdefault(MICROSOFT, 1)
+        RemoveUnusedNodesPass()(model)
+        return Changes(matches, tuple(refusals))
+
+    def _is_table(self, value: ir.Value | None) -> bool:
+        return value is not None and value.name in self.tables and weight(value, 2)
+
+    def _replace_product(self, graph: ir.Graph, node: ir.Node) -> Refusal | None:
+        x, second = node.inputs
+        assert x is not None and second is not None
+        table = second.producer()
+        if table is not None and table.op_type == "Transpose" and self._is_table(table.inputs[0]):
+            assert table.inputs[0] is not None and table.inputs[0].name is not None
+            scheme, name = self.embedding, table.inputs[0].name
+            rounded = self.tables[name]
+        elif weight(second, 2):
+            scheme, name = self.scheme, second.name or ""
+            rounded, error = round_for(floats(second), x, scheme, self.calibration)
+            if error > scheme.error:
+                return _refuse(
+                    node,
+                    f"expected an error of at most {scheme.error:g}, found {error:.3g}: kept in fp32",
+                )
+        else:
+            return _refuse(node, "expected a product by a weight, found two activations")
+        bias = _added_bias(node)
+        end = node if bias is None else users(node.outputs[0])[0]
+        _replace(graph, end, scheme.product(graph, name, rounded, x, bias))
+        return None
+
+    def _replace_lookup(self, graph: ir.Graph, node: ir.Node) -> None:
+        table, ids = node.inputs
+        assert table is not None and ids is not None and table.name is not None
+        rounded = self.tables[table.name]
+        _replace(graph, node, self.embedding.lookup(graph, table.name, rounded, ids))
+
+
+def round_for(
+    numbers: Float, x: ir.Value | None, scheme: Scheme, calibration: Calibration
+) -> tuple[Rounded, float]:
+    """A weight [K, N] rounded, and the relative error of its product with x; 0 if x is unknown."""
+    known = None if x is None else calibration.of(x)
+    if known is None or not known.finite:
+        return round_weight(numbers, bits=scheme.bits, block=scheme.block), 0.0
+    rounded = round_weight(
+        numbers, bits=scheme.bits, block=scheme.block, moments=known.moments
+    )
+    exact = known.rows @ numbers
+    apart = known.rows @ rounded.weight() - exact
+    return rounded, float(np.linalg.norm(apart) / max(np.linalg.norm(exact), 1e-30))
+
+
+def floats(value: ir.Value) -> Float:
+    numbers = constant(value)
+    assert numbers is not None
+    return numbers.astype(np.float32)
+
+
+def _added_bias(node: ir.Node) -> ir.Value | None:
+    """The bias that is added to a product and nothing else is done with it."""
+    following = users(node.outputs[0])
+    if len(following) != 1 or following[0].op_type != "Add":
+        return None
+    return next((value for value in following[0].inputs if weight(value, 1)), None)
+
+
+def _replace(graph: ir.Graph, node: ir.Node, nodes: list[ir.Node]) -> None:
+    old, new = node.outputs[0], nodes[-1].outputs[0]
+    graph.insert_before(node, nodes)
+    new.shape, new.type = old.shape, old.type
+    name = old.name
+    ir.convenience.replace_all_uses_with(old, new, replace_graph_outputs=True)
+    old.name, new.name = f"{name}.before", name
+    graph.remove(node, safe=True)
+
+
+def _refuse(node: ir.Node, reason: str) -> Refusal:
+    return Refusal(node.name or "", node.op_type, reason)

@@ -1,0 +1,73 @@
+"""Reading graphs: constants, weights and products, as passes need to see them."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+import onnx_ir as ir
+from numpy.typing import NDArray
+
+MICROSOFT = "com.microsoft"
+"""The domain of ONNX Runtime's own operators."""
+
+
+class Product(NamedTuple):
+    """x @ weight [in, out], and the bias [out] if one is added."""
+
+    x: ir.Value
+    weight: ir.Value
+    bias: ir.Value | None
+
+
+def constant(value: ir.Value | None) -> NDArray[np.generic] | None:
+    """The numbers of a constant; None if it is not known now."""
+    tensor = None if value is None else ir.convenience.get_const_tensor(value)
+    return None if tensor is None else tensor.numpy()
+
+
+def scalar(value: ir.Value | None) -> float | int | None:
+    """The one number of a constant that has one."""
+    numbers = constant(value)
+    return numbers.item() if numbers is not None and numbers.size == 1 else None
+
+
+def weight(value: ir.Value | None, rank: int) -> bool:
+    """Whether a value is a weight of this rank."""
+    return (
+        value is not None
+        and value.is_initializer()
+        and value.const_value is not None
+        and len(value.const_value.shape) == rank
+    )
+
+
+def product(value: ir.Value | None) -> Product | None:
+    """The product by a weight that a value is; None if it is none."""
+    node = None if value is None else value.producer()
+    bias = None
+    if node is not None and node.op_type == "Add":
+        for x, other in (node.inputs, reversed(node.inputs)):
+            if weight(other, 1) and x is not None:
+                bias, node = other, x.producer()
+                break
+    if node is None or node.op_type != "MatMul" or not weight(node.inputs[1], 2):
+        return None
+    assert node.inputs[0] is not None and node.inputs[1] is not None
+    return Product(node.inputs[0], node.inputs[1], bias)
+
+
+def users(value: ir.Value) -> list[ir.Node]:
+    return [usage.node for usage in value.uses()]
+
+
+def new_weight(graph: ir.Graph, name: str, numbers: NDArray[np.generic]) -> ir.Value:
+    """Add a weight to a graph, or give the one that has this name already."""
+    if name in graph.initializers:
+        return graph.initializers[name]
+    tensor = ir.tensor(numbers, name=name)
+    value = ir.Value(
+        name=name, shape=tensor.shape, type=ir.TensorType(tensor.dtype), const_value=tensor
+    )
+    graph.register_initializer(value)
+    return value
