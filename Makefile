@@ -6,6 +6,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/pip --disable-pip-version-check
 INSTALL := $(PIP) install --quiet --constraint constraints.txt
+PEERS_VENV := .venv-peers
+PEERS_BIN := $(PEERS_VENV)/bin
 HELD_OUT := reference_model/pretrained/g2p-en/held_out.tsv
 
 .PHONY: demo test test-peers lint format bench-peers clean
@@ -28,22 +30,23 @@ format: $(VENV)/installed-dev
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-# The same weights in CTranslate2, interleaved with ours in one run.
-test-peers: $(VENV)/installed-peers
-	$(BIN)/python -m pytest -m peers
+# The same weights in other tools, interleaved with ours in one run. Those tools need other versions
+# of libraries than ours, so they have an environment of their own.
+test-peers: $(PEERS_VENV)/installed
+	$(PEERS_BIN)/python -m pytest -m peers tests/benchmarks
 
-bench-peers: $(VENV)/installed-peers
-	$(BIN)/python -m dragoman.benchmarks.compare --output benchmarks/results
+bench-peers: $(PEERS_VENV)/installed
+	$(PEERS_BIN)/python -m dragoman.benchmarks.compare --output benchmarks/results
 
 clean:
-	rm -rf $(VENV) bundles build dist .mypy_cache .pytest_cache .ruff_cache .import_linter_cache
+	rm -rf $(VENV) $(PEERS_VENV) bundles build dist .mypy_cache .pytest_cache .ruff_cache .import_linter_cache
 	find . -name __pycache__ -prune -exec rm -rf {} +
 
 # Marker files: an environment is made anew when what it is made from changes.
-$(VENV)/bin/pip:
+$(VENV)/bin/pip $(PEERS_VENV)/bin/pip:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
 		|| (echo "Dragoman needs Python 3.11 or newer, found $$($(PYTHON) --version); give another: make PYTHON=..."; exit 1)
-	$(PYTHON) -m venv $(VENV)
+	$(PYTHON) -m venv $(@D)/..
 
 $(VENV)/installed: $(VENV)/bin/pip pyproject.toml constraints.txt
 	$(INSTALL) --editable ".[cpu,export]"
@@ -53,6 +56,7 @@ $(VENV)/installed-dev: $(VENV)/installed
 	$(INSTALL) --editable ".[cpu,export,train,dev]"
 	@touch $@
 
-$(VENV)/installed-peers: $(VENV)/installed-dev
-	$(INSTALL) --editable ".[cpu,export,train,dev,peers]"
+$(PEERS_VENV)/installed: $(PEERS_BIN)/pip pyproject.toml constraints-peers.txt
+	$(PEERS_BIN)/pip --disable-pip-version-check install --quiet \
+		--constraint constraints-peers.txt --editable ".[cpu,export,peers]"
 	@touch $@

@@ -1,27 +1,112 @@
-"""What is compared: each contender loads in a process of its own and decodes when told to.
-
-A process each, so that thread pools do not disturb each other, and memory and loading can be told
-apart. They take turns: only one works at any time.
-"""
+"""What is compared: how each contender takes the weights, loads, and decodes."""
 
 from __future__ import annotations
 
-import multiprocessing
-import sys
-import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from multiprocessing.connection import Connection
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, cast
 
-from .machine import peak_memory_mb
+from dragoman.errors import DragomanError
+
+if TYPE_CHECKING:
+    from dragoman.runtime.manifest import Precision
+
+# Nothing that imports torch is imported here: some contenders must do without.
 
 Generate = Callable[[list[list[int]], int], list[list[int]]]
-"""Source token ids and a number of new tokens -> generated token ids."""
+"""Source token ids and a number of new tokens -> generated token ids, exactly so many."""
 
 Load = Callable[[Path, int], Generate]
 """A directory and a number of threads -> what decodes."""
+
+Prepare = Callable[[Path, Path], Path]
+"""A Marian checkpoint and a path to write at, which is free -> the directory to load."""
+
+REFERENCE = "Reference (PyTorch)"
+CTRANSLATE2 = "CTranslate2"
+BUNDLES = (("Dragoman fp32", "neutral", "fp32"),)
+"""Name, target and precision of each bundle compared."""
+
+
+@dataclass(frozen=True)
+class Contender:
+    """One of those compared. Its functions can be pickled, for they run in other processes.
+
+    Attributes:
+        needs_torch: whether it decodes with PyTorch, which others then cannot import
+    """
+
+    name: str
+    prepare: Prepare
+    load: Load
+    needs_torch: bool = False
+
+
+def all_contenders() -> list[Contender]:
+    """The reference first; those whose libraries are missing too, for that is to be reported."""
+    from .peers import hugging_face, optimum_onnx
+
+    return [
+        Contender(REFERENCE, as_it_is, load_reference, needs_torch=True),
+        *dragoman_contenders(),
+        *ctranslate2_contenders(),
+        Contender("Hugging Face fp32", as_it_is, hugging_face.load, needs_torch=True),
+        *(
+            Contender(
+                f"Optimum-ONNX {variant}",
+                partial(optimum_onnx.prepare, variant=variant),
+                optimum_onnx.load,
+                needs_torch=True,
+            )
+            for variant in ("fp32", "O2", "int8")
+        ),
+    ]
+
+
+def dragoman_contenders(bundles: Iterable[tuple[str, str, str]] = BUNDLES) -> list[Contender]:
+    """Of each bundle its name, target and precision."""
+    return [
+        Contender(name, partial(prepare_bundle, target=target, precision=precision), load_dragoman)
+        for name, target, precision in bundles
+    ]
+
+
+def ctranslate2_contenders() -> list[Contender]:
+    """One for each compute type that this build of CTranslate2 has for this processor."""
+    from .peers.ctranslate2 import compute_types
+
+    try:
+        types = compute_types()
+    except DragomanError:
+        types = ["float32"]  # whose preparation says what is wrong
+    return [
+        Contender(
+            f"{CTRANSLATE2} {compute_type}",
+            partial(prepare_ctranslate2, compute_type=compute_type),
+            partial(load_ctranslate2, compute_type=compute_type),
+        )
+        for compute_type in types
+    ]
+
+
+def as_it_is(source: Path, directory: Path) -> Path:
+    """The checkpoint itself is loaded."""
+    return source
+
+
+def prepare_bundle(source: Path, directory: Path, *, target: str, precision: str) -> Path:
+    from dragoman.export import export_bundle
+    from dragoman.export.families.marian import load_marian
+
+    if target != "neutral" or precision not in ("fp32", "fp16", "bf16"):
+        raise DragomanError(f"no bundles are made for {target}, {precision}")
+    directory.mkdir()
+    export_bundle(
+        load_marian(source), directory, name="random", precision=cast("Precision", precision)
+    )
+    return directory
 
 
 def load_dragoman(directory: Path, threads: int) -> Generate:
@@ -31,72 +116,51 @@ def load_dragoman(directory: Path, threads: int) -> Generate:
 
     def generate(sources: list[list[int]], new_tokens: int) -> list[list[int]]:
         results = model.generate(
-            sources, new_tokens, max_batch_size=len(sources), max_batch_tokens=1 << 30
+            sources,
+            new_tokens,
+            min_new_tokens=new_tokens,
+            max_batch_size=len(sources),
+            max_batch_tokens=1 << 30,
         )
         return [list(result.tokens) for result in results]
 
     return generate
 
 
-def load_ctranslate2(directory: Path, threads: int) -> Generate:
-    from dragoman.benchmarks.peers.ctranslate2_translator import CTranslate2Peer
+def prepare_ctranslate2(source: Path, directory: Path, *, compute_type: str) -> Path:
+    from dragoman.export.families.marian import load_marian
 
-    return CTranslate2Peer.load(directory, threads).generate
+    from .peers.ctranslate2 import convert
 
-
-@dataclass(frozen=True)
-class Contender:
-    name: str
-    directory: Path
-    load: Load
-
-    @property
-    def disk_mb(self) -> float:
-        return sum(f.stat().st_size for f in self.directory.rglob("*") if f.is_file()) / 1e6
+    convert(load_marian(source), directory, quantization=compute_type)
+    return directory
 
 
-class Worker:
-    """A contender in its own process."""
+def load_ctranslate2(directory: Path, threads: int, *, compute_type: str) -> Generate:
+    from .peers.ctranslate2_translator import CTranslate2Peer
 
-    def __init__(self, contender: Contender, threads: int) -> None:
-        self.contender = contender
-        context = multiprocessing.get_context("spawn")
-        self._connection, other = context.Pipe()
-        self._process = context.Process(
-            target=_serve, args=(other, contender.load, contender.directory, threads), daemon=True
-        )
-        self._process.start()
-        other.close()
-        self.load_seconds: float = self._receive()
+    peer = CTranslate2Peer.load(directory, threads, compute_type)
 
-    def generate(self, sources: list[list[int]], new_tokens: int) -> tuple[list[list[int]], float]:
-        """Generated token ids, and the seconds it took."""
-        self._connection.send((sources, new_tokens))
-        tokens, seconds = self._receive()
-        return tokens, seconds
+    def generate(sources: list[list[int]], new_tokens: int) -> list[list[int]]:
+        return peer.generate(sources, new_tokens, min_new_tokens=new_tokens)
 
-    def close(self) -> float:
-        """End the process; its peak memory in MB."""
-        self._connection.send(None)
-        peak: float = self._receive()
-        self._process.join()
-        return peak
-
-    def _receive(self) -> Any:
-        try:
-            return self._connection.recv()
-        except EOFError as error:
-            raise RuntimeError(f"{self.contender.name} ended unexpectedly") from error
+    return generate
 
 
-def _serve(connection: Connection, load: Load, directory: Path, threads: int) -> None:
-    # As deployed: some tools load torch merely because it is installed.
-    sys.modules["torch"] = None  # type: ignore[assignment]
-    started = time.perf_counter()
-    generate = load(directory, threads)
-    connection.send(time.perf_counter() - started)
-    while (work := connection.recv()) is not None:
-        started = time.perf_counter()
-        tokens = generate(*work)
-        connection.send((tokens, time.perf_counter() - started))
-    connection.send(peak_memory_mb())
+def load_reference(directory: Path, threads: int) -> Generate:
+    """The reference model, decoding with a cache; it cannot choose its end token."""
+    import torch
+
+    from dragoman.export.families.marian import load_marian
+    from dragoman.reference_model import greedy_cached
+
+    torch.set_num_threads(threads)
+    model = load_marian(directory)
+    assert model.output.bias is not None
+    with torch.no_grad():
+        model.output.bias[model.config.end_token_id] = -torch.inf
+
+    def generate(sources: list[list[int]], new_tokens: int) -> list[list[int]]:
+        return greedy_cached(model, sources, new_tokens)
+
+    return generate

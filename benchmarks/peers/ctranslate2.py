@@ -8,6 +8,7 @@ Besides the dimensions of `reference_model`: V vocabulary, P positions, F d_ff, 
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, cast
@@ -24,8 +25,8 @@ from dragoman.reference_model.config import Activation
 from dragoman.reference_model.embedding import Embedding
 from dragoman.reference_model.layers import DecoderLayer, EncoderLayer, FeedForward, LayerNorm
 
+from .ctranslate2_translator import CTranslate2Peer, source_names, target_names
 from .ctranslate2_translator import library as ctranslate2_library
-from .ctranslate2_translator import source_names, target_names
 
 ACTIVATIONS: dict[Activation, str] = {
     "relu": "RELU",
@@ -34,6 +35,33 @@ ACTIVATIONS: dict[Activation, str] = {
     "silu": "SWISH",
 }
 """Names in `ctranslate2.specs.Activation`."""
+
+
+def compute_types() -> list[str]:
+    """What products can be computed in on this processor, each once: some types have two names.
+
+    Which names mean the same is found by loading a small model under each.
+
+    Raises:
+        DragomanError: CTranslate2 is missing.
+    """
+    names: set[str] = ctranslate2_library().get_supported_compute_types("cpu")
+    config = ModelConfig(
+        source_vocab_size=8,
+        target_vocab_size=8,
+        encoder_layers=1,
+        decoder_layers=1,
+        d_model=32,
+        num_heads=1,
+        d_ff=32,
+    )
+    found: dict[str, str] = {}
+    for name in sorted(names, key=lambda name: (name != "float32", len(name), name)):
+        with tempfile.TemporaryDirectory() as directory:
+            convert(Transformer(config), Path(directory), quantization=name)
+            loaded = CTranslate2Peer.load(Path(directory), 1, name).compute_type
+        found.setdefault(loaded, name)
+    return list(found.values())
 
 
 def convert(model: Transformer, directory: Path, *, quantization: str | None = None) -> None:

@@ -53,7 +53,6 @@ def marian_shape(name: str, *, vocab_size: int) -> dict[str, Any]:
         "bos_token_id": None,
         "pad_token_id": pad,
         "decoder_start_token_id": pad,
-        "torch_dtype": "float32",
     }
 
 

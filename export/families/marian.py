@@ -1,9 +1,8 @@
 """Marian (OPUS-MT) checkpoints in the format of Hugging Face, read without their library.
 
-A directory holds `config.json` and `model.safetensors`. Marian is the post-norm Transformer; what is
-its own is the table of positions, with all sines before all cosines, and a bias on the logits.
-What belongs to decoding rather than to the model (forced tokens, forbidden tokens, beams) is not
-read.
+A directory holds `config.json` and `model.safetensors`. Marian is the post-norm Transformer, with
+its own table of positions, all sines before all cosines, and a bias on the logits. What belongs to
+decoding rather than to the model (forced tokens, forbidden tokens, beams) is not read.
 """
 
 from __future__ import annotations

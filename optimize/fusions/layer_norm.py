@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import onnx_ir as ir
-from onnxscript.rewriter import MatchResult, RewriteRule, RewriteRuleClassBase, pattern
+from onnxscript.rewriter import MatchResult, RewriteRule, RewriteRuleClassBase
 
 from ..graph_pass import RulePass
 from .values import (
@@ -21,11 +21,15 @@ from .values import (
     constant,
     describe,
     first,
+    is_number,
     number,
     producer,
     rank,
     with_number,
 )
+
+STASH = frozenset({ir.DataType.FLOAT, ir.DataType.BFLOAT16})
+"""The precisions that both operators can be told to compute in."""
 
 
 @dataclass(frozen=True)
@@ -35,29 +39,27 @@ class Norm:
     Attributes:
         x: what is normalized
         centred: whether the mean is taken off
-        stash_type: the precision it is computed in
     """
 
     x: ir.Value
     centred: bool
     epsilon: float
-    stash_type: ir.DataType
 
 
 class Normalize(RewriteRuleClassBase):  # type: ignore[misc]
     """A quotient by sqrt(mean of squares + epsilon), times a gain if there is one."""
 
-    def __init__(self, *, gain: bool, cast: bool, form: str) -> None:
-        parts = ["normalize", form, "cast" if cast else "", "gain" if gain else ""]
-        super().__init__("-".join(part for part in parts if part), remove_nodes=False)
-        self.gain, self.cast, self.form = gain, cast, form
+    def __init__(self, form: str, *, cast: bool, gain: bool) -> None:
+        parts = ["norm", form, *["cast"] * cast, *["gain"] * gain]
+        super().__init__("-".join(parts), remove_nodes=False)
+        self.form, self.cast, self.gain = form, cast, gain
 
     def pattern(self, op: Any, x: Any, y: Any, one: Any, gain: Any) -> Any:
         root = op.Sqrt(y)
         match self.form:
-            case "divide":
+            case "divided":
                 result = op.Div(x, root)
-            case "reciprocal":
+            case "times-reciprocal":
                 result = op.Mul(x, op.Reciprocal(root))
             case _:
                 result = op.Mul(x, op.Div(one, root))
@@ -70,57 +72,201 @@ class Normalize(RewriteRuleClassBase):  # type: ignore[misc]
         context: Any,
         x: ir.Value,
         y: ir.Value,
-        one: ir.Value | None = None,
-        gain: ir.Value | None = None,
+        one: ir.Value | None,
+        gain: ir.Value | None,
     ) -> MatchResult:
         result = MatchResult()
+        out: ir.Value = context.root.outputs[0]
         try:
-            if one is not None and number(one) != 1:
+            if one is not None and not is_number(one, 1):
                 raise UnknownFormError(f"expected 1 divided by the root, found {describe(one)}")
             self.found = find_norm(x, y)
-            out = context.output_values[0]
-            width = self._width(out)
+            self.x = self._before_cast(context.nodes) if self.cast else self.found.x
             if self.gain:
-                self._check_gain(gain, width)
-            elif width is None:
+                self._check_gain(gain)
+            elif any(_gain_of(node, out) is not None for node, _ in out.uses()):
+                return result.fail("a gain follows, which belongs to the norm", out)
+            elif self._width() is None:
                 raise UnknownFormError(
-                    "expected a known size of the last axis, as a norm without gain needs a gain "
-                    f"of ones; found {describe(x)}"
-                )
-            elif any(_is_gain(node, out) for node, _ in out.uses()):
-                return result.fail("left to the form with a gain", x)
-            if self.cast and out.dtype is not None and self._before_cast().dtype != out.dtype:
-                raise UnknownFormError(
-                    f"expected a norm cast back to the type it was cast from, "
-                    f"{self._before_cast().dtype}, found {out.dtype}"
+                    "expected a last axis of known size, to make the gain of ones that a norm "
+                    f"without gain needs; found {describe(self.found.x)}"
                 )
         except UnknownFormError as error:
             return result.fail(str(error), x)
         return result
 
-    def _width(self, out: ir.Value) -> int | None:
-        for value in (self.found.x, out):
-            if value.shape is not None and isinstance(value.shape[-1], int):
-                return value.shape[-1]
-        return None
+    def _before_cast(self, nodes: Sequence[ir.Node]) -> ir.Value:
+        """What was cast to compute the norm; the operators cast by themselves."""
+        back = next(node for node in nodes if node.op_type == "Cast")
+        to = ir.DataType(back.attributes["to"].as_int())
+        there = producer(self.found.x, "Cast")
+        before = first(there) if there is not None else self.found.x
+        if before.dtype != to or to not in FLOATS:
+            raise UnknownFormError(
+                f"expected a norm that is cast back to the type of its input, {before.dtype}; "
+                f"found a cast to {to}"
+            )
+        stash = None if there is None else ir.DataType(there.attributes["to"].as_int())
+        if stash is not None and stash not in STASH:
+            raise UnknownFormError(f"expected a norm computed in FLOAT, found {stash}")
+        return before
 
-    def _check_gain(self, gain: ir.Value | None, width: int | None) -> None:
+    def _width(self) -> int | None:
+        shape = self.found.x.shape
+        return shape[-1] if shape is not None and isinstance(shape[-1], int) else None
+
+    def _check_gain(self, gain: ir.Value | None) -> None:
         if gain is None or gain.shape is None or len(gain.shape) != 1:
-            raise UnknownFormError(f"expected a gain of one axis, found {describe(gain)}")
-        if width is not None and gain.shape[0] not in (width, None):
-            raise UnknownFormError(f"expected a gain of {width} numbers, found {describe(gain)}")
+            raise UnknownFormError(f"expected a gain with one axis, found {describe(gain)}")
+        width = self._width()
+        if gain.shape[0] == 1 if width is None else gain.shape[0] != width:
+            raise UnknownFormError(
+                f"expected a gain as wide as the last axis, {width}; found {describe(gain)}"
+            )
 
-    def _before_cast(self) -> ir.Value:
-        cast = producer(self.found.x, "Cast")
-        return first(cast) if self.cast and cast is not None else self.found.x
-
-    def rewrite(self, op: Any, gain: ir.Value | None = None, **_: Any) -> Any:
-        x, found = self._before_cast(), self.found
+    def rewrite(self, op: Any, gain: ir.Value | None, **_: Any) -> Any:
         if gain is None:
-            width = self._width(found.x)
-            dtype = (x.dtype or ir.DataType.FLOAT).numpy()
-            gain = op.Constant(value=ir.tensor(np.ones(width or 0, dtype)))
-        operator = op.LayerNormalization if found.centred else op.RMSNormalization
+            dtype = (self.x.dtype or ir.DataType.FLOAT).numpy()
+            gain = op.Constant(value=ir.tensor(np.ones(self._width() or 0, dtype)))
+        operator = op.LayerNormalization if self.found.centred else op.RMSNormalization
+        stash = ir.DataType.FLOAT  # at least as precise as what it replaces, double excepted
         return operator(
-            x, gain, axis=-1, epsilon=found.epsilon, stash_type=int(found.stash_type)
+            self.x, gain, axis=-1, epsilon=self.found.epsilon, stash_type=int(stash)
         )
+
+
+class AddBias(RewriteRuleClassBase):  # type: ignore[misc]
+    """LayerNormalization + bias: its third input."""
+
+    def __init__(self) -> None:
+        super().__init__("layer-norm-bias", remove_nodes=False)
+
+    def pattern(self, op: Any, x: Any, gain: Any, bias: Any) -> Any:
+        return op.Add(op.LayerNormalization(x, gain, _outputs=["norm"]), bias)
+
+    def check(
+        self, context: Any, gain: ir.Value, bias: ir.Value, norm: ir.Value, **_: Any
+    ) -> MatchResult:
+        result = MatchResult()
+        array, node = constant(bias), norm.producer()
+        if array is None or gain.shape is None or array.shape != tuple(gain.shape):
+            return result.fail(
+                f"expected a bias as wide as the gain, found {describe(bias)}", bias
+            )
+        if node is None or node.attributes.get_int("axis", -1) != -1:
+            return result.fail("expected a norm over the last axis", norm)
+        return result
+
+    def rewrite(self, op: Any, x: Any, gain: Any, bias: Any, norm: ir.Value) -> Any:
+        node = norm.producer()
+        assert node is not None  # noqa: S101 - checked
+        return op.LayerNormalization(x, gain, bias, **node.attributes)
+
+
+def find_norm(quotient: ir.Value, radicand: ir.Value) -> Norm:
+    """The norm that quotient / sqrt(radicand) is.
+
+    Raises:
+        UnknownFormError: it is none.
+    """
+    total = producer(radicand, "Add")
+    parts = with_number(total) if total is not None else None
+    if parts is None:
+        raise UnknownFormError(
+            f"expected mean of squares + a number under the root, found {describe(radicand)}"
+        )
+    squares, epsilon = parts
+    squared = _mean(squares)
+    power = producer(squared, "Pow", "Mul")
+    if power is None or not (
+        is_number(power.inputs[1], 2)
+        if power.op_type == "Pow"
+        else power.inputs[0] is power.inputs[1]
+    ):
+        raise UnknownFormError(f"expected a mean of squares, found a mean of {describe(squared)}")
+    base = first(power)
+    # Half precision: x - mean is cast before it is squared, or twice computed (PyTorch, opset 11).
+    if base is not quotient and _same(base, quotient):
+        base = quotient
+    if base is not quotient:
+        raise UnknownFormError(
+            f"expected the squares to be of what is divided, {describe(quotient)}; found "
+            f"{describe(base)}"
+        )
+    dtype = base.dtype
+    if dtype is not None and dtype not in FLOATS - {ir.DataType.DOUBLE}:
+        raise UnknownFormError(f"expected a norm computed in FLOAT or less, found {dtype}")
+    minus = producer(base, "Sub")
+    if minus is not None and (mean := producer(minus.inputs[1], "ReduceMean")) is not None:
+        if first(mean) is first(minus):
+            _mean(mean.outputs[0])
+            return Norm(first(minus), True, epsilon)
+    return Norm(base, False, epsilon)
+
+
+def _mean(value: ir.Value) -> ir.Value:
+    """What a value is the mean of, over the last axis only, which is kept."""
+    node = producer(value, "ReduceMean")
+    if node is None:
+        raise UnknownFormError(f"expected a mean, found {describe(value)}")
+    axes, size = axes_of(node), rank(first(node))
+    if axes is None or len(axes) != 1 or axes[0] not in (-1, (size or 0) - 1):
+        raise UnknownFormError(
+            f"expected a mean over the last axis, found axes {axes} of {describe(first(node))}"
+        )
+    if node.attributes.get_int("keepdims", 1) != 1:
+        raise UnknownFormError("expected a mean that keeps its axis, found keepdims 0")
+    return first(node)
+
+
+def _same(a: ir.Value, b: ir.Value) -> bool:
+    """Whether two values are one, but for casts or for being computed twice."""
+    a, b = _uncast(a), _uncast(b)
+    if a is b:
+        return True
+    one, other = producer(a, "Sub"), producer(b, "Sub")
+    if one is None or other is None or first(one) is not first(other):
+        return False
+    means = [producer(node.inputs[1], "ReduceMean") for node in (one, other)]
+    return all(node is not None and first(node) is first(one) for node in means)
+
+
+def _uncast(value: ir.Value) -> ir.Value:
+    node = producer(value, "Cast")
+    return first(node) if node is not None else value
+
+
+def _gain_of(node: ir.Node, norm: ir.Value) -> ir.Value | None:
+    """The gain that a node multiplies a norm with, if it does; past a cast."""
+    if node.op_type == "Cast":
+        out = node.outputs[0]
+        return next((g for n, _ in out.uses() if (g := _gain_of(n, out)) is not None), None)
+    if node.op_type != "Mul":
+        return None
+    other = node.inputs[1] if node.inputs[0] is norm else node.inputs[0]
+    return other if other is not None and rank(other) == 1 and number(other) is None else None
+
+
+def _rules() -> Sequence[RewriteRule]:
+    rules = [AddBias.rule()]
+    for form in ("divided", "times-reciprocal", "times-quotient"):
+        for cast in (True, False):
+            for gain in (True, False):
+                rules.append(Normalize.rule(form, cast=cast, gain=gain))
+    return [order for rule in rules for order in rule.commute()]
+
+
+def _is_root_of_mean(node: ir.Node) -> bool:
+    """A root of a mean plus a number: nothing but norms has one."""
+    total = producer(node.inputs[0], "Add") if node.op_type == "Sqrt" else None
+    parts = with_number(total) if total is not None else None
+    return parts is not None and producer(parts[0], "ReduceMean") is not None
+
+
+LAYER_NORM = RulePass(
+    "layer-norm",
+    _rules,
+    _is_root_of_mean,
+    requires=frozenset({"opset 23"}),
+    ensures=frozenset({"fused norms"}),
+)

@@ -20,7 +20,7 @@ Float = NDArray[np.float32]
 DAMPING = 0.01
 """Added to the diagonal of the second moments, relative to its mean."""
 
-SHRINKAGES = {8: np.linspace(0.90, 1.0, 6), 4: np.linspace(0.62, 1.0, 20)}
+SHRINKAGES = {8: np.linspace(0.90, 1.0, 6), 7: np.linspace(0.85, 1.0, 7), 4: np.linspace(0.62, 1.0, 20)}
 """Scales tried for each number of bits, relative to the one that represents the largest weight."""
 
 
@@ -44,7 +44,7 @@ def round_weight(
     """Round a weight [K, N], symmetrically.
 
     Args:
-        bits: 8 or 4
+        bits: 8, 7 or 4
         block: inputs that share a scale; all of them if None
         moments: second moments of the inputs, x^T x [K, K], for a number of x; None: inputs are
             taken for independent and alike, so that nothing can be compensated

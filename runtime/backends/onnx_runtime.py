@@ -54,8 +54,6 @@ class OnnxRuntimeBackend:
         # Each session has threads of its own. Those of the encoder must not spin while the decoder
         # works: on as many cores as threads that doubles the time of a step.
         options.add_session_config_entry("session.intra_op.allow_spinning", "1" if spin else "0")
-        # Products of 8 bits by 8 saturate on processors without VNNI, unless told not to.
-        options.add_session_config_entry("session.x64quantprecision", "1")
         try:
             session = onnxruntime.InferenceSession(
                 str(bundle.path(graph.file)), options, providers=[PROVIDERS[self.device]]

@@ -56,10 +56,14 @@ def their_model(options: dict[str, Any], directory: Path) -> Any:
     model = transformers.MarianMTModel(transformers.MarianConfig(**SIZES | options)).eval()
     with torch.no_grad():
         for name, parameter in model.named_parameters():
+            # Sharp attention, and norms that mix signs: otherwise one token is repeated.
             if "embed_positions" in name:
                 continue
-            parameter.normal_(std=1.0 if "layer_norm" in name else 0.3)
-        model.final_logits_bias.normal_()
+            if parameter.dim() == 1:
+                parameter.normal_(std=1.0 if name.endswith("norm.weight") else 0.1)
+            else:
+                parameter.normal_(std=0.6 if "q_proj" in name or "k_proj" in name else 0.2)
+        model.final_logits_bias.normal_(std=0.1)
     model.save_pretrained(directory)
     return model
 
@@ -93,7 +97,7 @@ def test_greedy_tokens_are_theirs(options: dict[str, Any], tmp_path: Path) -> No
     )
     rows = [row[1:] for row in generated.tolist()]
     expected = [row[: row.index(0) + 1] if 0 in row else row for row in rows]
-    assert len({tuple(row) for row in expected}) > 1
+    assert len({tuple(row) for row in expected}) > len(SOURCES) // 2
     assert greedy_uncached(ours, SOURCES, STEPS) == expected
 
 
@@ -145,7 +149,8 @@ def test_what_is_no_marian_is_refused(tmp_path: Path) -> None:
         load_marian(tmp_path)
     with pytest.raises(DragomanError) as caught:
         marian_config(
-            SIZES | {"model_type": "t5", "decoder_ffn_dim": 7, "activation_function": "x", "d_model": 0}
+            SIZES
+            | {"model_type": "t5", "decoder_ffn_dim": 7, "activation_function": "x", "d_model": 0}
         )
     for problem in ("'marian', found 't5'", "found 48 and 7", "found 'x'", "d_model"):
         assert problem in str(caught.value)
@@ -173,7 +178,7 @@ def test_random_marian_is_one_of_theirs(tmp_path: Path) -> None:
     rows = [row[1:] for row in generated.tolist()]
     assert greedy_uncached(load_marian(tmp_path), sources.tolist(), STEPS) == rows
     assert len({tuple(row) for row in rows}) == 4
-    assert all(len(set(row)) > STEPS // 2 for row in rows)
+    assert all(len(set(row)) > 3 for row in rows)
     write_random_marian(shape, tmp_path / "again", seed=1)
     first, again = (path / "model.safetensors" for path in (tmp_path, tmp_path / "again"))
     assert first.read_bytes() == again.read_bytes()

@@ -8,19 +8,21 @@ from pathlib import Path
 import click
 
 from .options import (
+    build_precision_option,
     force_option,
     inputs_option,
     limit_option,
     output_option,
-    precision_option,
+    target_option,
     threads_option,
 )
 
 
-@click.command(short_help="Export a checkpoint and prove parity: a bundle to deploy.")
+@click.command(short_help="Export, optimize and prove parity: a bundle to deploy.")
 @click.argument("checkpoint")
 @output_option
-@precision_option
+@target_option
+@build_precision_option
 @inputs_option
 @limit_option
 @threads_option
@@ -33,6 +35,7 @@ from .options import (
 def build(
     checkpoint: str,
     output: Path,
+    target: str | None,
     precision: str,
     inputs: Path | None,
     limit: int | None,
@@ -40,7 +43,8 @@ def build(
     allow_failed_parity: bool,
     force: bool,
 ) -> None:
-    """Export CHECKPOINT and verify the result: OUTPUT appears only if parity holds.
+    """Export CHECKPOINT, optimize it for a target and verify the result: OUTPUT appears only if
+    parity holds.
 
     CHECKPOINT is a directory with config.json and model.safetensors, or g2p-en, the model that
     comes along. Parity is checked against PyTorch on the checkpoint's held-out data, on --inputs,
@@ -48,6 +52,7 @@ def build(
 
     \b
     dragoman build g2p-en -o bundles/g2p-en
+    dragoman build g2p-en -o bundles/g2p-en-int8 --target cpu --precision int8
     """
     from dragoman.runtime import load
     from dragoman.runtime.bundle import new_directory, write_manifest
@@ -55,7 +60,7 @@ def build(
     from .checkpoints import open_checkpoint, parity_inputs
     from .exporting import (
         ParityFailedError,
-        export_into,
+        build_into,
         failure,
         print_parity,
         verify_model,
@@ -64,7 +69,7 @@ def build(
     opened = open_checkpoint(checkpoint)
     compared = parity_inputs(opened, inputs, limit)
     with new_directory(output, overwrite=force) as partial:
-        manifest = export_into(partial, opened, precision)
+        manifest = build_into(partial, opened, target, precision)
         model = load(partial, threads=threads)
         parity = verify_model(model, opened, compared, "onnxruntime")
         print_parity(parity)

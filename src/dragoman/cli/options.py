@@ -20,6 +20,18 @@ precision_option = click.option(
     show_default=True,
     help="Number format of weights and arithmetic.",
 )
+target_option = click.option(
+    "--target",
+    type=click.Choice(["cpu", "neutral"]),
+    help="What the graphs are made for [cpu; neutral for fp16 and bf16].",
+)
+build_precision_option = click.option(
+    "--precision",
+    type=click.Choice(["fp32", "int8", "int4", "fp16", "bf16"]),
+    default="fp32",
+    show_default=True,
+    help="Number format of weights and arithmetic; int8 and int4 for target cpu.",
+)
 force_option = click.option("--force", is_flag=True, help="Replace an existing bundle.")
 threads_option = click.option(
     "--threads", type=click.IntRange(min=1), help="Processor threads [all cores]."

@@ -1,0 +1,15 @@
+"""Fusions that make anyone's ONNX Transformer standard again, one to a file."""
+
+from __future__ import annotations
+
+from ..graph_pass import GraphPass
+from .attention import ATTENTION
+from .cleanup import CLEANUP
+from .gelu import GELU
+from .layer_norm import LAYER_NORM
+from .opset import OPSET_PASS
+
+STANDARD_PASSES: tuple[GraphPass, ...] = (OPSET_PASS, CLEANUP, LAYER_NORM, GELU, ATTENTION)
+"""In the order that they need each other."""
+
+__all__ = ["ATTENTION", "CLEANUP", "GELU", "LAYER_NORM", "OPSET_PASS", "STANDARD_PASSES"]

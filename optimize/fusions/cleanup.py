@@ -1,0 +1,196 @@
+"""What changes nothing and hides what the fusions look for: it goes first."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import onnx_ir as ir
+from onnx_ir.passes.common import (
+    CommonSubexpressionEliminationPass,
+    IdentityEliminationPass,
+    InlinePass,
+    RemoveUnusedNodesPass,
+    ShapeInferencePass,
+)
+from onnxscript.optimizer import fold_constants_ir
+from onnxscript.rewriter import MatchResult, RewriteRule, RewriteRuleClassBase, RewriteRuleSet
+
+from ..graph_pass import Changes, Property
+from .values import constant, describe
+
+
+class SameShape(RewriteRuleClassBase):  # type: ignore[misc]
+    """A Reshape or Expand to the shape that is there already."""
+
+    def __init__(self, operator: str) -> None:
+        super().__init__(f"no-op-{operator.lower()}", remove_nodes=False)
+        self.operator = operator
+
+    def pattern(self, op: Any, x: Any, shape: Any) -> Any:
+        return getattr(op, self.operator)(x, shape, _outputs=["y"])
+
+    def check(self, context: Any, x: ir.Value, shape: ir.Value, y: ir.Value) -> MatchResult:
+        result = MatchResult()
+        if x.shape is None or y.shape is None or len(x.shape) != len(y.shape):
+            return result.fail(f"expected known shapes, found {describe(x)}, {describe(y)}", y)
+        unlike = [
+            (a, b)
+            for a, b in zip(x.shape, y.shape, strict=True)
+            if a != b or (not isinstance(a, int) and a.value is None)
+        ]
+        # Of a reshape one unknown axis is what the others leave of an equal number of elements.
+        if len(unlike) > (1 if self.operator == "Reshape" else 0) or any(
+            isinstance(a, int) and isinstance(b, int) for a, b in unlike
+        ):
+            return result.fail(f"the shape changes from {x.shape} to {y.shape}", y)
+        return result
+
+    def rewrite(self, op: Any, x: ir.Value, **_: Any) -> Any:
+        return op.Identity(x)
+
+
+class TransposeChain(RewriteRuleClassBase):  # type: ignore[misc]
+    """Two Transposes in a row: one, or none."""
+
+    def __init__(self) -> None:
+        super().__init__("transpose-chain", remove_nodes=False)
+
+    def pattern(self, op: Any, x: Any) -> Any:
+        return op.Transpose(op.Transpose(x, _outputs=["y"]), _outputs=["z"])
+
+    def check(self, context: Any, y: ir.Value, z: ir.Value, **_: Any) -> MatchResult:
+        result = MatchResult()
+        orders = [_order(value) for value in (y, z)]
+        if orders[0] is None or orders[1] is None:
+            return result.fail("expected a stated order of axes", z)
+        self.order = [orders[0][axis] for axis in orders[1]]
+        return result
+
+    def rewrite(self, op: Any, x: ir.Value, **_: Any) -> Any:
+        if self.order == sorted(self.order):
+            return op.Identity(x)
+        return op.Transpose(x, perm=self.order)
+
+
+class SameOrder(RewriteRuleClassBase):  # type: ignore[misc]
+    """A Transpose that keeps the order."""
+
+    def __init__(self) -> None:
+        super().__init__("no-op-transpose", remove_nodes=False)
+
+    def pattern(self, op: Any, x: Any) -> Any:
+        return op.Transpose(x, _outputs=["y"])
+
+    def check(self, context: Any, y: ir.Value, **_: Any) -> MatchResult:
+        result, order = MatchResult(), _order(y)
+        if order is None or order != sorted(order):
+            return result.fail(f"the order changes: {order}", y)
+        return result
+
+    def rewrite(self, op: Any, x: ir.Value, **_: Any) -> Any:
+        return op.Identity(x)
+
+
+class SameType(RewriteRuleClassBase):  # type: ignore[misc]
+    """A Cast to the type that is there already."""
+
+    def __init__(self) -> None:
+        super().__init__("no-op-cast", remove_nodes=False)
+
+    def pattern(self, op: Any, x: Any) -> Any:
+        return op.Cast(x, _outputs=["y"])
+
+    def check(self, context: Any, x: ir.Value, y: ir.Value) -> MatchResult:
+        result, node = MatchResult(), y.producer()
+        to = node.attributes.get_int("to", 0) if node is not None else 0
+        if x.dtype is None or int(x.dtype) != to:
+            return result.fail(f"the type changes from {x.dtype}", y)
+        return result
+
+    def rewrite(self, op: Any, x: ir.Value, **_: Any) -> Any:
+        return op.Identity(x)
+
+
+class InferenceDropout(RewriteRuleClassBase):  # type: ignore[misc]
+    """A Dropout outside training, whose mask nobody reads."""
+
+    def __init__(self) -> None:
+        super().__init__("dropout", remove_nodes=False)
+
+    def pattern(self, op: Any, x: Any) -> Any:
+        return op.Dropout(x, _allow_other_inputs=True, _outputs=["y"])
+
+    def check(self, context: Any, y: ir.Value, **_: Any) -> MatchResult:
+        result, node = MatchResult(), y.producer()
+        assert node is not None  # noqa: S101 - it matched
+        training = node.inputs[2] if len(node.inputs) > 2 else None
+        value = constant(training)
+        if training is not None and (value is None or bool(value.any())):
+            return result.fail(f"expected training_mode false, found {describe(training)}", y)
+        if any(mask.uses() or mask.is_graph_output() for mask in node.outputs[1:]):
+            return result.fail("the mask is used", y)
+        return result
+
+    def rewrite(self, op: Any, x: ir.Value, **_: Any) -> Any:
+        return op.Identity(x)
+
+
+def _order(value: ir.Value) -> list[int] | None:
+    node = value.producer()
+    perm = node.attributes.get("perm") if node is not None else None
+    return None if perm is None else list(perm.as_ints())
+
+
+def _rules() -> Sequence[RewriteRule]:
+    return [
+        SameShape.rule("Reshape"),
+        SameShape.rule("Expand"),
+        TransposeChain.rule(),
+        SameOrder.rule(),
+        SameType.rule(),
+        InferenceDropout.rule(),
+    ]
+
+
+ROUNDS = 8
+"""Shapes found in one round let the next fold more; exports settle in two or three."""
+
+
+@dataclass(frozen=True)
+class Cleanup:
+    """Folds constants and shapes, and drops what does nothing. Counts what it changed, with one
+    for each round that folded."""
+
+    name: str = "cleanup"
+    requires: frozenset[Property] = frozenset()
+    ensures: frozenset[Property] = frozenset({"clean"})
+    tolerance: float = 1e-5
+
+    def apply(self, model: ir.Model) -> Changes:
+        matches = int(InlinePass()(model).modified)
+        log = logging.getLogger("onnxscript.optimizer")
+        level = log.level
+        log.setLevel(logging.ERROR)  # what it does not fold, it tells at length
+        try:
+            for _ in range(ROUNDS):
+                ShapeInferencePass()(model)
+                nodes = len(model.graph)
+                changed = RewriteRuleSet(list(_rules())).apply_to_model(model)
+                IdentityEliminationPass()(model)
+                fold_constants_ir(model, onnx_shape_inference=True)
+                RemoveUnusedNodesPass()(model)
+                CommonSubexpressionEliminationPass()(model)
+                changed += len(model.graph) < nodes
+                matches += changed
+                if not changed:
+                    break
+        finally:
+            log.setLevel(level)
+        ShapeInferencePass()(model)
+        return Changes(matches)
+
+
+CLEANUP = Cleanup()

@@ -1,0 +1,56 @@
+"""An opset in which the operators that the fusions end in exist."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+
+import onnx_ir as ir
+from onnx_ir.passes.common import ShapeInferencePass
+from onnxscript.version_converter import ConvertVersionPass
+
+from ..graph_pass import Changes, PassError, Property
+
+OPSET = 23
+"""The first with Attention and RMSNormalization."""
+
+
+@dataclass(frozen=True)
+class UpgradeOpset:
+    """Raises the opset of ONNX's own operators to 23, unless it is that or more.
+
+    From 18 on by onnxscript's converter, below by ONNX's.
+    """
+
+    name: str = "opset"
+    requires: frozenset[Property] = frozenset()
+    ensures: frozenset[Property] = frozenset({f"opset {OPSET}"})
+    tolerance: float = 1e-5
+
+    def apply(self, model: ir.Model) -> Changes:
+        before = model.opset_imports.get("")
+        if before is None:
+            raise PassError(f"expected a graph of ONNX operators, found {dict(model.opset_imports)}")
+        if before >= OPSET:
+            return Changes(0)
+        log = logging.getLogger("onnxscript.version_converter")
+        level = log.level
+        log.setLevel(logging.CRITICAL)  # it warns of what is raised below
+        try:
+            ConvertVersionPass(OPSET, fallback=True)(model)
+        except Exception as error:  # converters raise a type for each operator
+            raise PassError(f"expected opset {OPSET}, found {before}: {error}") from error
+        finally:
+            log.setLevel(level)
+        if model.opset_imports.get("") != OPSET:
+            raise PassError(
+                f"expected opset {OPSET}, found {before}, from which ONNX's version converter "
+                "cannot convert this graph; export it with opset 18 or later"
+            )
+        # The IR version that came with opset 23.
+        model.ir_version = max(model.ir_version or 0, 11)
+        ShapeInferencePass()(model)
+        return Changes(1)
+
+
+OPSET_PASS = UpgradeOpset()

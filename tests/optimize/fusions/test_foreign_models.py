@@ -1,0 +1,37 @@
+"""Whole models of others: everything in them that is standard becomes so, and nothing changes."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+
+from dragoman.benchmarks.exported_models import REFUSED, ZOO, ExportedModel, serialized
+from dragoman.optimize.compare import difference, run
+from dragoman.optimize.fusions import STANDARD_PASSES
+from dragoman.optimize.pipeline import apply_passes
+
+pytestmark = pytest.mark.filterwarnings("ignore")  # exporters warn of their own calls
+
+
+@pytest.mark.parametrize("model", ZOO, ids=lambda model: model.name)
+def test_every_operator_becomes_standard(model: ExportedModel) -> None:
+    graph = model.export()
+    samples = model.inputs()
+    before = run(graph, samples)
+    records = apply_passes(graph, STANDARD_PASSES, graph="graph", samples=samples)
+    found = Counter(node.op_type for node in graph.graph.all_nodes())
+    assert found["Attention"] == model.counts.attentions
+    assert found["LayerNormalization"] + found["RMSNormalization"] == model.counts.norms
+    assert found["Gelu"] == model.counts.gelus
+    assert not {"Softmax", "Erf", "Tanh", "Sqrt"} & set(found)
+    assert [refusal for record in records for refusal in record.refusals] == []
+    name, apart = difference(before, run(graph, samples))
+    assert apart < 2e-5, name
+
+
+@pytest.mark.parametrize("model", REFUSED, ids=lambda model: model.name)
+def test_what_the_exporter_refuses(model: ExportedModel) -> None:
+    """These are not in the list above because no file exists; if one does, it belongs there."""
+    with pytest.raises(Exception, match=r"(?i)unsupported|not supported|failed to"):
+        serialized(model)
