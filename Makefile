@@ -46,7 +46,7 @@ clean:
 $(VENV)/bin/pip $(PEERS_VENV)/bin/pip:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
 		|| (echo "Dragoman needs Python 3.11 or newer, found $$($(PYTHON) --version); give another: make PYTHON=..."; exit 1)
-	$(PYTHON) -m venv $(@D)/..
+	$(PYTHON) -m venv $(patsubst %/bin/pip,%,$@)
 
 $(VENV)/installed: $(VENV)/bin/pip pyproject.toml constraints.txt
 	$(INSTALL) --editable ".[cpu,export]"

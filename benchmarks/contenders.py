@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
@@ -11,7 +12,7 @@ from typing import TYPE_CHECKING, cast
 from dragoman.errors import DragomanError
 
 if TYPE_CHECKING:
-    from dragoman.runtime.manifest import Precision
+    from dragoman.runtime.manifest import Precision, Target
 
 # Nothing that imports torch is imported here: some contenders must do without.
 
@@ -26,7 +27,11 @@ Prepare = Callable[[Path, Path], Path]
 
 REFERENCE = "Reference (PyTorch)"
 CTRANSLATE2 = "CTranslate2"
-BUNDLES = (("Dragoman fp32", "neutral", "fp32"),)
+BUNDLES = (
+    ("Dragoman fp32", "cpu", "fp32"),
+    ("Dragoman int8", "cpu", "int8"),
+    ("Dragoman int4", "cpu", "int4"),
+)
 """Name, target and precision of each bundle compared."""
 
 
@@ -100,13 +105,27 @@ def prepare_bundle(source: Path, directory: Path, *, target: str, precision: str
     from dragoman.export import export_bundle
     from dragoman.export.families.marian import load_marian
 
-    if target != "neutral" or precision not in ("fp32", "fp16", "bf16"):
-        raise DragomanError(f"no bundles are made for {target}, {precision}")
+    from dragoman.optimize.bundle import optimize_bundle
+    from dragoman.runtime import read_bundle
+
     directory.mkdir()
-    export_bundle(
-        load_marian(source), directory, name="random", precision=cast("Precision", precision)
+    model = load_marian(source)
+    if target == "neutral":
+        export_bundle(model, directory, name="random", precision=cast("Precision", precision))
+        return directory
+    neutral = directory / "neutral"
+    neutral.mkdir()
+    export_bundle(model, neutral, name="random")
+    optimized = directory / "bundle"
+    optimized.mkdir()
+    optimize_bundle(
+        read_bundle(neutral),
+        optimized,
+        target=cast("Target", target),
+        precision=cast("Precision", precision),
     )
-    return directory
+    shutil.rmtree(neutral)
+    return optimized
 
 
 def load_dragoman(directory: Path, threads: int) -> Generate:
@@ -118,7 +137,6 @@ def load_dragoman(directory: Path, threads: int) -> Generate:
         results = model.generate(
             sources,
             new_tokens,
-            min_new_tokens=new_tokens,
             max_batch_size=len(sources),
             max_batch_tokens=1 << 30,
         )

@@ -31,10 +31,22 @@ from dragoman.runtime.manifest import (
 )
 from dragoman.runtime.scheduling import batches, pad
 
-TOLERANCES: dict[Precision, float] = {"fp32": 1e-4, "fp16": 1e-2, "bf16": 8e-2, "int8": 0.15, "int4": 0.5}
+TOLERANCES: dict[Precision, float] = {
+    "fp32": 1e-4,
+    "fp16": 1e-2,
+    "bf16": 8e-2,
+    "int8": 0.15,
+    "int4": 0.5,
+}
 """Largest absolute difference over max(1, largest absolute value of the oracle's tensor)."""
 
-TASK_TOLERANCES: dict[Precision, float] = {"fp32": 0.0, "fp16": 0.003, "bf16": 0.003, "int8": 0.003, "int4": 0.007}
+TASK_TOLERANCES: dict[Precision, float] = {
+    "fp32": 0.0,
+    "fp16": 0.003,
+    "bf16": 0.003,
+    "int8": 0.003,
+    "int4": 0.007,
+}
 """How much worse the task's metric may be."""
 
 TENSOR_INPUTS = 64

@@ -24,10 +24,10 @@ from dragoman.runtime.manifest import (
     Precision,
     Tokenizers,
 )
+from dragoman.stored_weights import store_weights
 
 from .contract import check_file, check_graph
 from .exporter import export_decoder, export_encoder
-from dragoman.stored_weights import store_weights
 
 ENCODER_FILE = "encoder.onnx"
 DECODER_FILE = "decoder.onnx"

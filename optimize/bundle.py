@@ -71,11 +71,9 @@ def optimize_bundle(
         name: (ir.load(bundle.path(spec.file)), spec)
         for name, spec in (("encoder", manifest.encoder), ("decoder", manifest.decoder))
     }
-    quantizing: dict[str, tuple[GraphPass, ...]] = {name: CPU_FP32 for name in graphs}
+    quantizing: dict[str, tuple[GraphPass, ...]] = dict.fromkeys(graphs, CPU_FP32)
     fused: dict[str, list[PassRecord]] = {}
-    samples = {
-        name: samples_for_graph(spec, manifest.model) for name, (_, spec) in graphs.items()
-    }
+    samples = {name: samples_for_graph(spec, manifest.model) for name, (_, spec) in graphs.items()}
     if precision != "fp32":
         progress("calibrating")
         observed = _observe(bundle, calibration)
@@ -127,7 +125,7 @@ def _quantization(
         if node.op_type == "Gather" and (value := node.inputs[0]) is not None and weight(value, 2)
         if ".tokens." in (value.name or "")
     }
-    width = next(int(v.const_value.shape[1]) for v in values.values() if v.const_value)
+    width = floats(next(iter(values.values()))).shape[1]
     encoder, decoder, embedding = schemes(precision, width)
     for name, value in values.items():
         assert name is not None
@@ -152,9 +150,7 @@ def _tied_input(decoder: ir.Model, table: str) -> ir.Value | None:
     return None
 
 
-def _observe(
-    bundle: Bundle, sources: Sequence[Sequence[int]] | None
-) -> dict[str, list[Samples]]:
+def _observe(bundle: Bundle, sources: Sequence[Sequence[int]] | None) -> dict[str, list[Samples]]:
     """Inputs of both graphs as decoding the sources gives them, all target positions at once."""
     facts = bundle.manifest.model
     if sources is None:
@@ -177,7 +173,10 @@ def _observe(
         cross = backend.encode(source, mask)
         shape = (len(batch), facts.num_heads, tokens.shape[1], facts.head_size)
         given |= {"position": np.zeros(len(batch), np.int64)}
-        given |= {"past_key": np.zeros(shape, np.float32), "past_value": np.zeros(shape, np.float32)}
+        given |= {
+            "past_key": np.zeros(shape, np.float32),
+            "past_value": np.zeros(shape, np.float32),
+        }
         observed["decoder"].append(_named(bundle.manifest.decoder, given) | cross)
     return observed
 

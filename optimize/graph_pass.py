@@ -11,7 +11,13 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 import onnx_ir as ir
-from onnxscript.rewriter import MatchingTracer, MatchResult, MatchStatus, RewriteRule, RewriteRuleSet
+from onnxscript.rewriter import (
+    MatchingTracer,
+    MatchResult,
+    MatchStatus,
+    RewriteRule,
+    RewriteRuleSet,
+)
 
 from dragoman.errors import DragomanError
 from dragoman.runtime.manifest import Refusal

@@ -55,10 +55,16 @@ def apply_passes(
         except PassError as error:
             raise PassError(f"{graph}: pass {step.name}, after {done}: {error}") from error
         properties |= step.ensures
-        name, found = difference(before, after) if before is not None and after is not None else ("", None)
+        name, found = (
+            difference(before, after) if before is not None and after is not None else ("", None)
+        )
         allowed = max(step.tolerance, resolution(model))
         if found is not None and found > allowed:
-            what = "values that are not finite" if found >= NOT_FINITE else f"a difference of {found:.3g}"
+            what = (
+                "values that are not finite"
+                if found >= NOT_FINITE
+                else f"a difference of {found:.3g}"
+            )
             raise PassError(
                 f"{graph}: pass {step.name}, after {done}, causes {what} in output {name}, allowed "
                 f"{allowed:g}"

@@ -10,6 +10,8 @@ from numpy.typing import NDArray
 
 from dragoman.runtime.manifest import GraphSpec, ModelFacts
 
+from .values import constant, weight
+
 Samples = Mapping[str, NDArray[np.generic]]
 """One value for each input of a graph."""
 
@@ -29,7 +31,7 @@ def samples_for_graph(spec: GraphSpec, facts: ModelFacts, *, seed: int = 0) -> S
         shape = tuple(axes[d] if isinstance(d, str) else d for d in tensor.shape)
         match tensor.role:
             case "source":
-                value = generator.integers(0, facts.source_vocab_size, shape)
+                value: NDArray[np.generic] = generator.integers(0, facts.source_vocab_size, shape)
             case "token":
                 value = generator.integers(0, facts.target_vocab_size, shape)
             case "source_mask":
@@ -95,13 +97,8 @@ def _size(axis: str) -> int:
 
 def _smallest_table(model: ir.Model) -> int:
     """Rows of the smallest embedding: ids below are valid wherever they go."""
+    tables = [node.inputs[0] for node in model.graph.all_nodes() if node.op_type == "Gather"]
     rows = [
-        int(node.inputs[0].shape[0])
-        for node in model.graph.all_nodes()
-        if node.op_type == "Gather"
-        and node.inputs[0] is not None
-        and node.inputs[0].is_initializer()
-        and node.inputs[0].shape is not None
-        and len(node.inputs[0].shape) == 2
+        numbers.shape[0] for t in tables if weight(t, 2) and (numbers := constant(t)) is not None
     ]
     return min(rows, default=2)

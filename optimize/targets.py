@@ -5,6 +5,7 @@ from __future__ import annotations
 from dragoman.runtime.manifest import Precision
 
 from .cpu.attention import ATTENTION
+from .cpu.greedy_choice import GREEDY_CHOICE
 from .cpu.packed_projections import PACKED_PROJECTIONS
 from .cpu.self_attention import SELF_ATTENTION
 from .cpu.skip_layer_norm import SKIP_LAYER_NORM
@@ -20,6 +21,7 @@ CPU_FUSIONS: tuple[GraphPass, ...] = (
     ATTENTION,
     PACKED_PROJECTIONS,
     SKIP_LAYER_NORM,
+    GREEDY_CHOICE,
     Tidy(),
 )
 CPU_FP32: tuple[GraphPass, ...] = (TIED_OUTPUT,)

@@ -17,7 +17,7 @@ from onnxscript import optimizer
 from .graph_pass import ROUNDING, Changes, Property
 
 SMALL = 1024
-"""The most elements of a constant that folding may make: shapes and masks, not copies of weights."""
+"""The most elements of a constant that folding may make: shapes, not copies of weights."""
 
 
 @dataclass(frozen=True)

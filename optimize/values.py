@@ -67,7 +67,10 @@ def new_weight(graph: ir.Graph, name: str, numbers: NDArray[np.generic]) -> ir.V
         return graph.initializers[name]
     tensor = ir.tensor(numbers, name=name)
     value = ir.Value(
-        name=name, shape=tensor.shape, type=ir.TensorType(tensor.dtype), const_value=tensor
+        name=name,
+        shape=ir.Shape(numbers.shape),
+        type=ir.TensorType(tensor.dtype),
+        const_value=tensor,
     )
     graph.register_initializer(value)
     return value

@@ -22,9 +22,7 @@ class MaskedAttention(RewriteRuleClassBase):
     """
 
     def __init__(self, *, heads_apart: bool) -> None:
-        super().__init__(
-            "cross-attention" if heads_apart else "self-attention", remove_nodes=False
-        )
+        super().__init__("cross-attention" if heads_apart else "self-attention", remove_nodes=False)
         self.heads_apart = heads_apart
 
     def pattern(
@@ -86,6 +84,8 @@ class MaskedAttention(RewriteRuleClassBase):
     ) -> ir.Value:
         node = attended.producer()
         assert node is not None and query_heads.shape is not None
+        heads = query_heads.shape[2]
+        assert isinstance(heads, int)
         scale = node.attributes.get_float("scale", None)
         result: ir.Value = op.MultiHeadAttention(
             query,
@@ -93,7 +93,7 @@ class MaskedAttention(RewriteRuleClassBase):
             value,
             None,
             op.Cast(source_mask, to=ir.DataType.INT32),
-            num_heads=int(query_heads.shape[2]),
+            num_heads=heads,
             **({} if scale is None else {"scale": scale}),
             _domain=MICROSOFT,
         )

@@ -1,4 +1,4 @@
-"""Products of one input by several weights -> one product: the input is read, and quantized, once."""
+"""Products of one input by several weights -> one: the input is read, and quantized, once."""
 
 from __future__ import annotations
 
@@ -43,7 +43,12 @@ class CachedQueryKeyValue(RewriteRuleClassBase):
         )
 
     def check(
-        self, context: Any, query: ir.Value | None, key: ir.Value | None, value: ir.Value | None, **_: Any
+        self,
+        context: Any,
+        query: ir.Value | None,
+        key: ir.Value | None,
+        value: ir.Value | None,
+        **_: Any,
     ) -> MatchResult:
         result = MatchResult()
         if key is None:
@@ -78,7 +83,7 @@ class CachedQueryKeyValue(RewriteRuleClassBase):
             past_value,
             last,
             total,
-            **{name: attribute for name, attribute in node.attributes.items()},
+            **dict(node.attributes),
             _domain=MICROSOFT,
             _outputs=3,
         )
@@ -116,6 +121,4 @@ def _packable(node: ir.Node) -> bool:
     return node.op_type == "GroupQueryAttention" and node.inputs[1] is not None
 
 
-PACKED_PROJECTIONS = RulePass(
-    "packed-projections", lambda: [CachedQueryKeyValue.rule()], _packable
-)
+PACKED_PROJECTIONS = RulePass("packed-projections", lambda: [CachedQueryKeyValue.rule()], _packable)

@@ -86,12 +86,15 @@ class CachedSelfAttention(RewriteRuleClassBase):
         if mask.shape is None or len(mask.shape) != 4 or mask.shape[1] != 1:
             return result.fail(f"expected a mask [B, 1, Q, C], found {mask.shape}", mask)
         shape = query_heads.shape
-        if shape is None or not all(isinstance(shape[axis], int) for axis in (2, 3)):
+        if shape is None or not len(shape) != 4:
+            return result.fail(f"expected [B, Q, H, Dh], found {shape}", query_heads)
+        heads, size = shape[2], shape[3]
+        if not isinstance(heads, int) or not isinstance(size, int):
             return result.fail(f"expected a known number and size of heads, found {shape}")
-        if int(shape[3]) % HEAD_SIZE_MULTIPLE:
+        if size % HEAD_SIZE_MULTIPLE:
             return result.fail(
                 f"expected a head size that is a multiple of {HEAD_SIZE_MULTIPLE}, as "
-                f"GroupQueryAttention takes, found {shape[3]}",
+                f"GroupQueryAttention takes, found {size}",
                 query_heads,
             )
         node = attended.producer()
@@ -116,7 +119,8 @@ class CachedSelfAttention(RewriteRuleClassBase):
         **_: Any,
     ) -> Any:
         assert query_heads.shape is not None
-        heads = int(query_heads.shape[2])
+        heads = query_heads.shape[2]
+        assert isinstance(heads, int)
         node = attended.producer()
         assert node is not None
         scale = node.attributes.get_float("scale", None)

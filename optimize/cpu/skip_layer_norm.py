@@ -52,7 +52,8 @@ class SkipLayerNorm(RewriteRuleClassBase):
         if self.bias and not weight(bias, 1):
             return result.fail("expected a bias that is a weight [D]", total)
         if x.shape != total.shape or sublayer.shape != total.shape:
-            return result.fail(f"expected two terms {total.shape}, found {x.shape}", total)
+            found = f"{sublayer.shape} and {x.shape}"
+            return result.fail(f"expected two terms {total.shape}, found {found}", total)
         if (len(total.uses()) > 1 or total.is_graph_output()) != self.sum_is_used:
             return result.fail("the sum is used elsewhere" if not self.sum_is_used else "")
         return result

@@ -9,16 +9,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
 import onnx_ir as ir
 from onnxscript.rewriter import MatchResult, RewriteRule, RewriteRuleClassBase, pattern
 
 from ..graph_pass import RulePass
 from .attention_scores import Scores, find_scores
-from .values import UnknownFormError, describe, is_number, rank
+from .values import UnknownFormError, describe, is_number, rank, rule_of
 
 
-class FuseAttention(RewriteRuleClassBase):  # type: ignore[misc]
+class FuseAttention(RewriteRuleClassBase):
     """softmax(scores) times values."""
 
     def __init__(self) -> None:
@@ -75,7 +74,9 @@ class FuseAttention(RewriteRuleClassBase):  # type: ignore[misc]
             return None
         query_size, key_size = _axis(found.query, -2), _axis(found.key, found.key_axis)
         names = tuple(map(repr, (query_size, key_size)))
-        known = all(isinstance(d, int) or (d is not None and d.value) for d in (query_size, key_size))
+        known = all(
+            isinstance(d, int) or (d is not None and d.value) for d in (query_size, key_size)
+        )
         memo = (*[m.identity() for m in found.masks], found.rank, *names)
         if known and memo in self.expanded:
             return self.expanded[memo]
@@ -148,7 +149,7 @@ def _both_known(a: Any, b: Any) -> bool:
 
 
 def _rules() -> Sequence[RewriteRule]:
-    return [FuseAttention.rule()]
+    return [rule_of(FuseAttention)]
 
 
 ATTENTION = RulePass(

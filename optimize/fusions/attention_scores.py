@@ -126,10 +126,10 @@ def find_scores(value: ir.Value) -> Scores:
             raise UnknownFormError(
                 f"expected a mask of at most {size} axes, found {describe(mask.value)}"
             )
-    if order == "as the query":
+    if order is None:
         order = (*range(size - 2), size - 1, size - 2)
     masks = [replace(mask, dtype=dtype) for mask in reversed(masks)]
-    return Scores(query, key, tuple(order), size, scale, masks)
+    return Scores(query, key, order, size, scale, masks)
 
 
 def _factor(node: ir.Node) -> tuple[ir.Value, float]:
@@ -158,7 +158,7 @@ def _unscaled(value: ir.Value) -> tuple[ir.Value, float]:
 
 
 def _replaced(node: ir.Node) -> tuple[ir.Value, Mask]:
-    """The scores and the mask of Where(condition, scores, fill) or Where(condition, fill, scores)."""
+    """The scores and the mask of a Where that fills in a number, on either side."""
     condition, yes, no = node.inputs[:3]
     keep = number(no) is not None
     value, fill = (yes, no) if keep else (no, yes)
@@ -200,8 +200,11 @@ def _comes_from_product(value: ir.Value | None) -> bool:
     return node.op_type == "MatMul" or any(_comes_from_product(v) for v in node.inputs)
 
 
-def _key(value: ir.Value) -> tuple[ir.Value, tuple[int, ...] | str, float]:
-    """The key before it was transposed, how to transpose it, and by what it was scaled."""
+def _key(value: ir.Value) -> tuple[ir.Value, tuple[int, ...] | None, float]:
+    """The key before it was transposed, how to make it as the query, and by what it was scaled.
+
+    No order where the key is transposed from the start.
+    """
     value, scale = _unscaled(value)
     if (node := producer(value, "Transpose")) is not None:
         perm = tuple(node.attributes["perm"].as_ints()) if "perm" in node.attributes else ()
@@ -219,7 +222,7 @@ def _key(value: ir.Value) -> tuple[ir.Value, tuple[int, ...] | str, float]:
         inner, by = _unscaled(first(there))
         if perm == (0, 2, 1) and rank(inner) == 4 and rank(value) == 4 and _folds(inner, value):
             return inner, (), scale * by
-    return value, "as the query", scale
+    return value, None, scale
 
 
 def _folds(key: ir.Value, turned: ir.Value) -> bool:

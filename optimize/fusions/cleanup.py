@@ -19,10 +19,10 @@ from onnxscript.optimizer import fold_constants_ir
 from onnxscript.rewriter import MatchResult, RewriteRule, RewriteRuleClassBase, RewriteRuleSet
 
 from ..graph_pass import Changes, Property
-from .values import constant, describe
+from .values import constant, describe, rule_of
 
 
-class SameShape(RewriteRuleClassBase):  # type: ignore[misc]
+class SameShape(RewriteRuleClassBase):
     """A Reshape or Expand to the shape that is there already."""
 
     def __init__(self, operator: str) -> None:
@@ -52,7 +52,7 @@ class SameShape(RewriteRuleClassBase):  # type: ignore[misc]
         return op.Identity(x)
 
 
-class TransposeChain(RewriteRuleClassBase):  # type: ignore[misc]
+class TransposeChain(RewriteRuleClassBase):
     """Two Transposes in a row: one, or none."""
 
     def __init__(self) -> None:
@@ -75,7 +75,7 @@ class TransposeChain(RewriteRuleClassBase):  # type: ignore[misc]
         return op.Transpose(x, perm=self.order)
 
 
-class SameOrder(RewriteRuleClassBase):  # type: ignore[misc]
+class SameOrder(RewriteRuleClassBase):
     """A Transpose that keeps the order."""
 
     def __init__(self) -> None:
@@ -94,7 +94,7 @@ class SameOrder(RewriteRuleClassBase):  # type: ignore[misc]
         return op.Identity(x)
 
 
-class SameType(RewriteRuleClassBase):  # type: ignore[misc]
+class SameType(RewriteRuleClassBase):
     """A Cast to the type that is there already."""
 
     def __init__(self) -> None:
@@ -114,7 +114,31 @@ class SameType(RewriteRuleClassBase):  # type: ignore[misc]
         return op.Identity(x)
 
 
-class InferenceDropout(RewriteRuleClassBase):  # type: ignore[misc]
+class FlattenedSoftmax(RewriteRuleClassBase):
+    """A Softmax as ONNX's converter brings it to opset 13: on 2 axes, then shaped back."""
+
+    def __init__(self) -> None:
+        super().__init__("flattened-softmax", remove_nodes=False)
+
+    def pattern(self, op: Any, x: Any) -> Any:
+        softmax = op.Softmax(op.Flatten(x, _outputs=["flat"]), _outputs=["softmax"])
+        return op.Reshape(softmax, op.Shape(x))
+
+    def check(self, context: Any, x: ir.Value, flat: ir.Value, softmax: ir.Value) -> MatchResult:
+        result = MatchResult()
+        flatten, node = flat.producer(), softmax.producer()
+        assert flatten is not None
+        assert node is not None
+        axis, last = flatten.attributes.get_int("axis", 1), node.attributes.get_int("axis", -1)
+        if x.shape is None or axis not in (-1, len(x.shape) - 1) or last not in (-1, 1):
+            return result.fail(f"expected the last axis alone, found axis {axis} on", flat)
+        return result
+
+    def rewrite(self, op: Any, x: ir.Value, **_: Any) -> Any:
+        return op.Softmax(x, axis=-1)
+
+
+class InferenceDropout(RewriteRuleClassBase):
     """A Dropout outside training, whose mask nobody reads."""
 
     def __init__(self) -> None:
@@ -125,7 +149,7 @@ class InferenceDropout(RewriteRuleClassBase):  # type: ignore[misc]
 
     def check(self, context: Any, y: ir.Value, **_: Any) -> MatchResult:
         result, node = MatchResult(), y.producer()
-        assert node is not None  # noqa: S101 - it matched
+        assert node is not None
         training = node.inputs[2] if len(node.inputs) > 2 else None
         value = constant(training)
         if training is not None and (value is None or bool(value.any())):
@@ -146,12 +170,13 @@ def _order(value: ir.Value) -> list[int] | None:
 
 def _rules() -> Sequence[RewriteRule]:
     return [
-        SameShape.rule("Reshape"),
-        SameShape.rule("Expand"),
-        TransposeChain.rule(),
-        SameOrder.rule(),
-        SameType.rule(),
-        InferenceDropout.rule(),
+        rule_of(SameShape, "Reshape"),
+        rule_of(SameShape, "Expand"),
+        rule_of(TransposeChain),
+        rule_of(SameOrder),
+        rule_of(SameType),
+        rule_of(FlattenedSoftmax),
+        rule_of(InferenceDropout),
     ]
 
 

@@ -14,7 +14,7 @@ import onnx_ir as ir
 from onnxscript.rewriter import MatchResult, RewriteRule, RewriteRuleClassBase
 
 from ..graph_pass import RulePass
-from .values import UnknownFormError, describe, is_number, number, producer
+from .values import UnknownFormError, describe, is_number, number, producer, rule_of
 
 Polynomial = Mapping[int, float]
 """Coefficients by power."""
@@ -26,7 +26,7 @@ PRECISION = 1e-3
 """How closely an exporter, or half precision, writes those."""
 
 
-class FuseGelu(RewriteRuleClassBase):  # type: ignore[misc]
+class FuseGelu(RewriteRuleClassBase):
     """0.5 x (1 + f(polynomial of x)), with 0.5 at any of three places."""
 
     def __init__(self, function: str, place: str) -> None:
@@ -51,6 +51,10 @@ class FuseGelu(RewriteRuleClassBase):  # type: ignore[misc]
         self, context: Any, x: ir.Value, argument: ir.Value, one: ir.Value, half: ir.Value
     ) -> MatchResult:
         result = MatchResult()
+        # Either order matches a product: the number is the half.
+        if not self.place.startswith("divided") and number(half) is None and number(x) is not None:
+            x, half = half, x
+        self.x = x
         factor = 2.0 if self.place.startswith("divided") else 0.5
         if not is_number(one, 1):
             return result.fail(f"expected 1 + {self.function}, found {describe(one)}", one)
@@ -67,8 +71,8 @@ class FuseGelu(RewriteRuleClassBase):  # type: ignore[misc]
             )
         return result
 
-    def rewrite(self, op: Any, x: ir.Value, **_: Any) -> Any:
-        return op.Gelu(x, approximate="none" if self.function == "Erf" else "tanh")
+    def rewrite(self, op: Any, **_: Any) -> Any:
+        return op.Gelu(self.x, approximate="none" if self.function == "Erf" else "tanh")
 
 
 def polynomial(value: ir.Value | None, x: ir.Value) -> Polynomial:
@@ -139,22 +143,24 @@ def _rules() -> Sequence[RewriteRule]:
         rule
         for function in ("Erf", "Tanh")
         for place in places
-        for rule in FuseGelu.rule(function, place).commute()
+        for rule in rule_of(FuseGelu, function, place).commute()
     ]
+
+
+def _is_gate(node: ir.Node) -> bool:
+    """An Erf; or a Tanh that 1 is added to, as other things use Tanh too."""
+    if node.op_type != "Tanh":
+        return node.op_type == "Erf"
+    return any(
+        user.op_type == "Add" and any(is_number(value, 1) for value in user.inputs)
+        for user, _ in node.outputs[0].uses()
+    )
 
 
 GELU = RulePass(
     "gelu",
     _rules,
-    # A Tanh may be anything; Gelu's is the one that 1 is added to.
-    lambda node: (
-        node.op_type == "Erf"
-        or node.op_type == "Tanh"
-        and any(
-            user.op_type == "Add" and any(is_number(value, 1) for value in user.inputs)
-            for user, _ in node.outputs[0].uses()
-        )
-    ),
+    _is_gate,
     requires=frozenset({"opset 23"}),
     ensures=frozenset({"fused gelu"}),
 )

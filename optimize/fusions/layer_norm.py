@@ -25,6 +25,7 @@ from .values import (
     number,
     producer,
     rank,
+    rule_of,
     with_number,
 )
 
@@ -46,7 +47,7 @@ class Norm:
     epsilon: float
 
 
-class Normalize(RewriteRuleClassBase):  # type: ignore[misc]
+class Normalize(RewriteRuleClassBase):
     """A quotient by sqrt(mean of squares + epsilon), times a gain if there is one."""
 
     def __init__(self, form: str, *, cast: bool, gain: bool) -> None:
@@ -130,12 +131,10 @@ class Normalize(RewriteRuleClassBase):  # type: ignore[misc]
             gain = op.Constant(value=ir.tensor(np.ones(self._width() or 0, dtype)))
         operator = op.LayerNormalization if self.found.centred else op.RMSNormalization
         stash = ir.DataType.FLOAT  # at least as precise as what it replaces, double excepted
-        return operator(
-            self.x, gain, axis=-1, epsilon=self.found.epsilon, stash_type=int(stash)
-        )
+        return operator(self.x, gain, axis=-1, epsilon=self.found.epsilon, stash_type=int(stash))
 
 
-class AddBias(RewriteRuleClassBase):  # type: ignore[misc]
+class AddBias(RewriteRuleClassBase):
     """LayerNormalization + bias: its third input."""
 
     def __init__(self) -> None:
@@ -150,16 +149,14 @@ class AddBias(RewriteRuleClassBase):  # type: ignore[misc]
         result = MatchResult()
         array, node = constant(bias), norm.producer()
         if array is None or gain.shape is None or array.shape != tuple(gain.shape):
-            return result.fail(
-                f"expected a bias as wide as the gain, found {describe(bias)}", bias
-            )
+            return result.fail(f"expected a bias as wide as the gain, found {describe(bias)}", bias)
         if node is None or node.attributes.get_int("axis", -1) != -1:
             return result.fail("expected a norm over the last axis", norm)
         return result
 
     def rewrite(self, op: Any, x: Any, gain: Any, bias: Any, norm: ir.Value) -> Any:
         node = norm.producer()
-        assert node is not None  # noqa: S101 - checked
+        assert node is not None
         return op.LayerNormalization(x, gain, bias, **node.attributes)
 
 
@@ -197,10 +194,10 @@ def find_norm(quotient: ir.Value, radicand: ir.Value) -> Norm:
     if dtype is not None and dtype not in FLOATS - {ir.DataType.DOUBLE}:
         raise UnknownFormError(f"expected a norm computed in FLOAT or less, found {dtype}")
     minus = producer(base, "Sub")
-    if minus is not None and (mean := producer(minus.inputs[1], "ReduceMean")) is not None:
-        if first(mean) is first(minus):
-            _mean(mean.outputs[0])
-            return Norm(first(minus), True, epsilon)
+    mean = producer(minus.inputs[1], "ReduceMean") if minus is not None else None
+    if minus is not None and mean is not None and first(mean) is first(minus):
+        _mean(mean.outputs[0])
+        return Norm(first(minus), True, epsilon)
     return Norm(base, False, epsilon)
 
 
@@ -248,11 +245,11 @@ def _gain_of(node: ir.Node, norm: ir.Value) -> ir.Value | None:
 
 
 def _rules() -> Sequence[RewriteRule]:
-    rules = [AddBias.rule()]
+    rules = [rule_of(AddBias)]
     for form in ("divided", "times-reciprocal", "times-quotient"):
         for cast in (True, False):
             for gain in (True, False):
-                rules.append(Normalize.rule(form, cast=cast, gain=gain))
+                rules.append(rule_of(Normalize, form, cast=cast, gain=gain))
     return [order for rule in rules for order in rule.commute()]
 
 

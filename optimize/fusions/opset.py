@@ -30,7 +30,9 @@ class UpgradeOpset:
     def apply(self, model: ir.Model) -> Changes:
         before = model.opset_imports.get("")
         if before is None:
-            raise PassError(f"expected a graph of ONNX operators, found {dict(model.opset_imports)}")
+            raise PassError(
+                f"expected a graph of ONNX operators, found {dict(model.opset_imports)}"
+            )
         if before >= OPSET:
             return Changes(0)
         log = logging.getLogger("onnxscript.version_converter")

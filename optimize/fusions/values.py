@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 import onnx_ir as ir
 from numpy.typing import NDArray
+from onnxscript.rewriter import RewriteRule
 
 FLOATS = frozenset(
     {ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.BFLOAT16, ir.DataType.DOUBLE}
@@ -90,3 +92,9 @@ def describe(value: ir.Value | None) -> str:
     shape = "unknown shape" if value.shape is None else f"shape {value.shape}"
     node = value.producer()
     return f"{value.name} ({node.op_type if node is not None else 'an input'}, {shape})"
+
+
+def rule_of(made: Any, *arguments: Any, **named: Any) -> RewriteRule:
+    """A rule from its class; the method that makes one has no types."""
+    rule: RewriteRule = made.rule(*arguments, **named)
+    return rule

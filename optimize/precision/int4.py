@@ -58,9 +58,7 @@ class BlockQuantized:
         row = ir.node("Reshape", [blocks.outputs[0], shape])
         return [wide, blocks, row]
 
-    def _weights(
-        self, graph: ir.Graph, name: str, rounded: Rounded
-    ) -> tuple[ir.Value, ir.Value]:
+    def _weights(self, graph: ir.Graph, name: str, rounded: Rounded) -> tuple[ir.Value, ir.Value]:
         """Integers [N, G, block * bits / 8], scales [N, G]."""
         return (
             new_weight(graph, f"{name}.int{self.bits}", self._packed(rounded)),
@@ -75,5 +73,7 @@ class BlockQuantized:
         middle = 2 ** (self.bits - 1)
         full = np.full((outputs, blocks * self.block), middle, np.uint8)
         full[:, :inputs] = (rounded.integers.T.astype(np.int16) + middle).astype(np.uint8)
-        full = full.reshape(outputs, blocks, self.block)
-        return full if self.bits == 8 else full[..., 0::2] | (full[..., 1::2] << 4)
+        by_block: NDArray[np.uint8] = full.reshape(outputs, blocks, self.block)
+        if self.bits == 8:
+            return by_block
+        return by_block[..., 0::2] | (by_block[..., 1::2] << np.uint8(4))

@@ -26,7 +26,9 @@ class Int8:
         self, graph: ir.Graph, name: str, rounded: Rounded, x: ir.Value, bias: ir.Value | None
     ) -> list[ir.Node]:
         weight, scale = self._weights(graph, name, rounded)
-        zero = new_weight(graph, f"zeros_{rounded.scales.size}", np.zeros(rounded.scales.size, np.int8))
+        zero = new_weight(
+            graph, f"zeros_{rounded.scales.size}", np.zeros(rounded.scales.size, np.int8)
+        )
         inputs = [x, weight, scale, zero, *([] if bias is None else [bias])]
         return [ir.node("DynamicQuantizeMatMul", inputs, domain=MICROSOFT)]
 
@@ -42,9 +44,7 @@ class Int8:
         product = ir.node("Mul", [numbers.outputs[0], wide.outputs[0]])
         return [columns, rows, numbers, scales, wide, product]
 
-    def _weights(
-        self, graph: ir.Graph, name: str, rounded: Rounded
-    ) -> tuple[ir.Value, ir.Value]:
+    def _weights(self, graph: ir.Graph, name: str, rounded: Rounded) -> tuple[ir.Value, ir.Value]:
         """Integers [K, N] and scales [N]."""
         return (
             new_weight(graph, f"{name}.int8", rounded.integers),

@@ -20,7 +20,11 @@ Float = NDArray[np.float32]
 DAMPING = 0.01
 """Added to the diagonal of the second moments, relative to its mean."""
 
-SHRINKAGES = {8: np.linspace(0.90, 1.0, 6), 7: np.linspace(0.85, 1.0, 7), 4: np.linspace(0.62, 1.0, 20)}
+SHRINKAGES = {
+    8: np.linspace(0.90, 1.0, 6),
+    7: np.linspace(0.85, 1.0, 7),
+    4: np.linspace(0.62, 1.0, 20),
+}
 """Scales tried for each number of bits, relative to the one that represents the largest weight."""
 
 
@@ -103,10 +107,13 @@ def _inverse_factor(moments: Float) -> Float:
     mean = float(np.mean(np.diag(damped)))
     damped[np.diag_indices_from(damped)] += DAMPING * mean if mean > 0 else 1.0
     inverse = np.linalg.inv(damped)
-    return np.linalg.cholesky((inverse + inverse.T) / 2).T.astype(np.float32)
+    lower: NDArray[np.float64] = np.linalg.cholesky((inverse + inverse.T) / 2)
+    return lower.T.astype(np.float32)
 
 
-def _search_scale(weight: Float, importance: Float, limit: int, shrinkages: Float) -> Float:
+def _search_scale(
+    weight: Float, importance: Float, limit: int, shrinkages: NDArray[np.float64]
+) -> Float:
     """For each output, the scale with the least squared error, weighted by importance."""
     largest = np.abs(weight).max(axis=0)
     largest[largest == 0] = 1.0

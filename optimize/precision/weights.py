@@ -35,9 +35,7 @@ class Scheme(Protocol):
     ) -> list[ir.Node]:
         """Nodes for x [..., K] @ weight [K, N] + bias; the last gives the result."""
 
-    def lookup(
-        self, graph: ir.Graph, name: str, rounded: Rounded, ids: ir.Value
-    ) -> list[ir.Node]:
+    def lookup(self, graph: ir.Graph, name: str, rounded: Rounded, ids: ir.Value) -> list[ir.Node]:
         """Nodes for the columns [..., K] of a weight [K, N] at ids [...]."""
 
 
@@ -95,7 +93,7 @@ class QuantizeWeights:
             if error > scheme.error:
                 return _refuse(
                     node,
-                    f"expected an error of at most {scheme.error:g}, found {error:.3g}: kept in fp32",
+                    f"expected an error of at most {scheme.error:g}, found {error:.3g}: fp32 kept",
                 )
         else:
             return _refuse(node, "expected a product by a weight, found two activations")
@@ -118,12 +116,10 @@ def round_for(
     known = None if x is None else calibration.of(x)
     if known is None or not known.finite:
         return round_weight(numbers, bits=scheme.bits, block=scheme.block), 0.0
-    rounded = round_weight(
-        numbers, bits=scheme.bits, block=scheme.block, moments=known.moments
-    )
+    rounded = round_weight(numbers, bits=scheme.bits, block=scheme.block, moments=known.moments)
     exact = known.rows @ numbers
     apart = known.rows @ rounded.weight() - exact
-    return rounded, float(np.linalg.norm(apart) / max(np.linalg.norm(exact), 1e-30))
+    return rounded, float(np.linalg.norm(apart)) / max(float(np.linalg.norm(exact)), 1e-30)
 
 
 def floats(value: ir.Value) -> Float:

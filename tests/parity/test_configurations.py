@@ -6,14 +6,17 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
+from dragoman.optimize.bundle import optimize_bundle
 from dragoman.reference_model import ModelConfig, Transformer, greedy_uncached, pad
-from dragoman.runtime import Model
+from dragoman.runtime import Model, load
+from dragoman.runtime.manifest import Precision
 
 MakeModel = Callable[..., Transformer]
 MakeSources = Callable[..., list[list[int]]]
@@ -127,16 +130,32 @@ class Case:
 
 
 @pytest.fixture(scope="module", params=CONFIGURATIONS)
-def case(
+def exported(
     request: pytest.FixtureRequest,
     make_model: MakeModel,
     make_bundle: Callable[[Transformer], Model],
-    make_sources: MakeSources,
-) -> Case:
+) -> tuple[Transformer, Model]:
     model = make_model(**CONFIGURATIONS[request.param])
+    return model, make_bundle(model)
+
+
+@pytest.fixture(scope="module", params=["neutral", "cpu"])
+def case(
+    request: pytest.FixtureRequest,
+    exported: tuple[Transformer, Model],
+    make_sources: MakeSources,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Case:
+    model, bundle = exported
+    if request.param == "cpu":
+        bundle = optimized(bundle, tmp_path_factory.mktemp("cpu"), "fp32")
     vocabulary = model.config.source_vocab_size
-    batches = [make_sources(lengths, vocabulary) for lengths in BATCHES]
-    return Case(model, make_bundle(model), batches)
+    return Case(model, bundle, [make_sources(lengths, vocabulary) for lengths in BATCHES])
+
+
+def optimized(bundle: Model, directory: Path, precision: Precision) -> Model:
+    optimize_bundle(bundle.bundle, directory, precision=precision)
+    return load(directory, threads=1)
 
 
 def test_free_running_tokens_are_the_oracles(case: Case) -> None:
@@ -215,6 +234,30 @@ def test_log_probabilities_are_the_models(case: Case) -> None:
             logits = case.model(row, torch.ones_like(row, dtype=torch.bool), forced)[0]
         chosen = torch.log_softmax(logits, -1)[torch.arange(len(tokens)), tokens]
         assert result.log_probability == pytest.approx(float(chosen.sum()), abs=1e-3)
+
+
+@pytest.mark.parametrize("precision, allowed", [("int8", 0.15), ("int4", 0.4)])
+def test_logits_with_fewer_bits_are_near(
+    exported: tuple[Transformer, Model],
+    make_sources: MakeSources,
+    tmp_path: Path,
+    precision: Precision,
+    allowed: float,
+) -> None:
+    """As far as weights can be that nobody trained: a wrong scale, axis or order gives about 1."""
+    model, neutral = exported
+    config = model.config
+    bundle = optimized(neutral, tmp_path, precision)
+    source, mask = pad(make_sources(BATCHES[-1], config.source_vocab_size), config.pad_token_id)
+    generator = torch.Generator().manual_seed(0)
+    shape = (len(source), config.max_target_positions)
+    target = torch.randint(0, config.target_vocab_size, shape, generator=generator)
+    with torch.inference_mode():
+        expected = model(source, mask, target).numpy()
+    found = bundle.backend.score(source.numpy(), mask.numpy(), target.numpy())
+    error = np.linalg.norm(found - expected) / np.linalg.norm(expected)
+    assert 0 < error <= allowed
+    assert bundle.bundle.size < 0.75 * neutral.bundle.size
 
 
 def test_the_configurations_cover_every_switch() -> None:

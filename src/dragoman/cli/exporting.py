@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Sequence
 from decimal import ROUND_CEILING, Context
 from pathlib import Path
 from typing import cast
@@ -17,11 +16,11 @@ from rich.table import Table
 from dragoman import DragomanError
 from dragoman.benchmarks.parity import NOT_FINITE, ParityInputs, check_parity
 from dragoman.export import export_bundle
-from dragoman.optimize.bundle import optimize_bundle
-from dragoman.runtime import Bundle, Model, read_bundle
-from dragoman.runtime.manifest import Manifest, Parity, PassRecord, Precision
+from dragoman.runtime import Model, read_bundle
+from dragoman.runtime.manifest import Manifest, Parity, Precision
 
 from .checkpoints import Checkpoint
+from .passes import optimize_into
 
 
 def export_into(directory: Path, checkpoint: Checkpoint, precision: str) -> Manifest:
@@ -58,48 +57,6 @@ def build_into(
     with tempfile.TemporaryDirectory(dir=directory.parent, prefix=".neutral-") as neutral:
         export_into(Path(neutral), checkpoint, "fp32")
         return optimize_into(directory, read_bundle(Path(neutral)), precision)
-
-
-def optimize_into(directory: Path, bundle: Bundle, precision: str) -> Manifest:
-    """Optimize for the cpu target with a line of status, and show what each pass did."""
-    console = Console(stderr=True)
-    with console.status("loading") as status:
-        manifest = optimize_bundle(
-            bundle,
-            directory,
-            precision=cast(Precision, precision),
-            progress=lambda stage: status.update(f"{stage} ..."),
-        )
-    print_passes(manifest.passes)
-    return manifest
-
-
-def print_passes(passes: Sequence[PassRecord]) -> None:
-    """What each pass did, and below it what it refused."""
-    table = Table(title="passes", title_justify="left")
-    for heading in ("graph", "pass", "matches", "refused", "nodes", "difference", "allowed"):
-        table.add_column(heading, justify="left" if heading in ("graph", "pass") else "right")
-    for record in passes:
-        table.add_row(
-            record.graph,
-            record.name,
-            str(record.matches),
-            str(len(record.refusals)),
-            f"{record.nodes_before} -> {record.nodes_after}",
-            "not measured" if record.difference is None else f"{record.difference:.2g}",
-            f"{record.tolerance:g}",
-        )
-    console = Console()
-    console.print(table)
-    for record in passes:
-        for refusal in record.refusals:
-            console.print(
-                f"{record.graph}: {record.name} left {refusal.operator} {refusal.node}: "
-                f"{refusal.reason}",
-                markup=False,
-                highlight=False,
-                soft_wrap=True,
-            )
 
 
 def verify_model(

@@ -15,6 +15,7 @@ from .bench import bench
 from .build import build
 from .export import export
 from .inspect import inspect
+from .optimize import optimize
 from .run import run
 from .train import train
 from .verify import verify
@@ -64,7 +65,7 @@ def cli(verbose: bool) -> None:
     """
 
 
-for command in (train, export, build, run, verify, bench, inspect):
+for command in (train, export, optimize, build, run, verify, bench, inspect):
     cli.add_command(command)
 
 

@@ -1,0 +1,116 @@
+"""`dragoman optimize`"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, cast
+
+import click
+
+from .options import force_option
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from dragoman.runtime.manifest import PassRecord, Target
+
+
+@click.command(short_help="Fuse and quantize: a bundle, or any ONNX Transformer.")
+@click.argument("source", type=click.Path(path_type=Path))
+@click.option(
+    "-o",
+    "--output",
+    type=click.Path(path_type=Path),
+    required=True,
+    help="Where the result goes: a bundle, or an ONNX file.",
+)
+@click.option(
+    "--target",
+    type=click.Choice(["cpu", "neutral"]),
+    default="cpu",
+    show_default=True,
+    help="cpu: ONNX Runtime's own operators; neutral: standard ones (ONNX files only).",
+)
+@click.option(
+    "--precision",
+    type=click.Choice(["fp32", "int8", "int4"]),
+    default="fp32",
+    show_default=True,
+    help="Number format of the weights (bundles only).",
+)
+@click.option(
+    "--report", type=click.Path(path_type=Path), help="Write what each pass did to this file, JSON."
+)
+@click.option("--no-compare", is_flag=True, help="Do not run an ONNX file to measure differences.")
+@force_option
+def optimize(
+    source: Path,
+    output: Path,
+    target: str,
+    precision: str,
+    report: Path | None,
+    no_compare: bool,
+    force: bool,
+) -> None:
+    """Turn SOURCE, a neutral bundle or an ONNX file, into the fastest form for a target.
+
+    Says for every pass what it fused, what it left alone and why, and the largest difference that
+    it made. A bundle is not verified: `dragoman verify` does that.
+
+    \b
+    dragoman optimize bundles/neutral -o bundles/int8 --precision int8
+    dragoman optimize decoder.onnx -o fused.onnx --target neutral --report fused.json
+    """
+    from dragoman import DragomanError
+
+    if source.is_dir():
+        if target != "cpu":
+            raise click.UsageError("a bundle is neutral already: expected --target cpu")
+        records = _bundle(source, output, precision, force)
+        following = f"not verified. Next: dragoman verify {output} CHECKPOINT"
+    else:
+        if precision != "fp32":
+            raise DragomanError(
+                f"{source}: --precision {precision} needs a bundle, whose embeddings are known"
+            )
+        records = _file(source, output, cast("Target", target), not no_compare, force)
+        following = "see above for what was left alone"
+    if report is not None:
+        from dragoman.runtime.plain_data import to_plain
+
+        report.write_text(json.dumps([to_plain(r) for r in records], indent=1) + "\n", "utf-8")
+    click.echo(f"Optimized {output}, {following}")
+
+
+def _bundle(source: Path, output: Path, precision: str, force: bool) -> Sequence[PassRecord]:
+    from dragoman.runtime import read_bundle
+    from dragoman.runtime.bundle import new_directory
+
+    from .passes import optimize_into
+
+    bundle = read_bundle(source)
+    with new_directory(output, overwrite=force) as partial:
+        return optimize_into(partial, bundle, precision).passes
+
+
+def _file(
+    source: Path, output: Path, target: Target, compare: bool, force: bool
+) -> Sequence[PassRecord]:
+    from rich.console import Console
+
+    from dragoman.optimize.onnx_file import optimize_file
+
+    from .passes import print_passes
+
+    with Console(stderr=True).status("loading") as status:
+        records = optimize_file(
+            source,
+            output,
+            target=target,
+            compare=compare,
+            overwrite=force,
+            progress=lambda stage: status.update(f"{stage} ..."),
+        )
+    print_passes(records)
+    return records

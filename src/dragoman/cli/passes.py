@@ -1,0 +1,60 @@
+"""Passes with progress shown, and what they did: what `build` and `optimize` share."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import cast
+
+from rich.console import Console
+from rich.table import Table
+
+from dragoman.optimize.bundle import optimize_bundle
+from dragoman.runtime import Bundle
+from dragoman.runtime.manifest import Manifest, PassRecord, Precision
+
+
+def optimize_into(directory: Path, bundle: Bundle, precision: str) -> Manifest:
+    """Optimize for the cpu target with a line of status, and show what each pass did."""
+    console = Console(stderr=True)
+    with console.status("loading") as status:
+        manifest = optimize_bundle(
+            bundle,
+            directory,
+            precision=cast(Precision, precision),
+            progress=lambda stage: status.update(f"{stage} ..."),
+        )
+    print_passes(manifest.passes)
+    return manifest
+
+
+def print_passes(passes: Sequence[PassRecord]) -> None:
+    """What each pass did, and below it what it refused."""
+    table = Table(title="passes", title_justify="left")
+    for heading in ("graph", "pass", "matches", "refused", "nodes", "difference", "allowed"):
+        table.add_column(
+            heading,
+            justify="left" if heading in ("graph", "pass") else "right",
+            no_wrap=heading == "pass",
+        )
+    for record in passes:
+        table.add_row(
+            record.graph,
+            record.name,
+            str(record.matches),
+            str(len(record.refusals)),
+            f"{record.nodes_before} -> {record.nodes_after}",
+            "not measured" if record.difference is None else f"{record.difference:.2g}",
+            f"{record.tolerance:g}",
+        )
+    console = Console()
+    console.print(table)
+    for record in passes:
+        for refusal in record.refusals:
+            console.print(
+                f"{record.graph}: {record.name} left {refusal.operator} {refusal.node}: "
+                f"{refusal.reason}",
+                markup=False,
+                highlight=False,
+                soft_wrap=True,
+            )

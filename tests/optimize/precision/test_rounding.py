@@ -1,0 +1,81 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from dragoman.optimize.precision.rounding import Rounded, round_weight
+
+RNG = np.random.default_rng(0)
+
+
+def weight(inputs: int, outputs: int) -> np.ndarray:
+    return RNG.standard_normal((inputs, outputs)).astype(np.float32)
+
+
+def test_a_hand_worked_block_of_four_bits() -> None:
+    exact = np.array([[7.0, -3.5], [-1.0, 0.5], [0.0, 3.5], [3.0, -0.5]], np.float32)
+    rounded = round_weight(exact, bits=4, block=2)
+    assert rounded.integers.tolist() == [[7, -7], [-1, 1], [0, 7], [7, -1]]
+    np.testing.assert_allclose(rounded.scales, [[1.0, 0.5], [3 / 7, 0.5]], rtol=1e-6)
+    np.testing.assert_allclose(rounded.weight(), exact, atol=1e-6)
+
+
+@pytest.mark.parametrize("bits, limit", [(4, 7), (7, 63), (8, 127)])
+@pytest.mark.parametrize("inputs, block", [(1, None), (37, None), (37, 32), (64, 16)])
+def test_integers_stay_in_range_and_scales_have_their_shape(
+    bits: int, limit: int, inputs: int, block: int | None
+) -> None:
+    rounded = round_weight(weight(inputs, 5), bits=bits, block=block)
+    assert rounded.integers.shape == (inputs, 5)
+    assert rounded.scales.shape == (1 if block is None else -(-inputs // block), 5)
+    assert np.abs(rounded.integers).max() <= limit
+
+
+def test_an_output_whose_weights_are_all_zero_stays_zero() -> None:
+    exact = weight(8, 3)
+    exact[:, 1] = 0
+    rounded = round_weight(exact, bits=8)
+    assert not rounded.weight()[:, 1].any()
+    assert np.isfinite(rounded.scales).all()
+
+
+@pytest.mark.parametrize("bits, block", [(4, 16), (4, None)])
+def test_searched_scales_beat_the_scale_of_the_largest_weight(
+    bits: int, block: int | None
+) -> None:
+    exact = RNG.standard_t(3, (64, 40)).astype(np.float32)
+    limit, size = 2 ** (bits - 1) - 1, block or 64
+    blocks = exact.reshape(-1, size, 40)
+    plain = np.abs(blocks).max(1, keepdims=True) / limit
+    nearest = (np.rint(blocks / plain) * plain).reshape(64, 40)
+    searched = round_weight(exact, bits=bits, block=block).weight()
+    assert np.square(searched - exact).sum() < np.square(nearest - exact).sum()
+
+
+@pytest.mark.parametrize("bits, block", [(4, 16), (4, None), (7, None)])
+def test_compensation_lessens_the_error_of_the_product(bits: int, block: int | None) -> None:
+    mixing = RNG.standard_normal((48, 48))
+    x = (RNG.standard_normal((400, 48)) @ mixing).astype(np.float32)
+    other = (RNG.standard_normal((400, 48)) @ mixing).astype(np.float32)
+    exact = weight(48, 20)
+
+    def error(rounded: Rounded) -> float:
+        return float(np.linalg.norm(other @ (rounded.weight() - exact)))
+
+    plain = round_weight(exact, bits=bits, block=block)
+    compensated = round_weight(exact, bits=bits, block=block, moments=x.T @ x)
+    assert error(compensated) < 0.9 * error(plain)
+
+
+def test_inputs_that_are_always_zero_do_no_harm() -> None:
+    x = RNG.standard_normal((50, 12)).astype(np.float32)
+    x[:, 3] = 0
+    rounded = round_weight(weight(12, 4), bits=8, moments=x.T @ x)
+    assert np.isfinite(rounded.weight()).all()
+
+
+def test_the_weight_given_is_left_as_it_was() -> None:
+    exact = weight(9, 3)
+    copy = exact.copy()
+    round_weight(exact, bits=4, block=4, moments=np.eye(9, dtype=np.float32))
+    np.testing.assert_array_equal(exact, copy)
