@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
@@ -108,24 +107,20 @@ def prepare_bundle(source: Path, directory: Path, *, target: str, precision: str
     from dragoman.optimize.bundle import optimize_bundle
     from dragoman.runtime import read_bundle
 
+    neutral = directory.parent / "dragoman-neutral"
+    if not neutral.exists():  # the first bundle exports it for all
+        neutral.mkdir()
+        export_bundle(load_marian(source), neutral, name="random")
+    if (target, precision) == ("neutral", "fp32"):
+        return neutral
     directory.mkdir()
-    model = load_marian(source)
-    if target == "neutral":
-        export_bundle(model, directory, name="random", precision=cast("Precision", precision))
-        return directory
-    neutral = directory / "neutral"
-    neutral.mkdir()
-    export_bundle(model, neutral, name="random")
-    optimized = directory / "bundle"
-    optimized.mkdir()
     optimize_bundle(
         read_bundle(neutral),
-        optimized,
+        directory,
         target=cast("Target", target),
         precision=cast("Precision", precision),
     )
-    shutil.rmtree(neutral)
-    return optimized
+    return directory
 
 
 def load_dragoman(directory: Path, threads: int) -> Generate:

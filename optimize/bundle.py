@@ -19,7 +19,9 @@ from dragoman.runtime.model import Model
 from dragoman.runtime.scheduling import batches, pad
 from dragoman.stored_weights import store_weights
 
-from .graph_pass import GraphPass
+from .cpu.attention import ATTENTION
+from .cpu.self_attention import SELF_ATTENTION
+from .graph_pass import GraphPass, PassError
 from .pipeline import apply_passes
 from .precision.calibration import Calibration, calibrate
 from .precision.rounding import Rounded
@@ -81,6 +83,7 @@ def optimize_bundle(
         fused[name] = apply_passes(
             model, CPU_FUSIONS, graph=name, samples=samples[name], progress=progress
         )
+    _check_counts(fused["decoder"], manifest.model.decoder_layers)
     if precision != "fp32":
         models = {name: model for name, (model, _) in graphs.items()}
         progress("measuring the inputs of products")
@@ -110,6 +113,28 @@ def optimize_bundle(
     )
     write_manifest(optimized, directory)
     return optimized
+
+
+def _check_counts(records: Sequence[PassRecord], layers: int) -> None:
+    """Every attention of a decoder is fused, or refused with a reason: none is overlooked.
+
+    Raises:
+        PassError: a fusion no longer finds what the exporter writes.
+    """
+    cached, attention = (
+        next(record for record in records if record.name == step.name)
+        for step in (SELF_ATTENTION, ATTENTION)
+    )
+    refused = len(cached.refusals)
+    for record, what, found in (
+        (cached, "self-attentions", cached.matches + refused),
+        (attention, "cross-attentions", attention.matches + len(attention.refusals) - refused),
+    ):
+        if found != layers:
+            raise PassError(
+                f"decoder: pass {record.name} expected {layers} {what}, one for each layer, found "
+                f"{found}"
+            )
 
 
 def _quantization(

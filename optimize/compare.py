@@ -78,7 +78,7 @@ def _difference(before: NDArray[np.generic], after: NDArray[np.generic]) -> floa
     expected, found = before.astype(np.float64), after.astype(np.float64)
     same = (expected == found) | (np.isnan(expected) & np.isnan(found))
     apart = np.abs(np.where(same, 0.0, found - np.where(same, 0.0, expected)))
-    apart[~np.isfinite(apart)] = NOT_FINITE
     finite = np.abs(expected[np.isfinite(expected)])
-    scale = max(1.0, float(finite.max())) if finite.size else 1.0
-    return float(min(NOT_FINITE, (apart / scale).max())) if apart.size else 0.0
+    apart /= max(1.0, float(finite.max())) if finite.size else 1.0
+    apart[~np.isfinite(apart)] = NOT_FINITE
+    return float(apart.max()) if apart.size else 0.0

@@ -86,7 +86,7 @@ class CachedSelfAttention(RewriteRuleClassBase):
         if mask.shape is None or len(mask.shape) != 4 or mask.shape[1] != 1:
             return result.fail(f"expected a mask [B, 1, Q, C], found {mask.shape}", mask)
         shape = query_heads.shape
-        if shape is None or not len(shape) != 4:
+        if shape is None or len(shape) != 4:
             return result.fail(f"expected [B, Q, H, Dh], found {shape}", query_heads)
         heads, size = shape[2], shape[3]
         if not isinstance(heads, int) or not isinstance(size, int):

@@ -1,0 +1,64 @@
+"""A neutral bundle of random weights, exported once for all tests that only read it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+
+from dragoman.export import export_bundle
+from dragoman.optimize.bundle import optimize_bundle
+from dragoman.reference_model import ModelConfig, Transformer
+from dragoman.runtime import Bundle, read_bundle
+from dragoman.runtime.manifest import Precision
+
+Optimize = Callable[[Bundle, Precision], Bundle]
+
+
+@pytest.fixture(scope="session")
+def neutral(tmp_path_factory: pytest.TempPathFactory) -> Bundle:
+    """Two layers a stack, heads of 16, source, target and output tied."""
+    return _export(tmp_path_factory, num_heads=4, tie_source_target=True)
+
+
+@pytest.fixture(scope="session")
+def odd_heads(tmp_path_factory: pytest.TempPathFactory) -> Bundle:
+    """Heads of 12: no multiple of 8. Pre-norm, nothing tied."""
+    return _export(
+        tmp_path_factory, num_heads=3, d_head=12, norm_order="pre", tie_target_output=False
+    )
+
+
+@pytest.fixture(scope="session")
+def optimize(tmp_path_factory: pytest.TempPathFactory) -> Optimize:
+    def make(bundle: Bundle, precision: Precision = "fp32") -> Bundle:
+        directory: Path = tmp_path_factory.mktemp("optimized")
+        optimize_bundle(bundle, directory, precision=precision)
+        return read_bundle(directory)
+
+    return make
+
+
+def _export(factory: pytest.TempPathFactory, **changes: object) -> Bundle:
+    values: dict[str, object] = {
+        "source_vocab_size": 2100,
+        "target_vocab_size": 2100,
+        "encoder_layers": 2,
+        "decoder_layers": 2,
+        "d_model": 64,
+        "d_ff": 96,
+        "max_source_positions": 20,
+        "max_target_positions": 16,
+        "dropout": 0.0,
+    }
+    torch.manual_seed(5)
+    model = Transformer(ModelConfig.from_dict(values | changes)).eval()
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if name.endswith("gain"):
+                parameter.copy_(torch.randn_like(parameter))
+    directory = factory.mktemp("neutral")
+    export_bundle(model, directory, name="random")
+    return read_bundle(directory)

@@ -1,0 +1,135 @@
+"""Neutral bundles become the cpu target's: what is fused, counted; what is not, with the reason."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+
+import onnx_ir as ir
+import pytest
+
+from dragoman import DragomanError
+from dragoman.optimize.bundle import optimize_bundle
+from dragoman.runtime import Bundle, load
+from dragoman.runtime.manifest import PassRecord, Precision
+
+Optimize = Callable[..., Bundle]
+
+
+def operators(bundle: Bundle, graph: str) -> Counter[str]:
+    model = ir.load(bundle.path(getattr(bundle.manifest, graph).file))
+    return Counter(node.op_type for node in model.graph)
+
+
+def record(bundle: Bundle, graph: str, name: str) -> PassRecord:
+    return next(r for r in bundle.manifest.passes if (r.graph, r.name) == (graph, name))
+
+
+def test_counts_of_the_decoder(neutral: Bundle, optimize: Optimize) -> None:
+    found = operators(optimize(neutral), "decoder")
+    assert found["GroupQueryAttention"] == found["MultiHeadAttention"] == 2
+    assert found["SkipLayerNormalization"] == 6
+    assert found["MatMul"] == 2 * 6
+    assert found["FusedMatMul"] == 1
+    assert found["ArgMax"] == 2
+    gone = {"TensorScatter", "Attention", "LayerNormalization", "Transpose", "Expand", "Concat"}
+    assert not gone & set(found)
+    assert operators(neutral, "decoder").total() - found.total() >= 35
+
+
+def test_counts_of_the_encoder(neutral: Bundle, optimize: Optimize) -> None:
+    found = operators(optimize(neutral), "encoder")
+    assert found["MultiHeadAttention"] == 2
+    assert found["SkipLayerNormalization"] == 4
+    assert not {"Attention", "LayerNormalization", "Expand"} & set(found)
+
+
+def test_heads_that_the_kernel_does_not_take_are_refused_with_the_reason(
+    odd_heads: Bundle, optimize: Optimize
+) -> None:
+    bundle = optimize(odd_heads)
+    refused = record(bundle, "decoder", "cached-self-attention")
+    assert refused.matches == 0
+    assert [r.operator for r in refused.refusals] == ["Attention", "Attention"]
+    assert all("multiple of 8" in r.reason and "found 12" in r.reason for r in refused.refusals)
+    found = operators(bundle, "decoder")
+    assert found["Attention"] == found["TensorScatter"] / 2 == 2
+    assert found["MultiHeadAttention"] == 2
+
+
+@pytest.mark.parametrize("precision", ["fp32", "int8", "int4"])
+@pytest.mark.parametrize("made_from", ["neutral", "odd_heads"])
+def test_every_pass_is_recorded_with_the_difference_it_made(
+    precision: Precision, made_from: str, optimize: Optimize, request: pytest.FixtureRequest
+) -> None:
+    bundle = optimize(request.getfixturevalue(made_from), precision)
+    records = bundle.manifest.passes
+    assert (bundle.manifest.target, bundle.manifest.precision) == ("cpu", precision)
+    assert {r.graph for r in records} == {"encoder", "decoder"}
+    for step in records:
+        assert step.difference is not None
+        assert step.difference <= step.tolerance
+        assert step.nodes_before >= 0 < step.nodes_after
+        if step.matches == 0:
+            assert step.difference == 0
+    for before, after in zip(records, records[1:], strict=False):
+        assert before.graph != after.graph or before.nodes_after == after.nodes_before
+    assert sum(r.difference or 0 for r in records if r.name.startswith("weights")) > 0 or (
+        precision == "fp32"
+    )
+
+
+def test_tokens_are_those_of_the_neutral_bundle(
+    neutral: Bundle, odd_heads: Bundle, optimize: Optimize
+) -> None:
+    sources = [[5], [7, 8, 2099], [3] * 20, [9, 1, 4, 1, 5, 9, 2], [6, 6], [8, 3, 5], [2] * 11]
+    for bundle in (neutral, odd_heads):
+        expected = load(bundle.directory, threads=1).generate(sources)
+        found = load(optimize(bundle).directory, threads=1).generate(sources)
+        assert [r.tokens for r in found] == [r.tokens for r in expected]
+        assert [r.finish_reason for r in found] == [r.finish_reason for r in expected]
+
+
+@pytest.mark.parametrize("precision, bits", [("fp32", 32), ("int8", 8), ("int4", 4)])
+def test_weights_are_stored_once_at_their_precision(
+    neutral: Bundle, optimize: Optimize, precision: Precision, bits: int
+) -> None:
+    weights = optimize(neutral, precision).path("weights.bin").stat().st_size
+    table = 2100 * 64
+    encoder = 2 * (4 * 64 * 64 + 2 * 64 * 96)
+    decoder = 2 * (8 * 64 * 64 + 2 * 64 * 96)
+    products = (table + decoder) * bits / 8 + encoder * min(4, max(bits, 8) / 8)
+    # Scales and, of 4 bits, one for each 32 weights; biases, gains and positions in fp32.
+    scales = 0 if bits == 32 else 4 * (table + decoder) / (32 if bits == 4 else 64)
+    assert products <= weights <= 1.02 * (products + scales) + 4 * 64 * (20 + 16 + 140)
+
+
+def test_embeddings_and_vocabulary_share_one_table(neutral: Bundle, optimize: Optimize) -> None:
+    for precision in ("int8", "int4"):
+        bundle = optimize(neutral, precision)
+        for graph in ("encoder", "decoder"):
+            model = ir.load(bundle.path(getattr(bundle.manifest, graph).file))
+            names = [name for name in model.graph.initializers if ".tokens.weight" in name]
+            assert sorted(names) == [
+                f"encoder.embedding.tokens.weight.{precision}",
+                "encoder.embedding.tokens.weight.scale",
+            ]
+
+
+def test_what_is_not_neutral_is_refused(
+    neutral: Bundle, optimize: Optimize, tmp_path: Path
+) -> None:
+    with pytest.raises(DragomanError, match="expected a neutral bundle in fp32, found target cpu"):
+        optimize_bundle(optimize(neutral), tmp_path)
+    with pytest.raises(DragomanError, match="expected precision fp32, int8, int4, found bf16"):
+        optimize_bundle(neutral, tmp_path, precision="bf16")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_fusion_that_finds_fewer_than_it_should_fails(neutral: Bundle, tmp_path: Path) -> None:
+    facts = dataclasses.replace(neutral.manifest.model, decoder_layers=3)
+    manifest = dataclasses.replace(neutral.manifest, model=facts)
+    with pytest.raises(DragomanError, match="expected 3 self-attentions, one for each layer"):
+        optimize_bundle(Bundle(neutral.directory, manifest), tmp_path)

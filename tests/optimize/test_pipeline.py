@@ -1,0 +1,103 @@
+"""Passes in order: each is held to what it requires and to the difference it may cause."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import onnx_ir as ir
+import pytest
+
+from dragoman.optimize.compare import difference, run, with_outputs
+from dragoman.optimize.graph_pass import Changes, PassError
+from dragoman.optimize.pipeline import apply_passes
+from dragoman.optimize.samples import samples_for_model
+
+HEADER = '<ir_version: 10, opset_import: ["" : 23]>'
+
+
+def doubling() -> ir.Model:
+    return ir.from_onnx_text(
+        f"{HEADER} g (float[b,3] x) => (float[b,3] y) "
+        "{ two = Constant<value_float=2.0>() h = Mul(x, two) y = Neg(h) }"
+    )
+
+
+@dataclass
+class Step:
+    """Replaces the factor of the product, and says that it did."""
+
+    name: str = "step"
+    factor: float = 2.0
+    tolerance: float = 1e-3
+    requires: frozenset[str] = frozenset()
+    ensures: frozenset[str] = frozenset()
+
+    def apply(self, model: ir.Model) -> Changes:
+        node = next(node for node in model.graph if node.op_type == "Constant")
+        node.attributes["value_float"] = ir.AttrFloat32("value_float", self.factor)
+        return Changes(1)
+
+
+SAMPLES = {"x": np.array([[1, -4, 0.5], [2, 2, 0]], np.float32)}
+
+
+def test_the_difference_is_relative_to_the_largest_value() -> None:
+    records = apply_passes(
+        doubling(), [Step(factor=2.001)], graph="g", samples=SAMPLES
+    )
+    assert records[0].difference == pytest.approx(0.004 / 8, rel=1e-3)
+    assert (records[0].matches, records[0].nodes_before, records[0].nodes_after) == (1, 2, 2)
+
+
+def test_a_pass_that_changes_too_much_is_named_with_the_output() -> None:
+    with pytest.raises(
+        PassError, match=r"g: pass bad, after good, causes a difference of 0.5 in output y"
+    ):
+        apply_passes(
+            doubling(), [Step("good"), Step("bad", factor=3.0)], graph="g", samples=SAMPLES
+        )
+
+
+def test_values_that_are_not_finite_are_named() -> None:
+    with pytest.raises(PassError, match="values that are not finite in output y"):
+        apply_passes(doubling(), [Step(factor=float("nan"))], graph="g", samples=SAMPLES)
+
+
+def test_what_a_pass_requires_must_have_been_ensured() -> None:
+    needs = Step("second", requires=frozenset({"tidy"}))
+    with pytest.raises(PassError, match="pass second requires tidy; passes run before: first"):
+        apply_passes(doubling(), [Step("first"), needs], graph="g", samples=SAMPLES)
+    gives = Step("first", ensures=frozenset({"tidy"}))
+    assert len(apply_passes(doubling(), [gives, needs], graph="g", samples=SAMPLES)) == 2
+
+
+def test_without_samples_no_difference_is_claimed() -> None:
+    records = apply_passes(doubling(), [Step(factor=9.0)], graph="g", samples=None)
+    assert records[0].difference is None
+
+
+def test_equal_values_that_are_not_finite_are_no_difference() -> None:
+    values = {"y": np.array([np.nan, np.inf, 1.0], np.float32)}
+    assert difference(values, values) == ("y", 0.0)
+    assert difference(values, {"y": np.array([0, np.inf, 1.0], np.float32)})[1] > 1e100
+
+
+def test_inner_values_can_be_watched_and_the_model_stays_as_it_was() -> None:
+    model = doubling()
+    outputs = run(with_outputs(model, ["h"]), SAMPLES)
+    np.testing.assert_array_equal(outputs["h"], 2 * SAMPLES["x"])
+    assert [value.name for value in model.graph.outputs] == ["y"]
+
+
+def test_made_up_inputs_fit_the_graph() -> None:
+    model = ir.from_onnx_text(
+        f"{HEADER} g (int64[batch,len] ids, bool[batch,len] mask, float16[batch,4] z) "
+        "=> (float16[batch,4] y) { y = Neg(z) }"
+    )
+    samples = samples_for_model(model)
+    assert samples["ids"].shape == samples["mask"].shape
+    assert samples["ids"].min() >= 0
+    assert samples["ids"].max() < 2
+    assert (samples["mask"].dtype, samples["z"].dtype) == (np.bool_, np.float16)
+    assert not samples["mask"].all()
