@@ -103,7 +103,6 @@ def as_it_is(source: Path, directory: Path) -> Path:
 def prepare_bundle(source: Path, directory: Path, *, target: str, precision: str) -> Path:
     from dragoman.export import export_bundle
     from dragoman.export.families.marian import load_marian
-
     from dragoman.optimize.bundle import optimize_bundle
     from dragoman.runtime import read_bundle
 

@@ -19,7 +19,7 @@ from dragoman.export import export_bundle
 from dragoman.reference_model import ModelConfig, Transformer, save_checkpoint
 from dragoman.reference_model.recipes import Example, g2p_en
 from dragoman.reference_model.recipes.recipe import write_examples
-from dragoman.runtime import read_bundle
+from dragoman.runtime import Bundle, read_bundle
 from dragoman.runtime.manifest import Manifest
 
 Outcome = CompletedProcess[str]
@@ -173,7 +173,7 @@ def token_bundle(bundle: Path, tmp_path_factory: pytest.TempPathFactory) -> Path
 def copied_export(
     monkeypatch: pytest.MonkeyPatch, build_outcome: tuple[Path, Outcome]
 ) -> Iterator[None]:
-    """Exporting copies the graphs that are there already: for tests of what comes around it."""
+    """Exporting and optimizing copy the graphs that are there already: for tests of what comes around it."""
     import dataclasses
 
     made, _ = build_outcome
@@ -182,6 +182,10 @@ def copied_export(
         shutil.copytree(made, directory, dirs_exist_ok=True)
         return dataclasses.replace(read_bundle(made).manifest, parity=None)
 
+    def keep(directory: Path, bundle: Bundle, precision: str) -> Manifest:
+        return copy(make_model(), directory)
+
     monkeypatch.setattr("dragoman.cli.exporting.export_bundle", copy)
+    monkeypatch.setattr("dragoman.cli.exporting.optimize_into", keep)
     yield
     assert export_bundle is not copy

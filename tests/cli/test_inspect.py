@@ -27,7 +27,7 @@ def test_what_people_are_told(dragoman: Dragoman, bundle: Path) -> None:
     told = words(outcome.stdout)
     for fact in (
         "bundle g2p-en (schema 1)",
-        "target neutral, fp32",
+        "target cpu, fp32",
         "decoder 1 layers, heads: 2 of size 16",
         "vocabulary 29 source, 42 target",
         "positions 32 source, 24 target",

@@ -43,9 +43,7 @@ SAMPLES = {"x": np.array([[1, -4, 0.5], [2, 2, 0]], np.float32)}
 
 
 def test_the_difference_is_relative_to_the_largest_value() -> None:
-    records = apply_passes(
-        doubling(), [Step(factor=2.001)], graph="g", samples=SAMPLES
-    )
+    records = apply_passes(doubling(), [Step(factor=2.001)], graph="g", samples=SAMPLES)
     assert records[0].difference == pytest.approx(0.004 / 8, rel=1e-3)
     assert (records[0].matches, records[0].nodes_before, records[0].nodes_after) == (1, 2, 2)
 

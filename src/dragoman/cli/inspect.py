@@ -10,7 +10,7 @@ from rich.markup import escape
 
 if TYPE_CHECKING:
     from dragoman.runtime import Bundle
-    from dragoman.runtime.manifest import Parity
+    from dragoman.runtime.manifest import Parity, PassRecord
 
 
 @click.command(short_help="Show what is in a bundle.")
@@ -50,6 +50,7 @@ def _print(bundle: Bundle) -> None:
         ("new tokens", f"at most {manifest.default_max_new_tokens} unless told otherwise"),
         ("tokenizers", "inside" if manifest.tokenizers else "none: takes and gives token ids"),
         ("parity", _parity(manifest.parity)),
+        ("passes", _passes(manifest.passes)),
         ("made with", versions),
     ):
         facts.add_row(f"[bold]{name}[/bold]", value if name == "parity" else escape(value))
@@ -66,6 +67,21 @@ def _print(bundle: Bundle) -> None:
         files.add_row(escape(file.path), f"{file.size:,}", file.sha256[:16] + "…")
     console = Console(emoji=False)
     console.print(facts, tensors, files)
+
+
+def _passes(passes: tuple[PassRecord, ...]) -> str:
+    """What each did, the encoder's and the decoder's together."""
+    counts: dict[str, tuple[int, int]] = {}
+    for step in passes:
+        matches, refusals = counts.get(step.name, (0, 0))
+        counts[step.name] = matches + step.matches, refusals + len(step.refusals)
+    return (
+        ", ".join(
+            f"{name} {matches}" + (f" ({refusals} refused)" if refusals else "")
+            for name, (matches, refusals) in counts.items()
+        )
+        or "none"
+    )
 
 
 def _parity(parity: Parity | None) -> str:

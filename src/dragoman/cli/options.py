@@ -27,7 +27,7 @@ target_option = click.option(
 )
 build_precision_option = click.option(
     "--precision",
-    type=click.Choice(["fp32", "int8", "int4", "fp16", "bf16"]),
+    type=click.Choice(["fp32", "fp16", "bf16", "int8", "int4"]),
     default="fp32",
     show_default=True,
     help="Number format of weights and arithmetic; int8 and int4 for target cpu.",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -74,7 +75,7 @@ def test_every_pass_is_recorded_with_the_difference_it_made(
         assert step.nodes_before >= 0 < step.nodes_after
         if step.matches == 0:
             assert step.difference == 0
-    for before, after in zip(records, records[1:], strict=False):
+    for before, after in itertools.pairwise(records):
         assert before.graph != after.graph or before.nodes_after == after.nodes_before
     assert sum(r.difference or 0 for r in records if r.name.startswith("weights")) > 0 or (
         precision == "fp32"

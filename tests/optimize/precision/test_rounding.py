@@ -40,9 +40,7 @@ def test_an_output_whose_weights_are_all_zero_stays_zero() -> None:
 
 
 @pytest.mark.parametrize("bits, block", [(4, 16), (4, None)])
-def test_searched_scales_beat_the_scale_of_the_largest_weight(
-    bits: int, block: int | None
-) -> None:
+def test_searched_scales_beat_the_scale_of_the_largest_weight(bits: int, block: int | None) -> None:
     exact = RNG.standard_t(3, (64, 40)).astype(np.float32)
     limit, size = 2 ** (bits - 1) - 1, block or 64
     blocks = exact.reshape(-1, size, 40)
