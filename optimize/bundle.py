@@ -27,7 +27,7 @@ from .precision.calibration import Calibration, calibrate
 from .precision.rounding import Rounded
 from .precision.weights import QuantizeWeights, Scheme, floats, round_for
 from .samples import Samples, samples_for_graph
-from .targets import CPU_FP32, CPU_FUSIONS, PRECISIONS, TOLERANCES, schemes
+from .targets import CPU_FP32, CPU_FUSIONS, PRECISIONS, QUANTIZATION_TOLERANCE, schemes
 from .values import users, weight
 
 CALIBRATION_SOURCES = 96
@@ -158,8 +158,9 @@ def _quantization(
         tables[name], _ = round_for(floats(value).T, x, embedding, known["decoder"])
 
     def step(scheme: Scheme, graph: str) -> tuple[GraphPass, ...]:
-        tolerance = TOLERANCES[precision]
-        return (QuantizeWeights(scheme, embedding, tables, known[graph], tolerance),)
+        return (
+            QuantizeWeights(scheme, embedding, tables, known[graph], QUANTIZATION_TOLERANCE),
+        )
 
     return {"encoder": step(encoder, "encoder"), "decoder": step(decoder, "decoder")}
 

@@ -212,8 +212,8 @@ class Manifest:
     schema_version: int
     name: str
     target: Target
-    """neutral: standard ONNX operators, for any backend that reads ONNX; cpu: those that are fastest
-    in ONNX Runtime on a processor."""
+    """neutral: standard ONNX operators, for any backend that reads ONNX; cpu: those fastest in ONNX
+    Runtime on a processor."""
     precision: Precision
     model: ModelFacts
     architecture: dict[str, Any]

@@ -1,4 +1,4 @@
-"""The projection to logits by a tied embedding -> `com.microsoft.FusedMatMul`, reading it transposed.
+"""The projection to logits by a tied embedding -> `com.microsoft.FusedMatMul`, read transposed.
 
 The table [V, D] stays the one that embeddings are looked up in: no transposed copy in memory.
 """

@@ -173,7 +173,7 @@ def token_bundle(bundle: Path, tmp_path_factory: pytest.TempPathFactory) -> Path
 def copied_export(
     monkeypatch: pytest.MonkeyPatch, build_outcome: tuple[Path, Outcome]
 ) -> Iterator[None]:
-    """Exporting and optimizing copy the graphs that are there already: for tests of what comes around it."""
+    """Exporting and optimizing copy what is there already: for tests of what comes around them."""
     import dataclasses
 
     made, _ = build_outcome

@@ -75,6 +75,7 @@ def plain_manifest() -> dict[str, Any]:
         ],
         "tool_versions": {"dragoman": "0"},
         "parity": None,
+        "passes": [],
     }
 
 

@@ -116,7 +116,7 @@ def test_wrong_types_and_names_are_all_listed(plain_manifest: Plain) -> None:
     assert len(problems) == 6
     for place in (
         "manifest.name: missing",
-        "manifest.precision: expected one of 'fp32', 'fp16', 'bf16', found 'fp8'",
+        "manifest.precision: expected one of 'fp32', 'fp16', 'bf16', 'int8', 'int4', found 'fp8'",
         "manifest.model.num_heads: expected an integer, found '2'",
         "manifest.encoder.inputs[1].role: expected one of",
         "manifest.files[0].size: expected an integer, found 7.0",
