@@ -47,7 +47,7 @@ def run(model: ir.Model, samples: Samples) -> Outputs:
             raise PassError(f"onnxruntime {onnxruntime.__version__}: {error}") from error
 
 
-def difference(before: Outputs, after: Outputs) -> tuple[str, float]:
+def difference(before: Samples, after: Samples) -> tuple[str, float]:
     """The output that differs most, and by how much: the largest absolute difference divided by
     max(1, the largest absolute value before)."""
     worst = [(_difference(before[name], after[name]), name) for name in before]

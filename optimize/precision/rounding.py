@@ -103,12 +103,11 @@ GROUP = 32
 
 def _inverse_factor(moments: Float) -> Float:
     """The upper Cholesky factor U of the inverse of the damped moments: U^T U = H^-1."""
-    damped = moments.astype(np.float64)
+    damped: NDArray[np.float64] = moments.astype(np.float64)
     mean = float(np.mean(np.diag(damped)))
     damped[np.diag_indices_from(damped)] += DAMPING * mean if mean > 0 else 1.0
     inverse = np.linalg.inv(damped)
-    lower: NDArray[np.float64] = np.linalg.cholesky((inverse + inverse.T) / 2)
-    return lower.T.astype(np.float32)
+    return np.asarray(np.linalg.cholesky((inverse + inverse.T) / 2).T, np.float32)
 
 
 def _search_scale(
@@ -125,4 +124,4 @@ def _search_scale(
         total = np.einsum("kn,kn,k->n", error, error, importance)
         better = total < best
         best[better], chosen[better] = total[better], scale[better]
-    return chosen.astype(np.float32)
+    return np.asarray(chosen, np.float32)
