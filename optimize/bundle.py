@@ -158,9 +158,7 @@ def _quantization(
         tables[name], _ = round_for(floats(value).T, x, embedding, known["decoder"])
 
     def step(scheme: Scheme, graph: str) -> tuple[GraphPass, ...]:
-        return (
-            QuantizeWeights(scheme, embedding, tables, known[graph], QUANTIZATION_TOLERANCE),
-        )
+        return (QuantizeWeights(scheme, embedding, tables, known[graph], QUANTIZATION_TOLERANCE),)
 
     return {"encoder": step(encoder, "encoder"), "decoder": step(decoder, "decoder")}
 

@@ -34,9 +34,9 @@ BLOCK = 32
 """Inputs that share a scale in 4 bits."""
 
 QUANTIZATION_TOLERANCE = 1.0
-"""What quantization may change in an output, relative to its largest value: beyond it nothing of the
-output is left. Each product is held to its scheme's `error`; whether the quality of the whole is good
-enough is for parity to say, on the model's own task."""
+"""What quantization may change in an output, relative to its largest value: beyond it nothing of
+the output is left. Each product is held to its scheme's `error`; whether the quality of the whole
+is good enough is for parity to say, on the model's own task."""
 
 
 def schemes(precision: Precision, d_model: int) -> tuple[Scheme, Scheme, Scheme]:
