@@ -25,10 +25,10 @@ from .graph_pass import GraphPass, PassError
 from .pipeline import apply_passes
 from .precision.calibration import Calibration, calibrate
 from .precision.rounding import Rounded
-from .precision.weights import QuantizeWeights, Scheme, floats, round_for
+from .precision.weights import QuantizeWeights, Scheme, round_for
 from .samples import Samples, samples_for_graph
 from .targets import CPU_FP32, CPU_FUSIONS, PRECISIONS, QUANTIZATION_TOLERANCE, schemes
-from .values import users, weight
+from .values import floats, users, weight
 
 CALIBRATION_SOURCES = 96
 CALIBRATION_LENGTH = 32

@@ -21,15 +21,31 @@ class Product(NamedTuple):
 
 
 def constant(value: ir.Value | None) -> NDArray[np.generic] | None:
-    """The numbers of a constant; None if it is not known now."""
-    tensor = None if value is None else ir.convenience.get_const_tensor(value)
-    return None if tensor is None else tensor.numpy()
+    """The array that a value always holds; None: it depends on an input."""
+    if value is None or value.is_graph_input():
+        return None
+    tensor = value.const_value
+    if tensor is None:
+        node = value.producer()
+        if node is None or node.op_type != "Constant" or node.domain:
+            return None
+        tensor = ir.convenience.get_const_tensor(value)
+    return None if tensor is None else np.asarray(tensor.numpy())
 
 
-def scalar(value: ir.Value | None) -> float | int | None:
-    """The one number of a constant that has one."""
+def number(value: ir.Value | None) -> float | None:
+    """The number of a constant with one element."""
+    array = constant(value)
+    if array is None or array.size != 1 or array.dtype.kind not in "fiuV":
+        return None
+    return float(array.astype(np.float64).item())
+
+
+def floats(value: ir.Value) -> NDArray[np.float32]:
+    """The numbers of a weight."""
     numbers = constant(value)
-    return numbers.item() if numbers is not None and numbers.size == 1 else None
+    assert numbers is not None
+    return np.asarray(numbers, np.float32)
 
 
 def weight(value: ir.Value | None, rank: int) -> bool:

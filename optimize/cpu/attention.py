@@ -13,6 +13,7 @@ from onnxscript.rewriter import MatchResult, RewriteRuleClassBase, pattern
 
 from ..graph_pass import RulePass
 from ..values import MICROSOFT
+from .heads import attributes, known_heads, merge_heads, split_heads, unknown_attributes
 
 
 class MaskedAttention(RewriteRuleClassBase):
@@ -28,20 +29,17 @@ class MaskedAttention(RewriteRuleClassBase):
     def pattern(
         self, op: Any, query: Any, key: Any, value: Any, source_mask: Any, split: Any, merge: Any
     ) -> Any:
-        def heads(x: Any, name: str) -> Any:
-            return op.Transpose(op.Reshape(x, split, _outputs=[name]), perm=[0, 2, 1, 3])
-
         mask = op.Expand(
             op.Unsqueeze(source_mask, pattern.ANY_VALUE, _outputs=["wide_mask"]), pattern.ANY_VALUE
         )
         attended = op.Attention(
-            heads(query, "query_heads"),
-            key if self.heads_apart else heads(key, "key_heads"),
-            value if self.heads_apart else heads(value, "value_heads"),
+            split_heads(op, query, split, "query_heads"),
+            key if self.heads_apart else split_heads(op, key, split, "key_heads"),
+            value if self.heads_apart else split_heads(op, value, split, "value_heads"),
             mask,
             _outputs=["attended"],
         )
-        return op.Reshape(op.Transpose(attended, perm=[0, 2, 1, 3]), merge)
+        return merge_heads(op, attended, merge)
 
     def check(
         self,
@@ -54,14 +52,11 @@ class MaskedAttention(RewriteRuleClassBase):
         **_: Any,
     ) -> MatchResult:
         result = MatchResult()
-        node = attended.producer()
-        assert node is not None
-        unknown = set(node.attributes) - {"scale"}
-        if unknown:
-            return result.fail(f"expected no attributes but scale, found {sorted(unknown)}", node)
-        shape = query_heads.shape
-        if shape is None or not isinstance(shape[2], int):
-            return result.fail(f"expected a known number of heads, found {shape}", query_heads)
+        if unknown := unknown_attributes(attended):
+            return result.fail(f"expected no attributes but scale, found {unknown}", attended)
+        if known_heads(query_heads) is None:
+            found = query_heads.shape
+            return result.fail(f"expected known heads [B, Q, H, Dh], found {found}", query_heads)
         if self.heads_apart and (key.shape is None or len(key.shape) != 4):
             return result.fail(f"expected keys [B, H, S, Dh], found {key.shape}", key)
         if source_mask.dtype != ir.DataType.BOOL:
@@ -82,19 +77,13 @@ class MaskedAttention(RewriteRuleClassBase):
         attended: ir.Value,
         **_: Any,
     ) -> ir.Value:
-        node = attended.producer()
-        assert node is not None and query_heads.shape is not None
-        heads = query_heads.shape[2]
-        assert isinstance(heads, int)
-        scale = node.attributes.get_float("scale", None)
         result: ir.Value = op.MultiHeadAttention(
             query,
             key,
             value,
             None,
             op.Cast(source_mask, to=ir.DataType.INT32),
-            num_heads=heads,
-            **({} if scale is None else {"scale": scale}),
+            **attributes(attended, query_heads),
             _domain=MICROSOFT,
         )
         return result

@@ -10,7 +10,7 @@ import onnx_ir as ir
 from onnxscript.rewriter import MatchResult, RewriteRuleClassBase
 
 from ..graph_pass import RulePass
-from ..values import MICROSOFT, constant, product
+from ..values import MICROSOFT, floats, product
 
 
 class CachedQueryKeyValue(RewriteRuleClassBase):
@@ -93,23 +93,17 @@ def packed(op: Any, values: Sequence[ir.Value]) -> ir.Value:
     """Products of one input [..., in] -> one product [..., sum of outs]."""
     parts = [part for part in map(product, values) if part is not None]
     first = parts[0].weight.name or ""
-    weights = np.concatenate([_numbers(part.weight) for part in parts], axis=1)
+    weights = np.concatenate([floats(part.weight) for part in parts], axis=1)
     result: ir.Value = op.MatMul(parts[0].x, _initializer(op, f"{first}.packed", weights))
     if any(part.bias is not None for part in parts):
         biases = [
-            np.zeros(_numbers(part.weight).shape[1], weights.dtype)
+            np.zeros(floats(part.weight).shape[1], weights.dtype)
             if part.bias is None
-            else _numbers(part.bias)
+            else floats(part.bias)
             for part in parts
         ]
         result = op.Add(result, _initializer(op, f"{first}.packed_bias", np.concatenate(biases)))
     return result
-
-
-def _numbers(value: ir.Value) -> Any:
-    numbers = constant(value)
-    assert numbers is not None
-    return numbers
 
 
 def _initializer(op: Any, name: str, numbers: Any) -> ir.Value:

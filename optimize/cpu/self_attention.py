@@ -12,7 +12,8 @@ import onnx_ir as ir
 from onnxscript.rewriter import MatchResult, RewriteRuleClassBase, pattern
 
 from ..graph_pass import RulePass
-from ..values import MICROSOFT, scalar
+from ..values import MICROSOFT, number
+from .heads import attributes, known_heads, merge_heads, split_heads, unknown_attributes
 
 HEAD_SIZE_MULTIPLE = 8
 """ONNX Runtime's kernel takes only head sizes that are multiples of it."""
@@ -43,14 +44,15 @@ class CachedSelfAttention(RewriteRuleClassBase):
         zero: Any,
         one: Any,
     ) -> Any:
-        def heads(x: Any, name: str) -> Any:
-            return op.Transpose(op.Reshape(x, split, _outputs=[name]), perm=[0, 2, 1, 3])
-
         present_key = op.TensorScatter(
-            past_key, heads(key, "key_heads"), position, axis=2, mode="linear"
+            past_key, split_heads(op, key, split, "key_heads"), position, axis=2, mode="linear"
         )
         present_value = op.TensorScatter(
-            past_value, heads(value, "value_heads"), position, axis=2, mode="linear"
+            past_value,
+            split_heads(op, value, split, "value_heads"),
+            position,
+            axis=2,
+            mode="linear",
         )
         query_index = op.Add(
             op.Unsqueeze(position, pattern.ANY_VALUE), op.Range(zero, queries, one)
@@ -65,10 +67,13 @@ class CachedSelfAttention(RewriteRuleClassBase):
             _outputs=["mask"],
         )
         attended = op.Attention(
-            heads(query, "query_heads"), present_key, present_value, mask, _outputs=["attended"]
+            split_heads(op, query, split, "query_heads"),
+            present_key,
+            present_value,
+            mask,
+            _outputs=["attended"],
         )
-        merged = op.Reshape(op.Transpose(attended, perm=[0, 2, 1, 3]), merge)
-        return merged, present_key, present_value
+        return merge_heads(op, attended, merge), present_key, present_value
 
     def check(
         self,
@@ -81,27 +86,22 @@ class CachedSelfAttention(RewriteRuleClassBase):
         **_: Any,
     ) -> MatchResult:
         result = MatchResult()
-        if (scalar(zero), scalar(one)) != (0, 1):
+        if (number(zero), number(one)) != (0, 1):
             return result.fail("expected a mask of positions counted from 0 by 1", mask)
         if mask.shape is None or len(mask.shape) != 4 or mask.shape[1] != 1:
             return result.fail(f"expected a mask [B, 1, Q, C], found {mask.shape}", mask)
-        shape = query_heads.shape
-        if shape is None or len(shape) != 4:
-            return result.fail(f"expected [B, Q, H, Dh], found {shape}", query_heads)
-        heads, size = shape[2], shape[3]
-        if not isinstance(heads, int) or not isinstance(size, int):
-            return result.fail(f"expected a known number and size of heads, found {shape}")
-        if size % HEAD_SIZE_MULTIPLE:
+        heads = known_heads(query_heads)
+        if heads is None:
+            found = query_heads.shape
+            return result.fail(f"expected known heads [B, Q, H, Dh], found {found}", query_heads)
+        if heads[1] % HEAD_SIZE_MULTIPLE:
             return result.fail(
                 f"expected a head size that is a multiple of {HEAD_SIZE_MULTIPLE}, as "
-                f"GroupQueryAttention takes, found {size}",
+                f"GroupQueryAttention takes, found {heads[1]}",
                 query_heads,
             )
-        node = attended.producer()
-        assert node is not None
-        unknown = set(node.attributes) - {"scale"}
-        if unknown:
-            return result.fail(f"expected no attributes but scale, found {sorted(unknown)}", node)
+        if unknown := unknown_attributes(attended):
+            return result.fail(f"expected no attributes but scale, found {unknown}", attended)
         return result
 
     def rewrite(
@@ -118,12 +118,7 @@ class CachedSelfAttention(RewriteRuleClassBase):
         queries: ir.Value,
         **_: Any,
     ) -> Any:
-        assert query_heads.shape is not None
-        heads = query_heads.shape[2]
-        assert isinstance(heads, int)
-        node = attended.producer()
-        assert node is not None
-        scale = node.attributes.get_float("scale", None)
+        common = attributes(attended, query_heads)
         one = op.Constant(value_int=1)
         # Index of each row's last key; of all rows, the number of keys of the longest.
         last = op.Sub(op.Add(position, queries), one)
@@ -136,9 +131,8 @@ class CachedSelfAttention(RewriteRuleClassBase):
             past_value,
             op.Cast(last, to=ir.DataType.INT32),
             op.Cast(total, to=ir.DataType.INT32),
-            num_heads=heads,
-            kv_num_heads=heads,
-            **({} if scale is None else {"scale": scale}),
+            **common,
+            kv_num_heads=common["num_heads"],
             _domain=MICROSOFT,
             _outputs=3,
         )

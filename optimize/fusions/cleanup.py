@@ -19,7 +19,8 @@ from onnxscript.optimizer import fold_constants_ir
 from onnxscript.rewriter import MatchResult, RewriteRule, RewriteRuleClassBase, RewriteRuleSet
 
 from ..graph_pass import Changes, Property
-from .values import constant, describe, rule_of
+from ..values import constant
+from .values import describe, rule_of
 
 
 class SameShape(RewriteRuleClassBase):

@@ -14,15 +14,14 @@ import onnx_ir as ir
 from onnxscript.rewriter import MatchResult, RewriteRule, RewriteRuleClassBase
 
 from ..graph_pass import RulePass
+from ..values import constant, number
 from .values import (
     FLOATS,
     UnknownFormError,
     axes_of,
-    constant,
     describe,
     first,
     is_number,
-    number,
     producer,
     rank,
     rule_of,

@@ -1,14 +1,14 @@
-"""Questions that the fusions ask of a value: its number, its producer, its rank."""
+"""Further questions that the fusions ask of a value: its producer, its rank, it in words."""
 
 from __future__ import annotations
 
 import math
 from typing import Any
 
-import numpy as np
 import onnx_ir as ir
-from numpy.typing import NDArray
 from onnxscript.rewriter import RewriteRule
+
+from ..values import constant, number
 
 FLOATS = frozenset(
     {ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.BFLOAT16, ir.DataType.DOUBLE}
@@ -17,27 +17,6 @@ FLOATS = frozenset(
 
 class UnknownFormError(Exception):
     """What stands in the graph is not what a fusion can express; says what was found."""
-
-
-def constant(value: ir.Value | None) -> NDArray[np.generic] | None:
-    """The array that a value always holds; None: it depends on an input."""
-    if value is None or value.is_graph_input():
-        return None
-    tensor = value.const_value
-    if tensor is None:
-        node = value.producer()
-        if node is None or node.op_type != "Constant" or node.domain:
-            return None
-        tensor = ir.convenience.get_const_tensor(value)
-    return None if tensor is None else np.asarray(tensor.numpy())
-
-
-def number(value: ir.Value | None) -> float | None:
-    """The number of a constant with one element."""
-    array = constant(value)
-    if array is None or array.size != 1 or array.dtype.kind not in "fiuV":
-        return None
-    return float(array.astype(np.float64).item())
 
 
 def is_number(value: ir.Value | None, expected: float, *, relative: float = 1e-4) -> bool:

@@ -17,7 +17,7 @@ from onnx_ir.passes.common import RemoveUnusedNodesPass
 from dragoman.runtime.manifest import Refusal
 
 from ..graph_pass import Changes, Property
-from ..values import MICROSOFT, constant, users, weight
+from ..values import MICROSOFT, floats, users, weight
 from .calibration import Calibration
 from .rounding import Float, Rounded, round_weight
 
@@ -120,12 +120,6 @@ def round_for(
     exact = known.rows @ numbers
     apart = known.rows @ rounded.weight() - exact
     return rounded, float(np.linalg.norm(apart)) / max(float(np.linalg.norm(exact)), 1e-30)
-
-
-def floats(value: ir.Value) -> Float:
-    numbers = constant(value)
-    assert numbers is not None
-    return numbers.astype(np.float32)
 
 
 def _added_bias(node: ir.Node) -> ir.Value | None:
