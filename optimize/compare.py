@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import ml_dtypes
 import numpy as np
@@ -12,6 +13,7 @@ import onnx_ir as ir
 import onnxruntime
 from numpy.typing import NDArray
 
+from .emulation import emulate_bfloat16
 from .graph_pass import PassError
 from .samples import Samples
 
@@ -24,27 +26,56 @@ RESOLUTION: dict[ir.DataType, float] = {ir.DataType.FLOAT16: 1e-2, ir.DataType.B
 """What rounding alone may cause in graphs of these types, relative to the largest value."""
 
 
-def run(model: ir.Model, samples: Samples) -> Outputs:
-    """The outputs of a graph, by name.
+class Runner:
+    """A graph ready to be run, as it is: none of ONNX Runtime's own optimizations."""
 
-    Raises:
-        PassError: ONNX Runtime cannot load or run it.
-    """
-    with tempfile.TemporaryDirectory() as directory:
-        path = Path(directory) / "graph.onnx"
-        ir.save(model, path, external_data="graph.weights")
+    def __init__(self, model: ir.Model) -> None:
+        """
+        Raises:
+            PassError: ONNX Runtime cannot load the graph.
+        """
+        if any(value.dtype == ir.DataType.BFLOAT16 for value in _values(model)):
+            model = model.clone()
+            emulate_bfloat16(model)
         options = onnxruntime.SessionOptions()
         options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
         options.log_severity_level = 4
         options.intra_op_num_threads = 1
-        try:
-            session = onnxruntime.InferenceSession(
-                str(path), options, providers=["CPUExecutionProvider"]
+        with tempfile.TemporaryDirectory() as directory:
+            path = Path(directory) / "graph.onnx"
+            ir.save(model, path, external_data="graph.weights")
+            self._session = _try(
+                onnxruntime.InferenceSession, str(path), options, providers=["CPUExecutionProvider"]
             )
-            names = [output.name for output in session.get_outputs()]
-            return dict(zip(names, session.run(names, dict(samples)), strict=True))
-        except Exception as error:  # the library raises a dozen types that share no other base
-            raise PassError(f"onnxruntime {onnxruntime.__version__}: {error}") from error
+        self._names = [output.name for output in self._session.get_outputs()]
+        self._dtypes = {v.name: v.dtype.numpy() for v in model.graph.inputs if v.dtype is not None}
+
+    def run(self, samples: Samples) -> Outputs:
+        """The outputs of the graph, by name. Floats are given the type that the graph takes.
+
+        Raises:
+            PassError: ONNX Runtime cannot run it on these.
+        """
+        feeds = {name: value.astype(self._dtypes[name]) for name, value in samples.items()}
+        return dict(zip(self._names, _try(self._session.run, self._names, feeds), strict=True))
+
+
+def run(model: ir.Model, samples: Samples) -> Outputs:
+    """The outputs of a graph that is run once. See `Runner`."""
+    return Runner(model).run(samples)
+
+
+def _values(model: ir.Model) -> Iterator[ir.Value]:
+    yield from model.graph.inputs
+    for node in model.graph.all_nodes():
+        yield from node.outputs
+
+
+def _try(call: Callable[..., Any], *arguments: Any, **named: Any) -> Any:
+    try:
+        return call(*arguments, **named)
+    except Exception as error:  # the library raises a dozen types that share no other base
+        raise PassError(f"onnxruntime {onnxruntime.__version__}: {error}") from error
 
 
 def difference(before: Samples, after: Samples) -> tuple[str, float]:

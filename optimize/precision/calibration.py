@@ -9,7 +9,7 @@ import numpy as np
 import onnx_ir as ir
 from numpy.typing import NDArray
 
-from ..compare import run, with_outputs
+from ..compare import Runner, with_outputs
 from ..samples import Samples
 
 ROWS = 4096
@@ -50,10 +50,10 @@ def calibrate(model: ir.Model, batches: Sequence[Samples]) -> Calibration:
             and node.inputs[0].producer() is not None
         }
     )
-    watched = with_outputs(model, names)
+    runner = Runner(with_outputs(model, names))
     result = Calibration()
     for samples in batches:
-        outputs = run(watched, samples)
+        outputs = runner.run(samples)
         for name in names:
             rows = outputs[name].astype(np.float32)
             rows = rows.reshape(-1, rows.shape[-1])

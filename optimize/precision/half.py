@@ -1,0 +1,179 @@
+"""Weights and activations in 16 bits, fp32 where the numbers need it.
+
+A graph states its own number formats, and a strongly typed engine computes in just these. What
+stays in fp32 is decided by what was measured: a value that comes near the largest number of the
+format, a weight beyond it, and operators that add up or exponentiate many numbers.
+LayerNormalization computes its statistics in fp32 by itself (`stash_type` 1, opset 17).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import ml_dtypes
+import numpy as np
+import onnx_ir as ir
+from onnx_ir.passes.common import RemoveUnusedNodesPass
+
+from dragoman.runtime.manifest import Refusal
+
+from ..graph_pass import Changes, PassError, Property
+from ..values import constant, floats, new_weight, users
+
+FLOAT = ir.DataType.FLOAT
+NAMES: dict[ir.DataType, str] = {ir.DataType.FLOAT16: "fp16", ir.DataType.BFLOAT16: "bf16"}
+LARGEST: dict[ir.DataType, float] = {
+    ir.DataType.FLOAT16: float(np.finfo(np.float16).max),
+    ir.DataType.BFLOAT16: float(ml_dtypes.finfo(ml_dtypes.bfloat16).max),
+}
+HEADROOM = 4.0
+"""How much larger than anything seen a value may become on other inputs."""
+
+IN_FP32 = frozenset(
+    {
+        *("Exp", "Log", "LogSoftmax", "Pow", "ReduceMean", "ReduceSum", "Softmax"),
+        # Their type is an attribute.
+        *("ConstantOfShape", "EyeLike", "Range"),
+    }
+)
+"""Operators that lose too much in 16 bits. The softmax within Attention is not one of them: its
+kernels keep sums in fp32."""
+
+PASS_ON = frozenset({"Identity", "ReduceMax", "Reshape", "Squeeze", "Transpose", "Unsqueeze"})
+"""Operators that only pass numbers on: after one that stays in fp32 they do too."""
+
+
+@dataclass(frozen=True)
+class Half:
+    """Every float32 value becomes `dtype`, but for nodes that need more; those are the refusals.
+
+    Attributes:
+        dtype: FLOAT16 or BFLOAT16
+        largest: the largest magnitude of each value, by name, on the calibration's inputs
+        fp32_outputs: outputs of the graph that are float32 in every precision
+        tolerance: see `GraphPass`
+    """
+
+    dtype: ir.DataType
+    largest: Mapping[str, float]
+    fp32_outputs: frozenset[str]
+    tolerance: float
+    requires: frozenset[Property] = frozenset()
+    ensures: frozenset[Property] = frozenset()
+
+    @property
+    def name(self) -> str:
+        return NAMES[self.dtype]
+
+    def apply(self, model: ir.Model) -> Changes:
+        graph = model.graph
+        refusals: list[Refusal] = []
+        wide: set[ir.Node] = set()
+        for node in graph:
+            reason = self._reason(node)
+            if reason:
+                refusals.append(Refusal(node.name or "", node.op_type, reason))
+            if reason or _passes_on(node, wide):
+                wide.add(node)
+        casts = _Casts(graph)
+        for value in graph.inputs:
+            if value.dtype == FLOAT:
+                value.dtype = self.dtype
+        self._halve_weights(graph, wide)
+        narrow = [node for node in graph if node not in wide]
+        matches = sum([self._halve(node) for node in narrow])
+        for node in list(graph):
+            needed = FLOAT if node in wide else self.dtype
+            for index, value in enumerate(node.inputs):
+                if value is not None and value.dtype in (FLOAT, self.dtype):
+                    node.replace_input_with(index, casts.get(value, needed))
+        for index, value in enumerate(graph.outputs):
+            needed = FLOAT if value.name in self.fp32_outputs else self.dtype
+            if value.dtype in (FLOAT, self.dtype) and value.dtype != needed:
+                graph.outputs[index] = casts.output(value, needed)
+        RemoveUnusedNodesPass()(model)
+        return Changes(matches, tuple(refusals))
+
+    def _halve(self, node: ir.Node) -> bool:
+        values = [value for value in node.outputs if value.dtype == FLOAT]
+        for value in values:
+            value.dtype = self.dtype
+        if values and node.op_type == "Cast":
+            node.attributes["to"] = ir.AttrInt64("to", int(self.dtype))
+        return bool(values)
+
+    def _halve_weights(self, graph: ir.Graph, wide: set[ir.Node]) -> None:
+        """Those that only nodes in 16 bits read keep their names; of others a copy is made."""
+        for value in list(graph.initializers.values()):
+            if value.dtype != FLOAT or any(node in wide for node in users(value)):
+                continue
+            tensor = ir.tensor(floats(value).astype(self.dtype.numpy()), name=value.name)
+            value.const_value, value.dtype = tensor, self.dtype
+
+    def _reason(self, node: ir.Node) -> str:
+        """Why a node stays in fp32; empty: it need not."""
+        if node.op_type in IN_FP32 and not node.domain:
+            return f"{node.op_type} is computed in fp32"
+        limit = LARGEST[self.dtype]
+        for value in (*node.inputs, *node.outputs):
+            if value is None or value.dtype != FLOAT:
+                continue
+            found = self._magnitude(value)
+            allowed = limit if constant(value) is not None else limit / HEADROOM
+            if not found <= allowed:
+                reason = f"{value.name} reaches {found:.4g}, {self.name} allows {allowed:.4g}"
+                if node.op_type == "TensorScatter":
+                    raise PassError(f"{reason}, and a cache has no place for fp32: use bf16 or fp32")
+                return reason
+        return ""
+
+    def _magnitude(self, value: ir.Value) -> float:
+        numbers = constant(value)
+        if numbers is None:
+            return self.largest.get(value.name or "", 0.0)
+        # -inf in a mask stays what it is.
+        finite = np.abs(numbers[np.isfinite(numbers)])
+        return float(finite.max()) if finite.size else 0.0
+
+
+def _passes_on(node: ir.Node, wide: set[ir.Node]) -> bool:
+    source = node.inputs[0].producer() if node.inputs and node.inputs[0] is not None else None
+    return node.op_type in PASS_ON and source in wide
+
+
+class _Casts:
+    """Values in another format; each is converted once."""
+
+    def __init__(self, graph: ir.Graph) -> None:
+        self.graph = graph
+        self.known: dict[tuple[ir.Value, ir.DataType], ir.Value] = {}
+
+    def get(self, value: ir.Value, dtype: ir.DataType) -> ir.Value:
+        if value.dtype == dtype:
+            return value
+        if (value, dtype) not in self.known:
+            self.known[value, dtype] = self._make(value, dtype)
+        return self.known[value, dtype]
+
+    def output(self, value: ir.Value, dtype: ir.DataType) -> ir.Value:
+        """As `get`, and the result takes over the name."""
+        name = value.name
+        value.name = f"{name}.{str(value.dtype).lower()}"
+        result = self.get(value, dtype)
+        result.name = name
+        return result
+
+    def _make(self, value: ir.Value, dtype: ir.DataType) -> ir.Value:
+        name = f"{value.name}.{str(dtype).lower()}"
+        if value.is_initializer():
+            return new_weight(self.graph, name, floats(value).astype(dtype.numpy()))
+        cast = ir.node("Cast", [value], {"to": dtype}, name=f"cast_{name}")
+        result = cast.outputs[0]
+        result.name, result.shape, result.type = name, value.shape, ir.TensorType(dtype)
+        producer = value.producer()
+        if producer is None:
+            self.graph.insert_before(self.graph[0], cast)
+        else:
+            self.graph.insert_after(producer, cast)
+        return result
