@@ -78,8 +78,7 @@ def emulated_bundle(bundle: Bundle, directory: Path) -> Bundle:
 def _in_float32(graph: GraphSpec) -> GraphSpec:
     def wide(tensors: tuple[TensorSpec, ...]) -> tuple[TensorSpec, ...]:
         return tuple(
-            dataclasses.replace(t, dtype="float32") if t.dtype == "bfloat16" else t
-            for t in tensors
+            dataclasses.replace(t, dtype="float32") if t.dtype == "bfloat16" else t for t in tensors
         )
 
     return dataclasses.replace(graph, inputs=wide(graph.inputs), outputs=wide(graph.outputs))

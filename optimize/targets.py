@@ -6,12 +6,12 @@ from dragoman.runtime.manifest import Precision
 
 from .cpu.attention import ATTENTION
 from .cpu.greedy_choice import GREEDY_CHOICE
+from .cpu.layer_norm import LAYER_NORM
 from .cpu.packed_projections import PACKED_PROJECTIONS
 from .cpu.self_attention import SELF_ATTENTION
-from .cpu.skip_layer_norm import SKIP_LAYER_NORM
 from .cpu.tied_output import TIED_OUTPUT
 from .graph_pass import GraphPass
-from .precision.int4 import BlockQuantized
+from .precision.blocks import BlockQuantized
 from .precision.int8 import Int8
 from .precision.weights import Scheme
 from .tidy import Tidy
@@ -20,7 +20,7 @@ CPU_FUSIONS: tuple[GraphPass, ...] = (
     SELF_ATTENTION,
     ATTENTION,
     PACKED_PROJECTIONS,
-    SKIP_LAYER_NORM,
+    LAYER_NORM,
     GREEDY_CHOICE,
     Tidy(),
 )

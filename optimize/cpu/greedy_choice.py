@@ -1,8 +1,9 @@
-"""The greedy choice among a large vocabulary, in two small steps.
+"""The greedy choice and its log-probability, without reading the logits more often than needed.
 
 ONNX Runtime's ArgMax reads one number at a time, on one thread; its ReduceMax is vectorized. The
 largest number of each block is found first, then the first block that has the largest, then the
-first place in that block: the first of equals, as ArgMax (opset 13) gives it.
+first place in that block: the first of equals, as ArgMax (opset 13) gives it. The last query's row
+is taken from the choices, not from the logits, which would be copied.
 """
 
 from __future__ import annotations
@@ -15,60 +16,79 @@ import onnx_ir as ir
 from onnxscript.rewriter import MatchResult, RewriteRuleClassBase
 
 from ..graph_pass import RulePass
+from ..values import number
 
 SMALLEST_VOCABULARY = 2048
 """Below it ArgMax takes no time to speak of."""
 
 
 class GreedyChoice(RewriteRuleClassBase):
-    """Logits [B, V] -> argmax int64 [B] and the largest log-probability [B]."""
+    """Logits [B, Q, V] -> of the last query: argmax int64 [B], the largest log-probability [B]."""
 
     def __init__(self) -> None:
         super().__init__("greedy-choice", remove_nodes=False)
 
-    def pattern(self, op: Any, logits: Any) -> Any:
-        return op.ArgMax(logits, _outputs=["choice"])
+    def pattern(self, op: Any, logits: Any, index: Any) -> Any:
+        last = op.Gather(logits, index, axis=1, _outputs=["last"])
+        choice = op.ArgMax(last, _outputs=["choice"])
+        probabilities = op.LogSoftmax(last, axis=-1)
+        return choice, op.ReduceMax(probabilities, _allow_other_inputs=True, _outputs=["largest"])
 
-    def check(self, context: Any, logits: ir.Value, choice: ir.Value, **_: Any) -> MatchResult:
+    def check(
+        self,
+        context: Any,
+        logits: ir.Value,
+        index: ir.Value,
+        choice: ir.Value,
+        largest: ir.Value,
+        **_: Any,
+    ) -> MatchResult:
         result = MatchResult()
-        node = choice.producer()
-        assert node is not None
-        if node.attributes.get_int("keepdims", 1) != 0:
-            return result.fail("expected keepdims 0", node)
+        node, maximum = choice.producer(), largest.producer()
+        assert node is not None and maximum is not None
+        if number(index) != -1 or (index.shape is not None and len(index.shape) != 0):
+            return result.fail("expected the choice after the last query", index)
+        shape = logits.shape
+        if shape is None or len(shape) != 3 or not isinstance(shape[2], int):
+            return result.fail(f"expected logits [B, Q, V], found {shape}", logits)
+        for reduction in (node, maximum):
+            if reduction.attributes.get_int("keepdims", 1) != 0:
+                return result.fail("expected keepdims 0", reduction)
         if node.attributes.get_int("select_last_index", 0) != 0:
             return result.fail("expected the first of equals, found the last", node)
-        shape = logits.shape
-        if shape is None or len(shape) != 2 or not isinstance(shape[1], int):
-            return result.fail(f"expected logits [B, V], found {shape}", logits)
-        if node.attributes.get_int("axis", 0) not in (-1, 1):
+        axis = number(maximum.inputs[1]) if len(maximum.inputs) == 2 else None
+        if node.attributes.get_int("axis", 0) not in (-1, 1) or axis not in (-1, 1):
             return result.fail("expected the choice among the last axis", node)
-        if shape[1] < SMALLEST_VOCABULARY or block_size(shape[1]) == 1:
-            return result.fail(f"the vocabulary of {shape[1]} is small, or cannot be divided", node)
+        if shape[2] < SMALLEST_VOCABULARY or block_size(shape[2]) is None:
+            return result.fail(f"the vocabulary of {shape[2]} is small, or cannot be divided", node)
         return result
 
-    def rewrite(self, op: Any, logits: ir.Value, **_: Any) -> Any:
+    def rewrite(self, op: Any, logits: ir.Value, index: ir.Value, **_: Any) -> Any:
         assert logits.shape is not None
-        vocabulary = logits.shape[1]
+        vocabulary = logits.shape[2]
         assert isinstance(vocabulary, int)
         size = block_size(vocabulary)
+        assert size is not None
 
-        def numbers(values: list[int]) -> ir.Value:
+        def numbers(*values: int) -> ir.Value:
             value: ir.Value = op.Constant(value=ir.tensor(np.array(values, np.int64)))
             return value
 
-        blocks = op.Reshape(logits, numbers([0, vocabulary // size, size]))
-        largest = op.ReduceMax(blocks, numbers([2]), keepdims=0)
-        block = op.ArgMax(largest, axis=1, keepdims=1)
-        chosen = op.GatherND(blocks, block, batch_dims=1)
-        within = op.ArgMax(chosen, axis=1, keepdims=0)
-        before = op.Mul(op.Squeeze(block, numbers([1])), numbers([size]))
-        return op.Add(before, within)
+        blocks = op.Reshape(logits, numbers(0, 0, vocabulary // size, size))
+        largest = op.ReduceMax(blocks, numbers(3), keepdims=0)
+        block = op.ArgMax(largest, axis=2, keepdims=1)
+        chosen = op.GatherND(blocks, block, batch_dims=2)
+        within = op.ArgMax(chosen, axis=2, keepdims=1)
+        choice = op.Add(op.Mul(block, numbers(size)), within)
+        probability = op.GatherND(op.LogSoftmax(logits, axis=-1), choice, batch_dims=2)
+        last_choice = op.Gather(op.Squeeze(choice, numbers(2)), index, axis=1)
+        return last_choice, op.Gather(probability, index, axis=1)
 
 
-def block_size(vocabulary: int) -> int:
-    """The divisor nearest to the square root, where there is one between 16 and 4096; else 1."""
+def block_size(vocabulary: int) -> int | None:
+    """The divisor nearest to the square root, if there is one between 16 and 4096."""
     divisors = [d for d in range(16, 4097) if vocabulary % d == 0]
-    return min(divisors, key=lambda d: abs(d - math.isqrt(vocabulary)), default=1)
+    return min(divisors, key=lambda d: abs(d - math.isqrt(vocabulary)), default=None)
 
 
 GREEDY_CHOICE = RulePass("greedy-choice", lambda: [GreedyChoice.rule()])

@@ -124,7 +124,9 @@ class Half:
             if not found <= allowed:
                 reason = f"{value.name} reaches {found:.4g}, {self.name} allows {allowed:.4g}"
                 if node.op_type == "TensorScatter":
-                    raise PassError(f"{reason}, and a cache has no place for fp32: use bf16 or fp32")
+                    raise PassError(
+                        f"{reason}, and a cache has no place for fp32: use bf16 or fp32"
+                    )
                 return reason
         return ""
 

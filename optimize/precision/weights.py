@@ -35,6 +35,11 @@ class Scheme(Protocol):
     ) -> list[ir.Node]:
         """Nodes for x [..., K] @ weight [K, N] + bias; the last gives the result."""
 
+    def table_product(
+        self, graph: ir.Graph, name: str, rounded: Rounded, x: ir.Value, bias: ir.Value | None
+    ) -> list[ir.Node]:
+        """As `product`, of a weight that `lookup` reads too."""
+
     def lookup(self, graph: ir.Graph, name: str, rounded: Rounded, ids: ir.Value) -> list[ir.Node]:
         """Nodes for the columns [..., K] of a weight [K, N] at ids [...]."""
 
@@ -85,21 +90,22 @@ class QuantizeWeights:
         table = second.producer()
         if table is not None and table.op_type == "Transpose" and self._is_table(table.inputs[0]):
             assert table.inputs[0] is not None and table.inputs[0].name is not None
-            scheme, name = self.embedding, table.inputs[0].name
-            rounded = self.tables[name]
+            name = table.inputs[0].name
+            rounded, make = self.tables[name], self.embedding.table_product
         elif weight(second, 2):
-            scheme, name = self.scheme, second.name or ""
-            rounded, error = round_for(floats(second), x, scheme, self.calibration)
-            if error > scheme.error:
+            name, make = second.name or "", self.scheme.product
+            rounded, error = round_for(floats(second), x, self.scheme, self.calibration)
+            if error > self.scheme.error:
                 return _refuse(
                     node,
-                    f"expected an error of at most {scheme.error:g}, found {error:.3g}: fp32 kept",
+                    f"expected an error of at most {self.scheme.error:g}, found {error:.3g}: fp32 "
+                    "kept",
                 )
         else:
             return _refuse(node, "expected a product by a weight, found two activations")
         bias = _added_bias(node)
         end = node if bias is None else users(node.outputs[0])[0]
-        _replace(graph, end, scheme.product(graph, name, rounded, x, bias))
+        _replace(graph, end, make(graph, name, rounded, x, bias))
         return None
 
     def _replace_lookup(self, graph: ir.Graph, node: ir.Node) -> None:

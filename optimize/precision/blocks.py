@@ -39,6 +39,8 @@ class BlockQuantized:
         values = [x, weight, scale, *([] if bias is None else [None, None, bias])]
         return [ir.node("MatMulNBits", values, attributes, domain=MICROSOFT)]
 
+    table_product = product
+
     def lookup(self, graph: ir.Graph, name: str, rounded: Rounded, ids: ir.Value) -> list[ir.Node]:
         weight, scale = self._weights(graph, name, rounded)
         last = new_weight(graph, "last_axis", np.array([-1]))
