@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -10,10 +9,8 @@ from importlib.metadata import version
 from pathlib import Path
 
 import onnx_ir as ir
-import torch
 
 from dragoman import __version__
-from dragoman.errors import DragomanError
 from dragoman.reference_model import ModelConfig, Transformer
 from dragoman.runtime.bundle import record_files, write_manifest
 from dragoman.runtime.manifest import (
@@ -21,7 +18,6 @@ from dragoman.runtime.manifest import (
     GraphSpec,
     Manifest,
     ModelFacts,
-    Precision,
     Tokenizers,
 )
 from dragoman.stored_weights import store_weights
@@ -32,11 +28,6 @@ from .exporter import export_decoder, export_encoder
 ENCODER_FILE = "encoder.onnx"
 DECODER_FILE = "decoder.onnx"
 DEFAULT_MAX_NEW_TOKENS = 256
-DTYPES: dict[Precision, torch.dtype] = {
-    "fp32": torch.float32,
-    "fp16": torch.float16,
-    "bf16": torch.bfloat16,
-}
 
 
 @dataclass(frozen=True)
@@ -52,11 +43,10 @@ def export_bundle(
     directory: Path,
     *,
     name: str,
-    precision: Precision = "fp32",
     tokenizers: TokenizerFiles | None = None,
     progress: Callable[[str], None] = lambda stage: None,
 ) -> Manifest:
-    """Export a model into an existing directory. The bundle is neutral and not verified.
+    """Export a model into an existing directory. The bundle is neutral, in fp32 and not verified.
 
     Args:
         model: fp32, left unchanged
@@ -64,10 +54,8 @@ def export_bundle(
         progress: called with each stage as it begins
 
     Raises:
-        DragomanError: weights overflow in the precision asked for.
         ContractError: a graph breaks the contract.
     """
-    model = _in_precision(model, precision)
     progress("exporting the encoder")
     encoder = export_encoder(model)
     progress("exporting the decoder step")
@@ -85,7 +73,7 @@ def export_bundle(
         schema_version=SCHEMA_VERSION,
         name=name,
         target="neutral",
-        precision=precision,
+        precision="fp32",
         model=_facts(model.config),
         architecture={"family": "transformer"} | model.config.to_dict(),
         default_max_new_tokens=min(DEFAULT_MAX_NEW_TOKENS, model.config.max_target_positions),
@@ -98,19 +86,6 @@ def export_bundle(
     )
     write_manifest(manifest, directory)
     return manifest
-
-
-def _in_precision(model: Transformer, precision: Precision) -> Transformer:
-    if precision == "fp32":
-        return model
-    converted = copy.deepcopy(model).to(DTYPES[precision])
-    overflowing = [name for name, p in converted.named_parameters() if not torch.isfinite(p).all()]
-    if overflowing:
-        wider = "bf16 or fp32" if precision == "fp16" else "fp32"
-        raise DragomanError(
-            f"weights overflow in {precision}: {', '.join(overflowing)}; use {wider}"
-        )
-    return converted
 
 
 def _facts(config: ModelConfig) -> ModelFacts:

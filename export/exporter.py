@@ -52,12 +52,11 @@ def export_decoder(model: Transformer) -> ExportedGraph:
     config = model.config
     batch, queries, source, capacity = 2, 3, 5, 7
     layers = range(config.decoder_layers)
-    dtype = next(model.parameters()).dtype
 
     def keys_values(length: int) -> list[tuple[Tensor, Tensor]]:
         shape = (batch, config.num_heads, length, config.head_size)
         # A tensor each: the exporter takes inputs that are one tensor for one input.
-        return [(torch.zeros(shape, dtype=dtype), torch.zeros(shape, dtype=dtype)) for _ in layers]
+        return [(torch.zeros(shape), torch.zeros(shape)) for _ in layers]
 
     cross_axes, cache_axes = {0: BATCH, 2: SOURCE}, {0: BATCH, 2: CAPACITY}
     return _export(
@@ -121,9 +120,8 @@ def _export(
     exported = program.model
     simplify(exported, model)
     axes = _axes(model.config)
-    dtype = next(model.parameters()).dtype
     specs = [
-        TensorSpec(_name(slot), slot[0], _dtype(slot[0], dtype), axes[slot[0]], slot[1])
+        TensorSpec(_name(slot), slot[0], _dtype(slot[0]), axes[slot[0]], slot[1])
         for slot in (*inputs, *outputs)
     ]
     return ExportedGraph(exported, tuple(specs[: len(inputs)]), tuple(specs[len(inputs) :]))
@@ -156,22 +154,13 @@ def _axes(config: ModelConfig) -> dict[Role, tuple[int | str, ...]]:
     }
 
 
-def _dtype(role: Role, weights: torch.dtype) -> DataType:
+def _dtype(role: Role) -> DataType:
     match role:
         case "source" | "token" | "position" | "next_token":
             return "int64"
         case "source_mask":
             return "bool"
-        case "next_log_probability":
-            return "float32"
-    return _DTYPES[weights]
-
-
-_DTYPES: dict[torch.dtype, DataType] = {
-    torch.float32: "float32",
-    torch.float16: "float16",
-    torch.bfloat16: "bfloat16",
-}
+    return "float32"
 
 
 @contextlib.contextmanager

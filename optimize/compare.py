@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,7 @@ import onnx_ir as ir
 import onnxruntime
 from numpy.typing import NDArray
 
-from .emulation import emulate_bfloat16
+from .emulation import emulate_half, has_halves
 from .graph_pass import PassError
 from .samples import Samples
 
@@ -27,16 +27,17 @@ RESOLUTION: dict[ir.DataType, float] = {ir.DataType.FLOAT16: 1e-2, ir.DataType.B
 
 
 class Runner:
-    """A graph ready to be run, as it is: none of ONNX Runtime's own optimizations."""
+    """A graph ready to be run, as it is: none of ONNX Runtime's own optimizations, and 16 bits
+    emulated, whose outputs are float32."""
 
     def __init__(self, model: ir.Model) -> None:
         """
         Raises:
             PassError: ONNX Runtime cannot load the graph.
         """
-        if any(value.dtype == ir.DataType.BFLOAT16 for value in _values(model)):
+        if has_halves(model):
             model = model.clone()
-            emulate_bfloat16(model)
+            emulate_half(model)
         options = onnxruntime.SessionOptions()
         options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
         options.log_severity_level = 4
@@ -63,12 +64,6 @@ class Runner:
 def run(model: ir.Model, samples: Samples) -> Outputs:
     """The outputs of a graph that is run once. See `Runner`."""
     return Runner(model).run(samples)
-
-
-def _values(model: ir.Model) -> Iterator[ir.Value]:
-    yield from model.graph.inputs
-    for node in model.graph.all_nodes():
-        yield from node.outputs
 
 
 def _try(call: Callable[..., Any], *arguments: Any, **named: Any) -> Any:

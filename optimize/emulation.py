@@ -1,7 +1,8 @@
-"""bfloat16 on a processor: the same graph in float32, every result rounded to bfloat16.
+"""16 bits on a processor: the same graph in float32, every result rounded to its 16 bits.
 
-ONNX Runtime has no kernels for bfloat16 there. A kernel of an accelerator sums in float32 and
-rounds what it writes; so does the emulated graph, node by node.
+ONNX Runtime has no kernels for bfloat16 there, and where it lacks one for float16 it computes whole
+stretches in float32, so that what overflows on an accelerator does not. A kernel of an accelerator
+sums in float32 and rounds what it writes; so does the emulated graph, node by node.
 """
 
 from __future__ import annotations
@@ -18,32 +19,38 @@ from dragoman.stored_weights import store_weights
 
 from .values import floats
 
-BFLOAT16, FLOAT = ir.DataType.BFLOAT16, ir.DataType.FLOAT
+FLOAT = ir.DataType.FLOAT
+HALVES = frozenset({ir.DataType.FLOAT16, ir.DataType.BFLOAT16})
 
 
-def emulate_bfloat16(model: ir.Model) -> None:
-    """Change a graph in place: no tensor of it is bfloat16 any more, all numbers are."""
+def has_halves(model: ir.Model) -> bool:
+    """Whether a graph has values of 16 bits."""
+    values = [v for node in model.graph.all_nodes() for v in node.outputs]
+    return any(value.dtype in HALVES for value in (*model.graph.inputs, *values))
+
+
+def emulate_half(model: ir.Model) -> None:
+    """Change a graph in place: no tensor of it has 16 bits any more, all numbers do."""
     graph = model.graph
     for value in graph.initializers.values():
-        if value.dtype == BFLOAT16:
+        if value.dtype in HALVES:
             value.const_value = ir.tensor(floats(value), name=value.name)
-            value.dtype = FLOAT
-    for value in graph.inputs:
-        if value.dtype == BFLOAT16:
-            value.dtype = FLOAT
+            value.type = ir.TensorType(FLOAT)
+    for given in graph.inputs:
+        if given.dtype in HALVES:
+            given.type = ir.TensorType(FLOAT)
     for node in list(graph):
-        for value in node.outputs:
-            if value.dtype == BFLOAT16:
-                value.dtype = FLOAT
-                _round(graph, node, value)
-        if node.op_type == "Cast" and node.attributes.get_int("to", 0) == BFLOAT16:
+        for output in node.outputs:
+            if output.dtype in HALVES:
+                _round(graph, node, output)
+        if node.op_type == "Cast" and node.attributes.get_int("to", 0) in HALVES:
             node.attributes["to"] = ir.AttrInt64("to", int(FLOAT))
 
 
 def _round(graph: ir.Graph, node: ir.Node, value: ir.Value) -> None:
-    name = value.name
-    value.name = f"{name}.exact"
-    narrow = ir.node("Cast", [value], {"to": BFLOAT16})
+    name, dtype = value.name, value.dtype
+    value.name, value.type = f"{name}.exact", ir.TensorType(FLOAT)
+    narrow = ir.node("Cast", [value], {"to": dtype})
     wide = ir.node("Cast", narrow.outputs, {"to": FLOAT})
     rounded = wide.outputs[0]
     rounded.name, rounded.shape, rounded.type = name, value.shape, ir.TensorType(FLOAT)
@@ -53,12 +60,12 @@ def _round(graph: ir.Graph, node: ir.Node, value: ir.Value) -> None:
 
 
 def emulated_bundle(bundle: Bundle, directory: Path) -> Bundle:
-    """A bundle in bf16 made one that ONNX Runtime can run, in an empty directory, to measure what
-    its numbers are worth. The manifest's precision stays bf16."""
+    """A bundle in 16 bits made one in float32, in an empty directory, that computes the same
+    numbers. The manifest's precision stays what it is."""
     manifest = bundle.manifest
     models = [ir.load(bundle.path(graph.file)) for graph in (manifest.encoder, manifest.decoder)]
     for model in models:
-        emulate_bfloat16(model)
+        emulate_half(model)
     store_weights(models, directory)
     for model, graph in zip(models, (manifest.encoder, manifest.decoder), strict=True):
         ir.save(model, directory / graph.file)
@@ -78,7 +85,8 @@ def emulated_bundle(bundle: Bundle, directory: Path) -> Bundle:
 def _in_float32(graph: GraphSpec) -> GraphSpec:
     def wide(tensors: tuple[TensorSpec, ...]) -> tuple[TensorSpec, ...]:
         return tuple(
-            dataclasses.replace(t, dtype="float32") if t.dtype == "bfloat16" else t for t in tensors
+            dataclasses.replace(t, dtype="float32") if t.dtype in ("float16", "bfloat16") else t
+            for t in tensors
         )
 
     return dataclasses.replace(graph, inputs=wide(graph.inputs), outputs=wide(graph.outputs))

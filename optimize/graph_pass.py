@@ -69,6 +69,9 @@ class GraphPass(Protocol):
         """Change the model in place."""
 
 
+NO_KNOWN_FORM = "no known form"
+"""How the reason of a refusal begins where no pattern matched; else what matched was unfit."""
+
 ROUNDING = 1e-5
 """What a fusion may cause: the same sums in another order, fp32."""
 
@@ -125,11 +128,11 @@ class _Refusals(MatchingTracer):
         score = len(match_result.nodes) + (1000 if checked else 0)
         reason = match_result.reason or "the pattern does not match"
         if not checked:
-            reason = f"no known form; the nearest, {rule.name}, does not match: {reason}"
+            reason = f"{NO_KNOWN_FORM}; the nearest, {rule.name}, does not match: {reason}"
         for taking_part in {node, *match_result.nodes}:
             if score > self.reasons.get(taking_part, (-1, ""))[0]:
                 self.reasons[taking_part] = (score, reason)
 
     def refusal(self, node: ir.Node) -> Refusal:
-        _, reason = self.reasons.get(node, (0, "no known form begins or ends here"))
+        _, reason = self.reasons.get(node, (0, f"{NO_KNOWN_FORM} begins or ends here"))
         return Refusal(node.name or "", node.op_type, " ".join(reason.split()))

@@ -77,9 +77,9 @@ class Half:
             if reason or _passes_on(node, wide):
                 wide.add(node)
         casts = _Casts(graph)
-        for value in graph.inputs:
-            if value.dtype == FLOAT:
-                value.dtype = self.dtype
+        for given in graph.inputs:
+            if given.dtype == FLOAT:
+                given.type = ir.TensorType(self.dtype)
         self._halve_weights(graph, wide)
         narrow = [node for node in graph if node not in wide]
         matches = sum([self._halve(node) for node in narrow])
@@ -98,7 +98,7 @@ class Half:
     def _halve(self, node: ir.Node) -> bool:
         values = [value for value in node.outputs if value.dtype == FLOAT]
         for value in values:
-            value.dtype = self.dtype
+            value.type = ir.TensorType(self.dtype)
         if values and node.op_type == "Cast":
             node.attributes["to"] = ir.AttrInt64("to", int(self.dtype))
         return bool(values)
@@ -109,11 +109,12 @@ class Half:
             if value.dtype != FLOAT or any(node in wide for node in users(value)):
                 continue
             tensor = ir.tensor(floats(value).astype(self.dtype.numpy()), name=value.name)
-            value.const_value, value.dtype = tensor, self.dtype
+            value.const_value, value.type = tensor, ir.TensorType(self.dtype)
 
     def _reason(self, node: ir.Node) -> str:
         """Why a node stays in fp32; empty: it need not."""
-        if node.op_type in IN_FP32 and not node.domain:
+        computes = any(value.dtype == FLOAT for value in node.outputs)
+        if computes and node.op_type in IN_FP32 and not node.domain:
             return f"{node.op_type} is computed in fp32"
         limit = LARGEST[self.dtype]
         for value in (*node.inputs, *node.outputs):

@@ -13,6 +13,7 @@ import onnx_ir as ir
 
 from ..values import MICROSOFT, new_weight, users
 from .rounding import Rounded
+from .tables import look_up, table
 
 
 class Int8:
@@ -27,7 +28,8 @@ class Int8:
         self, graph: ir.Graph, name: str, rounded: Rounded, x: ir.Value, bias: ir.Value | None
     ) -> list[ir.Node]:
         weight = new_weight(graph, f"{name}.int8", rounded.integers)
-        scale, zero = _scale(graph, name, rounded)
+        scale = new_weight(graph, f"{name}.scale", rounded.scales[0])
+        zero = _zeros(graph, rounded.scales.size)
         nodes, (integers, x_scale, x_zero) = _quantized(x)
         inputs = [integers, weight, x_scale, scale, x_zero, zero, bias]
         return [*nodes, ir.node("MatMulIntegerToFloat", inputs, domain=MICROSOFT)]
@@ -37,10 +39,10 @@ class Int8:
     ) -> list[ir.Node]:
         """`com.microsoft.QGemm` takes the table as embeddings need it, but no more than 2 axes."""
         width, rows = rounded.integers.shape
-        scale, zero = _scale(graph, name, rounded)
+        weight, scale = table(graph, name, rounded)
         nodes, (integers, x_scale, x_zero) = _quantized(x)
         flat = ir.node("Reshape", [integers, new_weight(graph, "rows", np.array([-1, width]))])
-        inputs = [flat.outputs[0], x_scale, x_zero, _table(graph, name, rounded), scale, zero]
+        inputs = [flat.outputs[0], x_scale, x_zero, weight, scale, _zeros(graph, rows)]
         product = ir.node("QGemm", inputs, {"transB": 1}, domain=MICROSOFT)
         shape = ir.node("Shape", [x], {"end": -1})
         whole = ir.node(
@@ -52,15 +54,7 @@ class Int8:
         added = [] if bias is None else [ir.node("Add", [logits.outputs[0], bias])]
         return [*nodes, flat, product, shape, whole, logits, *added]
 
-    def lookup(self, graph: ir.Graph, name: str, rounded: Rounded, ids: ir.Value) -> list[ir.Node]:
-        scale, _ = _scale(graph, name, rounded)
-        rows = ir.node("Gather", [_table(graph, name, rounded), ids])
-        numbers = ir.node("Cast", rows.outputs, {"to": ir.DataType.FLOAT})
-        axes = new_weight(graph, "last_axis", np.array([-1]))
-        scales = ir.node("Gather", [scale, ids])
-        wide = ir.node("Unsqueeze", [scales.outputs[0], axes])
-        product = ir.node("Mul", [numbers.outputs[0], wide.outputs[0]])
-        return [rows, numbers, scales, wide, product]
+    lookup = staticmethod(look_up)
 
 
 def _quantized(x: ir.Value) -> tuple[list[ir.Node], tuple[ir.Value, ...]]:
@@ -72,15 +66,5 @@ def _quantized(x: ir.Value) -> tuple[list[ir.Node], tuple[ir.Value, ...]]:
     return [node], tuple(node.outputs)
 
 
-def _scale(graph: ir.Graph, name: str, rounded: Rounded) -> tuple[ir.Value, ir.Value]:
-    """Scales [N] and zero points [N], which are 0."""
-    zeros = np.zeros(rounded.scales.size, np.int8)
-    return (
-        new_weight(graph, f"{name}.scale", rounded.scales[0]),
-        new_weight(graph, f"zeros_{zeros.size}", zeros),
-    )
-
-
-def _table(graph: ir.Graph, name: str, rounded: Rounded) -> ir.Value:
-    """[V, D]"""
-    return new_weight(graph, f"{name}.int8", np.ascontiguousarray(rounded.integers.T))
+def _zeros(graph: ir.Graph, outputs: int) -> ir.Value:
+    return new_weight(graph, f"zeros_{outputs}", np.zeros(outputs, np.int8))

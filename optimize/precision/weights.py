@@ -77,7 +77,8 @@ class QuantizeWeights:
                 refused = self._replace_product(model.graph, node)
                 matches += refused is None
                 refusals += [refused] if refused is not None else []
-        model.opset_imports.setdefault(MICROSOFT, 1)
+        if any(node.domain == MICROSOFT for node in model.graph):
+            model.opset_imports.setdefault(MICROSOFT, 1)
         RemoveUnusedNodesPass()(model)
         return Changes(matches, tuple(refusals))
 

@@ -101,7 +101,7 @@ def test_precision_of_a_lone_file_is_refused(
 
 @pytest.mark.parametrize(
     "target, precision, expected",
-    [("neutral", "int8", "fp32, fp16 or bf16"), ("cpu", "bf16", "fp32, int8 or int4")],
+    [("cpu", "fp16", "fp32, int8, int4"), ("cpu", "bf16", "fp32, int8, int4")],
 )
 def test_build_refuses_a_precision_that_the_target_lacks(
     dragoman: Dragoman, checkpoint: Path, tmp_path: Path, target: str, precision: str, expected: str

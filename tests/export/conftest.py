@@ -12,7 +12,7 @@ import torch
 from dragoman.export import export_bundle
 from dragoman.export.exporter import ExportedGraph
 from dragoman.reference_model import ModelConfig, Transformer, preset
-from dragoman.runtime.manifest import Manifest, Precision
+from dragoman.runtime.manifest import Manifest
 
 MakeModel = Callable[..., Transformer]
 
@@ -62,10 +62,10 @@ def tiny() -> Transformer:
 @pytest.fixture(scope="session")
 def export_to(
     tmp_path_factory: pytest.TempPathFactory,
-) -> Callable[[Transformer, Precision], tuple[Path, Manifest]]:
-    def export(model: Transformer, precision: Precision = "fp32") -> tuple[Path, Manifest]:
+) -> Callable[[Transformer], tuple[Path, Manifest]]:
+    def export(model: Transformer) -> tuple[Path, Manifest]:
         directory = tmp_path_factory.mktemp("bundle")
-        return directory, export_bundle(model, directory, name="test", precision=precision)
+        return directory, export_bundle(model, directory, name="test")
 
     return export
 
@@ -92,12 +92,3 @@ def decoder(tiny_bundle: tuple[Path, Manifest]) -> ExportedGraph:
     directory, manifest = tiny_bundle
     spec = manifest.decoder
     return ExportedGraph(ir.load(directory / spec.file), spec.inputs, spec.outputs)
-
-
-@pytest.fixture(scope="session")
-def fp16_bundle(
-    make_model: MakeModel, export_to: Callable[..., tuple[Path, Manifest]]
-) -> tuple[Transformer, Path, Manifest]:
-    """A small model, and its bundle at fp16."""
-    model = make_model(seed=3, norm_order="pre", activation="gelu")
-    return model, *export_to(model, "fp16")

@@ -12,9 +12,9 @@ from dragoman.export import export_bundle
 from dragoman.optimize.bundle import optimize_bundle
 from dragoman.reference_model import ModelConfig, Transformer
 from dragoman.runtime import Bundle, read_bundle
-from dragoman.runtime.manifest import Precision
+from dragoman.runtime.manifest import Precision, Target
 
-Optimize = Callable[[Bundle, Precision], Bundle]
+Optimize = Callable[..., Bundle]
 
 
 @pytest.fixture(scope="session")
@@ -33,9 +33,9 @@ def odd_heads(tmp_path_factory: pytest.TempPathFactory) -> Bundle:
 
 @pytest.fixture(scope="session")
 def optimize(tmp_path_factory: pytest.TempPathFactory) -> Optimize:
-    def make(bundle: Bundle, precision: Precision = "fp32") -> Bundle:
+    def make(bundle: Bundle, precision: Precision = "fp32", target: Target = "cpu") -> Bundle:
         directory: Path = tmp_path_factory.mktemp("optimized")
-        optimize_bundle(bundle, directory, precision=precision)
+        optimize_bundle(bundle, directory, target=target, precision=precision)
         return read_bundle(directory)
 
     return make

@@ -4,25 +4,31 @@ from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from .options import (
-    build_precision_option,
+    calibration_option,
     force_option,
     inputs_option,
     limit_option,
     output_option,
+    precision_option,
     target_option,
     threads_option,
 )
+
+if TYPE_CHECKING:
+    from dragoman.runtime.manifest import Precision, Target
 
 
 @click.command(short_help="Export, optimize and prove parity: a bundle to deploy.")
 @click.argument("checkpoint")
 @output_option
 @target_option
-@build_precision_option
+@precision_option
+@calibration_option
 @inputs_option
 @limit_option
 @threads_option
@@ -35,8 +41,9 @@ from .options import (
 def build(
     checkpoint: str,
     output: Path,
-    target: str | None,
-    precision: str,
+    target: Target | None,
+    precision: Precision,
+    calibration: Path | None,
     inputs: Path | None,
     limit: int | None,
     threads: int | None,
@@ -54,7 +61,6 @@ def build(
     dragoman build g2p-en -o bundles/g2p-en
     dragoman build g2p-en -o bundles/g2p-en-int8 --target cpu --precision int8
     """
-    from dragoman.runtime import load
     from dragoman.runtime.bundle import new_directory, write_manifest
 
     from .checkpoints import open_checkpoint, parity_inputs
@@ -62,6 +68,7 @@ def build(
         ParityFailedError,
         build_into,
         failure,
+        loaded,
         print_parity,
         verify_model,
     )
@@ -69,9 +76,9 @@ def build(
     opened = open_checkpoint(checkpoint)
     compared = parity_inputs(opened, inputs, limit)
     with new_directory(output, overwrite=force) as partial:
-        manifest = build_into(partial, opened, target, precision)
-        model = load(partial, threads=threads)
-        parity = verify_model(model, opened, compared, "onnxruntime")
+        manifest = build_into(partial, opened, target, precision, calibration)
+        with loaded(partial, threads, "onnxruntime") as (model, backend):
+            parity = verify_model(model, opened, compared, backend)
         print_parity(parity)
         if not parity.passed and not allow_failed_parity:
             raise ParityFailedError(failure(parity) + f"; {output} was not written")

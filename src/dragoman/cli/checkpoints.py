@@ -17,9 +17,10 @@ from dragoman.reference_model.recipes.recipe import (
     RECIPE_FILE,
     SOURCE_TOKENIZER_FILE,
     TARGET_TOKENIZER_FILE,
-    Example,
 )
-from dragoman.runtime.tokenizer import TextCodec, UnknownSymbolsError
+from dragoman.runtime.tokenizer import TextCodec
+
+from .texts import source_tokens
 
 
 @dataclass(frozen=True)
@@ -74,22 +75,11 @@ def parity_inputs(checkpoint: Checkpoint, file: Path | None, limit: int | None) 
     scored = checkpoint.recipe is not None and all(e.references for e in examples)
     return ParityInputs(
         described,
-        [_tokens(codec, example, longest, file) for example in examples],
+        [source_tokens(codec, example.source, longest, file) for example in examples],
         [example.source for example in examples],
         examples if scored else None,
         checkpoint.recipe if scored else None,
     )
-
-
-def _tokens(codec: TextCodec, example: Example, longest: int, file: Path) -> list[int]:
-    place = f"{file}: {example.source[:40]!r}"
-    try:
-        tokens = codec.encode(example.source)
-    except UnknownSymbolsError as error:
-        raise DragomanError(f"{place}: {error}") from error
-    if not 1 <= len(tokens) <= longest:
-        raise DragomanError(f"{place}: expected 1 to {longest} tokens, found {len(tokens)}")
-    return tokens
 
 
 def _recipe(directory: Path) -> Recipe | None:

@@ -6,23 +6,21 @@ from pathlib import Path
 
 import click
 
-from .options import force_option, output_option, precision_option
+from .options import force_option, output_option
 
 
 @click.command(short_help="Export a checkpoint to neutral ONNX graphs.")
 @click.argument("checkpoint")
 @output_option
-@precision_option
 @force_option
-def export(checkpoint: str, output: Path, precision: str, force: bool) -> None:
+def export(checkpoint: str, output: Path, force: bool) -> None:
     """Export CHECKPOINT to a bundle of neutral ONNX graphs, without checking parity.
 
     CHECKPOINT is a directory with config.json and model.safetensors, or g2p-en. The graphs are
-    opset 24 in the default domain; bf16 needs a backend with kernels for it, which ONNX Runtime
-    has not on a processor.
+    opset 24 in the default domain, in fp32: what `dragoman optimize` takes.
 
     \b
-    dragoman export g2p-en -o bundles/g2p-en-fp16 --precision fp16
+    dragoman export g2p-en -o bundles/neutral
     """
     from dragoman.runtime.bundle import new_directory
 
@@ -31,5 +29,5 @@ def export(checkpoint: str, output: Path, precision: str, force: bool) -> None:
 
     opened = open_checkpoint(checkpoint)
     with new_directory(output, overwrite=force) as partial:
-        export_into(partial, opened, precision)
+        export_into(partial, opened)
     click.echo(f"Exported {output}, not verified. Next: dragoman verify {output} {checkpoint}")

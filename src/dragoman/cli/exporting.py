@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import tempfile
+from collections.abc import Iterator
 from decimal import ROUND_CEILING, Context
 from pathlib import Path
-from typing import cast
 
 import click
 from rich.console import Console
@@ -16,14 +17,16 @@ from rich.table import Table
 from dragoman import DragomanError
 from dragoman.benchmarks.parity import NOT_FINITE, ParityInputs, check_parity
 from dragoman.export import export_bundle
-from dragoman.runtime import Model, read_bundle
-from dragoman.runtime.manifest import Manifest, Parity, Precision
+from dragoman.optimize.emulation import emulated_bundle
+from dragoman.optimize.targets import PRECISIONS
+from dragoman.runtime import Model, load, read_bundle
+from dragoman.runtime.manifest import Manifest, Parity, Precision, Target
 
 from .checkpoints import Checkpoint
 from .passes import optimize_into
 
 
-def export_into(directory: Path, checkpoint: Checkpoint, precision: str) -> Manifest:
+def export_into(directory: Path, checkpoint: Checkpoint) -> Manifest:
     """Export with a line of status."""
     console = Console(stderr=True)
     with console.status("loading") as status:
@@ -31,32 +34,44 @@ def export_into(directory: Path, checkpoint: Checkpoint, precision: str) -> Mani
             checkpoint.model,
             directory,
             name=checkpoint.name,
-            precision=cast(Precision, precision),
             tokenizers=checkpoint.tokenizers,
             progress=lambda stage: status.update(f"{stage} ..."),
         )
 
 
 def build_into(
-    directory: Path, checkpoint: Checkpoint, target: str | None, precision: str
+    directory: Path,
+    checkpoint: Checkpoint,
+    target: Target | None,
+    precision: Precision,
+    calibration: Path | None,
 ) -> Manifest:
     """Export, and optimize for the target: cpu unless told otherwise, neutral for fp16 and bf16."""
-    half = precision in ("fp16", "bf16")
-    if target == "neutral" or (target is None and half):
-        if not half and precision != "fp32":
-            raise DragomanError(
-                f"target neutral: expected precision fp32, fp16 or bf16, found {precision}; int8 "
-                "and int4 are for --target cpu"
-            )
-        return export_into(directory, checkpoint, precision)
-    if half:
+    chosen = target or ("neutral" if precision in ("fp16", "bf16") else "cpu")
+    if precision not in PRECISIONS[chosen]:
         raise DragomanError(
-            f"target cpu: expected precision fp32, int8 or int4, found {precision}; fp16 and bf16 "
-            "are for --target neutral"
+            f"target {chosen}: expected precision {', '.join(PRECISIONS[chosen])}, found "
+            f"{precision}"
         )
+    if (chosen, precision) == ("neutral", "fp32"):
+        return export_into(directory, checkpoint)
     with tempfile.TemporaryDirectory(dir=directory.parent, prefix=".neutral-") as neutral:
-        export_into(Path(neutral), checkpoint, "fp32")
-        return optimize_into(directory, read_bundle(Path(neutral)), precision)
+        export_into(Path(neutral), checkpoint)
+        bundle = read_bundle(Path(neutral))
+        return optimize_into(directory, bundle, chosen, precision, calibration)
+
+
+@contextlib.contextmanager
+def loaded(directory: Path, threads: int | None, backend: str) -> Iterator[tuple[Model, str]]:
+    """A bundle ready to run, and what runs it. For bf16, of which ONNX Runtime has no kernels on a
+    processor, a copy that computes the same numbers."""
+    bundle = read_bundle(directory)
+    if bundle.manifest.precision != "bf16" or backend != "onnxruntime":
+        yield load(directory, threads=threads, backend=backend), backend
+        return
+    with tempfile.TemporaryDirectory() as copy:
+        emulated_bundle(bundle, Path(copy))
+        yield load(Path(copy), threads=threads), "onnxruntime, bfloat16 emulated in float32"
 
 
 def verify_model(

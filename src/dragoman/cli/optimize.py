@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 import click
 
-from .options import force_option
+from .options import calibration_option, force_option, precision_option
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from dragoman.runtime.manifest import PassRecord, Target
+    from dragoman.runtime.manifest import PassRecord, Precision, Target
 
 
 @click.command(short_help="Fuse and quantize: a bundle, or any ONNX Transformer.")
@@ -30,15 +30,10 @@ if TYPE_CHECKING:
     type=click.Choice(["cpu", "neutral"]),
     default="cpu",
     show_default=True,
-    help="cpu: ONNX Runtime's own operators; neutral: standard ones (ONNX files only).",
+    help="cpu: ONNX Runtime's own operators; neutral: standard ones.",
 )
-@click.option(
-    "--precision",
-    type=click.Choice(["fp32", "int8", "int4"]),
-    default="fp32",
-    show_default=True,
-    help="Number format of the weights (bundles only).",
-)
+@precision_option
+@calibration_option
 @click.option(
     "--report", type=click.Path(path_type=Path), help="Write what each pass did to this file, JSON."
 )
@@ -47,8 +42,9 @@ if TYPE_CHECKING:
 def optimize(
     source: Path,
     output: Path,
-    target: str,
-    precision: str,
+    target: Target,
+    precision: Precision,
+    calibration: Path | None,
     report: Path | None,
     no_compare: bool,
     force: bool,
@@ -65,16 +61,14 @@ def optimize(
     from dragoman import DragomanError
 
     if source.is_dir():
-        if target != "cpu":
-            raise click.UsageError("a bundle is neutral already: expected --target cpu")
-        records = _bundle(source, output, precision, force)
+        records = _bundle(source, output, target, precision, calibration, force)
         following = f"not verified. Next: dragoman verify {output} CHECKPOINT"
     else:
         if precision != "fp32":
             raise DragomanError(
                 f"{source}: --precision {precision} needs a bundle, whose embeddings are known"
             )
-        records = _file(source, output, cast("Target", target), not no_compare, force)
+        records = _file(source, output, target, not no_compare, force)
         following = "see above for what was left alone"
     if report is not None:
         from dragoman.runtime.plain_data import to_plain
@@ -83,7 +77,14 @@ def optimize(
     click.echo(f"Optimized {output}, {following}")
 
 
-def _bundle(source: Path, output: Path, precision: str, force: bool) -> Sequence[PassRecord]:
+def _bundle(
+    source: Path,
+    output: Path,
+    target: Target,
+    precision: Precision,
+    calibration: Path | None,
+    force: bool,
+) -> Sequence[PassRecord]:
     from dragoman.runtime import read_bundle
     from dragoman.runtime.bundle import new_directory
 
@@ -91,7 +92,7 @@ def _bundle(source: Path, output: Path, precision: str, force: bool) -> Sequence
 
     bundle = read_bundle(source)
     with new_directory(output, overwrite=force) as partial:
-        return optimize_into(partial, bundle, precision).passes
+        return optimize_into(partial, bundle, target, precision, calibration).passes
 
 
 def _file(

@@ -13,24 +13,22 @@ output_option = click.option(
     required=True,
     help="Where the bundle goes: a directory that does not exist yet.",
 )
-precision_option = click.option(
-    "--precision",
-    type=click.Choice(["fp32", "fp16", "bf16"]),
-    default="fp32",
-    show_default=True,
-    help="Number format of weights and arithmetic.",
-)
 target_option = click.option(
     "--target",
     type=click.Choice(["cpu", "neutral"]),
     help="What the graphs are made for [cpu; neutral for fp16 and bf16].",
 )
-build_precision_option = click.option(
+precision_option = click.option(
     "--precision",
     type=click.Choice(["fp32", "fp16", "bf16", "int8", "int4"]),
     default="fp32",
     show_default=True,
-    help="Number format of weights and arithmetic; int8 and int4 for target cpu.",
+    help="Number format of weights and arithmetic; fp16 and bf16 for target neutral.",
+)
+calibration_option = click.option(
+    "--calibration",
+    type=click.Path(path_type=Path),
+    help="Texts to choose scales and number formats on, a line each [random tokens].",
 )
 force_option = click.option("--force", is_flag=True, help="Replace an existing bundle.")
 threads_option = click.option(

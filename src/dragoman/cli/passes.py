@@ -4,24 +4,38 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import cast
 
 from rich.console import Console
 from rich.table import Table
 
 from dragoman.optimize.bundle import optimize_bundle
 from dragoman.runtime import Bundle
-from dragoman.runtime.manifest import Manifest, PassRecord, Precision
+from dragoman.runtime.manifest import Manifest, PassRecord, Precision, Target
+
+from .texts import calibration_sources
 
 
-def optimize_into(directory: Path, bundle: Bundle, precision: str) -> Manifest:
-    """Optimize for the cpu target with a line of status, and show what each pass did."""
+def optimize_into(
+    directory: Path,
+    bundle: Bundle,
+    target: Target,
+    precision: Precision,
+    calibration: Path | None,
+) -> Manifest:
+    """Optimize for a target with a line of status, and show what each pass did.
+
+    Raises:
+        DragomanError: a text of the calibration is not one for this model; names the line.
+    """
+    sources = None if calibration is None else calibration_sources(bundle, calibration)
     console = Console(stderr=True)
     with console.status("loading") as status:
         manifest = optimize_bundle(
             bundle,
             directory,
-            precision=cast(Precision, precision),
+            target=target,
+            precision=precision,
+            calibration=sources,
             progress=lambda stage: status.update(f"{stage} ..."),
         )
     print_passes(manifest.passes)

@@ -39,15 +39,15 @@ def verify(
     dragoman verify bundles/g2p-en g2p-en
     """
     from dragoman import DragomanError
-    from dragoman.runtime import load
+    from dragoman.runtime import read_bundle
     from dragoman.runtime.bundle import write_manifest
 
     from .checkpoints import open_checkpoint, parity_inputs
-    from .exporting import ParityFailedError, failure, print_parity, verify_model
+    from .exporting import ParityFailedError, failure, loaded, print_parity, verify_model
 
-    model = load(bundle, threads=threads, backend=backend)
+    manifest = read_bundle(bundle).manifest
     opened = open_checkpoint(checkpoint)
-    stated = {k: v for k, v in model.manifest.architecture.items() if k != "family"}
+    stated = {k: v for k, v in manifest.architecture.items() if k != "family"}
     if stated != opened.model.config.to_dict():
         raise DragomanError(
             f"{bundle} was not made from a model like {checkpoint}: their configurations differ in "
@@ -57,9 +57,11 @@ def verify(
                 if stated.get(name) != value
             )
         )
-    parity = verify_model(model, opened, parity_inputs(opened, inputs, limit), backend)
+    compared = parity_inputs(opened, inputs, limit)
+    with loaded(bundle, threads, backend) as (model, what):
+        parity = verify_model(model, opened, compared, what)
     print_parity(parity)
     if record if record is not None else limit is None:
-        write_manifest(dataclasses.replace(model.manifest, parity=parity), bundle)
+        write_manifest(dataclasses.replace(manifest, parity=parity), bundle)
     if not parity.passed:
         raise ParityFailedError(failure(parity))

@@ -1,0 +1,69 @@
+"""Inputs of both graphs as decoding real sources gives them: what precision is judged on."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from dragoman.runtime.backends.onnx_runtime import OnnxRuntimeBackend
+from dragoman.runtime.bundle import Bundle
+from dragoman.runtime.manifest import GraphSpec, ModelFacts
+from dragoman.runtime.model import Model
+from dragoman.runtime.scheduling import batches, pad
+
+from ..samples import Samples
+
+SOURCES = 96
+LONGEST = 32
+"""Random sources, and the most tokens of each, where none are given."""
+
+
+def observe(
+    bundle: Bundle, sources: Sequence[Sequence[int]] | None = None
+) -> dict[str, list[Samples]]:
+    """Inputs of encoder and decoder, batch by batch; the decoder's hold all target positions.
+
+    Args:
+        bundle: neutral, fp32
+        sources: token ids; random ones if None
+    """
+    facts = bundle.manifest.model
+    given = random_sources(facts) if sources is None else sources
+    backend = OnnxRuntimeBackend(bundle, device="cpu", threads=None)
+    limit = min(LONGEST, bundle.manifest.default_max_new_tokens)
+    results = Model(bundle, backend).generate(given, max_new_tokens=limit)
+    targets = [list(result.tokens) for result in results]
+    observed: dict[str, list[Samples]] = {"encoder": [], "decoder": []}
+    lengths = [len(source) for source in given]
+    for batch in batches(lengths, max_batch_size=32, max_batch_tokens=4096):
+        source, mask = pad([given[i] for i in batch], facts.pad_token_id)
+        forced = [[facts.start_token_id, *targets[i]][:limit] for i in batch]
+        tokens, _ = pad(forced, facts.pad_token_id)
+        cache = np.zeros(
+            (len(batch), facts.num_heads, tokens.shape[1], facts.head_size), np.float32
+        )
+        by_role = {
+            "source": source,
+            "source_mask": mask,
+            "token": tokens,
+            "position": np.zeros(len(batch), np.int64),
+            "past_key": cache,
+            "past_value": cache,
+        }
+        observed["encoder"].append(_named(bundle.manifest.encoder, by_role))
+        cross = backend.encode(source, mask)
+        observed["decoder"].append(_named(bundle.manifest.decoder, by_role) | cross)
+    return observed
+
+
+def random_sources(facts: ModelFacts) -> list[list[int]]:
+    """Uniformly random tokens, ragged."""
+    generator = np.random.default_rng(0)
+    longest = min(LONGEST, facts.max_source_positions)
+    lengths = generator.integers(1, longest + 1, SOURCES)
+    return [generator.integers(0, facts.source_vocab_size, n).tolist() for n in lengths]
+
+
+def _named(spec: GraphSpec, by_role: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    return {t.name: by_role[t.role] for t in spec.inputs if t.role in by_role}

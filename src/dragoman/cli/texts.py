@@ -1,0 +1,43 @@
+"""Files of texts, and the tokens they are."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from dragoman import DragomanError
+from dragoman.reference_model.recipes import read_examples
+from dragoman.runtime import Bundle
+from dragoman.runtime.tokenizer import TextCodec, UnknownSymbolsError
+
+
+def calibration_sources(bundle: Bundle, file: Path) -> list[list[int]]:
+    """The tokens of each line, references apart.
+
+    Raises:
+        DragomanError: the bundle has no tokenizers, or a line is no input of the model; names it.
+    """
+    tokenizers = bundle.manifest.tokenizers
+    if tokenizers is None:
+        raise DragomanError(f"{file}: texts need a model with tokenizers, found none")
+    examples = read_examples(file)
+    if not examples:
+        raise DragomanError(f"{file}: expected at least one line, found none")
+    codec = TextCodec(bundle.path(tokenizers.source), bundle.path(tokenizers.target))
+    longest = bundle.manifest.model.max_source_positions
+    return [source_tokens(codec, example.source, longest, file) for example in examples]
+
+
+def source_tokens(codec: TextCodec, text: str, longest: int, file: Path) -> list[int]:
+    """The tokens of a line of a file.
+
+    Raises:
+        DragomanError: it has symbols that the model does not know, none, or too many.
+    """
+    place = f"{file}: {text[:40]!r}"
+    try:
+        tokens = codec.encode(text)
+    except UnknownSymbolsError as error:
+        raise DragomanError(f"{place}: {error}") from error
+    if not 1 <= len(tokens) <= longest:
+        raise DragomanError(f"{place}: expected 1 to {longest} tokens, found {len(tokens)}")
+    return tokens
