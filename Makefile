@@ -33,7 +33,7 @@ format: $(VENV)/installed-dev
 # The same weights in other tools, interleaved with ours in one run. Those tools need other versions
 # of libraries than ours, so they have an environment of their own.
 test-peers: $(PEERS_VENV)/installed
-	$(PEERS_BIN)/python -m pytest -m peers tests/benchmarks
+	$(PEERS_BIN)/python -m pytest -m peers tests/benchmarks tests/optimize/fusions
 
 bench-peers: $(PEERS_VENV)/installed
 	$(PEERS_BIN)/python -m dragoman.benchmarks.compare --output benchmarks/results

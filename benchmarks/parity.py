@@ -14,10 +14,12 @@ from dataclasses import dataclass
 from itertools import zip_longest
 
 import numpy as np
+import onnx_ir as ir
 import torch
 from numpy.typing import NDArray
 
 from dragoman.errors import DragomanError
+from dragoman.optimize.compare import NOT_FINITE, RESOLUTION
 from dragoman.reference_model import NoMemory, Transformer, greedy_uncached
 from dragoman.reference_model.recipes import Example, Recipe
 from dragoman.runtime import Model
@@ -33,8 +35,8 @@ from dragoman.runtime.scheduling import batches, pad
 
 TOLERANCES: dict[Precision, float] = {
     "fp32": 1e-4,
-    "fp16": 1e-2,
-    "bf16": 8e-2,
+    "fp16": RESOLUTION[ir.DataType.FLOAT16],
+    "bf16": RESOLUTION[ir.DataType.BFLOAT16],
     "int8": 0.15,
     "int4": 0.5,
 }
@@ -53,9 +55,6 @@ TENSOR_INPUTS = 64
 """Inputs compared tensor by tensor, spread evenly over all."""
 
 BATCH_SIZE = 64
-
-NOT_FINITE = 1e300
-"""Recorded as the difference where a value is NaN or infinite: JSON has neither."""
 
 Progress = Callable[[int], None]
 

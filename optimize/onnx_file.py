@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import secrets
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
 import onnx
 import onnx_ir as ir
 
-from dragoman.errors import DragomanError
+from dragoman.errors import DragomanError, refuse_existing
 from dragoman.runtime.manifest import PassRecord, Target
 
 from .fusions import STANDARD_PASSES
@@ -40,11 +40,7 @@ def optimize_file(
             written.
         PassError: a pass failed or changed an output by more than it may; names it.
     """
-    if destination.exists() and not overwrite:
-        raise DragomanError(
-            f"{destination} exists already: choose another name, or ask for it to be replaced "
-            "(--force)"
-        )
+    refuse_existing(destination, overwrite)
     try:
         model = ir.load(source)
         ir.external_data.load_to_model(model)
@@ -63,19 +59,19 @@ def optimize_file(
 
 def _save(model: ir.Model, destination: Path) -> None:
     """In one file, or where the weights are too large for one, with them beside it."""
-    partial = destination.parent / f".{destination.name}.partial-{secrets.token_hex(4)}"
     weights = sum(
         value.const_value.nbytes
         for value in model.graph.initializers.values()
         if value.const_value is not None
     )
+    large = weights > onnx.checker.MAXIMUM_PROTOBUF - 2**20
     beside = f"{destination.name}.data"
     try:
-        if weights < onnx.checker.MAXIMUM_PROTOBUF - 2**20:
-            ir.save(model, partial)
-        else:
-            ir.save(model, partial, external_data=beside)
-        partial.replace(destination)
+        with tempfile.TemporaryDirectory(dir=destination.parent, prefix=".partial-") as directory:
+            partial = Path(directory)
+            ir.save(model, partial / destination.name, external_data=beside if large else None)
+            if large:
+                (partial / beside).replace(destination.parent / beside)
+            (partial / destination.name).replace(destination)
     except OSError as error:
-        partial.unlink(missing_ok=True)
         raise DragomanError(f"cannot write {destination}: {error.strerror}") from error

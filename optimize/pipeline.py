@@ -8,7 +8,7 @@ import onnx_ir as ir
 
 from dragoman.runtime.manifest import PassRecord
 
-from .compare import NOT_FINITE, difference, resolution, run
+from .compare import NOT_FINITE, Outputs, difference, resolution, run
 from .graph_pass import GraphPass, PassError, Property
 from .samples import Samples
 
@@ -35,41 +35,26 @@ def apply_passes(
 
     Raises:
         PassError: a pass lacks what it requires, fails, or changes an output by more than it may;
-            names it and those that ran before.
+            names it and those that ran before. Or ONNX Runtime takes the graph neither before nor
+            after them.
     """
     records: list[PassRecord] = []
-    before = run(model, samples) if samples is not None else None
+    outputs = _Outputs(model, samples)
     for step in passes:
-        done = ", ".join(record.name for record in records) or "none"
+        place = f"{graph}: pass {step.name}, after {', '.join(r.name for r in records) or 'none'}"
         missing = step.requires - properties
         if missing:
-            raise PassError(
-                f"{graph}: pass {step.name} requires {', '.join(sorted(missing))}; passes run "
-                f"before: {done}"
-            )
+            raise PassError(f"{place}: requires {', '.join(sorted(missing))}")
         progress(f"{graph}: {step.name}")
         nodes = count_nodes(model)
+        allowed = max(step.tolerance, resolution(model))
         try:
             changes = step.apply(model)
-            after = run(model, samples) if samples is not None and changes.matches else before
+            allowed = max(allowed, resolution(model))
+            found = outputs.change(model, allowed) if changes.matches else outputs.unchanged()
         except PassError as error:
-            raise PassError(f"{graph}: pass {step.name}, after {done}: {error}") from error
+            raise PassError(f"{place}: {error}") from error
         properties |= step.ensures
-        name, found = (
-            difference(before, after) if before is not None and after is not None else ("", None)
-        )
-        allowed = max(step.tolerance, resolution(model))
-        if found is not None and found > allowed:
-            what = (
-                "values that are not finite"
-                if found >= NOT_FINITE
-                else f"a difference of {found:.3g}"
-            )
-            raise PassError(
-                f"{graph}: pass {step.name}, after {done}, causes {what} in output {name}, allowed "
-                f"{allowed:g}"
-            )
-        before = after
         records.append(
             PassRecord(
                 step.name,
@@ -82,7 +67,58 @@ def apply_passes(
                 allowed,
             )
         )
+    if outputs.unrunnable is not None:
+        raise outputs.unrunnable
     return records
+
+
+class _Outputs:
+    """What a graph gives as it changes.
+
+    A graph may be one that ONNX Runtime does not take before some pass repaired it: then there is
+    nothing to compare until it runs.
+    """
+
+    def __init__(self, model: ir.Model, samples: Samples | None) -> None:
+        self._samples = samples
+        self._last: Outputs | None = None
+        self.unrunnable: PassError | None = None
+        if samples is not None:
+            try:
+                self._last = run(model, samples)
+            except PassError as error:
+                self.unrunnable = error
+
+    def unchanged(self) -> float | None:
+        return None if self._last is None else 0.0
+
+    def change(self, model: ir.Model, allowed: float) -> float | None:
+        """The largest difference from the outputs before; None where there were none.
+
+        Raises:
+            PassError: it is more than is allowed, or a graph that ran runs no more.
+        """
+        if self._samples is None:
+            return None
+        before = self._last
+        try:
+            self._last = run(model, self._samples)
+        except PassError:
+            if self.unrunnable is None:
+                raise
+            return None
+        self.unrunnable = None
+        if before is None:
+            return None
+        name, found = difference(before, self._last)
+        if found > allowed:
+            what = (
+                "values that are not finite"
+                if found >= NOT_FINITE
+                else f"a difference of {found:.3g}"
+            )
+            raise PassError(f"causes {what} in output {name}, allowed {allowed:g}")
+        return found
 
 
 def count_nodes(model: ir.Model) -> int:

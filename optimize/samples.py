@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from dragoman.runtime.manifest import GraphSpec, ModelFacts
 
+from .graph_pass import PassError
 from .values import constant, weight
 
 Samples = Mapping[str, NDArray[np.generic]]
@@ -44,7 +45,7 @@ def samples_for_graph(spec: GraphSpec, facts: ModelFacts, *, seed: int = 0) -> S
                 value = generator.standard_normal(shape) * written[:, None, :, None]
             case _:
                 value = generator.standard_normal(shape)
-        values[tensor.name] = value.astype(_NUMPY[tensor.dtype])
+        values[tensor.name] = value.astype(np.dtype(tensor.dtype))
     return values
 
 
@@ -53,13 +54,19 @@ def samples_for_model(model: ir.Model, *, seed: int = 0) -> Samples:
 
     An axis that is named the same has the same size everywhere. Integers are token ids unless a
     name says mask (ones, the last row shorter) or position; floats are normal.
+
+    Raises:
+        PassError: the shape of an input is not known.
     """
     generator = np.random.default_rng(seed)
     sizes: dict[str, int] = {}
     values: dict[str, NDArray[np.generic]] = {}
     for tensor in model.graph.inputs:
         if tensor.shape is None or tensor.dtype is None or tensor.name is None:
-            raise ValueError(f"input {tensor.name} has no shape or no type")
+            raise PassError(
+                f"input {tensor.name}: expected a type and a known number of axes, found none; "
+                "without samples the graph can be optimized but not compared (--no-compare)"
+            )
         shape = tuple(
             d if isinstance(d, int) else sizes.setdefault(str(d.value), _size(str(d.value)))
             for d in tensor.shape
@@ -79,15 +86,6 @@ def samples_for_model(model: ir.Model, *, seed: int = 0) -> Samples:
             value = generator.standard_normal(shape)
         values[tensor.name] = value.astype(dtype)
     return values
-
-
-_NUMPY: dict[str, type[np.generic]] = {
-    "float32": np.float32,
-    "float16": np.float16,
-    "int64": np.int64,
-    "int32": np.int32,
-    "bool": np.bool_,
-}
 
 
 def _size(axis: str) -> int:

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
-from dragoman.errors import DragomanError
+from dragoman.errors import DragomanError, refuse_existing
 
 from .manifest import MANIFEST_FILE, BundleError, FileRecord, Manifest, manifest_from_json
 
@@ -155,13 +155,9 @@ def _sha256(path: Path) -> str:
 
 
 def _refuse_existing(destination: Path, overwrite: bool) -> None:
+    refuse_existing(destination, overwrite)
     if not destination.exists():
         return
-    if not overwrite:
-        raise DragomanError(
-            f"{destination} exists already: choose another name, or ask for it to be replaced "
-            "(--force)"
-        )
     if not destination.is_dir() or (
         any(destination.iterdir()) and not (destination / MANIFEST_FILE).is_file()
     ):

@@ -4,12 +4,28 @@ from __future__ import annotations
 
 from ..graph_pass import GraphPass
 from .attention import ATTENTION
+from .attention_mask import EXPAND_MASKS
 from .cleanup import CLEANUP
 from .gelu import GELU
 from .layer_norm import LAYER_NORM
 from .opset import OPSET_PASS
 
-STANDARD_PASSES: tuple[GraphPass, ...] = (OPSET_PASS, CLEANUP, LAYER_NORM, GELU, ATTENTION)
+STANDARD_PASSES: tuple[GraphPass, ...] = (
+    OPSET_PASS,
+    EXPAND_MASKS,
+    CLEANUP,
+    LAYER_NORM,
+    GELU,
+    ATTENTION,
+)
 """In the order that they need each other."""
 
-__all__ = ["ATTENTION", "CLEANUP", "GELU", "LAYER_NORM", "OPSET_PASS", "STANDARD_PASSES"]
+__all__ = [
+    "ATTENTION",
+    "CLEANUP",
+    "EXPAND_MASKS",
+    "GELU",
+    "LAYER_NORM",
+    "OPSET_PASS",
+    "STANDARD_PASSES",
+]

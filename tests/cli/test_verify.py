@@ -74,7 +74,11 @@ def test_another_model_of_the_same_shape_fails(
     save_file(weights, other / "model.safetensors")
     outcome = dragoman("verify", unverified, other)
     assert outcome.returncode == 1
-    assert outcome.stderr.startswith("Error: parity failed: cross_key_0 differs by 0.0")
+    (line,) = outcome.stderr.splitlines()
+    assert line.startswith("Error: parity failed: cross_key_0 differs by 0.0")
+    first = "; the first tensor to differ by more than 0.0001: encoder, linear_"
+    assert first in line
+    assert "(Add of decoder.layers.0.cross_attention.key)" in line
 
 
 def test_a_model_without_inputs_is_compared_on_random_tokens(

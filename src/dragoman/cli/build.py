@@ -71,6 +71,7 @@ def build(
         loaded,
         print_parity,
         verify_model,
+        where_it_differs,
     )
 
     opened = open_checkpoint(checkpoint)
@@ -80,9 +81,11 @@ def build(
         with loaded(partial, threads, "onnxruntime") as (model, backend):
             parity = verify_model(model, opened, compared, backend)
         print_parity(parity)
+        if not parity.passed:
+            wrong = f"{failure(parity)}; {where_it_differs(partial, opened, compared)}"
         if not parity.passed and not allow_failed_parity:
-            raise ParityFailedError(failure(parity) + f"; {output} was not written")
+            raise ParityFailedError(f"{wrong}; {output} was not written")
         write_manifest(dataclasses.replace(manifest, parity=parity), partial)
     if not parity.passed:
-        raise ParityFailedError(failure(parity) + f"; {output} is marked as failed")
+        raise ParityFailedError(f"{wrong}; {output} is marked as failed")
     click.echo(f"Built {output}, parity passed. Next: dragoman run {output} ...")

@@ -15,8 +15,10 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from dragoman import DragomanError
-from dragoman.benchmarks.parity import NOT_FINITE, ParityInputs, check_parity
+from dragoman.benchmarks.first_difference import first_difference
+from dragoman.benchmarks.parity import TOLERANCES, ParityInputs, check_parity
 from dragoman.export import export_bundle
+from dragoman.optimize.compare import NOT_FINITE
 from dragoman.optimize.emulation import emulated_bundle
 from dragoman.optimize.targets import PRECISIONS
 from dragoman.runtime import Model, load, read_bundle
@@ -95,6 +97,18 @@ def verify_model(
             backend=backend,
             progress=lambda advanced: progress.advance(task, advanced),
         )
+
+
+def where_it_differs(directory: Path, checkpoint: Checkpoint, inputs: ParityInputs) -> str:
+    """Of a bundle that failed: the first tensor that is not the model's, in words."""
+    bundle = read_bundle(directory)
+    tolerance = TOLERANCES[bundle.manifest.precision]
+    with tempfile.TemporaryDirectory() as neutral:
+        export_into(Path(neutral), checkpoint)
+        found = first_difference(read_bundle(Path(neutral)), bundle, inputs.sources, tolerance)
+    if found is None:
+        return f"no tensor within the graphs differs by more than {tolerance:g}"
+    return f"the first tensor to differ by more than {tolerance:g}: {found}"
 
 
 def print_parity(parity: Parity) -> None:

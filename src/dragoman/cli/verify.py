@@ -43,7 +43,14 @@ def verify(
     from dragoman.runtime.bundle import write_manifest
 
     from .checkpoints import open_checkpoint, parity_inputs
-    from .exporting import ParityFailedError, failure, loaded, print_parity, verify_model
+    from .exporting import (
+        ParityFailedError,
+        failure,
+        loaded,
+        print_parity,
+        verify_model,
+        where_it_differs,
+    )
 
     manifest = read_bundle(bundle).manifest
     opened = open_checkpoint(checkpoint)
@@ -64,4 +71,5 @@ def verify(
     if record if record is not None else limit is None:
         write_manifest(dataclasses.replace(manifest, parity=parity), bundle)
     if not parity.passed:
-        raise ParityFailedError(failure(parity))
+        where = where_it_differs(bundle, opened, compared)
+        raise ParityFailedError(f"{failure(parity)}; {where}")

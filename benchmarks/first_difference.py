@@ -1,0 +1,90 @@
+"""Where a bundle leaves its model: the first tensor, in the order of computation, that differs.
+
+A pass keeps the names of the values that it computes in another way, so that whatever stands in
+both graphs, the neutral and the optimized, can be compared by name.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import onnx_ir as ir
+
+from dragoman.optimize.compare import Outputs, Runner, difference, with_outputs
+from dragoman.optimize.precision.observed import observe
+from dragoman.optimize.samples import Samples
+from dragoman.runtime import Bundle
+
+FLOATS = frozenset({ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.BFLOAT16})
+ORIGIN = "pkg.torch.onnx.name_scopes"
+SOURCES = 4
+
+
+@dataclass(frozen=True)
+class FirstDifference:
+    """A tensor and what makes it.
+
+    Attributes:
+        module: of the trained model, such as "decoder.layers.3.feed_forward"
+        difference: relative to max(1, the tensor's largest value), as in parity
+    """
+
+    graph: str
+    tensor: str
+    operator: str
+    module: str
+    difference: float
+
+    def __str__(self) -> str:
+        return (
+            f"{self.graph}, {self.tensor} ({self.operator} of {self.module}), which differs by "
+            f"{self.difference:.3g}"
+        )
+
+
+def first_difference(
+    neutral: Bundle, bundle: Bundle, sources: Sequence[Sequence[int]], tolerance: float
+) -> FirstDifference | None:
+    """Compare a bundle with the neutral one that its model exports to now.
+
+    Args:
+        neutral: in fp32
+        sources: token ids; some of them are decoded
+        tolerance: see `FirstDifference.difference`
+
+    Returns:
+        None if every tensor is within the tolerance
+    """
+    observed = observe(neutral, sources[:SOURCES])
+    for graph in ("encoder", "decoder"):
+        expected, found = (
+            ir.load(b.path(getattr(b.manifest, graph).file)) for b in (neutral, bundle)
+        )
+        makers = {o.name or "": node for node in expected.graph for o in node.outputs}
+        operators = {
+            o.name or "": node.op_type
+            for node in found.graph
+            for o in node.outputs
+            if o.name in makers and o.dtype in FLOATS
+        }
+        before, after = (
+            _run(model, list(operators), observed[graph][0]) for model in (expected, found)
+        )
+        for name, operator in operators.items():
+            _, apart = difference({name: before[name]}, {name: after[name]})
+            if apart > tolerance:
+                return FirstDifference(graph, name, operator, _module(makers[name]), apart)
+    return None
+
+
+def _run(model: ir.Model, names: list[str], samples: Samples) -> Outputs:
+    return Runner(with_outputs(model, names)).run(samples)
+
+
+def _module(node: ir.Node) -> str:
+    """The innermost module that the exporter noted."""
+    scopes = ast.literal_eval(node.metadata_props.get(ORIGIN, "[]"))
+    modules = [scope.removeprefix("model.") for scope in scopes[:-1] if scope.startswith("model.")]
+    return modules[-1] if modules else "the model"
