@@ -23,14 +23,8 @@ from dragoman.optimize.compare import NOT_FINITE, RESOLUTION
 from dragoman.reference_model import NoMemory, Transformer, greedy_uncached
 from dragoman.reference_model.recipes import Example, Recipe
 from dragoman.runtime import Model
-from dragoman.runtime.manifest import (
-    Divergence,
-    Parity,
-    Precision,
-    TaskParity,
-    TensorParity,
-    TokenParity,
-)
+from dragoman.runtime.manifest import Precision
+from dragoman.runtime.records import Divergence, Parity, TaskParity, TensorParity, TokenParity
 from dragoman.runtime.scheduling import batches, pad
 
 TOLERANCES: dict[Precision, float] = {

@@ -13,15 +13,8 @@ import onnxruntime
 
 from dragoman.errors import DragomanError
 from dragoman.runtime.bundle import Bundle, record_files, write_manifest
-from dragoman.runtime.manifest import (
-    DataType,
-    GraphSpec,
-    Manifest,
-    PassRecord,
-    Precision,
-    Target,
-    TensorSpec,
-)
+from dragoman.runtime.manifest import DataType, GraphSpec, Manifest, Precision, Target, TensorSpec
+from dragoman.runtime.records import PassRecord
 from dragoman.stored_weights import store_weights
 
 from .cpu.attention import ATTENTION

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 import onnx_ir as ir
 
-from dragoman.runtime.manifest import PassRecord
+from dragoman.runtime.records import PassRecord
 
 from .compare import NOT_FINITE, Outputs, difference, resolution, run
 from .graph_pass import GraphPass, PassError, Property

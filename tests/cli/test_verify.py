@@ -13,7 +13,7 @@ import pytest
 from dragoman.benchmarks import parity as parity_module
 from dragoman.runtime import read_bundle
 from dragoman.runtime.bundle import write_manifest
-from dragoman.runtime.manifest import Parity
+from dragoman.runtime.records import Parity
 
 Outcome = CompletedProcess[str]
 Dragoman = Callable[..., Outcome]

@@ -14,7 +14,7 @@ from dragoman.benchmarks.parity import ParityInputs, _Meter, check_parity, rando
 from dragoman.cli.exporting import failure
 from dragoman.reference_model import Transformer
 from dragoman.runtime import Model
-from dragoman.runtime.manifest import Parity
+from dragoman.runtime.records import Parity
 
 
 def checked(bundle: Model, reference: Transformer, inputs: ParityInputs | None = None) -> Parity:

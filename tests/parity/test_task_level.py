@@ -17,7 +17,8 @@ from dragoman.reference_model.recipes.recipe import Data
 from dragoman.reference_model.training import TrainingOptions
 from dragoman.runtime import Model, load
 from dragoman.runtime.bundle import record_files, write_manifest
-from dragoman.runtime.manifest import TaskParity, Tokenizers
+from dragoman.runtime.manifest import Tokenizers
+from dragoman.runtime.records import TaskParity
 
 
 def make_target_tokenizer() -> Tokenizer:

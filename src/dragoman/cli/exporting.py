@@ -22,7 +22,8 @@ from dragoman.optimize.compare import NOT_FINITE
 from dragoman.optimize.emulation import emulated_bundle
 from dragoman.optimize.targets import PRECISIONS
 from dragoman.runtime import Model, load, read_bundle
-from dragoman.runtime.manifest import Manifest, Parity, Precision, Target
+from dragoman.runtime.manifest import Manifest, Precision, Target
+from dragoman.runtime.records import Parity
 
 from .checkpoints import Checkpoint
 from .passes import optimize_into

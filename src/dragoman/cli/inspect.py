@@ -10,7 +10,7 @@ from rich.markup import escape
 
 if TYPE_CHECKING:
     from dragoman.runtime import Bundle
-    from dragoman.runtime.manifest import Parity, PassRecord
+    from dragoman.runtime.records import Parity, PassRecord
 
 
 @click.command(short_help="Show what is in a bundle.")

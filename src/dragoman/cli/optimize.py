@@ -13,7 +13,8 @@ from .options import calibration_option, force_option, precision_option
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from dragoman.runtime.manifest import PassRecord, Precision, Target
+    from dragoman.runtime.manifest import Precision, Target
+    from dragoman.runtime.records import PassRecord
 
 
 @click.command(short_help="Fuse and quantize: a bundle, or any ONNX Transformer.")

@@ -10,7 +10,8 @@ from rich.table import Table
 
 from dragoman.optimize.bundle import optimize_bundle
 from dragoman.runtime import Bundle
-from dragoman.runtime.manifest import Manifest, PassRecord, Precision, Target
+from dragoman.runtime.manifest import Manifest, Precision, Target
+from dragoman.runtime.records import PassRecord
 
 from .texts import calibration_sources
 

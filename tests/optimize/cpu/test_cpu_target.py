@@ -14,7 +14,8 @@ import pytest
 from dragoman import DragomanError
 from dragoman.optimize.bundle import optimize_bundle
 from dragoman.runtime import Bundle, load
-from dragoman.runtime.manifest import PassRecord, Precision
+from dragoman.runtime.manifest import Precision
+from dragoman.runtime.records import PassRecord
 
 Optimize = Callable[..., Bundle]
 
