@@ -105,11 +105,12 @@ def prepare_bundle(source: Path, directory: Path, *, target: str, precision: str
     from dragoman.export.families.marian import load_marian
     from dragoman.optimize.bundle import optimize_bundle
     from dragoman.runtime import read_bundle
+    from dragoman.runtime.bundle import new_directory
 
     neutral = directory.parent / "dragoman-neutral"
     if not neutral.exists():  # the first bundle exports it for all
-        neutral.mkdir()
-        export_bundle(load_marian(source), neutral, name="random")
+        with new_directory(neutral) as partial_:
+            export_bundle(load_marian(source), partial_, name="random")
     if (target, precision) == ("neutral", "fp32"):
         return neutral
     directory.mkdir()

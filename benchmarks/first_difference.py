@@ -13,11 +13,11 @@ from dataclasses import dataclass
 import onnx_ir as ir
 
 from dragoman.optimize.compare import Outputs, Runner, difference, with_outputs
+from dragoman.optimize.fusions.values import FLOATS
 from dragoman.optimize.precision.observed import observe
 from dragoman.optimize.samples import Samples
 from dragoman.runtime import Bundle
 
-FLOATS = frozenset({ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.BFLOAT16})
 ORIGIN = "pkg.torch.onnx.name_scopes"
 SOURCES = 4
 
@@ -70,7 +70,7 @@ def first_difference(
             if o.name in makers and o.dtype in FLOATS
         }
         before, after = (
-            _run(model, list(operators), observed[graph][0]) for model in (expected, found)
+            _run(model, list(operators), observed[graph][0].samples) for model in (expected, found)
         )
         for name, operator in operators.items():
             _, apart = difference({name: before[name]}, {name: after[name]})

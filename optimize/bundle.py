@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import cast
 
@@ -12,19 +11,21 @@ import onnx_ir as ir
 import onnxruntime
 
 from dragoman.errors import DragomanError
-from dragoman.runtime.bundle import Bundle, record_files, write_manifest
+from dragoman.runtime.bundle import Bundle
 from dragoman.runtime.manifest import DataType, GraphSpec, Manifest, Precision, Target, TensorSpec
 from dragoman.runtime.records import PassRecord
-from dragoman.stored_weights import store_weights
 
 from .cpu.attention import ATTENTION
+from .cpu.greedy_choice import GREEDY_CHOICE
+from .cpu.packed_projections import PACKED_PROJECTIONS
 from .cpu.self_attention import SELF_ATTENTION
-from .graph_pass import NO_KNOWN_FORM, PassError
+from .graph_pass import GraphPass, PassError
 from .pipeline import apply_passes
 from .precision.observed import observe
 from .precision.plan import precision_passes
 from .samples import Samples, samples_for_graph
 from .targets import CPU_FP32, CPU_FUSIONS, PRECISIONS
+from .written import write_graphs
 
 COMPARED_ROWS = 4
 """Of the real inputs: those that a precision pass is compared on."""
@@ -66,6 +67,10 @@ def optimize_bundle(
     records: dict[str, list[PassRecord]] = {name: [] for name in graphs}
     if target == "cpu":
         samples = {n: samples_for_graph(spec, manifest.model) for n, (_, spec) in graphs.items()}
+        attentions = {
+            name: sum(node.op_type == "Attention" for node in model.graph)
+            for name, (model, _) in graphs.items()
+        }
         last = CPU_FP32 if precision == "fp32" else ()
         for name, (model, _) in graphs.items():
             records[name] += apply_passes(
@@ -75,36 +80,30 @@ def optimize_bundle(
                 samples=samples[name],
                 progress=progress,
             )
-        _check_counts(records["decoder"], manifest.model.decoder_layers)
+        _check_counts(records, attentions, manifest.model.decoder_layers)
     if precision != "fp32":
         progress("decoding the calibration's sources")
         observed = observe(bundle, calibration)
         progress("measuring")
         passes = precision_passes(graphs, target, precision, observed)
-        samples = {name: _rows(observed[name][0]) for name in graphs}
+        samples = {name: _rows(observed[name][0].samples) for name in graphs}
         for name, (model, _) in graphs.items():
             records[name] += apply_passes(
                 model, passes[name], graph=name, samples=samples[name], progress=progress
             )
     progress("writing weights")
-    store_weights([model for model, _ in graphs.values()], directory)
-    for model, spec in graphs.values():
-        ir.save(model, directory / spec.file)
-    for file in _tokenizer_files(manifest):
-        shutil.copyfile(bundle.path(file), directory / file)
     optimized = dataclasses.replace(
         manifest,
         target=target,
         precision=precision,
         encoder=_with_types(*graphs["encoder"]),
         decoder=_with_types(*graphs["decoder"]),
-        files=record_files(directory),
         tool_versions=manifest.tool_versions | {"onnxruntime": onnxruntime.__version__},
         passes=(*records["encoder"], *records["decoder"]),
         parity=None,
     )
-    write_manifest(optimized, directory)
-    return optimized
+    models = {name: model for name, (model, _) in graphs.items()}
+    return write_graphs(optimized, models, bundle, directory)
 
 
 def _check(bundle: Bundle, target: Target, precision: Precision) -> None:
@@ -123,28 +122,39 @@ def _check(bundle: Bundle, target: Target, precision: Precision) -> None:
         raise DragomanError(f"{bundle.directory} is neutral and in fp32 already")
 
 
-def _check_counts(records: Sequence[PassRecord], layers: int) -> None:
-    """Every attention of a decoder is fused, or refused because of what it is: none is overlooked.
+def _check_counts(
+    records: Mapping[str, Sequence[PassRecord]], attentions: Mapping[str, int], layers: int
+) -> None:
+    """Everything that the exporter writes is found: fused, or refused because of what it is.
+
+    Args:
+        attentions: how many there were in each graph
+        layers: of the decoder
 
     Raises:
-        PassError: a fusion no longer finds what the exporter writes.
+        PassError: a fusion no longer finds what it is there for.
     """
-    cached, attention = (
-        next(record for record in records if record.name == step.name)
-        for step in (SELF_ATTENTION, ATTENTION)
-    )
-    refused = sum(not r.reason.startswith(NO_KNOWN_FORM) for r in cached.refusals)
-    others = [r for r in attention.refusals if not r.reason.startswith(NO_KNOWN_FORM)]
-    for record, what, found in (
-        (cached, "self-attentions", cached.matches + refused),
-        (attention, "cross-attentions", attention.matches + len(others)),
+    cached = _record(records["decoder"], SELF_ATTENTION)
+    for graph, step, expected, excused in (
+        ("decoder", SELF_ATTENTION, layers, 0),
+        # The cached ones that stayed are looked at again, and are of no form that it knows.
+        ("decoder", ATTENTION, attentions["decoder"] - cached.matches, len(cached.refusals)),
+        ("decoder", PACKED_PROJECTIONS, cached.matches, 0),
+        ("decoder", GREEDY_CHOICE, 1, 0),
+        ("encoder", ATTENTION, attentions["encoder"], 0),
     ):
-        if found != layers:
-            reasons = "; ".join(sorted({r.reason for r in record.refusals})) or "no reason known"
+        record = _record(records[graph], step)
+        known = record.matches + sum(refusal.matched for refusal in record.refusals) + excused
+        if known != expected:
+            reasons = "; ".join(sorted({r.reason for r in record.refusals})) or "none refused"
             raise PassError(
-                f"decoder: pass {record.name} expected {layers} {what}, one for each layer, found "
-                f"{found}: {reasons}"
+                f"{graph}: pass {step.name} expected to know {expected} of what it is for, found "
+                f"{known}: {reasons}"
             )
+
+
+def _record(records: Sequence[PassRecord], step: GraphPass) -> PassRecord:
+    return next(record for record in records if record.name == step.name)
 
 
 def _rows(samples: Samples) -> Samples:
@@ -162,8 +172,3 @@ def _with_types(model: ir.Model, spec: GraphSpec) -> GraphSpec:
         )
 
     return dataclasses.replace(spec, inputs=now(spec.inputs), outputs=now(spec.outputs))
-
-
-def _tokenizer_files(manifest: Manifest) -> list[str]:
-    files = manifest.tokenizers
-    return [] if files is None else sorted({files.source, files.target})

@@ -75,8 +75,11 @@ def _try(call: Callable[..., Any], *arguments: Any, **named: Any) -> Any:
 
 def difference(before: Samples, after: Samples) -> tuple[str, float]:
     """The output that differs most, and by how much: the largest absolute difference divided by
-    max(1, the largest absolute value before)."""
-    worst = [(_difference(before[name], after[name]), name) for name in before]
+    max(1, the largest absolute value before). Of a graph that gives integers only, the share of
+    them that differs."""
+    floats = [name for name, value in before.items() if _is_float(value)]
+    # Choices and masks follow from tensors that are compared, where there are any.
+    worst = [(_difference(before[name], after[name]), name) for name in floats or before]
     value, name = max(worst, default=(0.0, ""))
     return name, value
 
@@ -96,11 +99,15 @@ def with_outputs(model: ir.Model, names: Sequence[str]) -> ir.Model:
     return copy
 
 
+def _is_float(value: NDArray[np.generic]) -> bool:
+    return np.issubdtype(value.dtype, np.floating) or value.dtype == ml_dtypes.bfloat16
+
+
 def _difference(before: NDArray[np.generic], after: NDArray[np.generic]) -> float:
     if before.shape != after.shape:
         return NOT_FINITE
-    if not np.issubdtype(before.dtype, np.floating) and before.dtype != ml_dtypes.bfloat16:
-        return 0.0  # choices and masks follow from tensors that are compared
+    if not _is_float(before):
+        return float(np.mean(before != after)) if before.size else 0.0
     expected, found = before.astype(np.float64), after.astype(np.float64)
     same = (expected == found) | (np.isnan(expected) & np.isnan(found))
     apart = np.abs(np.where(same, 0.0, found - np.where(same, 0.0, expected)))

@@ -8,16 +8,15 @@ sums in float32 and rounds what it writes; so does the emulated graph, node by n
 from __future__ import annotations
 
 import dataclasses
-import shutil
 from pathlib import Path
 
 import onnx_ir as ir
 
-from dragoman.runtime.bundle import Bundle, record_files, write_manifest
+from dragoman.runtime.bundle import Bundle
 from dragoman.runtime.manifest import GraphSpec, TensorSpec
-from dragoman.stored_weights import store_weights
 
 from .values import floats
+from .written import write_graphs
 
 FLOAT = ir.DataType.FLOAT
 HALVES = frozenset({ir.DataType.FLOAT16, ir.DataType.BFLOAT16})
@@ -63,23 +62,16 @@ def emulated_bundle(bundle: Bundle, directory: Path) -> Bundle:
     """A bundle in 16 bits made one in float32, in an empty directory, that computes the same
     numbers. The manifest's precision stays what it is."""
     manifest = bundle.manifest
-    models = [ir.load(bundle.path(graph.file)) for graph in (manifest.encoder, manifest.decoder)]
-    for model in models:
+    graphs = {
+        name: ir.load(bundle.path(spec.file))
+        for name, spec in (("encoder", manifest.encoder), ("decoder", manifest.decoder))
+    }
+    for model in graphs.values():
         emulate_half(model)
-    store_weights(models, directory)
-    for model, graph in zip(models, (manifest.encoder, manifest.decoder), strict=True):
-        ir.save(model, directory / graph.file)
-    if manifest.tokenizers is not None:
-        for file in {manifest.tokenizers.source, manifest.tokenizers.target}:
-            shutil.copyfile(bundle.path(file), directory / file)
     emulated = dataclasses.replace(
-        manifest,
-        encoder=_in_float32(manifest.encoder),
-        decoder=_in_float32(manifest.decoder),
-        files=record_files(directory),
+        manifest, encoder=_in_float32(manifest.encoder), decoder=_in_float32(manifest.decoder)
     )
-    write_manifest(emulated, directory)
-    return Bundle(directory, emulated)
+    return Bundle(directory, write_graphs(emulated, graphs, bundle, directory))
 
 
 def _in_float32(graph: GraphSpec) -> GraphSpec:

@@ -37,10 +37,17 @@ class Changes:
     Attributes:
         matches: how many times it changed something
         refusals: what looked like its work and was left alone
+        uncounted: whether it may have changed more than it counts
     """
 
     matches: int
     refusals: tuple[Refusal, ...] = ()
+    uncounted: bool = False
+
+    @property
+    def any(self) -> bool:
+        """Whether the graph may be another."""
+        return self.uncounted or self.matches > 0
 
 
 class GraphPass(Protocol):
@@ -68,9 +75,6 @@ class GraphPass(Protocol):
     def apply(self, model: ir.Model) -> Changes:
         """Change the model in place."""
 
-
-NO_KNOWN_FORM = "no known form"
-"""How the reason of a refusal begins where no pattern matched; else what matched was unfit."""
 
 ROUNDING = 1e-5
 """What a fusion may cause: the same sums in another order, fp32."""
@@ -106,6 +110,10 @@ class RulePass:
         return Changes(matches, tuple(tracer.refusal(node) for node in left))
 
 
+MATCHED = 1_000_000
+"""More than the nodes of any pattern."""
+
+
 @dataclass
 class _Refusals(MatchingTracer):
     """Remembers, for every node that took part in a failed match, the reason of the longest one."""
@@ -125,14 +133,14 @@ class _Refusals(MatchingTracer):
     ) -> None:
         checked = status is MatchStatus.CONDITION_FAILED
         # A pattern that matched whole and was refused by its check says more than any that did not.
-        score = len(match_result.nodes) + (1000 if checked else 0)
+        score = len(match_result.nodes) + (MATCHED if checked else 0)
         reason = match_result.reason or "the pattern does not match"
         if not checked:
-            reason = f"{NO_KNOWN_FORM}; the nearest, {rule.name}, does not match: {reason}"
+            reason = f"no known form; the nearest, {rule.name}, does not match: {reason}"
         for taking_part in {node, *match_result.nodes}:
             if score > self.reasons.get(taking_part, (-1, ""))[0]:
                 self.reasons[taking_part] = (score, reason)
 
     def refusal(self, node: ir.Node) -> Refusal:
-        _, reason = self.reasons.get(node, (0, f"{NO_KNOWN_FORM} begins or ends here"))
-        return Refusal(node.name or "", node.op_type, " ".join(reason.split()))
+        score, reason = self.reasons.get(node, (0, "no known form begins or ends here"))
+        return Refusal(node.name or "", node.op_type, " ".join(reason.split()), score >= MATCHED)

@@ -51,9 +51,11 @@ def apply_passes(
         try:
             changes = step.apply(model)
             allowed = max(allowed, resolution(model))
-            found = outputs.change(model, allowed) if changes.matches else outputs.unchanged()
+            found = outputs.change(model, allowed) if changes.any else outputs.unchanged()
         except PassError as error:
             raise PassError(f"{place}: {error}") from error
+        except Exception as error:  # of graphs of others there is no end
+            raise PassError(f"{place}: {type(error).__name__}: {error}") from error
         properties |= step.ensures
         records.append(
             PassRecord(
@@ -68,7 +70,10 @@ def apply_passes(
             )
         )
     if outputs.unrunnable is not None:
-        raise outputs.unrunnable
+        raise PassError(
+            f"{outputs.unrunnable}; without running it, it can be optimized but not compared "
+            "(--no-compare)"
+        )
     return records
 
 

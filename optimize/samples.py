@@ -89,7 +89,11 @@ def samples_for_model(model: ir.Model, *, seed: int = 0) -> Samples:
 
 
 def _size(axis: str) -> int:
-    """Unlike sizes for unlike names, the same in every run."""
+    """Unlike sizes for unlike names, the same in every run; of a sum the sum."""
+    if "+" in axis:
+        return sum(_size(part.strip()) for part in axis.split("+"))
+    if axis.isdigit():
+        return int(axis)
     return 2 if "batch" in axis.lower() else 3 + sum(axis.encode()) % 5
 
 

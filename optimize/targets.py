@@ -5,6 +5,7 @@ from __future__ import annotations
 from dragoman.runtime.manifest import Precision, Target
 
 from .cpu.attention import ATTENTION
+from .cpu.bias_gelu import BIAS_GELU
 from .cpu.greedy_choice import GREEDY_CHOICE
 from .cpu.layer_norm import LAYER_NORM
 from .cpu.packed_projections import PACKED_PROJECTIONS
@@ -18,6 +19,7 @@ CPU_FUSIONS: tuple[GraphPass, ...] = (
     ATTENTION,
     PACKED_PROJECTIONS,
     LAYER_NORM,
+    BIAS_GELU,
     GREEDY_CHOICE,
     Tidy(),
 )

@@ -39,4 +39,5 @@ class Tidy:
             RemoveUnusedNodesPass(),
             NameFixPass(),
         )(model)
-        return Changes(max(0, before - len(list(model.graph.all_nodes()))))
+        gone = before - len(list(model.graph.all_nodes()))
+        return Changes(max(0, gone), uncounted=True)

@@ -65,11 +65,15 @@ class Parity:
 
 @dataclass(frozen=True)
 class Refusal:
-    """A node that a pass was there to replace and left alone, and why."""
+    """A node that a pass was there to replace and left alone, and why.
+
+    `matched`: whether a pattern matched whole and was found unfit; else none did.
+    """
 
     node: str
     operator: str
     reason: str
+    matched: bool = True
 
 
 @dataclass(frozen=True)

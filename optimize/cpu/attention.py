@@ -91,6 +91,6 @@ class MaskedAttention(RewriteRuleClassBase):
 
 ATTENTION = RulePass(
     "attention",
-    lambda: [MaskedAttention.rule(heads_apart=apart) for apart in (True, False)],
+    lambda: [MaskedAttention.rule(heads_apart=apart) for apart in (False, True)],
     lambda node: node.op_type == "Attention" and node.domain == "",
 )

@@ -91,4 +91,9 @@ def block_size(vocabulary: int) -> int | None:
     return min(divisors, key=lambda d: abs(d - math.isqrt(vocabulary)), default=None)
 
 
-GREEDY_CHOICE = RulePass("greedy-choice", lambda: [GreedyChoice.rule()])
+def _normalized(node: ir.Node) -> bool:
+    source = node.inputs[0].producer() if node.inputs and node.inputs[0] is not None else None
+    return node.op_type == "ReduceMax" and source is not None and source.op_type == "LogSoftmax"
+
+
+GREEDY_CHOICE = RulePass("greedy-choice", lambda: [GreedyChoice.rule()], _normalized)

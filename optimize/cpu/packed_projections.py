@@ -92,7 +92,7 @@ class CachedQueryKeyValue(RewriteRuleClassBase):
 def packed(op: Any, values: Sequence[ir.Value]) -> ir.Value:
     """Products of one input [..., in] -> one product [..., sum of outs]."""
     parts = [part for part in map(product, values) if part is not None]
-    first = parts[0].weight.name or ""
+    first = "+".join(part.weight.name or "" for part in parts)
     weights = np.concatenate([floats(part.weight) for part in parts], axis=1)
     result: ir.Value = op.MatMul(parts[0].x, _initializer(op, f"{first}.packed", weights))
     if any(part.bias is not None for part in parts):
@@ -115,4 +115,9 @@ def _packable(node: ir.Node) -> bool:
     return node.op_type == "GroupQueryAttention" and node.inputs[1] is not None
 
 
-PACKED_PROJECTIONS = RulePass("packed-projections", lambda: [CachedQueryKeyValue.rule()], _packable)
+PACKED_PROJECTIONS = RulePass(
+    "packed-projections",
+    lambda: [CachedQueryKeyValue.rule()],
+    _packable,
+    requires=frozenset({"grouped attention"}),
+)

@@ -1,7 +1,8 @@
 """Cached self-attention -> `com.microsoft.GroupQueryAttention`.
 
 The standard form scores every position that a cache has room for. This one reads what has been
-written: its time does not depend on the capacity, nor on the length of other rows.
+written: its time does not depend on the capacity, nor on the length of other rows. Several queries
+at once it takes from position 0 on, or of one row only: all that decoding and scoring ask for.
 """
 
 from __future__ import annotations
@@ -146,5 +147,8 @@ def _cached_attention(node: ir.Node) -> bool:
 
 
 SELF_ATTENTION = RulePass(
-    "cached-self-attention", lambda: [CachedSelfAttention.rule()], _cached_attention
+    "cached-self-attention",
+    lambda: [CachedSelfAttention.rule()],
+    _cached_attention,
+    ensures=frozenset({"grouped attention"}),
 )

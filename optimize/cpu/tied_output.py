@@ -34,4 +34,9 @@ class TiedOutput(RewriteRuleClassBase):
         return product
 
 
-TIED_OUTPUT = RulePass("tied-output", lambda: [TiedOutput.rule()])
+def _tied(node: ir.Node) -> bool:
+    second = node.inputs[1].producer() if node.op_type == "MatMul" and node.inputs[1] else None
+    return second is not None and second.op_type == "Transpose" and weight(second.inputs[0], 2)
+
+
+TIED_OUTPUT = RulePass("tied-output", lambda: [TiedOutput.rule()], _tied)

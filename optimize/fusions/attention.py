@@ -62,11 +62,11 @@ class FuseAttention(RewriteRuleClassBase):
             attributes |= {"q_num_heads": 1, "kv_num_heads": 1}
         if softmax.dtype is not None and softmax.dtype != value.dtype:
             attributes["softmax_precision"] = int(softmax.dtype)
-        mask = self._mask(op, key)
+        mask = self._mask(op, softmax.graph)
         inputs = [found.query, key, value, *[mask] * (mask is not None)]
         return op.Attention(*inputs, **attributes)
 
-    def _mask(self, op: Any, key: Any) -> Any:
+    def _mask(self, op: Any, graph: Any) -> Any:
         """The sum of the masks, as large as the scores in its last two axes: ONNX Runtime on the
         CPU broadcasts the others only."""
         found = self.found
@@ -77,14 +77,14 @@ class FuseAttention(RewriteRuleClassBase):
         known = all(
             isinstance(d, int) or (d is not None and d.value) for d in (query_size, key_size)
         )
-        memo = (*[m.identity() for m in found.masks], found.rank, *names)
+        memo = (graph, *[m.identity() for m in found.masks], found.rank, *names)
         if known and memo in self.expanded:
             return self.expanded[memo]
         parts = [m.build(op) for m in found.masks]
         total = parts[0]
         for part in parts[1:]:
             total = op.Add(total, part)
-        if found.rank == 3:
+        if found.rank == 3 and any(rank(m.value) == 3 for m in found.masks):
             total = op.Unsqueeze(total, op.Constant(value_ints=[1]))
         sizes = {(_axis(m.value, -2), _axis(m.value, -1)) for m in found.masks}
         if not known or (query_size, key_size) not in sizes:

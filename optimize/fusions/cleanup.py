@@ -216,7 +216,7 @@ class Cleanup:
         finally:
             log.setLevel(level)
         ShapeInferencePass()(model)
-        return Changes(matches)
+        return Changes(matches, uncounted=True)
 
 
 CLEANUP = Cleanup()

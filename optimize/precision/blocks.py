@@ -10,7 +10,7 @@ import onnx_ir as ir
 from numpy.typing import NDArray
 
 from ..values import MICROSOFT, new_weight
-from .rounding import Rounded
+from .rounding import Float, Rounded
 
 ACCURACY_INT8 = 4
 
@@ -23,6 +23,17 @@ class BlockQuantized:
         self.bits = bits
         self.block: int | None = block
         self.error = error
+
+    def round_inputs(self, rows: Float) -> Float:
+        """8 bits, a scale for each block of a row."""
+        assert self.block is not None
+        inputs = rows.shape[1]
+        padded = np.pad(rows, ((0, 0), (0, -inputs % self.block)))
+        blocks = padded.reshape(len(rows), -1, self.block)
+        scale = np.abs(blocks).max(axis=2, keepdims=True) / 127
+        scale[scale == 0] = 1
+        rounded = (np.rint(blocks / scale) * scale).reshape(padded.shape)[:, :inputs]
+        return np.asarray(rounded, np.float32)
 
     def product(
         self, graph: ir.Graph, name: str, rounded: Rounded, x: ir.Value, bias: ir.Value | None

@@ -10,7 +10,7 @@ import onnx_ir as ir
 from numpy.typing import NDArray
 
 from ..compare import Runner, with_outputs
-from ..samples import Samples
+from .observed import Observed
 
 ROWS = 4096
 """The most rows of a product's input that are kept to measure its error on."""
@@ -38,8 +38,8 @@ class Calibration:
         return self.inputs.get(value.name or "")
 
 
-def calibrate(model: ir.Model, batches: Sequence[Samples]) -> Calibration:
-    """Run a graph on some inputs and keep what enters its products."""
+def calibrate(model: ir.Model, batches: Sequence[Observed]) -> Calibration:
+    """Run a graph on some inputs and keep what enters its products, padding apart."""
     names = sorted(
         {
             node.inputs[0].name
@@ -52,10 +52,11 @@ def calibrate(model: ir.Model, batches: Sequence[Samples]) -> Calibration:
     )
     runner = Runner(with_outputs(model, names))
     result = Calibration()
-    for samples in batches:
-        outputs = runner.run(samples)
+    for batch in batches:
+        outputs = runner.run(batch.samples)
         for name in names:
-            rows = outputs[name].astype(np.float32)
+            values = outputs[name].astype(np.float32)
+            rows = values[batch.rows] if values.shape[:2] == batch.rows.shape else values
             rows = rows.reshape(-1, rows.shape[-1])
             moments = rows.T @ rows
             known = result.inputs.get(name)

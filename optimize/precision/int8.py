@@ -12,7 +12,7 @@ import numpy as np
 import onnx_ir as ir
 
 from ..values import MICROSOFT, new_weight, users
-from .rounding import Rounded
+from .rounding import Float, Rounded
 from .tables import look_up, table
 
 
@@ -23,6 +23,14 @@ class Int8:
     bits = 7
     block: int | None = None
     error = 0.05
+
+    def round_inputs(self, rows: Float) -> Float:
+        """Unsigned, with a zero point, one scale for all (`DynamicQuantizeLinear`, opset 11)."""
+        low, high = min(0.0, float(rows.min())), max(0.0, float(rows.max()))
+        scale = (high - low) / 255 or 1.0
+        zero = np.rint(-low / scale)
+        integers = np.clip(np.rint(rows / scale) + zero, 0, 255)
+        return np.asarray((integers - zero) * scale, np.float32)
 
     def product(
         self, graph: ir.Graph, name: str, rounded: Rounded, x: ir.Value, bias: ir.Value | None

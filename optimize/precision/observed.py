@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
+from dragoman.errors import DragomanError
 from dragoman.runtime.backends.onnx_runtime import OnnxRuntimeBackend
 from dragoman.runtime.bundle import Bundle
 from dragoman.runtime.manifest import GraphSpec, ModelFacts
@@ -18,28 +21,47 @@ SOURCES = 96
 LONGEST = 32
 """Random sources, and the most tokens of each, where none are given."""
 
+MOST = 512
+"""Sources that are decoded: more take memory and change nothing."""
+
+
+class Observed(NamedTuple):
+    """A batch of inputs of a graph.
+
+    Attributes:
+        rows: bool [B, T], which positions are no padding
+    """
+
+    samples: Samples
+    rows: NDArray[np.bool_]
+
 
 def observe(
     bundle: Bundle, sources: Sequence[Sequence[int]] | None = None
-) -> dict[str, list[Samples]]:
+) -> dict[str, list[Observed]]:
     """Inputs of encoder and decoder, batch by batch; the decoder's hold all target positions.
 
     Args:
         bundle: neutral, fp32
-        sources: token ids; random ones if None
+        sources: token ids; of many, some spread evenly; random ones if None
+
+    Raises:
+        DragomanError: there are none.
     """
     facts = bundle.manifest.model
-    given = random_sources(facts) if sources is None else sources
+    given = random_sources(facts) if sources is None else _spread(sources)
+    if not given:
+        raise DragomanError("calibration: expected at least one source, found none")
     backend = OnnxRuntimeBackend(bundle, device="cpu", threads=None)
     limit = min(LONGEST, bundle.manifest.default_max_new_tokens)
     results = Model(bundle, backend).generate(given, max_new_tokens=limit)
     targets = [list(result.tokens) for result in results]
-    observed: dict[str, list[Samples]] = {"encoder": [], "decoder": []}
+    observed: dict[str, list[Observed]] = {"encoder": [], "decoder": []}
     lengths = [len(source) for source in given]
     for batch in batches(lengths, max_batch_size=32, max_batch_tokens=4096):
         source, mask = pad([given[i] for i in batch], facts.pad_token_id)
         forced = [[facts.start_token_id, *targets[i]][:limit] for i in batch]
-        tokens, _ = pad(forced, facts.pad_token_id)
+        tokens, written = pad(forced, facts.pad_token_id)
         cache = np.zeros(
             (len(batch), facts.num_heads, tokens.shape[1], facts.head_size), np.float32
         )
@@ -51,10 +73,17 @@ def observe(
             "past_key": cache,
             "past_value": cache,
         }
-        observed["encoder"].append(_named(bundle.manifest.encoder, by_role))
+        observed["encoder"].append(Observed(_named(bundle.manifest.encoder, by_role), mask))
         cross = backend.encode(source, mask)
-        observed["decoder"].append(_named(bundle.manifest.decoder, by_role) | cross)
+        observed["decoder"].append(
+            Observed(_named(bundle.manifest.decoder, by_role) | cross, written)
+        )
     return observed
+
+
+def _spread(sources: Sequence[Sequence[int]]) -> list[Sequence[int]]:
+    chosen = np.linspace(0, len(sources) - 1, min(len(sources), MOST)).astype(int)
+    return [sources[i] for i in chosen]
 
 
 def random_sources(facts: ModelFacts) -> list[list[int]]:

@@ -11,12 +11,12 @@ from dragoman.runtime.manifest import GraphSpec, Precision, Target
 
 from ..compare import RESOLUTION
 from ..graph_pass import GraphPass
-from ..samples import Samples
 from ..values import floats, users, weight
 from .blocks import BlockQuantized
 from .calibration import calibrate
 from .half import Half
 from .int8 import Int8
+from .observed import Observed
 from .ranges import largest_magnitudes
 from .rounding import Rounded
 from .weight_only import WeightOnly
@@ -42,7 +42,7 @@ def precision_passes(
     graphs: Graphs,
     target: Target,
     precision: Precision,
-    observed: Mapping[str, Sequence[Samples]],
+    observed: Mapping[str, Sequence[Observed]],
 ) -> dict[str, tuple[GraphPass, ...]]:
     """The passes of encoder and decoder.
 
@@ -83,23 +83,23 @@ def schemes(target: Target, precision: Precision, graphs: Graphs) -> Schemes:
 
 
 def _half(
-    model: ir.Model, spec: GraphSpec, dtype: ir.DataType, observed: Sequence[Samples]
+    model: ir.Model, spec: GraphSpec, dtype: ir.DataType, observed: Sequence[Observed]
 ) -> Half:
     in_fp32 = {t.name for t in spec.outputs if t.role == "next_log_probability"}
-    largest = largest_magnitudes(model, observed)
+    largest = largest_magnitudes(model, [batch.samples for batch in observed])
     return Half(dtype, largest, frozenset(in_fp32), RESOLUTION[dtype])
 
 
 def _quantization(
-    graphs: Graphs, scheme: Schemes, observed: Mapping[str, Sequence[Samples]]
+    graphs: Graphs, scheme: Schemes, observed: Mapping[str, Sequence[Observed]]
 ) -> dict[str, tuple[GraphPass, ...]]:
     """Tables are rounded once for both graphs, by what the product that they are tied to needs."""
     known = {name: calibrate(model, observed[name]) for name, (model, _) in graphs.items()}
     decoder, _ = graphs["decoder"]
-    tables: dict[str, Rounded] = {}
+    tables: dict[str, tuple[Rounded, float]] = {}
     for name, value in _tables(graphs).items():
         x = _tied_input(decoder, name)
-        tables[name], _ = round_for(floats(value).T, x, scheme.embedding, known["decoder"])
+        tables[name] = round_for(floats(value).T, x, scheme.embedding, known["decoder"])
     return {
         name: (
             QuantizeWeights(

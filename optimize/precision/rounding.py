@@ -29,16 +29,15 @@ SHRINKAGES = {
 
 
 class Rounded(NamedTuple):
-    """Integers [K, N] in [-limit, limit] and their scales [G, N]; `weight` is their product."""
+    """Integers [K, N] in [-limit, limit] and their scales [G, N], one for each `block` inputs."""
 
     integers: NDArray[np.int8]
     scales: Float
+    block: int
 
     def weight(self) -> Float:
-        """[K, N]"""
-        inputs, blocks = len(self.integers), len(self.scales)
-        size = -(-inputs // blocks)
-        scales = np.repeat(self.scales, size, axis=0)[:inputs]
+        """Their product [K, N]."""
+        scales = np.repeat(self.scales, self.block, axis=0)[: len(self.integers)]
         return (self.integers * scales).astype(np.float32)
 
 
@@ -69,7 +68,7 @@ def round_weight(
             integers[rows] = np.clip(np.rint(left[rows] / scale), -limit, limit)
             continue
         _round_compensating(left, integers, factor, rows, scale, limit)
-    return Rounded(integers, scales)
+    return Rounded(integers, scales, size)
 
 
 def _round_compensating(

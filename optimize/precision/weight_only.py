@@ -8,7 +8,7 @@ from __future__ import annotations
 import onnx_ir as ir
 
 from ..values import new_weight
-from .rounding import Rounded
+from .rounding import Float, Rounded
 from .tables import look_up, table
 
 TYPES: dict[int, ir.DataType] = {8: ir.DataType.INT8, 4: ir.DataType.INT4}
@@ -22,6 +22,10 @@ class WeightOnly:
         self.bits = bits
         self.block = block
         self.error = error
+
+    def round_inputs(self, rows: Float) -> Float:
+        """They stay as they are."""
+        return rows
 
     def product(
         self, graph: ir.Graph, name: str, rounded: Rounded, x: ir.Value, bias: ir.Value | None

@@ -30,6 +30,9 @@ class Scheme(Protocol):
     block: int | None
     error: float
 
+    def round_inputs(self, rows: Float) -> Float:
+        """Inputs [R, K] as the product sees them."""
+
     def product(
         self, graph: ir.Graph, name: str, rounded: Rounded, x: ir.Value, bias: ir.Value | None
     ) -> list[ir.Node]:
@@ -51,13 +54,13 @@ class QuantizeWeights:
     Attributes:
         scheme: for products
         embedding: for the tables
-        tables: tables [V, D] by name, rounded as [D, V]: graphs that share a table, and a product
-            tied to it, use the same numbers
+        tables: tables [V, D] by name, rounded as [D, V], and the error of the product that each is
+            tied to: graphs that share a table use the same numbers, or the same refusal
     """
 
     scheme: Scheme
     embedding: Scheme
-    tables: Mapping[str, Rounded]
+    tables: Mapping[str, tuple[Rounded, float]]
     calibration: Calibration
     tolerance: float
     requires: frozenset[Property] = frozenset()
@@ -71,8 +74,9 @@ class QuantizeWeights:
         matches, refusals = 0, []
         for node in list(model.graph):
             if node.op_type == "Gather" and self._is_table(node.inputs[0]):
-                self._replace_lookup(model.graph, node)
-                matches += 1
+                refused = self._replace_lookup(model.graph, node)
+                matches += refused is None
+                refusals += [refused] if refused is not None else []
             elif node.op_type == "MatMul":
                 refused = self._replace_product(model.graph, node)
                 matches += refused is None
@@ -92,41 +96,56 @@ class QuantizeWeights:
         if table is not None and table.op_type == "Transpose" and self._is_table(table.inputs[0]):
             assert table.inputs[0] is not None and table.inputs[0].name is not None
             name = table.inputs[0].name
-            rounded, make = self.tables[name], self.embedding.table_product
+            (rounded, error), make = self.tables[name], self.embedding.table_product
+            allowed = self.embedding.error
         elif weight(second, 2):
             name, make = second.name or "", self.scheme.product
             rounded, error = round_for(floats(second), x, self.scheme, self.calibration)
-            if error > self.scheme.error:
-                return _refuse(
-                    node,
-                    f"expected an error of at most {self.scheme.error:g}, found {error:.3g}: fp32 "
-                    "kept",
-                )
+            allowed = self.scheme.error
         else:
             return _refuse(node, "expected a product by a weight, found two activations")
+        if not error <= allowed:
+            return _refuse(node, _too_far(error, allowed))
         bias = _added_bias(node)
         end = node if bias is None else users(node.outputs[0])[0]
         _replace(graph, end, make(graph, name, rounded, x, bias))
         return None
 
-    def _replace_lookup(self, graph: ir.Graph, node: ir.Node) -> None:
+    def _replace_lookup(self, graph: ir.Graph, node: ir.Node) -> Refusal | None:
         table, ids = node.inputs
         assert table is not None and ids is not None and table.name is not None
-        rounded = self.tables[table.name]
+        rounded, error = self.tables[table.name]
+        if not error <= self.embedding.error:
+            return _refuse(node, _too_far(error, self.embedding.error))
         _replace(graph, node, self.embedding.lookup(graph, table.name, rounded, ids))
+        return None
 
 
 def round_for(
     numbers: Float, x: ir.Value | None, scheme: Scheme, calibration: Calibration
 ) -> tuple[Rounded, float]:
-    """A weight [K, N] rounded, and the relative error of its product with x; 0 if x is unknown."""
-    known = None if x is None else calibration.of(x)
+    """A weight [K, N] rounded, and the relative error of its product with x, whose rounding counts.
+
+    Where nothing is multiplied (x is None) the error is the weight's own; where no inputs are known
+    it is not a number.
+    """
+    if x is None:
+        rounded = round_weight(numbers, bits=scheme.bits, block=scheme.block)
+        return rounded, _relative(rounded.weight(), numbers)
+    known = calibration.of(x)
     if known is None or not known.finite:
-        return round_weight(numbers, bits=scheme.bits, block=scheme.block), 0.0
+        return round_weight(numbers, bits=scheme.bits, block=scheme.block), float("nan")
     rounded = round_weight(numbers, bits=scheme.bits, block=scheme.block, moments=known.moments)
-    exact = known.rows @ numbers
-    apart = known.rows @ rounded.weight() - exact
-    return rounded, float(np.linalg.norm(apart)) / max(float(np.linalg.norm(exact)), 1e-30)
+    product = scheme.round_inputs(known.rows) @ rounded.weight()
+    return rounded, _relative(product, known.rows @ numbers)
+
+
+def _relative(found: Float, exact: Float) -> float:
+    return float(np.linalg.norm(found - exact)) / max(float(np.linalg.norm(exact)), 1e-30)
+
+
+def _too_far(error: float, allowed: float) -> str:
+    return f"expected an error of at most {allowed:g}, found {error:.3g}: fp32 kept"
 
 
 def _added_bias(node: ir.Node) -> ir.Value | None:

@@ -16,7 +16,7 @@ import torch
 from dragoman.optimize.bundle import optimize_bundle
 from dragoman.reference_model import ModelConfig, Transformer, greedy_uncached, pad
 from dragoman.runtime import Model, load
-from dragoman.runtime.manifest import Precision
+from dragoman.runtime.manifest import Precision, Target
 
 MakeModel = Callable[..., Transformer]
 MakeSources = Callable[..., list[list[int]]]
@@ -153,8 +153,10 @@ def case(
     return Case(model, bundle, [make_sources(lengths, vocabulary) for lengths in BATCHES])
 
 
-def optimized(bundle: Model, directory: Path, precision: Precision) -> Model:
-    optimize_bundle(bundle.bundle, directory, precision=precision)
+def optimized(
+    bundle: Model, directory: Path, precision: Precision, target: Target = "cpu"
+) -> Model:
+    optimize_bundle(bundle.bundle, directory, target=target, precision=precision)
     return load(directory, threads=1)
 
 
@@ -236,18 +238,27 @@ def test_log_probabilities_are_the_models(case: Case) -> None:
         assert result.log_probability == pytest.approx(float(chosen.sum()), abs=1e-3)
 
 
-@pytest.mark.parametrize("precision, allowed", [("int8", 0.15), ("int4", 0.4)])
+@pytest.mark.parametrize(
+    "target, precision, allowed",
+    [
+        ("cpu", "int8", 0.15),
+        ("cpu", "int4", 0.4),
+        ("neutral", "fp16", 0.005),
+        ("neutral", "int4", 0.4),
+    ],
+)
 def test_logits_with_fewer_bits_are_near(
     exported: tuple[Transformer, Model],
     make_sources: MakeSources,
     tmp_path: Path,
+    target: Target,
     precision: Precision,
     allowed: float,
 ) -> None:
     """As far as weights can be that nobody trained: a wrong scale, axis or order gives about 1."""
     model, neutral = exported
     config = model.config
-    bundle = optimized(neutral, tmp_path, precision)
+    bundle = optimized(neutral, tmp_path, precision, target)
     source, mask = pad(make_sources(BATCHES[-1], config.source_vocab_size), config.pad_token_id)
     generator = torch.Generator().manual_seed(0)
     shape = (len(source), config.max_target_positions)

@@ -88,4 +88,6 @@ def build(
         write_manifest(dataclasses.replace(manifest, parity=parity), partial)
     if not parity.passed:
         raise ParityFailedError(f"{wrong}; {output} is marked as failed")
-    click.echo(f"Built {output}, parity passed. Next: dragoman run {output} ...")
+    runs = f"dragoman run {output} ..."
+    following = f"dragoman inspect {output}" if precision == "bf16" else runs
+    click.echo(f"Built {output}, parity passed. Next: {following}")

@@ -20,13 +20,12 @@ from dragoman.benchmarks.parity import TOLERANCES, ParityInputs, check_parity
 from dragoman.export import export_bundle
 from dragoman.optimize.compare import NOT_FINITE
 from dragoman.optimize.emulation import emulated_bundle
-from dragoman.optimize.targets import PRECISIONS
 from dragoman.runtime import Model, load, read_bundle
 from dragoman.runtime.manifest import Manifest, Precision, Target
 from dragoman.runtime.records import Parity
 
 from .checkpoints import Checkpoint
-from .passes import optimize_into
+from .passes import chosen_target, optimize_into
 
 
 def export_into(directory: Path, checkpoint: Checkpoint) -> Manifest:
@@ -49,13 +48,8 @@ def build_into(
     precision: Precision,
     calibration: Path | None,
 ) -> Manifest:
-    """Export, and optimize for the target: cpu unless told otherwise, neutral for fp16 and bf16."""
-    chosen = target or ("neutral" if precision in ("fp16", "bf16") else "cpu")
-    if precision not in PRECISIONS[chosen]:
-        raise DragomanError(
-            f"target {chosen}: expected precision {', '.join(PRECISIONS[chosen])}, found "
-            f"{precision}"
-        )
+    """Export, and optimize for the target; see `passes.chosen_target`."""
+    chosen = chosen_target(target, precision)
     if (chosen, precision) == ("neutral", "fp32"):
         return export_into(directory, checkpoint)
     with tempfile.TemporaryDirectory(dir=directory.parent, prefix=".neutral-") as neutral:
@@ -104,9 +98,12 @@ def where_it_differs(directory: Path, checkpoint: Checkpoint, inputs: ParityInpu
     """Of a bundle that failed: the first tensor that is not the model's, in words."""
     bundle = read_bundle(directory)
     tolerance = TOLERANCES[bundle.manifest.precision]
-    with tempfile.TemporaryDirectory() as neutral:
-        export_into(Path(neutral), checkpoint)
-        found = first_difference(read_bundle(Path(neutral)), bundle, inputs.sources, tolerance)
+    try:
+        with tempfile.TemporaryDirectory() as neutral:
+            export_into(Path(neutral), checkpoint)
+            found = first_difference(read_bundle(Path(neutral)), bundle, inputs.sources, tolerance)
+    except DragomanError as error:  # the verdict matters more
+        return f"where it differs cannot be said ({error})"
     if found is None:
         return f"no tensor within the graphs differs by more than {tolerance:g}"
     return f"the first tensor to differ by more than {tolerance:g}: {found}"

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from .options import calibration_option, force_option, precision_option
+from .options import calibration_option, force_option, precision_option, target_option
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -26,13 +26,7 @@ if TYPE_CHECKING:
     required=True,
     help="Where the result goes: a bundle, or an ONNX file.",
 )
-@click.option(
-    "--target",
-    type=click.Choice(["cpu", "neutral"]),
-    default="cpu",
-    show_default=True,
-    help="cpu: ONNX Runtime's own operators; neutral: standard ones.",
-)
+@target_option
 @precision_option
 @calibration_option
 @click.option(
@@ -43,7 +37,7 @@ if TYPE_CHECKING:
 def optimize(
     source: Path,
     output: Path,
-    target: Target,
+    target: Target | None,
     precision: Precision,
     calibration: Path | None,
     report: Path | None,
@@ -62,6 +56,8 @@ def optimize(
     from dragoman import DragomanError
 
     if source.is_dir():
+        if no_compare:
+            raise click.UsageError("--no-compare: a bundle's passes are always compared")
         records = _bundle(source, output, target, precision, calibration, force)
         following = f"not verified. Next: dragoman verify {output} CHECKPOINT"
     else:
@@ -69,19 +65,26 @@ def optimize(
             raise DragomanError(
                 f"{source}: --precision {precision} needs a bundle, whose embeddings are known"
             )
-        records = _file(source, output, target, not no_compare, force)
+        if calibration is not None:
+            raise DragomanError(f"{source}: --calibration needs a bundle, which can decode texts")
+        records = _file(source, output, target or "cpu", not no_compare, force)
         following = "see above for what was left alone"
     if report is not None:
         from dragoman.runtime.plain_data import to_plain
 
-        report.write_text(json.dumps([to_plain(r) for r in records], indent=1) + "\n", "utf-8")
+        try:
+            report.write_text(json.dumps([to_plain(r) for r in records], indent=1) + "\n", "utf-8")
+        except OSError as error:
+            raise DragomanError(
+                f"{output} is written, the report is not: {report}: {error.strerror}"
+            ) from error
     click.echo(f"Optimized {output}, {following}")
 
 
 def _bundle(
     source: Path,
     output: Path,
-    target: Target,
+    target: Target | None,
     precision: Precision,
     calibration: Path | None,
     force: bool,
@@ -89,11 +92,12 @@ def _bundle(
     from dragoman.runtime import read_bundle
     from dragoman.runtime.bundle import new_directory
 
-    from .passes import optimize_into
+    from .passes import chosen_target, optimize_into
 
+    chosen = chosen_target(target, precision)
     bundle = read_bundle(source)
     with new_directory(output, overwrite=force) as partial:
-        return optimize_into(partial, bundle, target, precision, calibration).passes
+        return optimize_into(partial, bundle, chosen, precision, calibration).passes
 
 
 def _file(

@@ -16,7 +16,8 @@ output_option = click.option(
 target_option = click.option(
     "--target",
     type=click.Choice(["cpu", "neutral"]),
-    help="What the graphs are made for [cpu; neutral for fp16 and bf16].",
+    help="cpu: ONNX Runtime's own operators; neutral: standard ones "
+    "[cpu; neutral for fp16 and bf16].",
 )
 precision_option = click.option(
     "--precision",
@@ -30,7 +31,7 @@ calibration_option = click.option(
     type=click.Path(path_type=Path),
     help="Texts to choose scales and number formats on, a line each [random tokens].",
 )
-force_option = click.option("--force", is_flag=True, help="Replace an existing bundle.")
+force_option = click.option("--force", is_flag=True, help="Replace what exists.")
 threads_option = click.option(
     "--threads", type=click.IntRange(min=1), help="Processor threads [all cores]."
 )

@@ -8,12 +8,27 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
+from dragoman import DragomanError
 from dragoman.optimize.bundle import optimize_bundle
+from dragoman.optimize.targets import PRECISIONS
 from dragoman.runtime import Bundle
 from dragoman.runtime.manifest import Manifest, Precision, Target
 from dragoman.runtime.records import PassRecord
 
-from .texts import calibration_sources
+
+def chosen_target(target: Target | None, precision: Precision) -> Target:
+    """The cpu unless told otherwise, neutral for fp16 and bf16.
+
+    Raises:
+        DragomanError: the target has no such precision.
+    """
+    chosen = target or ("neutral" if precision in ("fp16", "bf16") else "cpu")
+    if precision not in PRECISIONS[chosen]:
+        raise DragomanError(
+            f"target {chosen}: expected precision {', '.join(PRECISIONS[chosen])}, found "
+            f"{precision}"
+        )
+    return chosen
 
 
 def optimize_into(
@@ -28,6 +43,8 @@ def optimize_into(
     Raises:
         DragomanError: a text of the calibration is not one for this model; names the line.
     """
+    from .texts import calibration_sources  # needs torch
+
     sources = None if calibration is None else calibration_sources(bundle, calibration)
     console = Console(stderr=True)
     with console.status("loading") as status:

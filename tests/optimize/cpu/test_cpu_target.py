@@ -8,12 +8,18 @@ from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import onnx_ir as ir
 import pytest
 
 from dragoman import DragomanError
 from dragoman.optimize.bundle import optimize_bundle
-from dragoman.runtime import Bundle, load
+from dragoman.optimize.cpu.bias_gelu import BIAS_GELU
+from dragoman.optimize.pipeline import apply_passes
+from dragoman.optimize.precision.calibration import calibrate
+from dragoman.optimize.precision.int8 import Int8
+from dragoman.optimize.precision.observed import observe
+from dragoman.runtime import Bundle, load, read_bundle
 from dragoman.runtime.manifest import Precision
 from dragoman.runtime.records import PassRecord
 
@@ -46,6 +52,7 @@ def test_counts_of_the_encoder(neutral: Bundle, optimize: Optimize) -> None:
     assert found["MultiHeadAttention"] == 2
     assert found["InstanceNormalization"] == 4
     assert not {"Attention", "LayerNormalization", "Expand"} & set(found)
+    assert found["Transpose"] == 4  # the cross keys and values
 
 
 def test_heads_that_the_kernel_does_not_take_are_refused_with_the_reason(
@@ -133,5 +140,70 @@ def test_what_is_not_neutral_is_refused(
 def test_a_fusion_that_finds_fewer_than_it_should_fails(neutral: Bundle, tmp_path: Path) -> None:
     facts = dataclasses.replace(neutral.manifest.model, decoder_layers=3)
     manifest = dataclasses.replace(neutral.manifest, model=facts)
-    with pytest.raises(DragomanError, match="expected 3 self-attentions, one for each layer"):
+    with pytest.raises(DragomanError, match="pass cached-self-attention expected to know 3 of"):
         optimize_bundle(Bundle(neutral.directory, manifest), tmp_path)
+
+
+def gelu(approximate: str) -> ir.Model:
+    return ir.from_onnx_text(
+        '<ir_version: 10, opset_import: ["" : 23]> g (float[b,3,7] x) => (float[b,3,7] y) '
+        "<float[7] bias = {0.5,2.0,1.0,0.5,1.0,-3.0,0.1}> "
+        f'{{ h = Add(x, bias) y = Gelu<approximate="{approximate}">(h) }}'
+    )
+
+
+@pytest.mark.parametrize("approximate, operator", [("none", "BiasGelu"), ("tanh", "FastGelu")])
+def test_bias_and_gelu_become_one(approximate: str, operator: str) -> None:
+    model = gelu(approximate)
+    samples = {"x": np.random.default_rng(0).standard_normal((2, 3, 7)).astype(np.float32)}
+    (record,) = apply_passes(model, [BIAS_GELU], graph="g", samples=samples)
+    assert (record.matches, record.refusals) == (1, ())
+    assert [node.op_type for node in model.graph] == [operator]
+
+
+def test_a_gelu_without_a_bias_that_is_a_weight_is_left_with_the_reason() -> None:
+    model = ir.from_onnx_text(
+        '<ir_version: 10, opset_import: ["" : 23]> g (float[b,3] x, float[b,3] z) => '
+        "(float[b,3] y) { h = Add(x, z) y = Gelu(h) }"
+    )
+    (record,) = apply_passes(model, [BIAS_GELU], graph="g", samples=None)
+    assert record.matches == 0
+    assert [(r.operator, r.matched) for r in record.refusals] == [("Gelu", True)]
+    assert "bias that is a weight" in record.refusals[0].reason
+
+
+def test_an_embedding_whose_rounding_loses_too_much_stays_in_fp32(
+    neutral: Bundle, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Int8, "error", 1e-4)
+    optimize_bundle(neutral, tmp_path, precision="int8")
+    bundle = read_bundle(tmp_path)
+    for graph, lookups in (("encoder", 1), ("decoder", 1)):
+        refusals = record(bundle, graph, "weights-int8").refusals
+        assert [r.operator for r in refusals].count("Gather") == lookups
+        assert all("expected an error of at most 0.0001, found" in r.reason for r in refusals)
+        weights = ir.load(bundle.path(f"{graph}.onnx")).graph.initializers
+        assert weights["encoder.embedding.tokens.weight"].dtype == ir.DataType.FLOAT
+    assert not load(tmp_path, threads=1).generate([[3, 4]])[0].error
+
+
+def test_nothing_to_calibrate_on(neutral: Bundle, tmp_path: Path) -> None:
+    with pytest.raises(DragomanError, match="calibration: expected at least one source"):
+        optimize_bundle(neutral, tmp_path, precision="int8", calibration=[])
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_many_sources_are_thinned_out(neutral: Bundle) -> None:
+    observed = observe(neutral, [[5, 6]] * 700)
+    assert sum(len(batch.rows) for batch in observed["encoder"]) == 512
+
+
+def test_padding_is_no_input_of_a_product(neutral: Bundle) -> None:
+    """A source beside a longer one weighs the same as alone."""
+    model = ir.load(neutral.path("encoder.onnx"))
+    alone = calibrate(model, observe(neutral, [[5, 6], [7, 8]])["encoder"])
+    padded = calibrate(model, observe(neutral, [[5, 6], [7, 8], [9] * 20])["encoder"])
+    long = calibrate(model, observe(neutral, [[9] * 20])["encoder"])
+    for name, inputs in padded.inputs.items():
+        total = alone.inputs[name].moments + long.inputs[name].moments
+        np.testing.assert_allclose(inputs.moments, total, rtol=1e-3, atol=1e-3)

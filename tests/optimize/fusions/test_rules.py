@@ -147,6 +147,9 @@ CASES = [
     attention("three axes", 1, "t = Transpose<perm=[0,2,1]>(c) s = MatMul(a, t) z = Add(s, m) "
               "w = Softmax<axis=-1>(z) y = MatMul(w, d)",
               more="float[n,3,5] a, float[n,7,5] c, float[n,7,4] d, float[n,1,7] m"),
+    attention("three axes, a mask of two", 1, "t = Transpose<perm=[0,2,1]>(c) s = MatMul(a, t) "
+              "z = Add(s, m) w = Softmax<axis=-1>(z) y = MatMul(w, d)",
+              more="float[n,3,5] a, float[n,7,5] c, float[n,7,4] d, float[3,7] m"),
     attention("weights are read elsewhere", 0, f"{SCORES} w = Softmax<axis=-1>(s) "
               "a = MatMul(w, v) l = ReduceSum(w) y = Add(a, l)", "read by one MatMul"),
     attention("another axis", 0, f"{SCORES} w = Softmax<axis=1>(s) y = MatMul(w, v)", "axis 1"),

@@ -77,3 +77,15 @@ def test_the_weight_given_is_left_as_it_was() -> None:
     copy = exact.copy()
     round_weight(exact, bits=4, block=4, moments=np.eye(9, dtype=np.float32))
     np.testing.assert_array_equal(exact, copy)
+
+
+@pytest.mark.parametrize("inputs, block", [(40, 32), (37, 32), (5, 2)])
+def test_the_last_block_may_be_short(inputs: int, block: int) -> None:
+    exact = weight(inputs, 3) * np.linspace(0.1, 10, inputs, dtype=np.float32)[:, None]
+    rounded = round_weight(exact, bits=8, block=block)
+    assert rounded.scales.shape == (-(-inputs // block), 3)
+    # Of 8 bits the last is half a scale, and a scale serves its block only.
+    apart = np.abs(rounded.weight() - exact)
+    for start in range(0, inputs, block):
+        rows = exact[start : start + block]
+        assert (apart[start : start + block] <= np.abs(rows).max(0) / 127).all()
