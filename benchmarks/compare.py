@@ -24,9 +24,10 @@ from rich.console import Console
 
 from dragoman.errors import DragomanError
 
-from .contenders import all_contenders
+from .contenders import BUNDLES, all_contenders
 from .machine import machine
 from .measuring import Results, Work, measure
+from .quality import word_errors
 from .report import Comparison, plot, show
 
 PACKAGES = (
@@ -60,6 +61,13 @@ PACKAGES = (
 @click.option("--new-tokens", type=click.IntRange(1, 511), default=64, show_default=True)
 @click.option("--only", multiple=True, help="Contenders whose name holds this; may be repeated.")
 @click.option(
+    "--quality/--no-quality",
+    "with_quality",
+    default=True,
+    show_default=True,
+    help="Measure the word error of g2p-en in each precision too.",
+)
+@click.option(
     "--output",
     type=click.Path(path_type=Path),
     help="A folder for the figures as JSON and as a plot.",
@@ -73,6 +81,7 @@ def main(
     source_length: int,
     new_tokens: int,
     only: tuple[str, ...],
+    with_quality: bool,
     output: Path | None,
 ) -> None:
     """Measure Dragoman beside other tools on seeded random weights in a Marian model's shape."""
@@ -87,6 +96,8 @@ def main(
     load_average = os.getloadavg()[0]
     try:
         results = _measure(shape, vocab_size, work, only)
+        measured = {m.contender for m in results.measurements}
+        quality = word_errors(BUNDLES, measured, threads) if with_quality else {}
     except DragomanError as error:
         raise click.ClickException(str(error)) from error
     comparison = Comparison(
@@ -97,6 +108,7 @@ def main(
         rounds=rounds,
         measurements=tuple(results.measurements),
         footprints=tuple(results.footprints),
+        word_error=quality,
         failures=tuple(results.failures),
         machine=machine(),
         load_average=load_average,

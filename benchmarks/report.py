@@ -17,6 +17,7 @@ class Comparison:
     """All figures of one run, and what they were measured on.
 
     Attributes:
+        word_error: of g2p-en, trained weights, in Dragoman's precisions: by contender
         load_average: of the machine just before, over a minute: what else ran on it
     """
 
@@ -27,6 +28,7 @@ class Comparison:
     rounds: int
     measurements: tuple[Measurement, ...]
     footprints: tuple[Footprint, ...]
+    word_error: dict[str, float]
     failures: tuple[Failure, ...]
     machine: str
     load_average: float
@@ -35,7 +37,7 @@ class Comparison:
     command: str
 
 
-LEAST_WIDTH = 110
+LEAST_WIDTH = 124
 HEADINGS = (
     "",
     "batch",
@@ -44,6 +46,7 @@ HEADINGS = (
     "tokens/s",
     f"x best {CTRANSLATE2}",
     "same tokens",
+    "g2p-en error",
 )
 
 
@@ -62,6 +65,7 @@ def show(comparison: Comparison) -> None:
     for size in sizes:
         for m in (m for m in comparison.measurements if m.batch_size == size):
             median, lowest, highest = m.ms_per_step
+            error = comparison.word_error.get(m.contender)
             table.add_row(
                 m.contender,
                 str(m.batch_size),
@@ -70,6 +74,7 @@ def show(comparison: Comparison) -> None:
                 f"{m.tokens_per_second:,.0f}",
                 "" if m.ratio is None else f"{m.ratio:.2f}",
                 f"{m.identical}/{m.batch_size}",
+                f"{error:.2%}" if error is not None else "",
             )
         table.add_section()
     console.print(table)

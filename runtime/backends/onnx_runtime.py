@@ -47,15 +47,7 @@ class OnnxRuntimeBackend:
     def _session(
         self, bundle: Bundle, graph: GraphSpec, threads: int | None, *, spin: bool
     ) -> onnxruntime.InferenceSession:
-        options = onnxruntime.SessionOptions()
-        options.intra_op_num_threads = threads or 0
-        options.inter_op_num_threads = 1
-        options.log_severity_level = 3
-        # Each session has threads of its own. Those of the encoder must not spin while the decoder
-        # works: on as many cores as threads that doubles the time of a step. One pool for both
-        # would be 5 % faster, but once ONNX Runtime has such a pool, every other session of the
-        # process, the user's too, must be told to use it or fails.
-        options.add_session_config_entry("session.intra_op.allow_spinning", "1" if spin else "0")
+        options = self._options(threads, spin=spin)
         try:
             session = onnxruntime.InferenceSession(
                 str(bundle.path(graph.file)), options, providers=[PROVIDERS[self.device]]
@@ -77,6 +69,18 @@ class OnnxRuntimeBackend:
                 f"{bundle.path(graph.file)} is not as the manifest says: " + "; ".join(problems)
             )
         return session
+
+    def _options(self, threads: int | None, *, spin: bool) -> onnxruntime.SessionOptions:
+        """Each session has threads of its own. Those of the encoder must not spin while the decoder
+        works: on as many cores as threads that doubles the time of a step. One pool for both would
+        be 5 % faster, but once ONNX Runtime has such a pool, every other session of the process,
+        the user's too, must be told to use it or fails."""
+        options = onnxruntime.SessionOptions()
+        options.intra_op_num_threads = threads or 0
+        options.inter_op_num_threads = 1
+        options.log_severity_level = 3
+        options.add_session_config_entry("session.intra_op.allow_spinning", "1" if spin else "0")
+        return options
 
     def start(
         self, source: NDArray[np.int64], source_mask: NDArray[np.bool_], capacity: int

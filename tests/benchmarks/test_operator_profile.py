@@ -1,0 +1,49 @@
+"""Where the time goes: profiles are added up by operator, and a bundle can be profiled."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import torch
+from click.testing import CliRunner
+
+from dragoman.benchmarks.operator_profile import OperatorTime, main, operator_times
+from dragoman.export import export_bundle
+from dragoman.reference_model import Transformer, preset
+
+
+def test_times_are_added_up_by_operator(tmp_path: Path) -> None:
+    def event(name: str, operator: str, microseconds: int, category: str = "Node") -> object:
+        return {"cat": category, "name": name, "dur": microseconds, "args": {"op_name": operator}}
+
+    file = tmp_path / "profile.json"
+    events = [
+        event("a_kernel_time", "MatMul", 3000),
+        event("b_kernel_time", "Add", 500),
+        event("a_kernel_time", "MatMul", 5000),
+        event("b_kernel_time", "Add", 1500),
+        event("a_fence_before", "MatMul", 7),
+        event("c_kernel_time", "MatMul", 4000),
+        event("d_kernel_time", "MatMul", 0),
+        event("model_run", "MatMul", 99999, "Session"),
+    ]
+    file.write_text(json.dumps(events), encoding="utf-8")
+    assert operator_times(file, 2) == [OperatorTime("MatMul", 2, 6.0), OperatorTime("Add", 1, 1.0)]
+    assert not file.exists()
+
+
+def test_a_bundle_is_profiled(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    model = Transformer(preset("tiny", source_vocab_size=40, target_vocab_size=50)).eval()
+    export_bundle(model, tmp_path, name="tiny")
+    outcome = CliRunner().invoke(main, [str(tmp_path), "--batch-size", "3", "--steps", "4"])
+    assert outcome.exit_code == 0, outcome.output
+    for text in ("decoder step, batch 3, 1 threads", "encoder, batch 3", "MatMul", "of which"):
+        assert text in " ".join(outcome.output.split())
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        "decoder.onnx",
+        "encoder.onnx",
+        "manifest.json",
+        "weights.bin",
+    ]
