@@ -22,7 +22,9 @@ class Int8:
     name = "int8"
     bits = 7
     block: int | None = None
-    error = 0.05
+    error = 0.15
+    """Rounding activations to 8 bits costs 2 to 8 % where none stands out; where one does, far
+    more."""
 
     def round_inputs(self, rows: Float) -> Float:
         """Unsigned, with a zero point, one scale for all (`DynamicQuantizeLinear`, opset 11)."""
