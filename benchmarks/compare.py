@@ -97,7 +97,8 @@ def main(
     try:
         results = _measure(shape, vocab_size, work, only)
         measured = {m.contender for m in results.measurements}
-        quality = word_errors(BUNDLES, measured, threads) if with_quality else {}
+        bundles = [bundle for bundle in BUNDLES if bundle[0] in measured and with_quality]
+        quality = word_errors(bundles, threads) if bundles else {}
     except DragomanError as error:
         raise click.ClickException(str(error)) from error
     comparison = Comparison(

@@ -103,14 +103,20 @@ def as_it_is(source: Path, directory: Path) -> Path:
 def prepare_bundle(source: Path, directory: Path, *, target: str, precision: str) -> Path:
     from dragoman.export import export_bundle
     from dragoman.export.families.marian import load_marian
-    from dragoman.optimize.bundle import optimize_bundle
-    from dragoman.runtime import read_bundle
     from dragoman.runtime.bundle import new_directory
 
     neutral = directory.parent / "dragoman-neutral"
     if not neutral.exists():  # the first bundle exports it for all
         with new_directory(neutral) as partial_:
             export_bundle(load_marian(source), partial_, name="random")
+    return optimized(neutral, directory, target=target, precision=precision)
+
+
+def optimized(neutral: Path, directory: Path, *, target: str, precision: str) -> Path:
+    """What a neutral bundle becomes, written to a new directory; itself where it is asked for."""
+    from dragoman.optimize.bundle import optimize_bundle
+    from dragoman.runtime import read_bundle
+
     if (target, precision) == ("neutral", "fp32"):
         return neutral
     directory.mkdir()

@@ -306,25 +306,19 @@ def _zoo() -> list[ExportedModel]:
             make = partial(_whole, family, kind)
             name = f"{family} {kind}, opset 17"
             zoo.append(ExportedModel(name, make, counts, told, 17, False))
-    for family, kind, opset, counts in (
-        ("marian", kinds[0], 18, MARIAN),
-        ("marian", kinds[1], 20, MARIAN),
-        ("bart", kinds[1], 23, BART),
-        ("bart", kinds[0], 24, BART),
-        ("t5", kinds[0], 20, T5),
+    for form, family, kind, opset, counts in (
+        (_whole, "marian", kinds[0], 18, MARIAN),
+        (_whole, "marian", kinds[1], 20, MARIAN),
+        (_whole, "bart", kinds[1], 23, BART),
+        (_whole, "bart", kinds[0], 24, BART),
+        (_whole, "t5", kinds[0], 20, T5),
+        (_step, "marian", kinds[1], 20, MARIAN_STEP),
+        (_step, "t5", kinds[1], 20, T5_STEP),
     ):
         told = "t5" if family == "t5" else "bart"
-        make = partial(_whole, family, kind)
-        name = f"{family} {kind}, opset {opset}"
-        zoo.append(ExportedModel(name, make, counts, told, opset, True))
-    for family, kind, opset, counts in (
-        ("marian", kinds[1], 20, MARIAN_STEP),
-        ("t5", kinds[1], 20, T5_STEP),
-    ):
-        told = "t5" if family == "t5" else "bart"
-        make = partial(_step, family, kind)
-        name = f"{family} {kind} step with past, opset {opset}"
-        zoo.append(ExportedModel(name, make, counts, told, opset, True))
+        past = " step with past" if form is _step else ""
+        name = f"{family} {kind}{past}, opset {opset}"
+        zoo.append(ExportedModel(name, partial(form, family, kind), counts, told, opset, True))
     return zoo
 
 

@@ -12,13 +12,13 @@ from dataclasses import dataclass
 
 import onnx_ir as ir
 
+from dragoman.export.simplify import ORIGIN
 from dragoman.optimize.compare import Outputs, Runner, difference, with_outputs
 from dragoman.optimize.fusions.values import FLOATS
 from dragoman.optimize.precision.observed import observe
 from dragoman.optimize.samples import Samples
 from dragoman.runtime import Bundle
 
-ORIGIN = "pkg.torch.onnx.name_scopes"
 SOURCES = 4
 
 

@@ -4,29 +4,32 @@ from __future__ import annotations
 
 import multiprocessing
 import tempfile
+from collections.abc import Iterable
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
-from typing import cast
 
 from dragoman.errors import DragomanError
-from dragoman.runtime.manifest import Precision, Target
+
+from .contenders import optimized
 
 MODEL = "g2p-en"
 
 
-def word_error(target: Target, precision: Precision, threads: int) -> float:
-    """The share of held-out words that the shipped model gets wrong, in a bundle made for this.
+def word_errors(bundles: Iterable[tuple[str, str, str]], threads: int) -> dict[str, float]:
+    """By name of the contender, the share of held-out words that the shipped model gets wrong.
 
     Computed in a process of its own, that gives back its memory.
+
+    Args:
+        bundles: name, target and precision of each
     """
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(max_workers=1, mp_context=context) as executor:
-        return executor.submit(_word_error, target, precision, threads).result()
+        return executor.submit(_word_errors, list(bundles), threads).result()
 
 
-def _word_error(target: Target, precision: Precision, threads: int) -> float:
+def _word_errors(bundles: list[tuple[str, str, str]], threads: int) -> dict[str, float]:
     from dragoman.export import TokenizerFiles, export_bundle
-    from dragoman.optimize.bundle import optimize_bundle
     from dragoman.reference_model import load_checkpoint
     from dragoman.reference_model.pretrained import find_checkpoint
     from dragoman.reference_model.recipes import find_recipe, read_examples
@@ -35,34 +38,25 @@ def _word_error(target: Target, precision: Precision, threads: int) -> float:
         SOURCE_TOKENIZER_FILE,
         TARGET_TOKENIZER_FILE,
     )
-    from dragoman.runtime import load, read_bundle
+    from dragoman.runtime import load
 
     checkpoint, recipe = find_checkpoint(MODEL), find_recipe(MODEL)
     examples = read_examples(checkpoint / HELD_OUT_FILE)
     files = TokenizerFiles(checkpoint / SOURCE_TOKENIZER_FILE, checkpoint / TARGET_TOKENIZER_FILE)
+    errors: dict[str, float] = {}
     with tempfile.TemporaryDirectory() as place:
-        neutral, directory = Path(place) / "neutral", Path(place) / "optimized"
+        neutral = Path(place) / "neutral"
         neutral.mkdir()
         export_bundle(load_checkpoint(checkpoint), neutral, name=MODEL, tokenizers=files)
-        if (target, precision) == ("neutral", "fp32"):
-            directory = neutral
-        else:
-            directory.mkdir()
-            optimize_bundle(read_bundle(neutral), directory, target=target, precision=precision)
-        model = load(directory, threads=threads)
-        results = model.generate([example.source for example in examples])
-    rejected = [result.error for result in results if result.error]
-    if rejected:
-        raise DragomanError(f"{MODEL}: {len(rejected)} words were rejected: {rejected[0]}")
-    return recipe.score([result.text or "" for result in results], examples)[recipe.metric]
-
-
-def word_errors(
-    bundles: tuple[tuple[str, str, str], ...], chosen: set[str], threads: int
-) -> dict[str, float]:
-    """By name of the contender."""
-    return {
-        name: word_error(cast(Target, target), cast(Precision, precision), threads)
-        for name, target, precision in bundles
-        if name in chosen
-    }
+        for name, target, precision in bundles:
+            directory = Path(place) / f"{target}-{precision}"
+            model = load(
+                optimized(neutral, directory, target=target, precision=precision), threads=threads
+            )
+            results = model.generate([example.source for example in examples])
+            rejected = [result.error for result in results if result.error]
+            if rejected:
+                raise DragomanError(f"{MODEL}: {len(rejected)} words were rejected: {rejected[0]}")
+            texts = [result.text or "" for result in results]
+            errors[name] = recipe.score(texts, examples)[recipe.metric]
+    return errors

@@ -24,7 +24,7 @@ from .pipeline import apply_passes
 from .precision.observed import observe
 from .precision.plan import precision_passes
 from .samples import Samples, samples_for_graph
-from .targets import CPU_FP32, CPU_FUSIONS, PRECISIONS
+from .targets import CPU_FP32, CPU_FUSIONS, check_precision
 from .written import write_graphs
 
 COMPARED_ROWS = 4
@@ -63,21 +63,19 @@ def optimize_bundle(
         name: (ir.load(bundle.path(spec.file)), spec)
         for name, spec in (("encoder", manifest.encoder), ("decoder", manifest.decoder))
     }
-    samples: dict[str, Samples]
     records: dict[str, list[PassRecord]] = {name: [] for name in graphs}
     if target == "cpu":
-        samples = {n: samples_for_graph(spec, manifest.model) for n, (_, spec) in graphs.items()}
         attentions = {
             name: sum(node.op_type == "Attention" for node in model.graph)
             for name, (model, _) in graphs.items()
         }
         last = CPU_FP32 if precision == "fp32" else ()
-        for name, (model, _) in graphs.items():
+        for name, (model, spec) in graphs.items():
             records[name] += apply_passes(
                 model,
                 (*CPU_FUSIONS, *last),
                 graph=name,
-                samples=samples[name],
+                samples=samples_for_graph(spec, manifest.model),
                 progress=progress,
             )
         _check_counts(records, attentions, manifest.model.decoder_layers)
@@ -86,10 +84,10 @@ def optimize_bundle(
         observed = observe(bundle, calibration)
         progress("measuring")
         passes = precision_passes(graphs, target, precision, observed)
-        samples = {name: _rows(observed[name][0].samples) for name in graphs}
         for name, (model, _) in graphs.items():
+            real = _rows(observed[name][0].samples)
             records[name] += apply_passes(
-                model, passes[name], graph=name, samples=samples[name], progress=progress
+                model, passes[name], graph=name, samples=real, progress=progress
             )
     progress("writing weights")
     optimized = dataclasses.replace(
@@ -113,11 +111,7 @@ def _check(bundle: Bundle, target: Target, precision: Precision) -> None:
             f"{bundle.directory}: expected a neutral bundle in fp32, found target {found[0]}, "
             f"precision {found[1]}"
         )
-    if precision not in PRECISIONS[target]:
-        raise DragomanError(
-            f"target {target}: expected precision {', '.join(PRECISIONS[target])}, found "
-            f"{precision}"
-        )
+    check_precision(target, precision)
     if (target, precision) == found:
         raise DragomanError(f"{bundle.directory} is neutral and in fp32 already")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dragoman.errors import DragomanError
 from dragoman.runtime.manifest import Precision, Target
 
 from .cpu.attention import ATTENTION
@@ -31,3 +32,15 @@ PRECISIONS: dict[Target, tuple[Precision, ...]] = {
     "cpu": ("fp32", "int8", "int4"),
 }
 """What each target offers. Of neutral graphs int8 and int4 are weights only."""
+
+
+def check_precision(target: Target, precision: Precision) -> None:
+    """
+    Raises:
+        DragomanError: the target has no such precision.
+    """
+    if precision not in PRECISIONS[target]:
+        raise DragomanError(
+            f"target {target}: expected precision {', '.join(PRECISIONS[target])}, found "
+            f"{precision}"
+        )

@@ -73,6 +73,12 @@ def product(value: ir.Value | None) -> Product | None:
     return Product(node.inputs[0], node.inputs[1], bias)
 
 
+def producer(value: ir.Value | None, *operators: str) -> ir.Node | None:
+    """The node that makes a value, if it is one of these operators of ONNX."""
+    node = value.producer() if value is not None else None
+    return node if node is not None and not node.domain and node.op_type in operators else None
+
+
 def users(value: ir.Value) -> list[ir.Node]:
     return [usage.node for usage in value.uses()]
 

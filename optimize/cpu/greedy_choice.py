@@ -16,7 +16,7 @@ import onnx_ir as ir
 from onnxscript.rewriter import MatchResult, RewriteRuleClassBase
 
 from ..graph_pass import RulePass
-from ..values import number
+from ..values import number, producer
 
 SMALLEST_VOCABULARY = 2048
 """Below it ArgMax takes no time to speak of."""
@@ -92,8 +92,7 @@ def block_size(vocabulary: int) -> int | None:
 
 
 def _normalized(node: ir.Node) -> bool:
-    source = node.inputs[0].producer() if node.inputs and node.inputs[0] is not None else None
-    return node.op_type == "ReduceMax" and source is not None and source.op_type == "LogSoftmax"
+    return node.op_type == "ReduceMax" and producer(node.inputs[0], "LogSoftmax") is not None
 
 
 GREEDY_CHOICE = RulePass("greedy-choice", lambda: [GreedyChoice.rule()], _normalized)

@@ -11,7 +11,7 @@ import onnx_ir as ir
 from onnxscript.rewriter import MatchResult, RewriteRuleClassBase
 
 from ..graph_pass import RulePass
-from ..values import MICROSOFT, weight
+from ..values import MICROSOFT, producer, weight
 
 
 class TiedOutput(RewriteRuleClassBase):
@@ -35,8 +35,8 @@ class TiedOutput(RewriteRuleClassBase):
 
 
 def _tied(node: ir.Node) -> bool:
-    second = node.inputs[1].producer() if node.op_type == "MatMul" and node.inputs[1] else None
-    return second is not None and second.op_type == "Transpose" and weight(second.inputs[0], 2)
+    turned = producer(node.inputs[1], "Transpose") if node.op_type == "MatMul" else None
+    return turned is not None and weight(turned.inputs[0], 2)
 
 
 TIED_OUTPUT = RulePass("tied-output", lambda: [TiedOutput.rule()], _tied)

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from ..values import number
-from .values import FLOATS, UnknownFormError, describe, first, producer, rank, with_number
+from ..values import number, producer
+from .values import FLOATS, UnknownFormError, describe, first, rank, with_number
 
 ABSORBS = 16.0
 """A fill value is as good as -inf where floats lie this far apart: any score added is lost."""

@@ -14,8 +14,8 @@ import onnx_ir as ir
 from onnxscript.rewriter import MatchResult, RewriteRule, RewriteRuleClassBase
 
 from ..graph_pass import RulePass
-from ..values import number
-from .values import UnknownFormError, describe, is_number, producer, rule_of
+from ..values import number, producer
+from .values import UnknownFormError, describe, is_number, rule_of
 
 Polynomial = Mapping[int, float]
 """Coefficients by power."""

@@ -14,7 +14,7 @@ import onnx_ir as ir
 from onnxscript.rewriter import MatchResult, RewriteRule, RewriteRuleClassBase
 
 from ..graph_pass import RulePass
-from ..values import constant, number
+from ..values import constant, number, producer
 from .values import (
     FLOATS,
     UnknownFormError,
@@ -22,7 +22,6 @@ from .values import (
     describe,
     first,
     is_number,
-    producer,
     rank,
     rule_of,
     with_number,

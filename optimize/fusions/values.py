@@ -25,12 +25,6 @@ def is_number(value: ir.Value | None, expected: float, *, relative: float = 1e-4
     return found is not None and math.isclose(found, expected, rel_tol=relative)
 
 
-def producer(value: ir.Value | None, *operators: str) -> ir.Node | None:
-    """The node that makes a value, if it is one of these operators of ONNX."""
-    node = value.producer() if value is not None else None
-    return node if node is not None and not node.domain and node.op_type in operators else None
-
-
 def first(node: ir.Node) -> ir.Value:
     """The first input, which every operator asked here has."""
     value = node.inputs[0]

@@ -61,7 +61,7 @@ def build(
     dragoman build g2p-en -o bundles/g2p-en
     dragoman build g2p-en -o bundles/g2p-en-int8 --target cpu --precision int8
     """
-    from dragoman.runtime.bundle import new_directory, write_manifest
+    from dragoman.runtime.bundle import new_directory, read_bundle, write_manifest
 
     from .checkpoints import open_checkpoint, parity_inputs
     from .exporting import (
@@ -78,7 +78,7 @@ def build(
     compared = parity_inputs(opened, inputs, limit)
     with new_directory(output, overwrite=force) as partial:
         manifest = build_into(partial, opened, target, precision, calibration)
-        with loaded(partial, threads, "onnxruntime") as (model, backend):
+        with loaded(read_bundle(partial), threads, "onnxruntime") as (model, backend):
             parity = verify_model(model, opened, compared, backend)
         print_parity(parity)
         if not parity.passed:

@@ -20,7 +20,8 @@ from dragoman.benchmarks.parity import TOLERANCES, ParityInputs, check_parity
 from dragoman.export import export_bundle
 from dragoman.optimize.compare import NOT_FINITE
 from dragoman.optimize.emulation import emulated_bundle
-from dragoman.runtime import Model, load, read_bundle
+from dragoman.runtime import Bundle, Model, read_bundle
+from dragoman.runtime.backends import open_backend
 from dragoman.runtime.manifest import Manifest, Precision, Target
 from dragoman.runtime.records import Parity
 
@@ -59,16 +60,16 @@ def build_into(
 
 
 @contextlib.contextmanager
-def loaded(directory: Path, threads: int | None, backend: str) -> Iterator[tuple[Model, str]]:
+def loaded(bundle: Bundle, threads: int | None, backend: str) -> Iterator[tuple[Model, str]]:
     """A bundle ready to run, and what runs it. For bf16, of which ONNX Runtime has no kernels on a
     processor, a copy that computes the same numbers."""
-    bundle = read_bundle(directory)
     if bundle.manifest.precision != "bf16" or backend != "onnxruntime":
-        yield load(directory, threads=threads, backend=backend), backend
+        yield Model(bundle, open_backend(bundle, backend, threads)), backend
         return
     with tempfile.TemporaryDirectory() as copy:
-        emulated_bundle(bundle, Path(copy))
-        yield load(Path(copy), threads=threads), "onnxruntime, bfloat16 emulated in float32"
+        emulated = emulated_bundle(bundle, Path(copy))
+        model = Model(emulated, open_backend(emulated, backend, threads))
+        yield model, "onnxruntime, bfloat16 emulated in float32"
 
 
 def verify_model(

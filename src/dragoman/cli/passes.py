@@ -8,9 +8,8 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from dragoman import DragomanError
 from dragoman.optimize.bundle import optimize_bundle
-from dragoman.optimize.targets import PRECISIONS
+from dragoman.optimize.targets import check_precision
 from dragoman.runtime import Bundle
 from dragoman.runtime.manifest import Manifest, Precision, Target
 from dragoman.runtime.records import PassRecord
@@ -23,11 +22,7 @@ def chosen_target(target: Target | None, precision: Precision) -> Target:
         DragomanError: the target has no such precision.
     """
     chosen = target or ("neutral" if precision in ("fp16", "bf16") else "cpu")
-    if precision not in PRECISIONS[chosen]:
-        raise DragomanError(
-            f"target {chosen}: expected precision {', '.join(PRECISIONS[chosen])}, found "
-            f"{precision}"
-        )
+    check_precision(chosen, precision)
     return chosen
 
 

@@ -52,7 +52,8 @@ def verify(
         where_it_differs,
     )
 
-    manifest = read_bundle(bundle).manifest
+    read = read_bundle(bundle)
+    manifest = read.manifest
     opened = open_checkpoint(checkpoint)
     stated = {k: v for k, v in manifest.architecture.items() if k != "family"}
     if stated != opened.model.config.to_dict():
@@ -65,7 +66,7 @@ def verify(
             )
         )
     compared = parity_inputs(opened, inputs, limit)
-    with loaded(bundle, threads, backend) as (model, what):
+    with loaded(read, threads, backend) as (model, what):
         parity = verify_model(model, opened, compared, what)
     print_parity(parity)
     if record if record is not None else limit is None:
