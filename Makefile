@@ -53,7 +53,7 @@ $(VENV)/installed: $(VENV)/bin/pip pyproject.toml constraints.txt
 	@touch $@
 
 $(VENV)/installed-dev: $(VENV)/installed
-	$(INSTALL) --editable ".[cpu,export,train,dev]"
+	$(INSTALL) --editable ".[cpu,export,train,tensorrt-rtx,dev]"
 	@touch $@
 
 $(PEERS_VENV)/installed: $(PEERS_BIN)/pip pyproject.toml constraints-peers.txt

@@ -6,17 +6,16 @@ both graphs, the neutral and the optimized, can be compared by name.
 
 from __future__ import annotations
 
-import ast
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import onnx_ir as ir
 
-from dragoman.export.simplify import ORIGIN
 from dragoman.optimize.compare import Outputs, Runner, difference, with_outputs
 from dragoman.optimize.fusions.values import FLOATS
 from dragoman.optimize.precision.observed import observe
 from dragoman.optimize.samples import Samples
+from dragoman.origins import module_of
 from dragoman.runtime import Bundle
 
 SOURCES = 4
@@ -75,16 +74,9 @@ def first_difference(
         for name, operator in operators.items():
             _, apart = difference({name: before[name]}, {name: after[name]})
             if apart > tolerance:
-                return FirstDifference(graph, name, operator, _module(makers[name]), apart)
+                return FirstDifference(graph, name, operator, module_of(makers[name]), apart)
     return None
 
 
 def _run(model: ir.Model, names: list[str], samples: Samples) -> Outputs:
     return Runner(with_outputs(model, names)).run(samples)
-
-
-def _module(node: ir.Node) -> str:
-    """The innermost module that the exporter noted."""
-    scopes = ast.literal_eval(node.metadata_props.get(ORIGIN, "[]"))
-    modules = [scope.removeprefix("model.") for scope in scopes[:-1] if scope.startswith("model.")]
-    return modules[-1] if modules else "the model"

@@ -18,6 +18,7 @@ import onnxruntime
 from dragoman import __version__
 from dragoman.errors import DragomanError
 from dragoman.runtime import load
+from dragoman.runtime.backends import default_backend
 
 from .machine import machine, peak_memory_mb
 
@@ -79,7 +80,7 @@ class BenchReport:
 def bench(
     directory: Path,
     *,
-    backend: str,
+    backend: str | None,
     threads: int | None,
     batch_sizes: Sequence[int],
     source_length: int,
@@ -142,7 +143,7 @@ def bench(
     return BenchReport(
         bundle=model.manifest.name,
         precision=model.manifest.precision,
-        backend=backend,
+        backend=backend or default_backend(model.bundle),
         threads=threads,
         source_length=source_length,
         new_tokens=new_tokens,

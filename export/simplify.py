@@ -20,11 +20,7 @@ from onnx_ir.tensor_adapters import TorchTensor
 from onnxscript import optimizer
 from torch import Tensor, nn
 
-PREFIX = "model."
-"""The attribute of the graph modules that holds the model."""
-
-ORIGIN = "pkg.torch.onnx.name_scopes"
-"""The one metadata entry that is kept: which module a node came from."""
+from dragoman.origins import ORIGIN
 
 
 def simplify(graph: ir.Model, model: nn.Module) -> None:

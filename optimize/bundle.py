@@ -12,7 +12,15 @@ import onnxruntime
 
 from dragoman.errors import DragomanError
 from dragoman.runtime.bundle import Bundle
-from dragoman.runtime.manifest import DataType, GraphSpec, Manifest, Precision, Target, TensorSpec
+from dragoman.runtime.manifest import (
+    TENSORRT_TARGETS,
+    DataType,
+    GraphSpec,
+    Manifest,
+    Precision,
+    Target,
+    TensorSpec,
+)
 from dragoman.runtime.records import PassRecord
 
 from .cpu.attention import ATTENTION
@@ -25,6 +33,8 @@ from .precision.observed import observe
 from .precision.plan import precision_passes
 from .samples import Samples, samples_for_graph
 from .targets import CPU_FP32, CPU_FUSIONS, check_precision
+from .tensorrt.attention import PRIMITIVE_ATTENTION, needs_primitives
+from .tidy import Tidy
 from .written import write_graphs
 
 COMPARED_ROWS = 4
@@ -79,6 +89,15 @@ def optimize_bundle(
                 progress=progress,
             )
         _check_counts(records, attentions, manifest.model.decoder_layers)
+    elif _needs_primitives(manifest, target, precision):
+        encoder, spec = graphs["encoder"]
+        records["encoder"] += apply_passes(
+            encoder,
+            (PRIMITIVE_ATTENTION, Tidy()),
+            graph="encoder",
+            samples=samples_for_graph(spec, manifest.model),
+            progress=progress,
+        )
     if precision != "fp32":
         progress("decoding the calibration's sources")
         observed = observe(bundle, calibration)
@@ -114,6 +133,11 @@ def _check(bundle: Bundle, target: Target, precision: Precision) -> None:
     check_precision(target, precision)
     if (target, precision) == found:
         raise DragomanError(f"{bundle.directory} is neutral and in fp32 already")
+
+
+def _needs_primitives(manifest: Manifest, target: Target, precision: Precision) -> bool:
+    engines = target in TENSORRT_TARGETS and precision != "fp32"
+    return engines and needs_primitives(manifest.model.head_size)
 
 
 def _check_counts(

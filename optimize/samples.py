@@ -24,7 +24,10 @@ def samples_for_graph(spec: GraphSpec, facts: ModelFacts, *, seed: int = 0) -> S
     """Inputs of a graph of the contract: each row at another position, its cache filled so far."""
     generator = np.random.default_rng(seed)
     axes = AXES | {"source": min(5, facts.max_source_positions)}
-    axes["capacity"] = min(9, facts.max_target_positions)
+    pinned = [t.shape[2] for t in spec.inputs if t.role == "past_key"]
+    axes["capacity"] = next(
+        (size for size in pinned if isinstance(size, int)), min(9, facts.max_target_positions)
+    )
     lengths = np.linspace(1, axes["source"], axes["batch"]).astype(int)
     position = np.linspace(0, axes["capacity"] - 1, axes["batch"]).astype(np.int64)
     values: dict[str, NDArray[np.generic]] = {}

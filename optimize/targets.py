@@ -27,11 +27,15 @@ CPU_FUSIONS: tuple[GraphPass, ...] = (
 CPU_FP32: tuple[GraphPass, ...] = (TIED_OUTPUT,)
 """Last, and only where weights stay as they are."""
 
+ALL: tuple[Precision, ...] = ("fp32", "fp16", "bf16", "int8", "int4")
 PRECISIONS: dict[Target, tuple[Precision, ...]] = {
-    "neutral": ("fp32", "fp16", "bf16", "int8", "int4"),
+    "neutral": ALL,
     "cpu": ("fp32", "int8", "int4"),
+    "tensorrt-rtx": ALL,
+    "tensorrt": ALL,
 }
-"""What each target offers. Of neutral graphs int8 and int4 are weights only."""
+"""What each target offers. int8 and int4 are weights only, but for the cpu; for TensorRT what they
+are multiplied with is fp16."""
 
 
 def check_precision(target: Target, precision: Precision) -> None:

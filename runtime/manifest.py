@@ -11,6 +11,7 @@ from typing import Any, Literal
 
 from dragoman.errors import DragomanError
 
+from .engines import Engines
 from .plain_data import Problems, from_plain, to_plain
 from .records import Parity, PassRecord
 
@@ -18,7 +19,8 @@ SCHEMA_VERSION = 1
 MANIFEST_FILE = "manifest.json"
 
 Precision = Literal["fp32", "fp16", "bf16", "int8", "int4"]
-Target = Literal["neutral", "cpu"]
+Target = Literal["neutral", "cpu", "tensorrt-rtx", "tensorrt"]
+TENSORRT_TARGETS: frozenset[Target] = frozenset({"tensorrt-rtx", "tensorrt"})
 DataType = Literal["float32", "float16", "bfloat16", "int64", "int32", "bool"]
 Role = Literal[
     "source",
@@ -80,6 +82,8 @@ class TensorSpec:
 
 @dataclass(frozen=True)
 class GraphSpec:
+    """A graph: `file` is an ONNX file, or the engine made of one."""
+
     file: str
     inputs: tuple[TensorSpec, ...]
     outputs: tuple[TensorSpec, ...]
@@ -124,7 +128,7 @@ class Manifest:
     name: str
     target: Target
     """neutral: standard ONNX operators, for any backend that reads ONNX; cpu: those fastest in ONNX
-    Runtime on a processor."""
+    Runtime on a processor; tensorrt-rtx and tensorrt: engines of these packages."""
     precision: Precision
     model: ModelFacts
     architecture: dict[str, Any]
@@ -139,6 +143,8 @@ class Manifest:
     """None: not verified."""
     passes: tuple[PassRecord, ...] = ()
     """What made the graphs of this target, in order."""
+    engines: Engines | None = None
+    """None: graphs, not engines."""
 
     def to_json(self) -> str:
         return json.dumps(to_plain(self), indent=1, allow_nan=False) + "\n"
@@ -199,6 +205,8 @@ def _inconsistencies(manifest: Manifest) -> list[str]:
             problems.append(
                 f"model.{name}: expected less than {vocabulary}, the vocabulary, found {value}"
             )
+    if manifest.engines is not None:
+        problems += _wrong_engines(manifest, manifest.engines)
     recorded = {file.path for file in manifest.files}
     named = [manifest.encoder.file, manifest.decoder.file]
     if manifest.tokenizers is not None:
@@ -213,6 +221,26 @@ def _inconsistencies(manifest: Manifest) -> list[str]:
         ("decoder outputs", manifest.decoder.outputs, DECODER_OUTPUTS),
     ):
         problems += _wrong_roles(graph, tensors, roles, model.decoder_layers)
+    return problems
+
+
+def _wrong_engines(manifest: Manifest, engines: Engines) -> list[str]:
+    problems = []
+    if manifest.target not in TENSORRT_TARGETS:
+        problems.append(f"engines: expected none for target {manifest.target}")
+    if not engines.profiles:
+        problems.append("engines.profiles: expected at least one, found none")
+    for index, profile in enumerate(engines.profiles):
+        for name, found in (("batch", profile.batch), ("source", profile.source)):
+            if not 1 <= found.smallest <= found.best <= found.largest:
+                problems.append(
+                    f"engines.profiles[{index}].{name}: expected 1 <= smallest <= best <= largest"
+                )
+    if not 1 <= engines.capacity <= manifest.model.max_target_positions:
+        problems.append(
+            f"engines.capacity: expected 1 to {manifest.model.max_target_positions}, the positions "
+            f"of the model, found {engines.capacity}"
+        )
     return problems
 
 

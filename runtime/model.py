@@ -195,15 +195,15 @@ class Model:
         return Result(self.detokenize(tokens), tuple(tokens), log_probability, reason, error)
 
 
-def load(
-    directory: str | Path, *, threads: int | None = None, backend: str = "onnxruntime"
-) -> Model:
+def load(directory: str | Path, *, threads: int | None = None, backend: str | None = None) -> Model:
     """Load a bundle.
 
     Args:
         directory: the bundle
         threads: processor threads to use; all cores if None
-        backend: "onnxruntime" (processor) or "onnxruntime-cuda"
+        backend: "onnxruntime" (processor), "onnxruntime-cuda", "tensorrt-rtx" or "tensorrt"; if
+            None, what fits the bundle: engines run on the package that made them, graphs on the
+            processor
 
     Raises:
         BundleError: the bundle is damaged or of a newer schema; lists everything that is wrong.

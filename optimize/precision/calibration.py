@@ -10,6 +10,7 @@ import onnx_ir as ir
 from numpy.typing import NDArray
 
 from ..compare import Runner, with_outputs
+from ..values import weight
 from .observed import Observed
 
 ROWS = 4096
@@ -45,6 +46,7 @@ def calibrate(model: ir.Model, batches: Sequence[Observed]) -> Calibration:
             node.inputs[0].name
             for node in model.graph
             if node.op_type == "MatMul"
+            and _is_weight(node.inputs[1])
             and node.inputs[0] is not None
             and node.inputs[0].name is not None
             and node.inputs[0].producer() is not None
@@ -66,3 +68,11 @@ def calibrate(model: ir.Model, batches: Sequence[Observed]) -> Calibration:
                 known.moments += moments
                 known.rows = np.concatenate([known.rows, rows])[:ROWS]
     return result
+
+
+def _is_weight(value: ir.Value | None) -> bool:
+    """Or a table that is turned to be one."""
+    producer = None if value is None else value.producer()
+    if producer is not None and producer.op_type == "Transpose":
+        return weight(producer.inputs[0], 2)
+    return weight(value, 2)

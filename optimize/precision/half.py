@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import ml_dtypes
 import numpy as np
 import onnx_ir as ir
-from onnx_ir.passes.common import RemoveUnusedNodesPass
+from onnx_ir.passes.common import RemoveUnusedNodesPass, ShapeInferencePass
 
 from dragoman.runtime.records import Refusal
 
@@ -68,6 +68,8 @@ class Half:
 
     def apply(self, model: ir.Model) -> Changes:
         graph = model.graph
+        if any(output.dtype is None for node in graph for output in node.outputs):
+            ShapeInferencePass()(model)
         refusals: list[Refusal] = []
         wide: set[ir.Node] = set()
         for node in graph:

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import onnx_ir as ir
 
-from dragoman.runtime.manifest import GraphSpec, Precision, Target
+from dragoman.runtime.manifest import TENSORRT_TARGETS, GraphSpec, Precision, Target
 
 from ..graph_pass import GraphPass
 from ..values import floats, users, weight
@@ -18,7 +18,7 @@ from .int8 import Int8
 from .observed import Observed
 from .ranges import largest_magnitudes
 from .rounding import Rounded
-from .weight_only import WeightOnly
+from .weight_only import EngineWeightOnly, WeightOnly
 from .weights import QuantizeWeights, Scheme, round_for
 
 BLOCK = 32
@@ -54,11 +54,12 @@ def precision_passes(
         observed: inputs of each graph, to measure on; see `observed.observe`
     """
     if precision in HALF:
-        return {
-            name: (_half(model, spec, *HALF[precision], observed[name]),)
-            for name, (model, spec) in graphs.items()
-        }
-    return _quantization(graphs, schemes(target, precision, graphs), observed)
+        return {name: (half,) for name, half in _half(graphs, precision, observed).items()}
+    quantization = _quantization(graphs, schemes(target, precision, graphs), observed)
+    if target not in TENSORRT_TARGETS:
+        return {name: (step,) for name, step in quantization.items()}
+    activations = _half(graphs, "fp16", observed)
+    return {name: (quantization[name], activations[name]) for name in graphs}
 
 
 class Schemes(NamedTuple):
@@ -80,26 +81,27 @@ def schemes(target: Target, precision: Precision, graphs: Graphs) -> Schemes:
         widths = {_width(table) for table in _tables(graphs).values()}
         divisible = all(width % BLOCK == 0 for width in widths)
         return Schemes(int8, blocks, blocks if divisible else int8)
-    rows = WeightOnly(8, None, error=0.05)
-    products = rows if precision == "int8" else WeightOnly(4, BLOCK, error=0.2)
+    kind = EngineWeightOnly if target in TENSORRT_TARGETS else WeightOnly
+    rows = kind(8, None, error=0.05)
+    products = rows if precision == "int8" else kind(4, BLOCK, error=0.2)
     return Schemes(products, products, rows)
 
 
 def _half(
-    model: ir.Model,
-    spec: GraphSpec,
-    dtype: ir.DataType,
-    tolerance: float,
-    observed: Sequence[Observed],
-) -> Half:
-    in_fp32 = {t.name for t in spec.outputs if t.role == "next_log_probability"}
-    largest = largest_magnitudes(model, [batch.samples for batch in observed])
-    return Half(dtype, largest, frozenset(in_fp32), tolerance)
+    graphs: Graphs, precision: Precision, observed: Mapping[str, Sequence[Observed]]
+) -> dict[str, Half]:
+    dtype, tolerance = HALF[precision]
+    passes = {}
+    for name, (model, spec) in graphs.items():
+        in_fp32 = {t.name for t in spec.outputs if t.role == "next_log_probability"}
+        largest = largest_magnitudes(model, [batch.samples for batch in observed[name]])
+        passes[name] = Half(dtype, largest, frozenset(in_fp32), tolerance)
+    return passes
 
 
 def _quantization(
     graphs: Graphs, scheme: Schemes, observed: Mapping[str, Sequence[Observed]]
-) -> dict[str, tuple[GraphPass, ...]]:
+) -> dict[str, QuantizeWeights]:
     """Tables are rounded once for both graphs, by what the product that they are tied to needs."""
     known = {name: calibrate(model, observed[name]) for name, (model, _) in graphs.items()}
     decoder, _ = graphs["decoder"]
@@ -108,10 +110,8 @@ def _quantization(
         x = _tied_input(decoder, name)
         tables[name] = round_for(floats(value).T, x, scheme.embedding, known["decoder"])
     return {
-        name: (
-            QuantizeWeights(
-                getattr(scheme, name), scheme.embedding, tables, known[name], QUANTIZATION_TOLERANCE
-            ),
+        name: QuantizeWeights(
+            getattr(scheme, name), scheme.embedding, tables, known[name], QUANTIZATION_TOLERANCE
         )
         for name in graphs
     }

@@ -53,6 +53,18 @@ class WeightOnly:
     lookup = staticmethod(look_up)
 
 
+class EngineWeightOnly(WeightOnly):
+    """As TensorRT takes it: integers are read by DequantizeLinear only."""
+
+    @staticmethod
+    def lookup(graph: ir.Graph, name: str, rounded: Rounded, ids: ir.Value) -> list[ir.Node]:
+        """The whole table is dequantized, says the graph; the engine's kernel does it for the rows
+        that it reads."""
+        integers, scale = table(graph, name, rounded)
+        wide = ir.node("DequantizeLinear", [integers, scale], {"axis": 0})
+        return [wide, ir.node("Gather", [wide.outputs[0], ids])]
+
+
 def _product(x: ir.Value, weight: ir.Value, bias: ir.Value | None) -> list[ir.Node]:
     product = ir.node("MatMul", [x, weight])
     return [product] if bias is None else [product, ir.node("Add", [product.outputs[0], bias])]

@@ -158,6 +158,8 @@ def _added_bias(node: ir.Node) -> ir.Value | None:
 
 def _replace(graph: ir.Graph, node: ir.Node, nodes: list[ir.Node]) -> None:
     old, new = node.outputs[0], nodes[-1].outputs[0]
+    for made in nodes:
+        made.metadata_props.update(node.metadata_props)
     graph.insert_before(node, nodes)
     new.shape, new.type = old.shape, old.type
     name = old.name

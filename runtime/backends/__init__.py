@@ -3,37 +3,72 @@
 from __future__ import annotations
 
 from ..bundle import Bundle
+from ..manifest import TENSORRT_TARGETS
 from .errors import BackendError
 from .interface import Backend, DecodingState, Step
 
-BACKENDS = ("onnxruntime", "onnxruntime-cuda")
+ONNX_RUNTIME = {"onnxruntime": "cpu", "onnxruntime-cuda": "cuda"}
+"""Backends that run graphs, and on which device."""
+
+BACKENDS = (*ONNX_RUNTIME, *sorted(TENSORRT_TARGETS))
 
 
-def open_backend(bundle: Bundle, name: str, threads: int | None) -> Backend:
+def default_backend(bundle: Bundle) -> str:
+    """What runs a bundle: engines the package that made them, graphs ONNX Runtime."""
+    return bundle.manifest.target if bundle.manifest.engines is not None else "onnxruntime"
+
+
+def open_backend(bundle: Bundle, name: str | None, threads: int | None) -> Backend:
     """Make a bundle ready to run.
 
     Args:
-        name: one of `BACKENDS`
+        name: one of `BACKENDS`; `default_backend` if None
         threads: processor threads to use, all cores if None
 
     Raises:
         BackendError: unknown name, missing library or device, or a bundle it cannot run.
     """
+    chosen = default_backend(bundle) if name is None else name
+    if chosen not in BACKENDS:
+        raise BackendError(f"unknown backend {chosen!r}, expected one of: {', '.join(BACKENDS)}")
+    if chosen in ONNX_RUNTIME:
+        return _onnx_runtime(bundle, ONNX_RUNTIME[chosen], threads)
+    return _tensorrt(bundle, chosen)
+
+
+def _onnx_runtime(bundle: Bundle, device: str, threads: int | None) -> Backend:
+    manifest = bundle.manifest
+    if manifest.engines is not None:
+        raise BackendError(
+            f"{bundle.directory} holds engines: expected backend {manifest.target}, which runs "
+            "them, found one that runs ONNX graphs"
+        )
     try:
-        from . import onnx_runtime
+        from .onnx_runtime import OnnxRuntimeBackend
     except ImportError as error:
         raise BackendError(
             f"the package onnxruntime cannot be imported ({error}): pip install 'dragoman[cpu]' "
             "(or 'dragoman[cuda]' for an NVIDIA GPU)"
         ) from error
-
-    match name:
-        case "onnxruntime":
-            return onnx_runtime.OnnxRuntimeBackend(bundle, device="cpu", threads=threads)
-        case "onnxruntime-cuda":
-            return onnx_runtime.OnnxRuntimeBackend(bundle, device="cuda", threads=threads)
-        case _:
-            raise BackendError(f"unknown backend {name!r}, expected one of: {', '.join(BACKENDS)}")
+    return OnnxRuntimeBackend(bundle, device=device, threads=threads)
 
 
-__all__ = ["BACKENDS", "Backend", "DecodingState", "Step", "open_backend"]
+def _tensorrt(bundle: Bundle, name: str) -> Backend:
+    manifest = bundle.manifest
+    if manifest.engines is None:
+        raise BackendError(
+            f"{bundle.directory} holds ONNX graphs: backend {name} runs engines, which dragoman "
+            f"build --target {name} makes of its checkpoint"
+        )
+    if manifest.target != name:
+        raise BackendError(
+            f"{bundle.directory} holds engines of {manifest.target}: expected that backend, found "
+            f"{name}"
+        )
+    from .tensorrt.compatibility import usable_package
+
+    package, _ = usable_package(bundle, manifest.engines)
+    raise BackendError(f"{package.name}: engines cannot be decoded with yet")
+
+
+__all__ = ["BACKENDS", "Backend", "DecodingState", "Step", "default_backend", "open_backend"]

@@ -61,7 +61,7 @@ def bench(
     new_tokens: int,
     runs: int,
     json_file: Path | None,
-    backend: str,
+    backend: str | None,
     threads: int | None,
 ) -> None:
     """Measure BUNDLE on random tokens: encoder and decoder step apart, per sentence, tokens/s.

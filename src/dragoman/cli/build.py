@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from .engine_options import Sizes, engine_options, requested
 from .options import (
     calibration_option,
     force_option,
@@ -29,6 +30,13 @@ if TYPE_CHECKING:
 @target_option
 @precision_option
 @calibration_option
+@engine_options
+@click.option(
+    "--refit",
+    type=click.Path(path_type=Path),
+    metavar="BUNDLE",
+    help="Engines: put the checkpoint's weights into this bundle's, instead of building.",
+)
 @inputs_option
 @limit_option
 @threads_option
@@ -44,6 +52,12 @@ def build(
     target: Target | None,
     precision: Precision,
     calibration: Path | None,
+    profiles: tuple[Sizes, ...],
+    source_length: Sizes | None,
+    capacity: int | None,
+    compute_capabilities: tuple[str, ...],
+    refittable: bool,
+    refit: Path | None,
     inputs: Path | None,
     limit: int | None,
     threads: int | None,
@@ -55,15 +69,18 @@ def build(
 
     CHECKPOINT is a directory with config.json and model.safetensors, or g2p-en, the model that
     comes along. Parity is checked against PyTorch on the checkpoint's held-out data, on --inputs,
-    or on random tokens where there is neither. Exit status 1 if it fails.
+    or on random tokens where there is neither. Exit status 1 if it fails. Engines are built after
+    that: the numbers are checked on ONNX Runtime first, and neither needs a GPU.
 
     \b
     dragoman build g2p-en -o bundles/g2p-en
     dragoman build g2p-en -o bundles/g2p-en-int8 --target cpu --precision int8
+    dragoman build g2p-en -o bundles/g2p-en-rtx --target tensorrt-rtx --precision fp16
     """
     from dragoman.runtime.bundle import new_directory, read_bundle, write_manifest
 
     from .checkpoints import open_checkpoint, parity_inputs
+    from .engines import engines_into, place_for_graphs, refit_into
     from .exporting import (
         ParityFailedError,
         build_into,
@@ -73,21 +90,40 @@ def build(
         verify_model,
         where_it_differs,
     )
+    from .passes import chosen_target
 
+    old = None if refit is None else read_bundle(refit)
+    if old is not None:
+        target, precision = old.manifest.target, old.manifest.precision
+    chosen = chosen_target(target, precision)
+    request = requested(
+        chosen, precision, profiles, source_length, capacity, compute_capabilities, refittable
+    )
     opened = open_checkpoint(checkpoint)
     compared = parity_inputs(opened, inputs, limit)
-    with new_directory(output, overwrite=force) as partial:
-        manifest = build_into(partial, opened, target, precision, calibration)
-        with loaded(read_bundle(partial), threads, "onnxruntime") as (model, backend):
+    with (
+        new_directory(output, overwrite=force) as partial,
+        place_for_graphs(partial, request is not None) as place,
+    ):
+        manifest = build_into(place, opened, chosen, precision, calibration)
+        graphs = read_bundle(place)
+        if request is not None:
+            request.for_model(manifest)
+        with loaded(graphs, threads, "onnxruntime") as (model, backend):
             parity = verify_model(model, opened, compared, backend)
         print_parity(parity)
         if not parity.passed:
-            wrong = f"{failure(parity)}; {where_it_differs(partial, opened, compared)}"
+            wrong = f"{failure(parity)}; {where_it_differs(place, opened, compared)}"
         if not parity.passed and not allow_failed_parity:
             raise ParityFailedError(f"{wrong}; {output} was not written")
+        if old is not None:
+            manifest = refit_into(partial, old, graphs)
+        elif request is not None:
+            manifest = engines_into(partial, graphs, request)
         write_manifest(dataclasses.replace(manifest, parity=parity), partial)
     if not parity.passed:
         raise ParityFailedError(f"{wrong}; {output} is marked as failed")
     runs = f"dragoman run {output} ..."
     following = f"dragoman inspect {output}" if precision == "bf16" else runs
-    click.echo(f"Built {output}, parity passed. Next: {following}")
+    what = "parity passed" + (" before its engines were built" if request is not None else "")
+    click.echo(f"Built {output}, {what}. Next: {following}")

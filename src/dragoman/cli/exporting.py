@@ -21,12 +21,12 @@ from dragoman.export import export_bundle
 from dragoman.optimize.compare import NOT_FINITE
 from dragoman.optimize.emulation import emulated_bundle
 from dragoman.runtime import Bundle, Model, read_bundle
-from dragoman.runtime.backends import open_backend
-from dragoman.runtime.manifest import Manifest, Precision, Target
+from dragoman.runtime.backends import default_backend, open_backend
+from dragoman.runtime.manifest import TENSORRT_TARGETS, Manifest, Precision, Target
 from dragoman.runtime.records import Parity
 
 from .checkpoints import Checkpoint
-from .passes import chosen_target, optimize_into
+from .passes import optimize_into
 
 
 def export_into(directory: Path, checkpoint: Checkpoint) -> Manifest:
@@ -45,31 +45,37 @@ def export_into(directory: Path, checkpoint: Checkpoint) -> Manifest:
 def build_into(
     directory: Path,
     checkpoint: Checkpoint,
-    target: Target | None,
+    target: Target,
     precision: Precision,
     calibration: Path | None,
 ) -> Manifest:
-    """Export, and optimize for the target; see `passes.chosen_target`."""
-    chosen = chosen_target(target, precision)
-    if (chosen, precision) == ("neutral", "fp32"):
+    """Export, and optimize for the target."""
+    if (target, precision) == ("neutral", "fp32"):
         return export_into(directory, checkpoint)
     with tempfile.TemporaryDirectory(dir=directory.parent, prefix=".neutral-") as neutral:
         export_into(Path(neutral), checkpoint)
         bundle = read_bundle(Path(neutral))
-        return optimize_into(directory, bundle, chosen, precision, calibration)
+        return optimize_into(directory, bundle, target, precision, calibration)
 
 
 @contextlib.contextmanager
-def loaded(bundle: Bundle, threads: int | None, backend: str) -> Iterator[tuple[Model, str]]:
-    """A bundle ready to run, and what runs it. For bf16, of which ONNX Runtime has no kernels on a
-    processor, a copy that computes the same numbers."""
-    if bundle.manifest.precision != "bf16" or backend != "onnxruntime":
+def loaded(bundle: Bundle, threads: int | None, backend: str | None) -> Iterator[tuple[Model, str]]:
+    """A bundle ready to run, and what runs it.
+
+    For bf16, of which ONNX Runtime has no kernels on a processor, and for graphs that engines will
+    be built of, whose overflows it would hide, that is a copy that computes the same numbers.
+    """
+    manifest, backend = bundle.manifest, backend or default_backend(bundle)
+    for_engines = manifest.target in TENSORRT_TARGETS and manifest.engines is None
+    halves = manifest.precision == "bf16" or (for_engines and manifest.precision != "fp32")
+    if not halves or backend != "onnxruntime":
         yield Model(bundle, open_backend(bundle, backend, threads)), backend
         return
     with tempfile.TemporaryDirectory() as copy:
         emulated = emulated_bundle(bundle, Path(copy))
         model = Model(emulated, open_backend(emulated, backend, threads))
-        yield model, "onnxruntime, bfloat16 emulated in float32"
+        half = "bfloat16" if manifest.precision == "bf16" else "float16"
+        yield model, f"onnxruntime, {half} emulated in float32"
 
 
 def verify_model(

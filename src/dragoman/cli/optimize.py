@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from .engine_options import EngineRequest, Sizes, engine_options, requested
 from .options import calibration_option, force_option, precision_option, target_option
 
 if TYPE_CHECKING:
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 @target_option
 @precision_option
 @calibration_option
+@engine_options
 @click.option(
     "--report", type=click.Path(path_type=Path), help="Write what each pass did to this file, JSON."
 )
@@ -40,25 +42,38 @@ def optimize(
     target: Target | None,
     precision: Precision,
     calibration: Path | None,
+    profiles: tuple[Sizes, ...],
+    source_length: Sizes | None,
+    capacity: int | None,
+    compute_capabilities: tuple[str, ...],
+    refittable: bool,
     report: Path | None,
     no_compare: bool,
     force: bool,
 ) -> None:
-    """Turn SOURCE, a neutral bundle or an ONNX file, into the fastest form for a target.
+    """Turn SOURCE, a neutral bundle or an ONNX file, into the fastest form for a target; for the
+    TensorRT targets, of a bundle, into engines.
 
     Says for every pass what it fused, what it left alone and why, and the largest difference that
     it made. A bundle is not verified: `dragoman verify` does that.
 
     \b
     dragoman optimize bundles/neutral -o bundles/int8 --precision int8
+    dragoman optimize bundles/neutral -o bundles/rtx --target tensorrt-rtx --precision fp16
     dragoman optimize decoder.onnx -o fused.onnx --target neutral --report fused.json
     """
     from dragoman import DragomanError
 
+    from .passes import chosen_target
+
+    chosen = chosen_target(target, precision)
+    request = requested(
+        chosen, precision, profiles, source_length, capacity, compute_capabilities, refittable
+    )
     if source.is_dir():
         if no_compare:
             raise click.UsageError("--no-compare: a bundle's passes are always compared")
-        records = _bundle(source, output, target, precision, calibration, force)
+        records = _bundle(source, output, chosen, precision, calibration, request, force)
         following = f"not verified. Next: dragoman verify {output} CHECKPOINT"
     else:
         if precision != "fp32":
@@ -67,7 +82,12 @@ def optimize(
             )
         if calibration is not None:
             raise DragomanError(f"{source}: --calibration needs a bundle, which can decode texts")
-        records = _file(source, output, target or "cpu", not no_compare, force)
+        if request is not None:
+            raise DragomanError(
+                f"{source}: --target {chosen} needs a bundle, whose inputs are known: use --target "
+                "neutral for a file"
+            )
+        records = _file(source, output, chosen, not no_compare, force)
         following = "see above for what was left alone"
     if report is not None:
         from dragoman.runtime.plain_data import to_plain
@@ -84,20 +104,29 @@ def optimize(
 def _bundle(
     source: Path,
     output: Path,
-    target: Target | None,
+    target: Target,
     precision: Precision,
     calibration: Path | None,
+    request: EngineRequest | None,
     force: bool,
 ) -> Sequence[PassRecord]:
     from dragoman.runtime import read_bundle
     from dragoman.runtime.bundle import new_directory
 
-    from .passes import chosen_target, optimize_into
+    from .engines import engines_into, place_for_graphs
+    from .passes import optimize_into
 
-    chosen = chosen_target(target, precision)
     bundle = read_bundle(source)
-    with new_directory(output, overwrite=force) as partial:
-        return optimize_into(partial, bundle, chosen, precision, calibration).passes
+    if request is not None:
+        request.for_model(bundle.manifest)
+    with (
+        new_directory(output, overwrite=force) as partial,
+        place_for_graphs(partial, request is not None) as place,
+    ):
+        manifest = optimize_into(place, bundle, target, precision, calibration)
+        if request is not None:
+            manifest = engines_into(partial, read_bundle(place), request)
+    return manifest.passes
 
 
 def _file(

@@ -15,8 +15,8 @@ output_option = click.option(
 )
 target_option = click.option(
     "--target",
-    type=click.Choice(["cpu", "neutral"]),
-    help="cpu: ONNX Runtime's own operators; neutral: standard ones "
+    type=click.Choice(["cpu", "neutral", "tensorrt-rtx", "tensorrt"]),
+    help="cpu: ONNX Runtime's own operators; neutral: standard ones; the others: engines "
     "[cpu; neutral for fp16 and bf16].",
 )
 precision_option = click.option(
@@ -24,7 +24,7 @@ precision_option = click.option(
     type=click.Choice(["fp32", "fp16", "bf16", "int8", "int4"]),
     default="fp32",
     show_default=True,
-    help="Number format of weights and arithmetic; fp16 and bf16 for target neutral.",
+    help="Number format of weights and arithmetic; fp16 and bf16 not for target cpu.",
 )
 calibration_option = click.option(
     "--calibration",
@@ -37,10 +37,8 @@ threads_option = click.option(
 )
 backend_option = click.option(
     "--backend",
-    type=click.Choice(["onnxruntime", "onnxruntime-cuda"]),
-    default="onnxruntime",
-    show_default=True,
-    help="What runs the graphs.",
+    type=click.Choice(["onnxruntime", "onnxruntime-cuda", "tensorrt-rtx", "tensorrt"]),
+    help="What runs the bundle [engines: the package that made them; graphs: onnxruntime].",
 )
 inputs_option = click.option(
     "--inputs",

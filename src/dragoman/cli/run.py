@@ -61,7 +61,7 @@ def run(
     batch_size: int,
     as_json: bool,
     stream: bool,
-    backend: str,
+    backend: str | None,
     threads: int | None,
 ) -> int:
     """Decode TEXTS, or the lines of standard input, with BUNDLE: one line out for each line in.

@@ -27,7 +27,7 @@ def verify(
     checkpoint: str,
     inputs: Path | None,
     limit: int | None,
-    backend: str,
+    backend: str | None,
     threads: int | None,
     record: bool | None,
 ) -> None:

@@ -1,0 +1,75 @@
+"""Attention of heads that no fused kernel takes, in primitives.
+
+TensorRT-RTX 1.7 takes attention apart by itself where it has no kernel, but for 16 bits, several
+queries and heads whose size is no multiple of 8: there its compiler fails.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+from onnxscript.rewriter import MatchResult, RewriteRuleClassBase
+
+from ..fusions.values import FLOATS
+from ..graph_pass import RulePass
+
+MULTIPLE = 8
+
+
+def needs_primitives(head_size: int) -> bool:
+    """Whether attention over a source has to be written out in 16 bits."""
+    return head_size % MULTIPLE != 0
+
+
+class WrittenOut(RewriteRuleClassBase):
+    """Attention (opset 23) of q, k, v [B, H, S, Dh] under a mask of bool -> softmax(q k^T) v.
+
+    "Attention Is All You Need", section 3.2.1, equation 1.
+    """
+
+    def pattern(self, op: Any, query: Any, key: Any, value: Any, mask: Any) -> Any:
+        return op.Attention(query, key, value, mask, _outputs=["attended"])
+
+    def check(
+        self, context: Any, query: ir.Value, mask: ir.Value, attended: ir.Value, **_: Any
+    ) -> MatchResult:
+        result = MatchResult()
+        node = attended.producer()
+        if node is None or set(node.attributes) - {"scale"}:
+            return result.fail("expected no attributes but scale", attended)
+        if query.shape is None or len(query.shape) != 4 or not isinstance(query.shape[3], int):
+            return result.fail(f"expected queries [B, H, S, Dh], found {query.shape}", query)
+        if query.dtype not in FLOATS or mask.dtype != ir.DataType.BOOL:
+            return result.fail(f"expected a mask of bool, found {mask.dtype}", mask)
+        return result
+
+    def rewrite(
+        self,
+        op: Any,
+        query: ir.Value,
+        key: ir.Value,
+        value: ir.Value,
+        mask: ir.Value,
+        attended: ir.Value,
+    ) -> ir.Value:
+        node = attended.producer()
+        assert node is not None and query.shape is not None and query.dtype is not None
+        size = query.shape[3]
+        assert isinstance(size, int)
+        dtype = query.dtype.numpy()
+        scale = node.attributes.get_float("scale", 1 / math.sqrt(size))
+        scaled = op.Mul(query, op.Constant(value=ir.tensor(np.array(scale, dtype))))
+        scores = op.MatMul(scaled, op.Transpose(key, perm=[0, 1, 3, 2]))
+        minus = op.Constant(value=ir.tensor(np.array(-np.inf, dtype)))
+        result: ir.Value = op.MatMul(op.Softmax(op.Where(mask, scores, minus), axis=-1), value)
+        return result
+
+
+PRIMITIVE_ATTENTION = RulePass(
+    "primitive-attention",
+    lambda: [WrittenOut.rule()],
+    lambda node: node.op_type == "Attention" and node.domain == "",
+)

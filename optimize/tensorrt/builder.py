@@ -1,0 +1,134 @@
+"""One ONNX graph -> one engine."""
+
+from __future__ import annotations
+
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from dragoman.runtime.backends.tensorrt.packages import Package
+from dragoman.runtime.engines import EngineReport, Profile
+from dragoman.runtime.manifest import GraphSpec
+
+from .capabilities import set_capabilities
+from .messages import Messages, make_logger
+from .parser import EngineError, parse
+from .profiles import add_profiles
+from .progress import Progress, make_monitor
+from .report import report
+from .timing_cache import load_timing_cache, save_timing_cache, timing_cache_file
+
+DROPPED = "Unused Input:"
+
+
+@dataclass(frozen=True)
+class EngineOptions:
+    """What engines are to be like.
+
+    Attributes:
+        profiles: at least one
+        capacity: target positions, the start token's included
+        compute_capabilities: see `capabilities.check_capabilities`
+        refittable: new weights can be put into them later
+    """
+
+    profiles: tuple[Profile, ...]
+    capacity: int
+    compute_capabilities: tuple[str, ...] = ()
+    refittable: bool = False
+
+
+@dataclass(frozen=True)
+class Engine:
+    """A serialized engine.
+
+    Attributes:
+        plan: its bytes
+        warnings: that its builder should know of, a line each
+    """
+
+    plan: bytes
+    report: EngineReport
+    warnings: tuple[str, ...]
+
+
+def build_engine(
+    package: Package,
+    graph: Path,
+    spec: GraphSpec,
+    options: EngineOptions,
+    *,
+    progress: Progress = lambda phase, share: None,
+) -> Engine:
+    """Build an engine.
+
+    Args:
+        graph: an ONNX file with standard operators only
+        spec: the contract's view of it; its dynamic axes are batch and source
+
+    Raises:
+        EngineError: an operator is not supported, the build fails, or the engine would be wrong;
+            says where and why.
+        DragomanError: TensorRT refuses a profile; names the tensor and the range.
+        KeyboardInterrupt: the user interrupted the build, which has ended.
+    """
+    trt = package.module
+    messages = Messages()
+    logger = make_logger(trt, messages)
+    builder = trt.Builder(logger)
+    network = parse(trt, builder, graph)
+    config = builder.create_builder_config()
+    config.profiling_verbosity = trt.ProfilingVerbosity.DETAILED  # engines that can be inspected
+    config.clear_flag(trt.BuilderFlag.TF32)  # fp32 means fp32
+    if options.refittable:
+        config.set_flag(trt.BuilderFlag.REFIT)
+    _let_attention_be_taken_apart(trt, network)
+    set_capabilities(package, config, options.compute_capabilities)
+    add_profiles(builder, config, spec, options.profiles)
+    cache = timing_cache_file(package)
+    warnings = [] if cache is None else [load_timing_cache(config, cache)]
+    plan = _build(trt, builder, network, config, progress)
+    if plan is None:
+        raise EngineError(f"{graph.name}: {package.name} {package.version}: {messages.reason}")
+    _refuse_dropped_inputs(messages, graph)
+    if cache is not None:
+        warnings.append(save_timing_cache(config, cache))
+    made = bytes(plan)
+    return Engine(
+        made, report(package, network, graph, made), tuple(w for w in warnings if w is not None)
+    )
+
+
+def _refuse_dropped_inputs(messages: Messages, graph: Path) -> None:
+    """The parser leaves out inputs of operators that it does not know, such as the seventh of
+    Attention, and only warns that nothing reads them."""
+    dropped = [m.partition(DROPPED)[2].strip() for m in messages.warnings if DROPPED in m]
+    if dropped:
+        raise EngineError(
+            f"{graph.name}: nothing in the engine would read the input {', '.join(dropped)}, and "
+            "its results would be wrong"
+        )
+
+
+def _let_attention_be_taken_apart(trt: Any, network: Any) -> None:
+    """Where there is no fused kernel, as for fp32 with several queries; else there is one still."""
+    for index in range(network.num_layers):
+        layer = network.get_layer(index)
+        if layer.type == trt.LayerType.ATTENTION_INPUT:
+            # What comes back is an ILayer; the bindings downcast no further by themselves.
+            layer.__class__ = trt.IAttentionInputLayer
+            layer.attention.decomposable = True
+
+
+def _build(trt: Any, builder: Any, network: Any, config: Any, progress: Progress) -> Any:
+    """In a thread of its own: native code does not notice Ctrl-C, this thread does."""
+    cancelled = threading.Event()
+    config.progress_monitor = make_monitor(trt, progress, cancelled)
+    with ThreadPoolExecutor(max_workers=1) as executor:
+        try:
+            return executor.submit(builder.build_serialized_network, network, config).result()
+        except KeyboardInterrupt:
+            cancelled.set()
+            raise

@@ -1,0 +1,81 @@
+"""Compute capabilities: which GPUs an engine will run on."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Any
+
+from dragoman.errors import DragomanError
+from dragoman.runtime.backends.tensorrt.packages import Package
+from dragoman.runtime.manifest import Precision, Target
+
+GPUS: dict[str, str] = {
+    "7.5": "Turing (GeForce RTX 20, T4)",
+    "8.0": "Ampere (A100)",
+    "8.6": "Ampere (GeForce RTX 30, A10)",
+    "8.9": "Ada (GeForce RTX 40, L4, L40)",
+    "12.0": "Blackwell (GeForce RTX 50, RTX PRO)",
+    "12.1": "Blackwell (GB10, DGX Spark)",
+}
+TURING = "7.5"
+
+
+def check_capabilities(package: Package, wanted: Sequence[str], precision: Precision) -> None:
+    """
+    Args:
+        wanted: such as "8.9"; the package's default if none
+
+    Raises:
+        DragomanError: the package does not build for one of them, or not in this precision; says
+            what there is.
+    """
+    known = _known(package)
+    if not known:
+        if wanted:
+            raise DragomanError(
+                f"{package.name} builds for the GPU of the machine that it runs on: expected no "
+                f"compute capability, found {', '.join(wanted)}"
+            )
+        return
+    unknown = [capability for capability in wanted if capability not in known]
+    if unknown:
+        raise DragomanError(
+            f"compute capability {', '.join(unknown)}: {package.name} {package.version} builds for "
+            f"{', '.join(known)}"
+        )
+    if TURING in wanted and precision != "fp16":
+        raise DragomanError(
+            f"compute capability {TURING}, {GPUS[TURING]}: expected precision fp16, found "
+            f"{precision}, for which {package.name} has no kernels there"
+        )
+
+
+def set_capabilities(package: Package, config: Any, wanted: Sequence[str]) -> None:
+    """Build (IBuilderConfig) for these; see `check_capabilities`."""
+    if not wanted:
+        return
+    known = _known(package)
+    config.num_compute_capabilities = len(wanted)
+    for index, capability in enumerate(wanted):
+        config.set_compute_capability(known[capability], index)
+
+
+def describe_capabilities(target: Target, wanted: Sequence[str]) -> str:
+    """Which GPUs that is, in words."""
+    if wanted:
+        return "; ".join(f"{c}: {GPUS[c]}" if c in GPUS else c for c in wanted)
+    if target == "tensorrt-rtx":
+        return "Ampere and later: compute capability 8.0, 8.6, 8.9, 12.0 and up"
+    return "the GPU that it was built on, and others of the same compute capability"
+
+
+def _known(package: Package) -> dict[str, Any]:
+    """What the package can be told to build for: SM89 is 8.9."""
+    kinds = getattr(package.module, "ComputeCapability", None)
+    found = {
+        f"{name[2:-1]}.{name[-1]}": value
+        for name, value in getattr(kinds, "__members__", {}).items()
+        if re.fullmatch(r"SM\d{2,}", name)
+    }
+    return dict(sorted(found.items(), key=lambda item: float(item[0])))

@@ -1,0 +1,102 @@
+"""Optimization profiles from what users know: rows of a batch, tokens of a source, capacity."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from dragoman.errors import DragomanError
+from dragoman.runtime.engines import Profile, Range
+from dragoman.runtime.manifest import GraphSpec, ModelFacts
+
+LATENCY = Range(1, 1, 1)
+"""Batches of one source, as they arrive."""
+
+THROUGHPUT = Range(1, 32, 32)
+"""Up to 32 sources at once, fastest when there are that many."""
+
+DEFAULT_BATCH = Range(1, 8, 32)
+
+
+def default_source_range(facts: ModelFacts) -> Range:
+    """Every length that the model takes, fastest at what a sentence has."""
+    return Range(1, min(32, facts.max_source_positions), facts.max_source_positions)
+
+
+def check_profiles(profiles: Sequence[Profile], capacity: int, facts: ModelFacts) -> None:
+    """
+    Raises:
+        DragomanError: there is none, one is no range, or the model has fewer positions; names the
+            profile, what was expected and what was found.
+    """
+    if not profiles:
+        raise DragomanError("expected at least one optimization profile, found none")
+    for index, profile in enumerate(profiles):
+        for what, found in (("batch", profile.batch), ("source length", profile.source)):
+            if not 1 <= found.smallest <= found.best <= found.largest:
+                raise DragomanError(
+                    f"profile {index}, {what}: expected 1 <= smallest <= best <= largest, found "
+                    f"{found.smallest}..{found.best}..{found.largest}"
+                )
+        if profile.source.largest > facts.max_source_positions:
+            raise DragomanError(
+                f"profile {index}, source length: expected at most {facts.max_source_positions}, "
+                f"the positions of this model, found {profile.source.largest}"
+            )
+    if not 1 <= capacity <= facts.max_target_positions:
+        raise DragomanError(
+            f"capacity: expected 1 to {facts.max_target_positions}, the positions of this model, "
+            f"found {capacity}"
+        )
+
+
+def add_profiles(builder: Any, config: Any, spec: GraphSpec, profiles: Sequence[Profile]) -> None:
+    """Give every input of a graph its smallest, best and largest shape, profile by profile.
+
+    Args:
+        builder, config: a package's Builder and IBuilderConfig
+        spec: of the graph; batch and source are its only dynamic axes
+
+    Raises:
+        DragomanError: TensorRT refuses a shape; names the tensor and its range.
+    """
+    for index, profile in enumerate(profiles):
+        made = builder.create_optimization_profile()
+        for tensor in spec.inputs:
+            shapes = [
+                _shape(tensor.name, tensor.shape, {"batch": batch, "source": source})
+                for batch, source in (
+                    (profile.batch.smallest, profile.source.smallest),
+                    (profile.batch.best, profile.source.best),
+                    (profile.batch.largest, profile.source.largest),
+                )
+            ]
+            try:
+                made.set_shape(tensor.name, *shapes)
+            except (TypeError, ValueError, RuntimeError) as error:
+                raise DragomanError(
+                    f"profile {index}, input {tensor.name}: TensorRT refuses the shapes "
+                    f"{shapes[0]} to {shapes[-1]}: {error}"
+                ) from error
+        if config.add_optimization_profile(made) < 0:
+            raise DragomanError(f"profile {index}: TensorRT refuses {describe(profile)}")
+
+
+def describe(profile: Profile) -> str:
+    """In words, such as "batch 1 to 32 (best 8), source 1 to 64 (best 32)"."""
+    return f"batch {_words(profile.batch)}, source {_words(profile.source)}"
+
+
+def _words(found: Range) -> str:
+    if found.smallest == found.largest:
+        return str(found.smallest)
+    return f"{found.smallest} to {found.largest} (best {found.best})"
+
+
+def _shape(name: str, shape: tuple[int | str, ...], axes: dict[str, int]) -> tuple[int, ...]:
+    unknown = [d for d in shape if isinstance(d, str) and d not in axes]
+    if unknown:
+        raise DragomanError(
+            f"input {name}: expected no dynamic axes but batch and source, found {unknown[0]}"
+        )
+    return tuple(axes[d] if isinstance(d, str) else d for d in shape)

@@ -1,0 +1,65 @@
+"""The decoder step as an engine takes it: one token a step, caches of a known capacity."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import onnx_ir as ir
+from onnx_ir.passes.common import ShapeInferencePass
+
+from dragoman.runtime.manifest import GraphSpec, TensorSpec
+
+from ..graph_pass import ROUNDING, Changes, Property
+from ..tidy import Tidy
+
+
+@dataclass(frozen=True)
+class PinShapes:
+    """Dynamic axes become numbers, and what follows from them is computed now.
+
+    TensorRT updates only caches of a static capacity in place, and has a kernel of attention for
+    exactly one query.
+
+    Attributes:
+        spec: names the axes of the graph's inputs and outputs
+        sizes: size of each axis to pin, by its name in the contract
+    """
+
+    spec: GraphSpec
+    sizes: Mapping[str, int]
+    name: str = "pin-shapes"
+    requires: frozenset[Property] = frozenset()
+    ensures: frozenset[Property] = frozenset()
+    tolerance: float = ROUNDING
+
+    def apply(self, model: ir.Model) -> Changes:
+        """Matches are tensors of the contract that have a size now."""
+        pinned = pinned_spec(self.spec, self.sizes)
+        values = {value.name: value for value in (*model.graph.inputs, *model.graph.outputs)}
+        for tensor in (*pinned.inputs, *pinned.outputs):
+            values[tensor.name].shape = ir.Shape(tensor.shape)
+        for node in model.graph:
+            for value in node.outputs:
+                if not value.is_graph_output():
+                    value.shape = None  # inferred anew
+        ShapeInferencePass()(model)
+        Tidy().apply(model)
+        before = (*self.spec.inputs, *self.spec.outputs)
+        after = (*pinned.inputs, *pinned.outputs)
+        return Changes(sum(a != b for a, b in zip(after, before, strict=True)))
+
+
+def pinned_spec(spec: GraphSpec, sizes: Mapping[str, int]) -> GraphSpec:
+    """The contract's view of a graph with sizes in place of the names of axes."""
+
+    def pinned(tensors: tuple[TensorSpec, ...]) -> tuple[TensorSpec, ...]:
+        return tuple(
+            dataclasses.replace(
+                t, shape=tuple(sizes.get(d, d) if isinstance(d, str) else d for d in t.shape)
+            )
+            for t in tensors
+        )
+
+    return dataclasses.replace(spec, inputs=pinned(spec.inputs), outputs=pinned(spec.outputs))

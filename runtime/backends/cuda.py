@@ -1,0 +1,44 @@
+"""The GPU of this machine, through NVIDIA's own bindings."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from .errors import BackendError
+
+
+class Gpu(NamedTuple):
+    """
+    Attributes:
+        compute_capability: such as "8.9"
+    """
+
+    name: str
+    compute_capability: str
+
+
+def find_gpu() -> Gpu:
+    """The first GPU that CUDA sees.
+
+    Raises:
+        BackendError: there is none, no driver, or the bindings are not installed.
+    """
+    try:
+        from cuda.bindings import runtime
+    except ImportError as error:
+        raise BackendError(
+            f"the package cuda-bindings cannot be imported ({error}): pip install cuda-bindings"
+        ) from error
+    count = _found(runtime, *runtime.cudaGetDeviceCount())
+    if count == 0:
+        raise BackendError("found no NVIDIA GPU")
+    properties = _found(runtime, *runtime.cudaGetDeviceProperties(0))
+    name = properties.name.decode() if isinstance(properties.name, bytes) else properties.name
+    return Gpu(name.rstrip("\0"), f"{properties.major}.{properties.minor}")
+
+
+def _found(runtime: Any, status: Any, value: Any) -> Any:
+    if status != runtime.cudaError_t.cudaSuccess:
+        _, reason = runtime.cudaGetErrorString(status)
+        raise BackendError(f"found no NVIDIA GPU that works: {reason.decode()}")
+    return value

@@ -1,0 +1,1 @@
+"""TensorRT-RTX and TensorRT, which run a bundle's engines on an NVIDIA GPU."""

@@ -1,0 +1,101 @@
+"""Whether engines can run here, found out before they are loaded, with what to do if not.
+
+TensorRT's own messages on this are about checksums and serialization versions.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ...bundle import Bundle
+from ...engines import Engines
+from ...manifest import Target
+from ..cuda import Gpu, find_gpu
+from ..errors import BackendError
+from .packages import Package, find_package
+
+ELSEWHERE = "run it on a machine with one, or build a bundle for target cpu"
+
+
+def usable_package(bundle: Bundle, engines: Engines) -> tuple[Package, Gpu]:
+    """The package and the GPU that will run a bundle's engines.
+
+    Raises:
+        BackendError: there is no GPU, the package is missing or of another version, or the engines
+            are not for this GPU; says what to do.
+    """
+    target = bundle.manifest.target
+    try:
+        gpu = find_gpu()
+    except BackendError as error:
+        raise BackendError(
+            f"{bundle.directory}: engines of {target} need an NVIDIA GPU ({error}): {ELSEWHERE}"
+        ) from error
+    package = find_package(target)
+    check_version(bundle, engines, package)
+    check_gpu(bundle, engines, gpu)
+    check_validity(bundle, package, gpu)
+    return package, gpu
+
+
+def check_version(bundle: Bundle, engines: Engines, package: Package) -> None:
+    """
+    Raises:
+        BackendError: another version made the engines, and they are for no other.
+    """
+    if engines.version != package.version:
+        raise BackendError(
+            f"{bundle.directory}: its engines were built by {package.name} {engines.version}, "
+            f"found {package.version}: pip install {package.name}=={engines.version}, or build "
+            "them anew"
+        )
+
+
+def check_gpu(bundle: Bundle, engines: Engines, gpu: Gpu) -> None:
+    """
+    Raises:
+        BackendError: the engines were built for GPUs that were named, and this is none of them.
+    """
+    wanted = engines.compute_capabilities
+    if wanted and gpu.compute_capability not in wanted:
+        raise BackendError(
+            f"{bundle.directory}: its engines are for compute capability {', '.join(wanted)}, "
+            f"found {gpu.compute_capability} ({gpu.name}): {_anew(bundle.manifest.target, gpu)}"
+        )
+
+
+def check_validity(bundle: Bundle, package: Package, gpu: Gpu) -> None:
+    """Ask the package itself, where it can tell from the first bytes (TensorRT-RTX).
+
+    Raises:
+        BackendError: it says that an engine will not run here.
+    """
+    trt = package.module
+    if not hasattr(trt.Runtime, "get_engine_validity"):
+        return
+    runtime = trt.Runtime(trt.Logger(trt.Logger.Severity.INTERNAL_ERROR))
+    for graph in (bundle.manifest.encoder, bundle.manifest.decoder):
+        with bundle.path(graph.file).open("rb") as file:
+            header = file.read(runtime.engine_header_size)
+        validity, diagnostics = runtime.get_engine_validity(header)
+        if validity == trt.EngineValidity.INVALID:
+            raise BackendError(
+                f"{bundle.path(graph.file)}: {package.name} {package.version} says that this "
+                f"engine does not run on {gpu.name}, compute capability {gpu.compute_capability} "
+                f"({_names(trt, diagnostics)}): {_anew(package.name, gpu)}"
+            )
+
+
+def _anew(target: Target, gpu: Gpu) -> str:
+    anew = f"build them anew with --target {target}"
+    if target == "tensorrt":
+        return f"{anew} on this machine"
+    return f"{anew} --compute-capability {gpu.compute_capability}"
+
+
+def _names(trt: Any, diagnostics: int) -> str:
+    """The reasons that are set in a number of bits."""
+    kinds = getattr(trt, "EngineInvalidityDiagnostics", None)
+    members = getattr(kinds, "__members__", {})
+    names = [name for name, kind in members.items() if int(kind) & int(diagnostics)]
+    return ", ".join(names) or f"diagnostics {diagnostics}"

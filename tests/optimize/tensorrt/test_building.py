@@ -1,0 +1,76 @@
+"""Around a build: its progress, its interruption, its failure."""
+
+from __future__ import annotations
+
+import _thread
+from pathlib import Path
+
+import pytest
+from onnx import TensorProto
+from onnx.helper import make_node
+
+from dragoman.optimize.tensorrt.builder import EngineOptions, build_engine
+from dragoman.optimize.tensorrt.parser import EngineError
+from dragoman.runtime.backends.tensorrt.packages import Package
+from dragoman.runtime.manifest import GraphSpec, TensorSpec
+
+from .conftest import Graph
+
+FLOAT = TensorProto.FLOAT
+SPEC = GraphSpec("made.onnx", (TensorSpec("x", "source", "float32", ("batch", 4)),), ())
+
+
+@pytest.fixture
+def relu(graph: Graph) -> Path:
+    return graph(
+        [make_node("Relu", ["x"], ["y"])],
+        {"x": (FLOAT, ["batch", 4])},
+        {"y": (FLOAT, ["batch", 4])},
+    )
+
+
+def test_progress_is_told(rtx: Package, relu: Path, one_profile: EngineOptions) -> None:
+    told: list[tuple[str, float]] = []
+    build_engine(rtx, relu, SPEC, one_profile, progress=lambda *what: told.append(what))
+    assert told and all(0.0 <= share <= 1.0 for _, share in told)
+
+
+def test_an_interruption_ends_the_build(
+    rtx: Package, relu: Path, one_profile: EngineOptions
+) -> None:
+    def interrupt(phase: str, share: float) -> None:
+        _thread.interrupt_main()
+
+    with pytest.raises(KeyboardInterrupt):
+        build_engine(rtx, relu, SPEC, one_profile, progress=interrupt)
+
+
+def test_a_failure_says_why(rtx: Package, graph: Graph, one_profile: EngineOptions) -> None:
+    """A cache that is not an input of the network: the parser takes it, the builder does not."""
+    file = graph(
+        [
+            make_node("Relu", ["x"], ["cache"]),
+            make_node("TensorScatter", ["cache", "new", "at"], ["y"], axis=2),
+        ],
+        {
+            "x": (FLOAT, [1, 2, 8, 4]),
+            "new": (FLOAT, [1, 2, 1, 4]),
+            "at": (TensorProto.INT64, [1]),
+        },
+        {"y": (FLOAT, [1, 2, 8, 4])},
+    )
+    with pytest.raises(EngineError, match=r"made\.onnx: (tensorrt-rtx|TensorScatter)"):
+        build_engine(rtx, file, GraphSpec("made.onnx", (), ()), one_profile)
+
+
+def test_a_dropped_input_is_an_error(
+    rtx: Package, graph: Graph, one_profile: EngineOptions
+) -> None:
+    """The seventh input of Attention, nonpad_kv_seqlen, is left out with a warning only."""
+    attention = make_node("Attention", ["q", "k", "v", "", "", "", "lengths"], ["y"])
+    shapes = dict.fromkeys("qkv", (FLOAT, [1, 2, 3, 8]))
+    file = graph(
+        [attention], {**shapes, "lengths": (TensorProto.INT64, [1])}, {"y": (FLOAT, [1, 2, 3, 8])}
+    )
+    with pytest.raises(EngineError, match="would read the input lengths"):
+        build_engine(rtx, file, GraphSpec("made.onnx", (), ()), one_profile)

@@ -1,0 +1,114 @@
+"""Real engines of a random model: 2 layers a stack, heads of 16."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from dragoman.errors import DragomanError
+from dragoman.optimize.tensorrt.builder import EngineOptions
+from dragoman.optimize.tensorrt.bundle import build_engines
+from dragoman.runtime import Bundle, read_bundle
+from dragoman.runtime.manifest import Precision
+
+from ..conftest import Optimize
+
+LAYERS = 2
+WEIGHTS: dict[Precision, str] = {
+    "fp32": "float32",
+    "fp16": "float16",
+    "bf16": "bfloat16",
+    "int8": "int8",
+    "int4": "int4",
+}
+
+
+@pytest.mark.parametrize("precision", list(WEIGHTS))
+def test_every_precision_becomes_engines(
+    neutral: Bundle,
+    optimize: Optimize,
+    tmp_path: Path,
+    precision: Precision,
+    one_profile: EngineOptions,
+) -> None:
+    graphs = optimize(neutral, precision, "tensorrt-rtx")
+    _, warnings = build_engines(graphs, tmp_path, one_profile)
+    bundle = read_bundle(tmp_path)
+    engines = bundle.manifest.engines
+    assert engines is not None
+    assert (bundle.manifest.target, bundle.manifest.precision) == ("tensorrt-rtx", precision)
+    # Self-attention and cross-attention of each decoder layer, one query: one kernel in any format.
+    assert engines.decoder.attentions == 2 * LAYERS
+    assert engines.decoder.fused == {"_gemv_mha_v1": 2 * LAYERS}
+    assert engines.encoder.attentions == LAYERS
+    if precision == "fp32":
+        assert engines.encoder.fused == {}
+        assert any("encoder: 2 of 2 attentions" in warning for warning in warnings)
+    else:
+        assert engines.encoder.fused == {"_gemm_mha_v2": LAYERS}
+        assert warnings == ()
+    assert WEIGHTS[precision] in engines.decoder.weights
+    assert engines.decoder.layers["kv_cache_update"] == 2 * LAYERS
+
+
+def test_each_profile_has_its_own_kernels(
+    neutral: Bundle, optimize: Optimize, tmp_path: Path, two_profiles: EngineOptions
+) -> None:
+    graphs = optimize(neutral, "fp16", "tensorrt-rtx")
+    manifest, warnings = build_engines(graphs, tmp_path, two_profiles)
+    assert manifest.engines is not None
+    assert manifest.engines.profiles == two_profiles.profiles
+    assert manifest.engines.decoder.fused == {"_gemv_mha_v1": 2 * 2 * LAYERS}
+    assert manifest.engines.encoder.fused == {"_gemm_mha_v2": 2 * LAYERS}
+    assert warnings == ()
+
+
+def test_a_bundle_of_engines_is_whole_without_its_graphs(
+    odd_heads: Bundle, optimize: Optimize, tmp_path: Path, one_profile: EngineOptions
+) -> None:
+    graphs = optimize(odd_heads, "fp16", "tensorrt-rtx")
+    build_engines(graphs, tmp_path, one_profile)
+    assert sorted(p.name for p in tmp_path.iterdir()) == [
+        "decoder.engine",
+        "encoder.engine",
+        "manifest.json",
+    ]
+    manifest = read_bundle(tmp_path).manifest
+    shapes = {t.role: t.shape for t in (*manifest.decoder.inputs, *manifest.decoder.outputs)}
+    assert shapes["token"] == ("batch", 1)
+    assert shapes["past_key"] == ("batch", 3, 9, 12)
+    assert shapes["cross_key"] == ("batch", 3, "source", 12)
+    assert manifest.default_max_new_tokens == 9
+    assert [r.name for r in manifest.passes][-1] == "pin-shapes"
+
+
+@pytest.mark.parametrize("precision", ["fp16", "int8"])
+def test_heads_that_no_fused_kernel_takes(
+    odd_heads: Bundle,
+    optimize: Optimize,
+    tmp_path: Path,
+    precision: Precision,
+    one_profile: EngineOptions,
+) -> None:
+    graphs = optimize(odd_heads, precision, "tensorrt-rtx")
+    written = [r for r in graphs.manifest.passes if r.name == "primitive-attention"]
+    assert [(r.graph, r.matches, r.refusals) for r in written] == [("encoder", LAYERS, ())]
+    manifest, warnings = build_engines(graphs, tmp_path, one_profile)
+    assert manifest.engines is not None
+    assert manifest.engines.encoder.attentions == 0
+    assert manifest.engines.decoder.fused == {"_gemm_mha_v2": 2 * LAYERS}
+    assert warnings == ()
+
+
+def test_engines_are_not_built_of_engines(
+    neutral: Bundle, optimize: Optimize, tmp_path: Path, one_profile: EngineOptions
+) -> None:
+    graphs = optimize(neutral, "fp16", "tensorrt-rtx")
+    first, second = tmp_path / "first", tmp_path / "second"
+    first.mkdir()
+    second.mkdir()
+    build_engines(graphs, first, one_profile)
+    with pytest.raises(DragomanError, match="expected graphs, found engines"):
+        build_engines(read_bundle(first), second, one_profile)
+    assert list(second.iterdir()) == []

@@ -1,0 +1,68 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from dragoman.errors import DragomanError
+from dragoman.optimize.tensorrt.builder import EngineOptions
+from dragoman.optimize.tensorrt.bundle import build_engines
+from dragoman.optimize.tensorrt.profiles import add_profiles, check_profiles, describe
+from dragoman.runtime import Bundle
+from dragoman.runtime.backends.tensorrt.packages import Package
+from dragoman.runtime.engines import Profile, Range
+from dragoman.runtime.manifest import GraphSpec, TensorSpec
+
+GOOD = Range(1, 2, 3)
+
+
+@pytest.mark.parametrize(
+    ("profiles", "capacity", "message"),
+    [
+        ([], 9, "expected at least one optimization profile, found none"),
+        ([Profile(Range(0, 1, 2), GOOD)], 9, r"profile 0, batch: .*found 0\.\.1\.\.2"),
+        ([Profile(GOOD, GOOD), Profile(Range(4, 3, 8), GOOD)], 9, r"profile 1, batch: .*4\.\.3"),
+        ([Profile(GOOD, Range(1, 9, 8))], 9, r"profile 0, source length: .*found 1\.\.9\.\.8"),
+        ([Profile(GOOD, Range(1, 8, 21))], 9, "source length: expected at most 20, .* found 21"),
+        ([Profile(GOOD, GOOD)], 17, "capacity: expected 1 to 16, .* found 17"),
+        ([Profile(GOOD, GOOD)], 0, "capacity: expected 1 to 16, .* found 0"),
+    ],
+)
+def test_bad_ranges_are_named(
+    neutral: Bundle, profiles: list[Profile], capacity: int, message: str
+) -> None:
+    with pytest.raises(DragomanError, match=message):
+        check_profiles(profiles, capacity, neutral.manifest.model)
+
+
+def test_they_are_found_before_anything_is_written(neutral: Bundle, tmp_path: Path) -> None:
+    import dataclasses
+
+    graphs = dataclasses.replace(
+        neutral, manifest=dataclasses.replace(neutral.manifest, target="tensorrt-rtx")
+    )
+    with pytest.raises(DragomanError, match="capacity"):
+        build_engines(graphs, tmp_path, EngineOptions((Profile(GOOD, GOOD),), capacity=99))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_what_tensorrt_refuses_names_the_tensor_and_its_range(rtx: Package) -> None:
+    trt = rtx.module
+    builder = trt.Builder(trt.Logger(trt.Logger.INTERNAL_ERROR))
+    negative = Profile(Range(-3, 2, 3), GOOD)
+    spec = GraphSpec("x.onnx", (TensorSpec("source", "source", "int64", ("batch",)),), ())
+    with pytest.raises(DragomanError, match=r"profile 0, input source: .*\(-3,\) to \(3,\)"):
+        add_profiles(builder, builder.create_builder_config(), spec, [negative])
+
+
+def test_other_dynamic_axes_are_an_error(rtx: Package) -> None:
+    trt = rtx.module
+    builder = trt.Builder(trt.Logger(trt.Logger.INTERNAL_ERROR))
+    spec = GraphSpec("x.onnx", (TensorSpec("token", "token", "int64", ("batch", "query")),), ())
+    with pytest.raises(DragomanError, match=r"input token: .*found query"):
+        add_profiles(builder, builder.create_builder_config(), spec, [Profile(GOOD, GOOD)])
+
+
+def test_words() -> None:
+    profile = Profile(Range(1, 1, 1), Range(1, 5, 20))
+    assert describe(profile) == "batch 1, source 1 to 20 (best 5)"

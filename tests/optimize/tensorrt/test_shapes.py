@@ -1,0 +1,42 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import onnx_ir as ir
+
+from dragoman.optimize.compare import difference, run
+from dragoman.optimize.samples import samples_for_graph
+from dragoman.optimize.tensorrt.bundle import pinned_bundle
+from dragoman.runtime import Bundle
+
+from ..conftest import Optimize
+
+
+def test_a_pinned_decoder_computes_the_same(neutral: Bundle, tmp_path: Path) -> None:
+    pinned = pinned_bundle(neutral, tmp_path, capacity=11)
+    samples = samples_for_graph(pinned.manifest.decoder, neutral.manifest.model, seed=3)
+    before, after = (
+        run(ir.load(b.path(b.manifest.decoder.file)), samples) for b in (neutral, pinned)
+    )
+    assert before.keys() == after.keys()
+    assert difference(before, after)[1] < 1e-6
+
+
+def test_only_batch_and_source_stay_open(neutral: Bundle, tmp_path: Path) -> None:
+    pinned = pinned_bundle(neutral, tmp_path, capacity=11)
+    decoder = ir.load(pinned.path(pinned.manifest.decoder.file))
+    open_axes = {
+        str(d.value)
+        for value in (*decoder.graph.inputs, *decoder.graph.outputs)
+        for d in value.shape or ()
+        if not isinstance(d, int)
+    }
+    assert open_axes == {"batch", "source"}
+
+
+def test_fewer_nodes_are_left(neutral: Bundle, optimize: Optimize, tmp_path: Path) -> None:
+    pinned = pinned_bundle(optimize(neutral, "fp16", "tensorrt-rtx"), tmp_path, capacity=11)
+    record = pinned.manifest.passes[-1]
+    assert (record.name, record.graph) == ("pin-shapes", "decoder")
+    assert record.nodes_after < record.nodes_before
+    assert record.difference == 0.0
