@@ -32,12 +32,15 @@ class EngineReport:
         attentions: attention layers
         fused: kernels of fused attention in the engine by name, for each profile anew; None: the
             engine does not say
+        dequantizations: products whose weights a kernel of its own dequantizes first, in every run,
+            for each profile anew; None: the engine does not say
     """
 
     layers: dict[str, int]
     weights: dict[str, int]
     attentions: int
     fused: dict[str, int] | None
+    dequantizations: int | None
 
 
 @dataclass(frozen=True)

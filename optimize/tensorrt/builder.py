@@ -21,6 +21,7 @@ from .report import report
 from .timing_cache import load_timing_cache, save_timing_cache, timing_cache_file
 
 DROPPED = "Unused Input:"
+NEEDS_GPU = "refittable engines are built where there is a GPU, is there one? "
 
 
 @dataclass(frozen=True)
@@ -91,7 +92,8 @@ def build_engine(
     warnings = [] if cache is None else [load_timing_cache(config, cache)]
     plan = _build(trt, builder, network, config, progress)
     if plan is None:
-        raise EngineError(f"{graph.name}: {package.name} {package.version}: {messages.reason}")
+        why = NEEDS_GPU if options.refittable else ""
+        raise EngineError(f"{graph.name}: {package.name} {package.version}: {why}{messages.reason}")
     _refuse_dropped_inputs(messages, graph)
     if cache is not None:
         warnings.append(save_timing_cache(config, cache))

@@ -14,8 +14,8 @@ import onnx_ir as ir
 from dragoman.errors import DragomanError
 from dragoman.runtime.backends.tensorrt.packages import Package, find_package
 from dragoman.runtime.bundle import Bundle, record_files, write_manifest
-from dragoman.runtime.engines import Engines
-from dragoman.runtime.manifest import GraphSpec, Manifest
+from dragoman.runtime.engines import Engines, Range
+from dragoman.runtime.manifest import GraphSpec, Manifest, Precision
 
 from ..pipeline import apply_passes
 from ..samples import samples_for_graph
@@ -23,7 +23,7 @@ from ..written import write_graphs
 from .builder import Engine, EngineOptions, build_engine
 from .capabilities import check_capabilities
 from .profiles import check_profiles
-from .report import lost_attention
+from .report import losses
 from .shapes import PinShapes, pinned_spec
 
 Stage = Callable[[str], None]
@@ -60,11 +60,16 @@ def build_engines(
     """
     package = find_package(graphs.manifest.target)
     _check(package, graphs, options)
+    options = _for_precision(options, graphs.manifest.precision)
     with tempfile.TemporaryDirectory(dir=directory.parent, prefix=".pinned-") as temporary:
         pinned = pinned_bundle(graphs, Path(temporary), options.capacity, progress=progress)
         engines = {name: _engine(package, pinned, name, options, progress) for name in GRAPHS}
         manifest = _write(pinned, engines, directory, package, options)
-    warnings = [f"{name}: {w}" for name, e in engines.items() for w in _warnings(e, options)]
+    warnings = [
+        f"{name}: {w}"
+        for name, e in engines.items()
+        for w in (*e.warnings, *losses(e.report, len(options.profiles)))
+    ]
     return Built(manifest, tuple(dict.fromkeys(warnings)))
 
 
@@ -74,6 +79,18 @@ def _check(package: Package, graphs: Bundle, options: EngineOptions) -> None:
         raise DragomanError(f"{graphs.directory}: expected graphs, found engines")
     check_profiles(options.profiles, options.capacity, manifest.model)
     check_capabilities(package, options.compute_capabilities, manifest.precision)
+
+
+def _for_precision(options: EngineOptions, precision: Precision) -> EngineOptions:
+    """Products of TensorRT-RTX 1.7 read int8 where there may be two rows; for one row alone, a
+    kernel before them writes the weights out in fp16."""
+    if precision not in ("int8", "int4"):
+        return options
+    one, two = Range(1, 1, 1), Range(1, 1, 2)
+    profiles = [
+        dataclasses.replace(p, batch=two) if p.batch == one else p for p in options.profiles
+    ]
+    return dataclasses.replace(options, profiles=tuple(profiles))
 
 
 def pinned_bundle(
@@ -158,8 +175,3 @@ def engine_file(name: str) -> str:
 
 def _spec(manifest: Manifest, name: str) -> GraphSpec:
     return manifest.encoder if name == "encoder" else manifest.decoder
-
-
-def _warnings(engine: Engine, options: EngineOptions) -> list[str]:
-    lost = lost_attention(engine.report, len(options.profiles))
-    return [*engine.warnings, *([lost] if lost else [])]

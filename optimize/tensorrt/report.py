@@ -12,9 +12,14 @@ import onnx_ir as ir
 from dragoman.runtime.backends.tensorrt.packages import Package
 from dragoman.runtime.engines import EngineReport
 
+# The readable part of a TensorRT-RTX engine. Its format is not documented: what is found in it is a
+# diagnosis, not a contract.
 FUSED = re.compile(rb"function=\{ name=\"?(_\w*mha\w*)")
-"""Kernels of fused attention in the readable part of a TensorRT-RTX engine. That format is not
-documented: this is a diagnosis, not a contract."""
+"""Kernels of fused attention."""
+
+DEQUANTIZATION = re.compile(rb"function=\{ name=\"?__myl_(?:Repl)?CastMulCast[\",} ]")
+"""Kernels that do nothing but write a weight out in 16 bits, to be multiplied by another: that is
+more memory traffic than a weight of 16 bits takes."""
 
 
 def report(package: Package, network: Any, graph: Path, plan: bytes) -> EngineReport:
@@ -26,22 +31,33 @@ def report(package: Package, network: Any, graph: Path, plan: bytes) -> EngineRe
     trt = package.module
     layers = [network.get_layer(index) for index in range(network.num_layers)]
     kinds = Counter(str(layer.type).rpartition(".")[2].lower() for layer in layers)
+    readable = package.name == "tensorrt-rtx"
     fused = Counter(name.decode() for name in FUSED.findall(plan))
     return EngineReport(
         layers=dict(sorted(kinds.items())),
         weights=_weights(graph),
         attentions=sum(layer.type == trt.LayerType.ATTENTION_INPUT for layer in layers),
-        fused=dict(sorted(fused.items())) if package.name == "tensorrt-rtx" else None,
+        fused=dict(sorted(fused.items())) if readable else None,
+        dequantizations=len(DEQUANTIZATION.findall(plan)) if readable else None,
     )
 
 
-def lost_attention(found: EngineReport, profiles: int) -> str | None:
-    """In words, how many attentions are not one kernel; None: all are, or nobody can say."""
-    if found.fused is None:
-        return None
-    fused = sum(found.fused.values())
-    expected = found.attentions * profiles
-    return None if fused >= expected else f"{expected - fused} of {expected} attentions not fused"
+def losses(found: EngineReport, profiles: int) -> list[str]:
+    """In words, what an engine of so many profiles should have and has not."""
+    lost = []
+    if found.fused is not None:
+        fused, expected = sum(found.fused.values()), found.attentions * profiles
+        if fused < expected:
+            lost.append(
+                f"{expected - fused} of {expected} attentions have no fused kernel (fp32 has none "
+                "for several queries; 16 bits have them for heads whose size is a multiple of 8)"
+            )
+    if found.dequantizations:
+        lost.append(
+            f"{found.dequantizations} weights are dequantized by a kernel of their own in every "
+            "run, which takes longer than reading them in fp16"
+        )
+    return lost
 
 
 def _weights(graph: Path) -> dict[str, int]:

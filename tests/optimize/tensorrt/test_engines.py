@@ -9,10 +9,13 @@ import pytest
 from dragoman.errors import DragomanError
 from dragoman.optimize.tensorrt.builder import EngineOptions
 from dragoman.optimize.tensorrt.bundle import build_engines
+from dragoman.optimize.tensorrt.profiles import LATENCY
 from dragoman.runtime import Bundle, read_bundle
+from dragoman.runtime.engines import Profile, Range
 from dragoman.runtime.manifest import Precision
 
 from ..conftest import Optimize
+from .conftest import SOURCE
 
 LAYERS = 2
 WEIGHTS: dict[Precision, str] = {
@@ -42,12 +45,12 @@ def test_every_precision_becomes_engines(
     assert engines.decoder.attentions == 2 * LAYERS
     assert engines.decoder.fused == {"_gemv_mha_v1": 2 * LAYERS}
     assert engines.encoder.attentions == LAYERS
+    assert engines.encoder.fused == ({} if precision == "fp32" else {"_gemm_mha_v2": LAYERS})
     if precision == "fp32":
-        assert engines.encoder.fused == {}
-        assert any("encoder: 2 of 2 attentions" in warning for warning in warnings)
+        assert ["encoder: 2 of 2 attentions" in warning for warning in warnings] == [True]
     else:
-        assert engines.encoder.fused == {"_gemm_mha_v2": LAYERS}
         assert warnings == ()
+    assert engines.decoder.dequantizations == engines.encoder.dequantizations == 0
     assert WEIGHTS[precision] in engines.decoder.weights
     assert engines.decoder.layers["kv_cache_update"] == 2 * LAYERS
 
@@ -81,6 +84,21 @@ def test_a_bundle_of_engines_is_whole_without_its_graphs(
     assert shapes["cross_key"] == ("batch", 3, "source", 12)
     assert manifest.default_max_new_tokens == 9
     assert [r.name for r in manifest.passes][-1] == "pin-shapes"
+
+
+@pytest.mark.parametrize("precision", ["int8", "int4"])
+def test_one_row_alone_reads_its_integers(
+    neutral: Bundle, optimize: Optimize, tmp_path: Path, precision: Precision
+) -> None:
+    """Products that read integers are not dequantized by kernels of their own."""
+    graphs = optimize(neutral, precision, "tensorrt-rtx")
+    latency = EngineOptions((Profile(LATENCY, SOURCE),), capacity=9)
+    manifest, warnings = build_engines(graphs, tmp_path, latency)
+    assert manifest.engines is not None
+    assert manifest.engines.decoder.dequantizations == 0
+    (profile,) = manifest.engines.profiles
+    assert profile.batch == Range(1, 1, 2)
+    assert warnings == ()
 
 
 @pytest.mark.parametrize("precision", ["fp16", "int8"])
