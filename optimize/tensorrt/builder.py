@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from dragoman.runtime.backends.tensorrt.messages import Messages, make_logger
 from dragoman.runtime.backends.tensorrt.packages import Package
 from dragoman.runtime.engines import EngineReport, Profile
 from dragoman.runtime.manifest import GraphSpec
 
 from .capabilities import set_capabilities
-from .messages import Messages, make_logger
 from .parser import EngineError, parse
 from .profiles import add_profiles
 from .progress import Progress, make_monitor

@@ -9,8 +9,7 @@ import onnx_ir as ir
 
 from dragoman.errors import DragomanError
 from dragoman.origins import module_of
-
-from .messages import NO_DRIVER, Messages, make_logger
+from dragoman.runtime.backends.tensorrt.messages import NO_DRIVER, Messages, make_logger
 
 
 class EngineError(DragomanError):

@@ -13,12 +13,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 from dragoman.errors import DragomanError
+from dragoman.runtime.backends.tensorrt.messages import Messages, make_logger
 from dragoman.runtime.backends.tensorrt.packages import Package, find_package
 from dragoman.runtime.bundle import Bundle, record_files, write_manifest
 from dragoman.runtime.manifest import Manifest
 
 from .bundle import GRAPHS, engine_file, pinned_bundle
-from .messages import Messages, make_logger
 from .parser import EngineError
 
 

@@ -34,3 +34,16 @@ def test_a_parity_record_that_does_not_fit(
     )
     assert (bundle_copy / "manifest.json").read_bytes() == before
     assert not list(bundle_copy.glob("*.partial"))
+
+
+def test_engines_that_do_not_fit(spawn: Spawn, checkpoint: Path, tmp_path: Path) -> None:
+    output = tmp_path / "out"
+    outcome = spawn(
+        *("build", checkpoint, "-o", output, "--target", "tensorrt-rtx", "--limit", 1),
+        prelude=limited(1_500_000),
+    )
+    assert outcome.returncode == 2
+    assert outcome.stderr.splitlines()[-1] == (
+        f"Error: cannot write {output}: File too large; nothing was left behind"
+    )
+    assert list(tmp_path.iterdir()) == []

@@ -9,7 +9,10 @@ import click
 from rich.markup import escape
 
 if TYPE_CHECKING:
+    from rich.table import Table
+
     from dragoman.runtime import Bundle
+    from dragoman.runtime.engines import EngineReport, Engines, Range
     from dragoman.runtime.records import Parity, PassRecord
 
 
@@ -67,6 +70,71 @@ def _print(bundle: Bundle) -> None:
         files.add_row(escape(file.path), f"{file.size:,}", file.sha256[:16] + "…")
     console = Console(emoji=False)
     console.print(facts, tensors, files)
+    if manifest.engines is not None:
+        console.print(_engines(bundle, manifest.engines))
+
+
+def _engines(bundle: Bundle, engines: Engines) -> Table:
+    """What is known of the engines. How they run takes a GPU to know, and says so."""
+    from rich.table import Table
+
+    manifest = bundle.manifest
+    sizes = {file.path: file.size for file in manifest.files}
+    reports = (engines.encoder, engines.decoder)
+    files = (manifest.encoder.file, manifest.decoder.file)
+    table = Table(
+        title=f"engines of {manifest.target} {engines.version}, CUDA {engines.cuda_version}",
+        title_justify="left",
+    )
+    for heading in ("", "encoder", "decoder"):
+        table.add_column(heading)
+    table.add_row("size", *(f"{sizes[file]:,} bytes" for file in files))
+    table.add_row("weights", *(_counts(r.weights, " bytes of ") for r in reports))
+    table.add_row("layers", *(_counts(r.layers, " ") for r in reports))
+    table.add_row("attention", *(f"{r.attentions}, {_fused(r.fused)}" for r in reports))
+    table.add_row("dequantized by kernels of their own", *(_number(r) for r in reports))
+    table.add_row("memory while running", *(_memory(bundle, file) for file in files))
+    for index, profile in enumerate(engines.profiles):
+        batch, source = _range(profile.batch), _range(profile.source)
+        table.add_row(
+            f"profile {index}",
+            f"batch {batch}, source {source}",
+            f"batch {batch}, source {source}, at most {engines.capacity} new tokens",
+        )
+    wanted = ", ".join(engines.compute_capabilities) or "the package's default"
+    table.add_row("compute capabilities", wanted, wanted)
+    table.add_row("refittable", *(["yes" if engines.refittable else "no"] * 2))
+    return table
+
+
+def _counts(counts: dict[str, int], between: str) -> str:
+    return "\n".join(f"{count:,}{between}{name}" for name, count in counts.items())
+
+
+def _fused(kernels: dict[str, int] | None) -> str:
+    if kernels is None:
+        return "the engine does not say whether fused"
+    return ", ".join(f"{count} {name}" for name, count in kernels.items()) or "none fused"
+
+
+def _number(report: EngineReport) -> str:
+    known = report.dequantizations
+    return "the engine does not say" if known is None else str(known)
+
+
+def _range(found: Range) -> str:
+    return f"{found.smallest} to {found.largest} (best {found.best})"
+
+
+def _memory(bundle: Bundle, file: str) -> str:
+    """Device memory of an engine beside weights and tensors."""
+    from dragoman.runtime.backends.errors import BackendError
+    from dragoman.runtime.backends.tensorrt.engine import device_memory
+
+    try:
+        return f"{device_memory(bundle, file):,} bytes"
+    except BackendError:
+        return "needs a GPU to know"
 
 
 def _passes(passes: tuple[PassRecord, ...]) -> str:

@@ -7,8 +7,8 @@ import pytest
 from onnx import TensorProto
 from onnx.helper import make_node
 
-from dragoman.optimize.tensorrt.messages import Messages, make_logger
 from dragoman.optimize.tensorrt.parser import EngineError, parse
+from dragoman.runtime.backends.tensorrt.messages import Messages, make_logger
 from dragoman.runtime.backends.tensorrt.packages import Package
 
 from .conftest import Graph

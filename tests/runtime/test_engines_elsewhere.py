@@ -1,0 +1,205 @@
+"""Engines that cannot run here: said before they are loaded, with what to do."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from dragoman.runtime import BackendError, Bundle, BundleError
+from dragoman.runtime.backends import default_backend, open_backend
+from dragoman.runtime.backends.cuda import Gpu, find_gpu
+from dragoman.runtime.backends.tensorrt import compatibility
+from dragoman.runtime.backends.tensorrt.compatibility import usable_package
+from dragoman.runtime.backends.tensorrt.packages import Package, find_package
+from dragoman.runtime.engines import EngineReport, Engines, Profile, Range
+from dragoman.runtime.manifest import manifest_from_json
+from dragoman.runtime.plain_data import to_plain
+
+from ..tensorrt_api import checked_module, recorded
+
+ADA, HOPPER = Gpu("NVIDIA L4", "8.9"), Gpu("NVIDIA H100", "9.0")
+ONE = Range(1, 1, 1)
+REPORT = EngineReport({"cast": 3}, {"float16": 12}, 1, {"_gemv_mha_v1": 1}, 0)
+ENGINES = Engines("1.7.1.116", "13", (), 9, (Profile(ONE, ONE),), False, REPORT, REPORT)
+
+
+def _gpu_works() -> bool:
+    try:
+        find_gpu()
+    except BackendError:
+        return False
+    return True
+
+
+class Double:
+    """TensorRT-RTX on a machine with a GPU that it finds valid, or not."""
+
+    __version__ = "1.7.1.116"
+    verdict = (0, 0)
+
+    class ILogger:
+        class Severity:
+            ERROR, INTERNAL_ERROR, WARNING = range(3)
+
+    class Logger(SimpleNamespace):
+        class Severity:
+            INTERNAL_ERROR = 0
+
+        def __init__(self, min_severity: int) -> None:
+            pass
+
+    class EngineValidity:
+        VALID, SUBOPTIMAL, INVALID = range(3)
+
+    class EngineInvalidityDiagnostics:
+        __members__ = {"VERSION_MISMATCH": 1, "UNSUPPORTED_CC": 2}  # noqa: RUF012
+
+    class Runtime:
+        engine_header_size = 8
+
+        def __init__(self, logger: Any) -> None:
+            pass
+
+        def get_engine_validity(self, buffer: bytes) -> tuple[int, int]:
+            assert len(buffer) == 8
+            return Double.verdict
+
+
+@pytest.fixture
+def bundle(plain_manifest: dict[str, Any], tmp_path: Path) -> Bundle:
+    plain_manifest |= {"target": "tensorrt-rtx", "engines": to_plain(ENGINES)}
+    manifest = manifest_from_json(json.dumps(plain_manifest), "here")
+    for graph in (manifest.encoder, manifest.decoder):
+        (tmp_path / graph.file).write_bytes(b"an engine, or its beginning")
+    return Bundle(tmp_path, manifest)
+
+
+@pytest.fixture
+def machine(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
+    """A machine with this GPU and package, to be changed."""
+    module = checked_module(Double, recorded("tensorrt_rtx-1.7.1.116"))
+    found = SimpleNamespace(gpu=ADA, package=Package("tensorrt-rtx", module, "1.7.1.116", "13"))
+    monkeypatch.setattr(compatibility, "find_gpu", lambda: found.gpu)
+    monkeypatch.setattr(compatibility, "find_package", lambda target: found.package)
+    return found
+
+
+def test_what_fits_is_used(bundle: Bundle, machine: SimpleNamespace) -> None:
+    assert usable_package(bundle, ENGINES) == (machine.package, ADA)
+
+
+def test_another_version_is_named_with_the_one_to_install(
+    bundle: Bundle, machine: SimpleNamespace
+) -> None:
+    machine.package = dataclasses.replace(machine.package, version="1.8.0.1")
+    with pytest.raises(BackendError) as error:
+        usable_package(bundle, ENGINES)
+    assert "built by tensorrt-rtx 1.7.1.116, found 1.8.0.1" in str(error.value)
+    assert "pip install tensorrt-rtx==1.7.1.116, or build them anew" in str(error.value)
+
+
+def test_engines_for_named_gpus_do_not_meet_others(
+    bundle: Bundle, machine: SimpleNamespace
+) -> None:
+    named = dataclasses.replace(ENGINES, compute_capabilities=("8.9", "12.0"))
+    usable_package(bundle, named)
+    machine.gpu = HOPPER
+    with pytest.raises(BackendError, match=r"for compute capability 8\.9, 12\.0, found 9\.0"):
+        usable_package(bundle, named)
+
+
+def test_the_package_is_asked_where_it_can_tell(
+    bundle: Bundle, machine: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Double, "verdict", (Double.EngineValidity.INVALID, 2))
+    machine.gpu = HOPPER
+    with pytest.raises(BackendError) as error:
+        usable_package(bundle, ENGINES)
+    assert "does not run on NVIDIA H100, compute capability 9.0 (UNSUPPORTED_CC)" in str(
+        error.value
+    )
+    assert "--target tensorrt-rtx --compute-capability 9.0" in str(error.value)
+
+
+def test_tensorrt_cannot_tell_and_is_not_asked(bundle: Bundle, machine: SimpleNamespace) -> None:
+    module = checked_module(Double, recorded("tensorrt-11.4.0.106"))
+    machine.package = Package("tensorrt", module, "1.7.1.116", "13")
+    usable_package(bundle, ENGINES)
+
+
+@pytest.mark.skipif(_gpu_works(), reason="this machine has a GPU")
+def test_without_a_gpu_it_says_so_in_one_line(bundle: Bundle) -> None:
+    with pytest.raises(BackendError) as error:
+        open_backend(bundle, None, None)
+    assert "engines of tensorrt-rtx need an NVIDIA GPU (found no NVIDIA GPU" in str(error.value)
+    assert "run it on a machine with one, or build a bundle for target cpu" in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def test_without_the_bindings_it_names_the_package(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "cuda.bindings", None)
+    with pytest.raises(BackendError, match="pip install cuda-bindings"):
+        find_gpu()
+
+
+def test_without_the_package_it_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "tensorrt", None)
+    with pytest.raises(BackendError, match=r"pip install 'dragoman\[tensorrt\]'"):
+        find_package("tensorrt")
+
+
+def test_a_package_that_is_too_old_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "tensorrt", SimpleNamespace(__version__="8.6.1"))
+    with pytest.raises(BackendError, match=r"tensorrt 8\.6\.1 is too old, it has no Builder"):
+        find_package("tensorrt")
+
+
+def test_a_backend_is_for_what_the_bundle_holds(
+    bundle: Bundle, plain_manifest: dict[str, Any]
+) -> None:
+    assert default_backend(bundle) == "tensorrt-rtx"
+    with pytest.raises(BackendError, match="holds engines: expected backend tensorrt-rtx"):
+        open_backend(bundle, "onnxruntime", None)
+    with pytest.raises(BackendError, match="holds engines of tensorrt-rtx: expected that backend"):
+        open_backend(bundle, "tensorrt", None)
+    plain_manifest |= {"target": "neutral", "engines": None}
+    graphs = Bundle(Path("x"), manifest_from_json(json.dumps(plain_manifest), "here"))
+    assert default_backend(graphs) == "onnxruntime"
+    with pytest.raises(BackendError, match=r"holds ONNX graphs: .*--target tensorrt-rtx"):
+        open_backend(graphs, "tensorrt-rtx", None)
+
+
+@pytest.mark.parametrize(
+    ("change", "problem"),
+    [
+        ({"profiles": []}, r"engines\.profiles: expected at least one"),
+        ({"capacity": 21}, r"engines\.capacity: expected 1 to 20"),
+        (
+            {
+                "profiles": [
+                    {"batch": {"smallest": 2, "best": 1, "largest": 3}, "source": to_plain(ONE)}
+                ]
+            },
+            r"engines\.profiles\[0\]\.batch: expected 1 <= smallest",
+        ),
+        ({"version": 7}, r"engines\.version: expected a text"),
+    ],
+)
+def test_a_manifest_says_what_is_wrong_with_its_engines(
+    plain_manifest: dict[str, Any], change: dict[str, Any], problem: str
+) -> None:
+    plain_manifest |= {"target": "tensorrt-rtx", "engines": to_plain(ENGINES) | change}
+    with pytest.raises(BundleError, match=problem):
+        manifest_from_json(json.dumps(plain_manifest), "here")
+
+
+def test_engines_belong_to_a_target_that_has_them(plain_manifest: dict[str, Any]) -> None:
+    plain_manifest |= {"target": "cpu", "engines": to_plain(ENGINES)}
+    with pytest.raises(BundleError, match="engines: expected none for target cpu"):
+        manifest_from_json(json.dumps(plain_manifest), "here")
