@@ -10,7 +10,7 @@ PEERS_VENV := .venv-peers
 PEERS_BIN := $(PEERS_VENV)/bin
 HELD_OUT := reference_model/pretrained/g2p-en/held_out.tsv
 
-.PHONY: demo test test-peers lint format bench-peers clean
+.PHONY: demo test test-engines test-peers lint format bench-peers clean
 
 demo: $(VENV)/installed
 	$(BIN)/dragoman build g2p-en --output bundles/g2p-en --limit 1000 --force
@@ -19,6 +19,10 @@ demo: $(VENV)/installed
 # A worker for each core, a thread for each worker.
 test: $(VENV)/installed-dev
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses auto --dist loadfile
+
+# TensorRT-RTX engines of every preset, which need no GPU to be built.
+test-engines: $(VENV)/installed-dev
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m engines --numprocesses auto --dist loadgroup tests/engines
 
 lint: $(VENV)/installed-dev
 	$(BIN)/ruff check .

@@ -124,6 +124,7 @@ def bench(
             for _ in range(new_tokens):
                 state.step()
                 clock.append(time.perf_counter())
+            state.close()
             if run > 0:
                 durations = np.diff(clock)
                 encoder.append(durations[0])

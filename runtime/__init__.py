@@ -6,7 +6,9 @@ for result in model.generate(["dragoman", "transformer"]):
     print(result.text, result.finish_reason)
 """
 
-from .backends.errors import BackendError
+from dragoman.errors import DragomanError
+
+from .backends.errors import BackendError, DeviceLostError
 from .bundle import Bundle, read_bundle
 from .manifest import BundleError, Manifest
 from .model import Model, RejectedError, load
@@ -17,6 +19,8 @@ __all__ = [
     "BackendError",
     "Bundle",
     "BundleError",
+    "DeviceLostError",
+    "DragomanError",
     "FinishReason",
     "GenerationOptions",
     "Manifest",

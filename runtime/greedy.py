@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 
 import numpy as np
 
-from .backends import Backend
+from .backends import Backend, DecodingState
 from .manifest import ModelFacts
 from .scheduling import pad
 
@@ -42,16 +43,22 @@ def greedy(
         min_new_tokens: the end token is excluded from this many first choices of each row
     """
     source, source_mask = pad(sources, model.pad_token_id)
-    state = backend.start(source, source_mask, capacity=max(limits))
-    rows = np.arange(len(sources))  # which input each row of the state is
-    running = np.ones(len(sources), np.bool_)
+    with closing(backend.start(source, source_mask, capacity=max(limits))) as state:
+        yield from _choices(state, model.end_token_id, limits, min_new_tokens)
+
+
+def _choices(
+    state: DecodingState, end_token_id: int, limits: Sequence[int], min_new_tokens: int
+) -> Iterator[Choice]:
+    rows = np.arange(len(limits))  # which input each row of the state is
+    running = np.ones(len(limits), np.bool_)
     limit = np.asarray(limits)
     for count in range(1, max(limits) + 1):
         if count <= min_new_tokens:
-            step = state.step_without(model.end_token_id)
+            step = state.step_without(end_token_id)
         else:
             step = state.step()
-        last = (step.tokens == model.end_token_id) | (count >= limit[rows])
+        last = (step.tokens == end_token_id) | (count >= limit[rows])
         for i in np.flatnonzero(running):
             yield Choice(
                 int(rows[i]), int(step.tokens[i]), float(step.log_probabilities[i]), bool(last[i])

@@ -50,6 +50,16 @@ class Model:
     def manifest(self) -> Manifest:
         return self._bundle.manifest
 
+    def close(self) -> None:
+        """Free what the model holds on its device. A `with` statement does it too."""
+        self._backend.close()
+
+    def __enter__(self) -> Model:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
     @property
     def backend(self) -> Backend:
         """The graphs by themselves, for checks and measurements."""
@@ -85,9 +95,10 @@ class Model:
                 results[index] = self._result([], 0.0, "rejected", str(error))
         results |= {i: self._result([], 0.0, "empty") for i, t in accepted.items() if not t}
         indices = [i for i, tokens in accepted.items() if tokens]
+        most = self._backend.limits.rows or checked.max_batch_size
         for batch in batches(
             [len(accepted[i]) for i in indices],
-            max_batch_size=checked.max_batch_size,
+            max_batch_size=min(most, checked.max_batch_size),
             max_batch_tokens=checked.max_batch_tokens,
         ):
             members = [indices[i] for i in batch]
@@ -126,11 +137,12 @@ class Model:
                 raise RejectedError(str(error)) from error
         else:
             tokens = _token_ids(source)
-        longest = self.manifest.model.max_source_positions
+        positions = self.manifest.model.max_source_positions
+        longest = self._backend.limits.source or positions
         if len(tokens) > longest:
+            whose = "positions of this model" if longest == positions else "longest of its engines"
             raise RejectedError(
-                f"source has {len(tokens)} tokens, expected at most {longest}, the positions of "
-                "this model"
+                f"source has {len(tokens)} tokens, expected at most {longest}, the {whose}"
             )
         known = self.manifest.model.source_vocab_size
         unknown = next((token for token in tokens if not 0 <= token < known), None)

@@ -40,12 +40,13 @@ class GenerationOptions:
         """Options for a model, `max_new_tokens` being the bundle's default where None."""
         if max_new_tokens is None:
             max_new_tokens = manifest.default_max_new_tokens
-        longest = manifest.model.max_target_positions
+        longest, whose = manifest.model.max_target_positions, "positions of this model"
+        if manifest.engines is not None:
+            longest, whose = manifest.engines.capacity, "capacity of its engines"
         problems = []
         if _is_integer(max_new_tokens) and max_new_tokens > longest:
             problems.append(
-                f"max_new_tokens: expected at most {longest}, the positions of this model, "
-                f"found {max_new_tokens}"
+                f"max_new_tokens: expected at most {longest}, the {whose}, found {max_new_tokens}"
             )
         try:
             checked = cls(max_new_tokens=max_new_tokens, **options)  # type: ignore[arg-type]

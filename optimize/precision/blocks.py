@@ -5,6 +5,8 @@ The kernel quantizes activations to 8 bits, block by block (accuracy level 4).
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import onnx_ir as ir
 from numpy.typing import NDArray
@@ -17,6 +19,8 @@ ACCURACY_INT8 = 4
 
 class BlockQuantized:
     """See `weights.Scheme`."""
+
+    scale_type: type[np.floating[Any]] = np.float32
 
     def __init__(self, bits: int, block: int, error: float) -> None:
         self.name = f"int{bits}-blocks"

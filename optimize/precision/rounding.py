@@ -10,7 +10,7 @@ Dimensions: K inputs, N outputs, G blocks of inputs that share a scale in each o
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -42,7 +42,12 @@ class Rounded(NamedTuple):
 
 
 def round_weight(
-    weight: Float, *, bits: int, block: int | None = None, moments: Float | None = None
+    weight: Float,
+    *,
+    bits: int,
+    block: int | None = None,
+    moments: Float | None = None,
+    scale_type: type[np.floating[Any]] = np.float32,
 ) -> Rounded:
     """Round a weight [K, N], symmetrically.
 
@@ -51,6 +56,7 @@ def round_weight(
         block: inputs that share a scale; all of them if None
         moments: second moments of the inputs, x^T x [K, K], for a number of x; None: inputs are
             taken for independent and alike, so that nothing can be compensated
+        scale_type: what scales are numbers of
     """
     inputs, outputs = weight.shape
     size = block or inputs
@@ -63,6 +69,8 @@ def round_weight(
     for index, start in enumerate(range(0, inputs, size)):
         rows = slice(start, min(start + size, inputs))
         scale = _search_scale(left[rows], importance[rows], limit, SHRINKAGES[bits])
+        least = float(np.finfo(scale_type).smallest_subnormal)
+        scale = np.maximum(scale.astype(scale_type), least).astype(np.float32)
         scales[index] = scale
         if factor is None:
             integers[rows] = np.clip(np.rint(left[rows] / scale), -limit, limit)

@@ -5,6 +5,9 @@ Standard operators only: what TensorRT reads, and what ONNX Runtime fuses by its
 
 from __future__ import annotations
 
+from typing import Any
+
+import numpy as np
 import onnx_ir as ir
 
 from ..values import new_weight
@@ -16,6 +19,8 @@ TYPES: dict[int, ir.DataType] = {8: ir.DataType.INT8, 4: ir.DataType.INT4}
 
 class WeightOnly:
     """See `weights.Scheme`."""
+
+    scale_type: type[np.floating[Any]] = np.float32
 
     def __init__(self, bits: int, block: int | None, error: float) -> None:
         self.name = f"int{bits}-weight-only"
@@ -54,7 +59,10 @@ class WeightOnly:
 
 
 class EngineWeightOnly(WeightOnly):
-    """As TensorRT takes it: integers are read by DequantizeLinear only."""
+    """As TensorRT takes it: integers are read by DequantizeLinear only, with scales in the format
+    that they become, fp16."""
+
+    scale_type = np.float16
 
     @staticmethod
     def lookup(graph: ir.Graph, name: str, rounded: Rounded, ids: ir.Value) -> list[ir.Node]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import onnx_ir as ir
@@ -29,6 +29,7 @@ class Scheme(Protocol):
     bits: int
     block: int | None
     error: float
+    scale_type: type[np.floating[Any]]
 
     def round_inputs(self, rows: Float) -> Float:
         """Inputs [R, K] as the product sees them."""
@@ -129,13 +130,19 @@ def round_for(
     Where nothing is multiplied (x is None) the error is the weight's own; where no inputs are known
     it is not a number.
     """
+    known = None if x is None else calibration.of(x)
+    usable = known is not None and known.finite
+    rounded = round_weight(
+        numbers,
+        bits=scheme.bits,
+        block=scheme.block,
+        moments=known.moments if known is not None and usable else None,
+        scale_type=scheme.scale_type,
+    )
     if x is None:
-        rounded = round_weight(numbers, bits=scheme.bits, block=scheme.block)
         return rounded, _relative(rounded.weight(), numbers)
-    known = calibration.of(x)
-    if known is None or not known.finite:
-        return round_weight(numbers, bits=scheme.bits, block=scheme.block), float("nan")
-    rounded = round_weight(numbers, bits=scheme.bits, block=scheme.block, moments=known.moments)
+    if known is None or not usable:
+        return rounded, float("nan")
     product = scheme.round_inputs(known.rows) @ rounded.weight()
     return rounded, _relative(product, known.rows @ numbers)
 

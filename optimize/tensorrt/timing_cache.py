@@ -1,25 +1,21 @@
 """What one build learned about kernels, kept for the next: for each user, package and version.
 
 TensorRT times kernels when it builds. TensorRT-RTX compiles them where they run, and keeps those in
-a cache of its own (`runtime.backends.tensorrt`).
+a cache of its own (`runtime.backends.tensorrt.contexts`).
 """
 
 from __future__ import annotations
 
-import contextlib
-import os
 from pathlib import Path
 from typing import Any
 
 from dragoman.runtime.backends.tensorrt.packages import Package
+from dragoman.runtime.backends.tensorrt.user_cache import cache_file, read_cache, write_cache
 
 
 def timing_cache_file(package: Package) -> Path | None:
-    """Where it is kept, under XDG_CACHE_HOME, else ~/.cache; None: the package does not time."""
-    if package.name == "tensorrt-rtx":
-        return None
-    root = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
-    return Path(root) / "dragoman" / f"{package.name}-{package.version}.timing"
+    """Where it is kept; None: the package does not time."""
+    return None if package.name == "tensorrt-rtx" else cache_file(package, "timing")
 
 
 def load_timing_cache(config: Any, file: Path) -> str | None:
@@ -28,9 +24,7 @@ def load_timing_cache(config: Any, file: Path) -> str | None:
     Returns:
         a warning where the file is of no use: the build takes its time then
     """
-    known = b""
-    with contextlib.suppress(OSError):
-        known = file.read_bytes()
+    known = read_cache(file)
     cache = config.create_timing_cache(known)
     if cache is not None and config.set_timing_cache(cache, ignore_mismatch=False):
         return None
@@ -41,21 +35,9 @@ def load_timing_cache(config: Any, file: Path) -> str | None:
 
 
 def save_timing_cache(config: Any, file: Path) -> str | None:
-    """Keep what a build learned. Two builds at once: the last one's is kept, whole.
-
-    Returns:
-        a warning where it cannot be written
-    """
+    """Keep what a build learned; a warning where it cannot be written."""
     cache = config.get_timing_cache()
     if cache is None:
         return None
-    partial = file.with_name(f"{file.name}.{os.getpid()}")
-    try:
-        file.parent.mkdir(parents=True, exist_ok=True)
-        partial.write_bytes(bytes(cache.serialize()))
-        partial.replace(file)
-    except OSError as error:
-        with contextlib.suppress(OSError):
-            partial.unlink()
-        return f"the timing cache is not kept: {error.strerror} ({file})"
-    return None
+    warning = write_cache(file, bytes(cache.serialize()))
+    return None if warning is None else f"timing cache {warning}"

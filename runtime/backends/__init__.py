@@ -5,7 +5,7 @@ from __future__ import annotations
 from ..bundle import Bundle
 from ..manifest import TENSORRT_TARGETS
 from .errors import BackendError
-from .interface import Backend, DecodingState, Step
+from .interface import Backend, DecodingState, Limits, Step
 
 ONNX_RUNTIME = {"onnxruntime": "cpu", "onnxruntime-cuda": "cuda"}
 """Backends that run graphs, and on which device."""
@@ -65,10 +65,20 @@ def _tensorrt(bundle: Bundle, name: str) -> Backend:
             f"{bundle.directory} holds engines of {manifest.target}: expected that backend, found "
             f"{name}"
         )
+    from .cuda.driver import CudaDevice
+    from .tensorrt.backend import TensorRTBackend
     from .tensorrt.compatibility import usable_package
 
     package, _ = usable_package(bundle, manifest.engines)
-    raise BackendError(f"{package.name}: engines cannot be decoded with yet")
+    return TensorRTBackend(bundle, manifest.engines, package, CudaDevice())
 
 
-__all__ = ["BACKENDS", "Backend", "DecodingState", "Step", "default_backend", "open_backend"]
+__all__ = [
+    "BACKENDS",
+    "Backend",
+    "DecodingState",
+    "Limits",
+    "Step",
+    "default_backend",
+    "open_backend",
+]

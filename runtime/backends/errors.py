@@ -4,4 +4,8 @@ from dragoman.errors import DragomanError
 
 
 class BackendError(DragomanError):
-    """A backend is missing, lacks its device, or cannot run the bundle."""
+    """A backend is missing, lacks its device, or cannot run the bundle or a batch."""
+
+
+class DeviceLostError(DragomanError):
+    """A device failed in a way that nothing more can be done with it in this process."""

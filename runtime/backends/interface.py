@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,6 +22,20 @@ class Step:
     log_probabilities: NDArray[np.float32]
 
 
+class Limits(NamedTuple):
+    """What a backend takes at most; None: what the model does.
+
+    Attributes:
+        rows: of a batch
+        source: tokens
+        capacity: target positions
+    """
+
+    rows: int | None = None
+    source: int | None = None
+    capacity: int | None = None
+
+
 class DecodingState(Protocol):
     """A batch being decoded: encoded sources, caches and positions, owned by the backend."""
 
@@ -34,9 +48,15 @@ class DecodingState(Protocol):
     def keep(self, rows: NDArray[np.intp]) -> None:
         """Drop all rows but these (strictly ascending indices); they are numbered anew."""
 
+    def close(self) -> None:
+        """Give back what the batch holds. Nothing else may be asked of it afterwards."""
+
 
 class Backend(Protocol):
     """An encoder and a decoder step, ready to run. Safe to call from several threads."""
+
+    @property
+    def limits(self) -> Limits: ...
 
     def start(
         self, source: NDArray[np.int64], source_mask: NDArray[np.bool_], capacity: int
@@ -60,3 +80,6 @@ class Backend(Protocol):
         target: NDArray[np.int64],
     ) -> NDArray[Any]:
         """Teacher forcing: logits [B, T, V] that follow each prefix of target [B, T]."""
+
+    def close(self) -> None:
+        """Free what the backend holds. Nothing else may be asked of it afterwards."""

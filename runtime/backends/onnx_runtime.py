@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from ..bundle import Bundle
 from ..manifest import DataType, GraphSpec, Role, TensorSpec
 from .errors import BackendError
-from .interface import Step
+from .interface import Limits, Step
 from .memory import Buffer, DeviceBuffer, HostBuffer
 
 PROVIDERS = {"cpu": "CPUExecutionProvider", "cuda": "CUDAExecutionProvider"}
@@ -82,6 +82,10 @@ class OnnxRuntimeBackend:
         options.add_session_config_entry("session.intra_op.allow_spinning", "1" if spin else "0")
         return options
 
+    @property
+    def limits(self) -> Limits:
+        return Limits()
+
     def start(
         self, source: NDArray[np.int64], source_mask: NDArray[np.bool_], capacity: int
     ) -> BoundState:
@@ -123,6 +127,9 @@ class OnnxRuntimeBackend:
             feeds[tensor.name] = cross[tensor.role, tensor.layer] if value is None else value
         logits = _one(self.manifest.decoder.outputs, "logits").name
         return np.asarray(_run(self.decoder.run, [logits], feeds)[0])
+
+    def close(self) -> None:
+        """Sessions free what they hold when nobody has them any more."""
 
 
 class BoundState:
@@ -193,6 +200,9 @@ class BoundState:
         for buffer in self._caches.values():
             buffer.keep(rows, used)
         self._binding, self._logits = self._bound(), None
+
+    def close(self) -> None:
+        """Buffers are freed when nobody has them any more."""
 
     def _advance(self, tokens: NDArray[np.int64], log_probabilities: NDArray[np.float32]) -> Step:
         self._token.write(tokens[:, None])

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from dragoman.runtime.backends import Step
+from dragoman.runtime.backends import Limits, Step
 from dragoman.runtime.greedy import Choice, greedy
 from dragoman.runtime.manifest import ModelFacts
 
@@ -43,17 +43,23 @@ class FakeBackend:
     capacity: int = 0
     source: NDArray[np.int64] | None = None
     mask: NDArray[np.bool_] | None = None
+    open_states: int = 0
+    limits: Limits = Limits()  # noqa: RUF009
 
     def start(
         self, source: NDArray[np.int64], source_mask: NDArray[np.bool_], capacity: int
     ) -> FakeState:
         self.source, self.mask, self.capacity = source, source_mask, capacity
+        self.open_states += 1
         return FakeState(self, [int(first) - 10 for first in source[:, 0]])
 
     def encode(self, source: Any, source_mask: Any) -> dict[str, NDArray[Any]]:
         raise AssertionError("decoding does not ask for this")
 
     def score(self, source: Any, source_mask: Any, target: Any) -> NDArray[Any]:
+        raise AssertionError("decoding does not ask for this")
+
+    def close(self) -> None:
         raise AssertionError("decoding does not ask for this")
 
 
@@ -91,6 +97,9 @@ class FakeState:
         self.backend.asked.append("keep")
         self.rows = [self.rows[row] for row in rows]
 
+    def close(self) -> None:
+        self.backend.open_states -= 1
+
 
 def probability(row: int, position: int) -> float:
     return -(row + position / 64)
@@ -117,6 +126,17 @@ def test_rows_stop_at_the_end_token_or_their_limit() -> None:
     assert tokens(found) == [[5, 6, END], [7, 8, 9, 10], [END], [4, 4]]
     for row in found:
         assert [choice.last for choice in row] == [False] * (len(row) - 1) + [True]
+
+
+def test_what_a_batch_holds_is_given_back() -> None:
+    backend = FakeBackend([[5, 6, END], [7, END]])
+    decode(backend, [4, 4])
+    assert backend.open_states == 0
+    abandoned = greedy(backend, FACTS, [[10], [11]], [4, 4])
+    next(abandoned)
+    assert backend.open_states == 1
+    abandoned.close()  # type: ignore[attr-defined]
+    assert backend.open_states == 0
 
 
 def test_a_choice_has_its_own_log_probability() -> None:

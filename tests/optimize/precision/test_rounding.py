@@ -89,3 +89,13 @@ def test_the_last_block_may_be_short(inputs: int, block: int) -> None:
     for start in range(0, inputs, block):
         rows = exact[start : start + block]
         assert (apart[start : start + block] <= np.abs(rows).max(0) / 127).all()
+
+
+def test_scales_are_numbers_of_their_type() -> None:
+    """Tiny weights: scales are subnormal in fp16, and what was rounded is rounded by those."""
+    exact = weight(12, 5) * np.float32(1e-5)
+    exact[:, 2] = 0
+    rounded = round_weight(exact, bits=8, scale_type=np.float16)
+    assert (rounded.scales.astype(np.float16).astype(np.float32) == rounded.scales).all()
+    assert (rounded.scales > 0).all()
+    assert np.abs(rounded.weight() - exact).max() <= rounded.scales.max()

@@ -28,6 +28,7 @@ CLASSES = (
     "ComputeCapability",
     "CudaGraphStrategy",
     "DataType",
+    "DynamicShapesKernelSpecializationStrategy",
     "EngineInspector",
     "EngineInvalidityDiagnostics",
     "EngineValidity",

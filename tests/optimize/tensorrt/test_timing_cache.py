@@ -71,7 +71,7 @@ def test_one_that_cannot_be_written_is_a_warning(tmp_path: Path) -> None:
     config = Config()
     load_timing_cache(config, tmp_path / "file" / "cache")
     warning = save_timing_cache(config, tmp_path / "file" / "cache")
-    assert warning is not None and "not kept" in warning
+    assert warning is not None and "timing cache not kept" in warning
 
 
 def test_its_place(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

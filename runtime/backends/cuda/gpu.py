@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from .errors import BackendError
+from ..errors import BackendError
 
 
 class Gpu(NamedTuple):

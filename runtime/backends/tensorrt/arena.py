@@ -1,0 +1,37 @@
+"""Device memory by name. What was reserved once keeps its address until more of it is needed, so
+that graphs which were captured with it can be launched again, batch after batch."""
+
+from __future__ import annotations
+
+from ..cuda import Device
+
+
+class Arena:
+    """Memory of one user of a device.
+
+    Attributes:
+        version: another number whenever an address has changed
+    """
+
+    def __init__(self, device: Device) -> None:
+        self._device = device
+        self._known: dict[str, tuple[int, int]] = {}
+        self.version = 0
+
+    def reserve(self, name: str, size: int) -> int:
+        """The address of at least so many bytes. What was in them may be lost."""
+        address, present = self._known.get(name, (0, -1))
+        if size <= present:
+            return address
+        if present >= 0:
+            del self._known[name]
+            self._device.free(address)
+        self._known[name] = (self._device.allocate(size), size)
+        self.version += 1
+        return self._known[name][0]
+
+    def close(self) -> None:
+        """Free everything."""
+        while self._known:
+            _, (address, _) = self._known.popitem()
+            self._device.free(address)

@@ -1,0 +1,304 @@
+"""A batch being decoded by engines. See `interface.DecodingState`.
+
+A step is put into the device's stream long before its tokens are looked at: the device feeds its
+choice back by itself, and the host reads some steps at once, later. What the device decoded after
+the last row had ended is thrown away.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...engines import Engines
+from ...manifest import GraphSpec, Manifest, Role, TensorSpec
+from ..interface import Step
+from .sizes import Sizes, sizes_for
+from .tensors import as_numbers, size_of
+from .workplace import EngineName, Workplace
+
+MOST_AT_ONCE = 4
+"""Steps whose tokens are read together."""
+
+SHARE_AT_ONCE = 8
+"""... but no more than one for each so many steps that are done, so that a short output is not
+followed by a long wait for steps that nobody wants."""
+
+IN_FLIGHT = 2
+"""Groups of steps in the stream: while the host looks at one the device works on the next."""
+
+SLOTS = MOST_AT_ONCE * (IN_FLIGHT + 1)
+RESULT_BYTES = 12
+"""Of a row: its token (int64) and the log-probability (float32)."""
+
+
+@dataclass
+class _Group:
+    """Steps in the stream. `rows`: where on the device the rows of the batch are."""
+
+    event: Any
+    slots: list[int]
+    rows: NDArray[np.intp]
+
+
+@dataclass
+class _Result:
+    tokens: NDArray[np.int64]
+    log_probabilities: NDArray[np.float32]
+    rows: NDArray[np.intp]
+
+
+class EngineState:
+    """One batch, in a workplace that is its own until `close`."""
+
+    def __init__(
+        self,
+        place: Workplace,
+        manifest: Manifest,
+        engines: Engines,
+        source: NDArray[np.int64],
+        source_mask: NDArray[np.bool_],
+        release: Callable[[Workplace], None],
+    ) -> None:
+        self._place, self._manifest, self._engines = place, manifest, engines
+        self._release: Callable[[Workplace], None] | None = release
+        self._sizes = sizes_for(engines.profiles, *source.shape)
+        self._rows = np.arange(len(source))
+        # Of any batch: results lie at the same place in all, as captured graphs expect.
+        self._widest = max(profile.batch.largest for profile in engines.profiles)
+        self._launched = 0
+        self._read = 0
+        self._flight: deque[_Group] = deque()
+        self._ready: deque[_Result] = deque()
+        self._reserve()
+        self._encode(source, source_mask)
+        self._begin()
+
+    # What `interface.DecodingState` asks for.
+
+    def step(self) -> Step:
+        if not self._ready:
+            self._fill()
+            group = self._flight.popleft()
+            self._place.device.wait(group.event)
+            self._place.return_event(group.event)
+            self._ready.extend(self._result(slot, group.rows) for slot in group.slots)
+            self._fill()
+        result = self._ready.popleft()
+        self._read += 1
+        return Step(result.tokens[result.rows], result.log_probabilities[result.rows])
+
+    def step_without(self, token_id: int) -> Step:
+        logits = self._logits()[:, 0]
+        highest = logits.max(1, keepdims=True)
+        normalizer = np.log(np.exp(logits - highest).sum(1)) + highest[:, 0]
+        logits[:, token_id] = -np.inf
+        tokens = logits.argmax(1)
+        chosen = np.take_along_axis(logits, tokens[:, None], 1)[:, 0]
+        self.feed(tokens)
+        return Step(tokens[self._rows], (chosen - normalizer)[self._rows])
+
+    def keep(self, rows: NDArray[np.intp]) -> None:
+        self._rows = self._rows[rows]
+        for group in self._flight:
+            group.rows = group.rows[rows]
+        for result in self._ready:
+            result.rows = result.rows[rows]
+        wanted = sizes_for(self._engines.profiles, len(rows), self._sizes.source)
+        if wanted.rows < self._sizes.rows:
+            self._compact(wanted)
+
+    def close(self) -> None:
+        """Give the workplace back; the state is of no use afterwards."""
+        release, self._release = self._release, None
+        if release is not None:
+            for group in self._flight:
+                self._place.return_event(group.event)
+            self._flight.clear()
+            release(self._place)
+
+    # For scoring: tokens that are given, not chosen.
+
+    def logits_after(self, tokens: NDArray[np.int64]) -> NDArray[np.float32]:
+        """Logits [B, V] that follow the given tokens [B], the next of each row."""
+        self.feed(np.concatenate([tokens, np.repeat(tokens[-1:], self._sizes.rows - len(tokens))]))
+        logits: NDArray[np.float32] = self._logits()[self._rows, 0]
+        return logits
+
+    def feed(self, tokens: NDArray[np.int64]) -> None:
+        """Let these be the next step's input, for all rows on the device."""
+        self._place.device.upload(self._token, tokens.astype(np.int64), self._place.stream)
+
+    def encoded(self, rows: int, source: int) -> dict[str, NDArray[Any]]:
+        """The encoder's outputs, so many rows and source positions of them."""
+        device, stream = self._place.device, self._place.stream
+        outputs = {}
+        for tensor in self._manifest.encoder.outputs:
+            shape = self._shape(tensor, self._sizes)
+            size = size_of(tensor.dtype, shape)
+            memory = self._place.host_memory("encoded", size)[:size]
+            device.download(memory, self._address[tensor.role, tensor.layer], stream)
+            device.synchronize(stream)
+            outputs[tensor.name] = as_numbers(memory, tensor.dtype, shape)[:rows, :, :source]
+        return outputs
+
+    # What is on the device.
+
+    def _reserve(self) -> None:
+        """Memory for every tensor, which keeps its address as rows leave."""
+        reserve, sizes, manifest = self._place.arena.reserve, self._sizes, self._manifest
+        self._address: dict[tuple[Role, int | None], int] = {}
+        for tensor in (*manifest.encoder.inputs, *manifest.encoder.outputs, *self._kept()):
+            size = size_of(tensor.dtype, self._shape(tensor, sizes))
+            slot = (tensor.role, tensor.layer)
+            self._address[slot] = reserve(f"{tensor.role} {tensor.layer}", size)
+        self._token = self._address["token", None]
+        results = reserve("results", RESULT_BYTES * self._widest)
+        self._address["next_token", None] = results
+        self._address["next_log_probability", None] = results + 8 * self._widest
+        self._positions = reserve("positions", 8 * sizes.rows * self._engines.capacity)
+        self._line = 8 * sizes.rows
+
+    def _kept(self) -> list[TensorSpec]:
+        """Tensors of the decoder that have memory of their own: caches one for both sides."""
+        own = {"token", "position", "past_key", "past_value", "logits"}
+        decoder = self._manifest.decoder
+        return [t for t in (*decoder.inputs, *decoder.outputs) if t.role in own]
+
+    def _encode(self, source: NDArray[np.int64], source_mask: NDArray[np.bool_]) -> None:
+        device, stream = self._place.device, self._place.stream
+        missing = (
+            (0, self._sizes.rows - source.shape[0]),
+            (0, self._sizes.source - source.shape[1]),
+        )
+        # Rows that fill up are copies: rows without any token would give numbers that are none.
+        columns = ((0, 0), missing[1])
+        rows = (missing[0], (0, 0))
+        given: tuple[tuple[Role, NDArray[Any], int], ...] = (
+            ("source", source, self._manifest.model.pad_token_id),
+            ("source_mask", source_mask, False),
+        )
+        for role, values, padding in given:
+            wide = np.pad(np.pad(values, columns, constant_values=padding), rows, mode="edge")
+            device.upload(self._address[role, None], wide, stream)
+        self._context("encoder", self._manifest.encoder).run(stream)
+
+    def _begin(self) -> None:
+        device, stream, sizes = self._place.device, self._place.stream, self._sizes
+        for tensor in self._manifest.decoder.inputs:
+            if tensor.role in ("past_key", "past_value"):
+                # A position that is not written is masked, but what is no number survives a mask.
+                address = self._address[tensor.role, tensor.layer]
+                device.clear(address, size_of(tensor.dtype, self._shape(tensor, sizes)), stream)
+        steps = np.repeat(np.arange(self._engines.capacity)[:, None], sizes.rows, 1)
+        device.upload(self._positions, steps.astype(np.int64), stream)
+        self.feed(np.full(sizes.rows, self._manifest.model.start_token_id))
+        self._slots = self._place.host_memory("results", SLOTS * RESULT_BYTES * self._widest)
+        self._decoder = self._context("decoder", self._manifest.decoder)
+
+    def _context(self, name: EngineName, graph: GraphSpec) -> Any:
+        """The engine's context, told where its tensors are and how large."""
+        context = self._place.context(name, self._sizes.profile)
+        for tensor in graph.inputs:
+            slot = (tensor.role, tensor.layer)
+            context.bind(tensor.name, self._address[slot], self._shape(tensor, self._sizes))
+        for tensor in graph.outputs:
+            context.bind(tensor.name, self._address[_same_memory(tensor), tensor.layer])
+        return context
+
+    @staticmethod
+    def _shape(tensor: TensorSpec, sizes: Sizes) -> tuple[int, ...]:
+        axes = {"batch": sizes.rows, "source": sizes.source}
+        return tuple(axes[d] if isinstance(d, str) else d for d in tensor.shape)
+
+    # Steps.
+
+    def _fill(self) -> None:
+        """Put groups of steps into the stream, as far as there is room in the caches."""
+        while len(self._flight) < IN_FLIGHT and self._launched < self._engines.capacity:
+            wanted = max(1, min(MOST_AT_ONCE, self._read // SHARE_AT_ONCE))
+            slots = []
+            for _ in range(min(wanted, self._engines.capacity - self._launched)):
+                slots.append(self._launched % SLOTS)
+                self._launch()
+                memory = self._slot(slots[-1])
+                results = self._address["next_token", None]
+                self._place.device.download(memory, results, self._place.stream)
+            event = self._place.take_event()
+            self._place.device.record(event, self._place.stream)
+            self._flight.append(_Group(event, slots, self._rows))
+
+    def _launch(self) -> None:
+        """Put one step into the stream: it reads the token that the one before it chose."""
+        device, stream, rows = self._place.device, self._place.stream, self._sizes.rows
+        step = self._positions + self._line * self._launched
+        device.copy(self._address["position", None], step, 8 * rows, stream)
+        self._place.run_step(self._sizes, self._decoder, self._work)
+        self._launched += 1
+
+    def _work(self) -> None:
+        device, stream = self._place.device, self._place.stream
+        self._decoder.run(stream)
+        chosen = self._address["next_token", None]
+        device.copy(self._token, chosen, 8 * self._sizes.rows, stream)
+
+    def _logits(self) -> NDArray[np.float32]:
+        """Do one step and wait for its logits, float32 [rows, 1, V]. No other may be in flight."""
+        device, stream = self._place.device, self._place.stream
+        self._launch()
+        self._read += 1
+        spec = next(t for t in self._manifest.decoder.outputs if t.role == "logits")
+        shape = self._shape(spec, self._sizes)
+        size = size_of(spec.dtype, shape)
+        memory = self._place.host_memory("logits", size)[:size]
+        device.download(memory, self._address["logits", None], stream)
+        device.synchronize(stream)
+        return as_numbers(memory, spec.dtype, shape).astype(np.float32)
+
+    def _slot(self, index: int) -> Any:
+        size = RESULT_BYTES * self._widest
+        return self._slots[index * size : (index + 1) * size]
+
+    def _result(self, slot: int, rows: NDArray[np.intp]) -> _Result:
+        memory = self._slot(slot).copy()
+        tokens = memory[: 8 * self._widest].view(np.int64)
+        return _Result(tokens, memory[8 * self._widest :].view(np.float32), rows)
+
+    def _compact(self, sizes: Sizes) -> None:
+        """Move the rows that are left together, on the device; of caches what was written."""
+        device, stream = self._place.device, self._place.stream
+        for tensor in self._manifest.decoder.inputs:
+            if tensor.role == "position":
+                continue
+            address = self._address[tensor.role, tensor.layer]
+            shape = self._shape(tensor, self._sizes)
+            row = size_of(tensor.dtype, shape[1:])
+            for index, old in enumerate(self._rows):
+                to, source = address + row * index, address + row * int(old)
+                if to == source:
+                    continue
+                if tensor.role in ("past_key", "past_value"):
+                    _, heads, _, width = shape
+                    line = row // heads
+                    used = size_of(tensor.dtype, (self._launched, width))
+                    device.copy_2d(to, source, line, used, heads, stream)
+                else:
+                    device.copy(to, source, row, stream)
+        self._sizes = sizes
+        self._rows = np.arange(len(self._rows))
+        self._decoder = self._context("decoder", self._manifest.decoder)
+
+
+def _same_memory(tensor: TensorSpec) -> Role:
+    """The role whose memory an output takes: caches are written in place."""
+    match tensor.role:
+        case "present_key":
+            return "past_key"
+        case "present_value":
+            return "past_value"
+    return tensor.role

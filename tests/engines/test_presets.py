@@ -1,0 +1,79 @@
+"""Every preset and the shipped model become TensorRT-RTX engines, in every precision, for one and
+two profiles, and attention is fused in all of them. Minutes of work: `make test-engines`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from dragoman.benchmarks.random_model import random_model
+from dragoman.export import export_bundle
+from dragoman.optimize.bundle import optimize_bundle
+from dragoman.optimize.tensorrt.builder import EngineOptions
+from dragoman.optimize.tensorrt.bundle import build_engines
+from dragoman.optimize.tensorrt.profiles import LATENCY, THROUGHPUT, default_source_range
+from dragoman.reference_model import Transformer, load_checkpoint, preset
+from dragoman.reference_model.pretrained import find_checkpoint
+from dragoman.runtime import Bundle, read_bundle
+from dragoman.runtime.engines import Profile
+from dragoman.runtime.manifest import Precision
+
+pytestmark = pytest.mark.engines
+
+MODELS = ("tiny", "base", "big", "g2p-en")
+PRECISIONS: tuple[Precision, ...] = ("fp32", "fp16", "bf16", "int8", "int4")
+VOCABULARY = 8000
+NewDirectory = Callable[[str], Path]
+
+
+def in_group(name: str) -> object:
+    """Tests of one model run in one process, where it is exported once."""
+    return pytest.param(name, marks=pytest.mark.xdist_group(name))
+
+
+@pytest.fixture(scope="module")
+def new_directory(tmp_path_factory: pytest.TempPathFactory) -> NewDirectory:
+    return tmp_path_factory.mktemp
+
+
+@pytest.fixture(scope="module", params=[in_group(name) for name in MODELS])
+def neutral(request: pytest.FixtureRequest, new_directory: NewDirectory) -> Bundle:
+    name: str = request.param
+    directory = new_directory(name)
+    export_bundle(_model(name), directory, name=name)
+    return read_bundle(directory)
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+def test_engines(neutral: Bundle, precision: Precision, tmp_path: Path) -> None:
+    facts, layers = neutral.manifest.model, neutral.manifest.architecture
+    graphs, source = tmp_path / "graphs", default_source_range(facts)
+    graphs.mkdir()
+    optimize_bundle(neutral, graphs, target="tensorrt-rtx", precision=precision)
+    for batches in ((LATENCY,), (LATENCY, THROUGHPUT)):
+        directory = tmp_path / f"{len(batches)} profiles"
+        directory.mkdir()
+        profiles = tuple(Profile(batch, source) for batch in batches)
+        capacity = min(64, facts.max_target_positions)
+        manifest, warnings = build_engines(
+            read_bundle(graphs), directory, EngineOptions(profiles, capacity)
+        )
+        engines = manifest.engines
+        assert engines is not None
+        expected = 2 * layers["decoder_layers"] * len(profiles)
+        assert engines.decoder.fused is not None and engines.encoder.fused is not None
+        assert sum(engines.decoder.fused.values()) == expected
+        if precision == "fp32":
+            assert [warning.partition(":")[0] for warning in warnings] == ["encoder"]
+        else:
+            assert sum(engines.encoder.fused.values()) == layers["encoder_layers"] * len(profiles)
+            assert warnings == ()
+
+
+def _model(name: str) -> Transformer:
+    if name == "g2p-en":
+        return load_checkpoint(find_checkpoint(name)).eval()
+    config = preset(name, source_vocab_size=VOCABULARY, target_vocab_size=VOCABULARY)
+    return random_model(config, seed=1)

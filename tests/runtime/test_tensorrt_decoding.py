@@ -1,0 +1,335 @@
+"""Decoding with engines, on a double that computes what they would and holds to their contract."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from dragoman.optimize.tensorrt.bundle import pinned_bundle
+from dragoman.reference_model import Transformer
+from dragoman.runtime import Bundle, DeviceLostError, DragomanError, Model, Result, load
+from dragoman.runtime.backends.errors import BackendError
+from dragoman.runtime.backends.tensorrt.backend import TensorRTBackend
+from dragoman.runtime.backends.tensorrt.contexts import KernelCache
+from dragoman.runtime.backends.tensorrt.packages import Package
+from dragoman.runtime.backends.tensorrt.sizes import Sizes, sizes_for
+from dragoman.runtime.backends.tensorrt.tensors import as_numbers
+from dragoman.runtime.backends.tensorrt.user_cache import cache_file
+from dragoman.runtime.engines import EngineReport, Engines, Profile, Range
+from dragoman.runtime.manifest import Target
+
+from ..tensorrt_api import checked_module, recorded
+from ..tensorrt_double import DoubleDevice, package_module, plan
+
+CAPACITY = 13
+SOURCE = Range(1, 16, 33)
+PROFILES = (Profile(Range(1, 1, 2), SOURCE), Profile(Range(1, 8, 16), SOURCE))
+REPORT = EngineReport({}, {}, 0, None, None)
+ENGINES = Engines("1.7.1.116", "13", (), CAPACITY, PROFILES, False, REPORT, REPORT)
+RECORDS = ("tensorrt_rtx-1.7.1.116", "tensorrt-10.16.1.11", "tensorrt-11.4.0.106")
+
+Sources = Callable[..., list[list[int]]]
+
+
+@pytest.fixture(autouse=True)
+def _cache_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+
+
+@pytest.fixture(scope="module")
+def engines(ids_case: tuple[Transformer, Path], tmp_path_factory: pytest.TempPathFactory) -> Bundle:
+    """A bundle whose engines the double runs."""
+    graphs, directory = load(ids_case[1]).bundle, tmp_path_factory.mktemp("engines")
+    pinned = pinned_bundle(graphs, tmp_path_factory.mktemp("pinned"), CAPACITY)
+    manifest = pinned.manifest
+    for spec in (manifest.encoder, manifest.decoder):
+        made = plan(pinned.path(spec.file), spec, PROFILES)
+        (directory / spec.file).write_bytes(made)
+    return Bundle(directory, dataclasses.replace(manifest, target="tensorrt-rtx", engines=ENGINES))
+
+
+def opened(bundle: Bundle, device: DoubleDevice, record: str = RECORDS[0]) -> Model:
+    target: Target = "tensorrt-rtx" if "rtx" in record else "tensorrt"
+    package = Package(
+        target, checked_module(package_module(device), recorded(record)), "1.7.1.116", "13"
+    )
+    built = bundle.manifest.engines
+    assert built is not None
+    return Model(bundle, TensorRTBackend(bundle, built, package, device))
+
+
+@pytest.fixture
+def device() -> DoubleDevice:
+    return DoubleDevice()
+
+
+@pytest.fixture
+def model(engines: Bundle, device: DoubleDevice) -> Model:
+    return opened(engines, device)
+
+
+def same(found: list[Result], expected: list[Result]) -> None:
+    assert [r.tokens for r in found] == [r.tokens for r in expected]
+    assert [r.finish_reason for r in found] == [r.finish_reason for r in expected]
+    for one, other in zip(found, expected, strict=True):
+        assert one.log_probability == pytest.approx(other.log_probability, rel=1e-4, abs=1e-4)
+
+
+@pytest.mark.parametrize("record", RECORDS)
+@pytest.mark.parametrize("count", [1, 2, 7, 21])
+def test_what_comes_out_is_what_the_graphs_give(
+    engines: Bundle,
+    ids_case: tuple[Transformer, Path],
+    ids_model: Model,
+    random_sources: Sources,
+    device: DoubleDevice,
+    count: int,
+    record: str,
+) -> None:
+    sources = random_sources(ids_case[0].config, count, seed=count)
+    model = opened(engines, device, record)
+    same(
+        model.generate(sources, max_new_tokens=CAPACITY),
+        ids_model.generate(sources, max_new_tokens=CAPACITY),
+    )
+    model.close()
+    device.assert_empty()
+
+
+def test_limits_and_first_tokens_that_are_no_end(
+    model: Model,
+    ids_case: tuple[Transformer, Path],
+    ids_model: Model,
+    random_sources: Sources,
+) -> None:
+    sources = random_sources(ids_case[0].config, 9, seed=3)
+    for options in (
+        {"max_new_tokens": 1},
+        {"max_new_tokens": CAPACITY, "min_new_tokens": 6},
+        {"max_new_tokens": 5, "min_new_tokens": 5},
+        {"max_new_tokens": CAPACITY, "max_new_tokens_per_source_token": 0.5},
+        {"max_new_tokens": CAPACITY, "max_batch_size": 3},
+    ):
+        same(model.generate(sources, **options), ids_model.generate(sources, **options))
+
+
+def test_tokens_one_by_one(
+    model: Model, ids_case: tuple[Transformer, Path], ids_model: Model, random_sources: Sources
+) -> None:
+    (source,) = random_sources(ids_case[0].config, 1, seed=8)
+    found, expected = (list(m.stream(source, CAPACITY)) for m in (model, ids_model))
+    assert [t.id for t in found] == [t.id for t in expected]
+
+
+def test_the_graphs_by_themselves(
+    model: Model, ids_case: tuple[Transformer, Path], ids_model: Model
+) -> None:
+    generator = np.random.default_rng(0)
+    config = ids_case[0].config
+    source = generator.integers(0, config.source_vocab_size, (19, 11))  # more than a batch
+    mask = np.arange(11) < generator.integers(1, 12, (19, 1))
+    target = generator.integers(0, config.target_vocab_size, (19, CAPACITY))
+    found, expected = model.backend.encode(source, mask), ids_model.backend.encode(source, mask)
+    assert found.keys() == expected.keys()
+    for name, values in expected.items():
+        used = np.broadcast_to(mask[:, None, :, None], values.shape)
+        np.testing.assert_allclose(found[name][used], values[used], atol=1e-5)
+    np.testing.assert_allclose(
+        model.backend.score(source, mask, target),
+        ids_model.backend.score(source, mask, target),
+        atol=1e-4,
+    )
+
+
+def test_a_step_allocates_nothing_and_is_captured_once(
+    model: Model, ids_case: tuple[Transformer, Path], random_sources: Sources, device: DoubleDevice
+) -> None:
+    sources = random_sources(ids_case[0].config, 12, seed=4)
+    model.generate(sources, max_new_tokens=CAPACITY)
+    device.log.clear()
+    again = model.generate(sources, max_new_tokens=CAPACITY)
+    made = {"allocate", "free", "allocate_host", "new_stream", "new_event", "begin_capture"}
+    assert made.isdisjoint(device.log)
+    assert device.log.count("execute") == 1  # the encoder; steps are launched
+    assert device.log.count("launch") >= max(len(r.tokens) for r in again)
+
+
+def test_tokens_are_read_some_steps_at_once(model: Model, device: DoubleDevice) -> None:
+    """The host waits less often than there are steps, and the device runs ahead a little only."""
+    source, mask = np.full((1, 3), 5), np.ones((1, 3), np.bool_)
+    state = model.backend.start(source, mask, CAPACITY)
+    device.log.clear()
+    for _ in range(CAPACITY):
+        state.step()
+    assert device.log.count("wait") <= CAPACITY
+    assert device.log.count("synchronize") == 0
+    assert device.log.count("download") == CAPACITY
+    state.close()
+    state = model.backend.start(source, mask, CAPACITY)
+    device.log.clear()
+    state.step()
+    assert device.log.count("download") <= 3
+    state.close()
+
+
+def test_finished_rows_leave_on_the_device(model: Model, device: DoubleDevice) -> None:
+    generator = np.random.default_rng(5)
+    source, mask = generator.integers(0, 17, (13, 9)), np.ones((13, 9), np.bool_)
+    whole, part = (model.backend.start(source, mask, CAPACITY) for _ in range(2))
+    kept = np.array([2, 3, 5, 11])
+    for _ in range(3):
+        np.testing.assert_array_equal(whole.step().tokens, part.step().tokens)
+    device.log.clear()
+    part.keep(kept)
+    assert "copy_2d" in device.log
+    assert {"download", "upload", "synchronize", "wait"}.isdisjoint(device.log)
+    for _ in range(3):
+        np.testing.assert_array_equal(whole.step().tokens[kept], part.step().tokens)
+    part.keep(np.array([1, 3]))
+    for _ in range(3, CAPACITY - 3):
+        np.testing.assert_array_equal(whole.step().tokens[kept[[1, 3]]], part.step().tokens)
+
+
+def test_threads_have_a_workplace_each(
+    model: Model,
+    ids_case: tuple[Transformer, Path],
+    ids_model: Model,
+    random_sources: Sources,
+    device: DoubleDevice,
+) -> None:
+    sources = [random_sources(ids_case[0].config, 5, seed=seed) for seed in range(6)]
+    with ThreadPoolExecutor(3) as executor:
+        found = list(executor.map(lambda s: model.generate(s, CAPACITY), sources))
+    for one, source in zip(found, sources, strict=True):
+        same(one, ids_model.generate(source, CAPACITY))
+    assert 1 <= len(device.streams) <= 3
+    model.close()
+    device.assert_empty()
+
+
+def test_a_batch_that_does_not_fit_is_halved(
+    engines: Bundle,
+    ids_case: tuple[Transformer, Path],
+    ids_model: Model,
+    random_sources: Sources,
+) -> None:
+    sources = random_sources(ids_case[0].config, 16, seed=6)
+    full = DoubleDevice()
+    opened(engines, full).generate(sources, CAPACITY)
+    tight = DoubleDevice(room=sum(block.size for block in full.blocks.values()) * 2 // 3)
+    model = opened(engines, tight)
+    same(model.generate(sources, CAPACITY), ids_model.generate(sources, CAPACITY))
+    model.close()
+    tight.assert_empty()
+
+
+def test_a_device_that_has_no_room_at_all(engines: Bundle) -> None:
+    (result,) = opened(engines, DoubleDevice(room=1000)).generate([[3, 4]], CAPACITY)
+    assert result.finish_reason == "rejected"
+    assert result.error is not None and "out of memory" in result.error
+
+
+def test_a_device_that_is_lost_ends_the_job(model: Model, device: DoubleDevice) -> None:
+    def refuse(name: str) -> None:
+        if name in ("launch", "wait"):
+            raise DeviceLostError(f"{name}: an illegal address (cudaErrorIllegalAddress)")
+
+    device.refuse = refuse
+    with pytest.raises(DeviceLostError, match="cudaErrorIllegalAddress"):
+        model.generate([[3, 4], [5]], CAPACITY)
+
+
+def test_an_abandoned_stream_gives_its_workplace_back(
+    model: Model, ids_model: Model, device: DoubleDevice
+) -> None:
+    tokens = model.stream([3, 4, 5], CAPACITY)
+    next(tokens)
+    del tokens
+    same(model.generate([[6, 7]], CAPACITY), ids_model.generate([[6, 7]], CAPACITY))
+    assert len(device.streams) == 1
+    model.close()
+    device.assert_empty()
+
+
+def test_after_closing_it_says_so(model: Model, device: DoubleDevice) -> None:
+    with model:
+        model.generate([[3]], CAPACITY)
+    device.assert_empty()
+    (result,) = model.generate([[3]], CAPACITY)
+    assert result.error == "the model was closed"
+
+
+def test_what_the_engines_do_not_take_is_said(
+    engines: Bundle, model: Model, ids_model: Model
+) -> None:
+    with pytest.raises(DragomanError, match="at most 13, the capacity of its engines, found 14"):
+        model.generate([[3]], max_new_tokens=14)
+    short = dataclasses.replace(ENGINES, profiles=(Profile(Range(1, 1, 2), Range(1, 4, 4)),))
+    bundle = dataclasses.replace(
+        engines, manifest=dataclasses.replace(engines.manifest, engines=short)
+    )
+    model = opened(bundle, DoubleDevice())
+    rejected, *others = model.generate([[3] * 5, [4], [5, 6], [7] * 4], CAPACITY)
+    assert rejected.error == "source has 5 tokens, expected at most 4, the longest of its engines"
+    same(others, ids_model.generate([[4], [5, 6], [7] * 4], CAPACITY))
+
+
+def test_an_engine_that_is_none_says_why(engines: Bundle, tmp_path: Path) -> None:
+    for file in ("encoder.onnx", "decoder.onnx"):
+        (tmp_path / file).write_bytes(b"something else")
+    bundle = dataclasses.replace(engines, directory=tmp_path)
+    with pytest.raises(BackendError, match=r"cannot load this engine: the magic tag does not"):
+        opened(bundle, DoubleDevice())
+
+
+def test_compiled_kernels_are_kept_and_damage_is_no_failure(
+    engines: Bundle, device: DoubleDevice
+) -> None:
+    package = Package("tensorrt-rtx", package_module(device), "1.7.1.116", "13")
+    file = cache_file(package, "kernels")
+    for before in (None, b"rubbish"):
+        if before is not None:
+            file.write_bytes(before)
+        model = opened(engines, device)
+        model.generate([[3, 4]], CAPACITY)
+        model.close()
+        assert file.read_bytes() == b"kernels of the double"
+    cache: Any = KernelCache(package)
+    cache.attach(package.module.IRuntimeConfig())
+    written = file.stat().st_mtime_ns
+    cache.save()  # nothing new
+    assert file.stat().st_mtime_ns == written
+
+
+@pytest.mark.parametrize(
+    ("rows", "source", "expected"),
+    [
+        (1, 1, Sizes(0, 1, 16)),
+        (2, 17, Sizes(0, 2, 32)),
+        (3, 33, Sizes(1, 4, 33)),
+        (9, 16, Sizes(1, 16, 16)),
+        (16, 33, Sizes(1, 16, 33)),
+    ],
+)
+def test_sizes_are_rounded_within_the_profiles(rows: int, source: int, expected: Sizes) -> None:
+    assert sizes_for(PROFILES, rows, source) == expected
+
+
+def test_sizes_beyond_all_profiles() -> None:
+    with pytest.raises(BackendError, match="at most 2 rows of 33 tokens; 16 rows of 33 tokens"):
+        sizes_for(PROFILES, 17, 3)
+    least = (Profile(Range(4, 4, 6), Range(20, 20, 40)),)
+    assert sizes_for(least, 1, 2) == Sizes(0, 4, 20)
+    assert sizes_for(least, 5, 33) == Sizes(0, 6, 40)
+
+
+def test_bfloat16_becomes_numbers() -> None:
+    halves = np.array([0x3F80, 0xC040, 0x0000], np.uint16)  # 1, -3, 0
+    found = as_numbers(halves.view(np.uint8), "bfloat16", (3, 1))
+    np.testing.assert_array_equal(found, np.array([[1.0], [-3.0], [0.0]], np.float32))

@@ -1,0 +1,377 @@
+"""A GPU and a TensorRT that run on the processor and hold everyone to the contract.
+
+The device does what is put into a stream only when somebody waits for it, so that memory which is
+read too early holds rubbish. It knows every address: what is not allocated cannot be read. Engines
+are ONNX files that ONNX Runtime runs on the device's memory; their contexts demand what TensorRT
+does: every tensor has an address, shapes are inside the profile, a cache is written where it lies.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import onnxruntime
+from numpy.typing import NDArray
+
+from dragoman.runtime.backends.errors import BackendError
+from dragoman.runtime.engines import Profile
+from dragoman.runtime.manifest import GraphSpec
+from dragoman.runtime.plain_data import Problems, from_plain, to_plain
+
+Work = Callable[[], None]
+RUBBISH = 0xAB
+PREFIX = b"an engine of the double: "
+
+
+@dataclass
+class Event:
+    """Happens when what was recorded last does."""
+
+    stream: int | None = None
+    recorded: int = 0
+    happened: int = 0
+
+
+@dataclass
+class Graph:
+    work: list[Work]
+
+
+@dataclass
+class DoubleDevice:
+    """See `cuda.Device`.
+
+    Attributes:
+        log: what was asked for, by name
+        room: bytes that can be allocated
+        refuse: raises for a call, if it wants to
+    """
+
+    room: int = 1 << 40
+    log: list[str] = field(default_factory=list)
+    refuse: Callable[[str], None] = lambda name: None
+    blocks: dict[int, NDArray[np.uint8]] = field(default_factory=dict)
+    host: list[NDArray[np.uint8]] = field(default_factory=list)
+    streams: dict[int, list[Work]] = field(default_factory=dict)
+    capturing: dict[int, list[Work]] = field(default_factory=dict)
+    events: list[Event] = field(default_factory=list)
+    graphs: list[Graph] = field(default_factory=list)
+    next_address: int = 0x7000_0000
+
+    def allocate(self, size: int) -> int:
+        self._note("allocate")
+        if sum(block.size for block in self.blocks.values()) + size > self.room:
+            raise BackendError("cudaMalloc: out of memory (cudaErrorMemoryAllocation)")
+        address = self.next_address
+        self.next_address += size + 4096 - size % 256
+        self.blocks[address] = np.full(size, RUBBISH, np.uint8)
+        return address
+
+    def free(self, address: int) -> None:
+        self._note("free")
+        for stream in self.streams:
+            self._run(stream)
+        del self.blocks[address]
+
+    def allocate_host(self, size: int) -> NDArray[np.uint8]:
+        self._note("allocate_host")
+        memory = np.full(size, RUBBISH, np.uint8)
+        self.host.append(memory)
+        return memory
+
+    def free_host(self, memory: NDArray[np.uint8]) -> None:
+        self._note("free_host")
+        self.host = [known for known in self.host if known is not memory]
+
+    def new_stream(self) -> int:
+        self._note("new_stream")
+        stream = 1 + max(self.streams, default=0)
+        self.streams[stream] = []
+        return stream
+
+    def free_stream(self, stream: int) -> None:
+        self._note("free_stream")
+        self._run(stream)
+        del self.streams[stream]
+
+    def synchronize(self, stream: int) -> None:
+        self._note("synchronize")
+        assert stream not in self.capturing, "a stream that is captured cannot be waited for"
+        self._run(stream)
+
+    def new_event(self) -> Event:
+        self._note("new_event")
+        self.events.append(Event())
+        return self.events[-1]
+
+    def free_event(self, event: Event) -> None:
+        self._note("free_event")
+        self.events = [known for known in self.events if known is not event]
+
+    def record(self, event: Event, stream: int) -> None:
+        self._note("record")
+        event.stream, event.recorded = stream, event.recorded + 1
+        number = event.recorded
+        self._put(stream, lambda: setattr(event, "happened", number))
+
+    def wait(self, event: Event) -> None:
+        self._note("wait")
+        assert event.stream is not None, "an event that was never recorded"
+        queue = self.streams[event.stream]
+        while event.happened < event.recorded:
+            queue.pop(0)()
+
+    def upload(self, address: int, values: NDArray[Any], stream: int) -> None:
+        self._note("upload")
+        taken = np.ascontiguousarray(values).copy().view(np.uint8).reshape(-1)
+        self._put(stream, lambda: self._write(address, taken))
+
+    def download(self, memory: NDArray[np.uint8], address: int, stream: int) -> None:
+        self._note("download")
+        assert any(np.shares_memory(memory, known) for known in self.host), "not page-locked"
+
+        def fill() -> None:
+            memory[:] = self.at(address, memory.size)
+
+        self._put(stream, fill)
+
+    def copy(self, to: int, source: int, size: int, stream: int) -> None:
+        self._note("copy")
+        assert abs(to - source) >= size, "source and destination overlap"
+        self._put(stream, lambda: self._write(to, self.at(source, size).copy()))
+
+    def copy_2d(
+        self, to: int, source: int, pitch: int, width: int, height: int, stream: int
+    ) -> None:
+        self._note("copy_2d")
+        assert width <= pitch and abs(to - source) >= pitch * height
+
+        def move() -> None:
+            for line in range(height):
+                self._write(to + line * pitch, self.at(source + line * pitch, width).copy())
+
+        self._put(stream, move)
+
+    def clear(self, address: int, size: int, stream: int) -> None:
+        self._note("clear")
+        self._put(stream, lambda: self._write(address, np.zeros(size, np.uint8)))
+
+    def begin_capture(self, stream: int) -> None:
+        self._note("begin_capture")
+        assert stream not in self.capturing
+        self.capturing[stream] = []
+
+    def end_capture(self, stream: int) -> Graph:
+        self._note("end_capture")
+        self.graphs.append(Graph(self.capturing.pop(stream)))
+        return self.graphs[-1]
+
+    def launch(self, graph: Graph, stream: int) -> None:
+        self._note("launch")
+        assert any(graph is known for known in self.graphs), "a graph that was freed"
+        self.streams[stream].extend(graph.work)
+
+    def free_graph(self, graph: Graph) -> None:
+        self._note("free_graph")
+        self.graphs = [known for known in self.graphs if known is not graph]
+
+    def free_memory(self) -> int:
+        return self.room - sum(block.size for block in self.blocks.values())
+
+    def at(self, address: int, size: int) -> NDArray[np.uint8]:
+        """The memory there."""
+        for start, block in self.blocks.items():
+            if start <= address and address + size <= start + block.size:
+                return block[address - start : address - start + size]
+        raise AssertionError(f"{size} bytes at {address:#x} are not allocated")
+
+    def put(self, stream: int, work: Work) -> None:
+        """What an execution context puts into a stream."""
+        self._note("execute")
+        self._put(stream, work)
+
+    def assert_empty(self) -> None:
+        """Everything was freed."""
+        held = (self.blocks, self.host, self.streams, self.capturing, self.events, self.graphs)
+        assert [len(things) for things in held] == [0] * len(held)
+
+    def _note(self, name: str) -> None:
+        self.refuse(name)
+        self.log.append(name)
+
+    def _put(self, stream: int, work: Work) -> None:
+        self.capturing.get(stream, self.streams[stream]).append(work)
+
+    def _run(self, stream: int) -> None:
+        queue = self.streams[stream]
+        while queue:
+            queue.pop(0)()
+
+    def _write(self, address: int, values: NDArray[np.uint8]) -> None:
+        self.at(address, values.size)[:] = values
+
+
+def plan(graph: Path, spec: GraphSpec, profiles: tuple[Profile, ...]) -> bytes:
+    """What stands for a serialized engine."""
+    made = {"graph": str(graph), "spec": to_plain(spec), "profiles": to_plain(profiles)}
+    return PREFIX + json.dumps(made).encode()
+
+
+def package_module(device: DoubleDevice) -> Any:
+    """A module such as `tensorrt`, whose engines run on the device."""
+
+    class Severity:
+        ERROR, INTERNAL_ERROR, WARNING = range(3)
+
+    class ILogger:
+        pass
+
+    ILogger.Severity = Severity  # type: ignore[attr-defined]
+
+    class IHostMemory(bytes):
+        pass
+
+    class IRuntimeCache:
+        def __init__(self) -> None:
+            self.kernels = b""
+
+        def deserialize(self, blob: bytes) -> bool:
+            if not blob.startswith(b"kernels"):
+                return False
+            self.kernels = bytes(blob)
+            return True
+
+        def serialize(self) -> IHostMemory:
+            return IHostMemory(self.kernels)
+
+    class IRuntimeConfig:
+        strategy: Any = None
+        dynamic_shapes_kernel_specialization_strategy: Any = None
+        cache: Any = None
+
+        def set_execution_context_allocation_strategy(self, strategy: Any) -> None:
+            self.strategy = strategy
+
+        def create_runtime_cache(self) -> IRuntimeCache:
+            return IRuntimeCache()
+
+        def set_runtime_cache(self, cache: IRuntimeCache) -> bool:
+            self.cache = cache
+            return True
+
+    class IExecutionContext:
+        def __init__(self, engine: Any, config: IRuntimeConfig) -> None:
+            assert config.strategy == "user managed"
+            self.engine, self.config = engine, config
+            self.profile: Any = None
+            self.shapes: dict[str, tuple[int, ...]] = {}
+            self.addresses: dict[str, int] = {}
+            self.scratch = False
+
+        def set_optimization_profile_async(self, profile_index: int, stream_handle: int) -> bool:
+            self.profile = self.engine.profiles[profile_index]
+            return stream_handle in device.streams
+
+        def set_device_memory(self, memory: int, size: int) -> None:
+            assert size >= self.engine.device_memory_size_v2
+            device.at(memory, size)
+            self.scratch = True
+
+        def set_input_shape(self, name: str, shape: tuple[int, ...]) -> bool:
+            spec = next(t for t in self.engine.spec.inputs if t.name == name)
+            ranges = {"batch": self.profile.batch, "source": self.profile.source}
+            for axis, size in zip(spec.shape, shape, strict=True):
+                if isinstance(axis, int):
+                    low = high = axis
+                else:
+                    low, high = ranges[axis].smallest, ranges[axis].largest
+                if not low <= size <= high:
+                    return False
+            self.shapes[name] = tuple(shape)
+            return True
+
+        def set_tensor_address(self, name: str, memory: int) -> bool:
+            self.addresses[name] = memory
+            return True
+
+        def is_stream_capturable(self, stream: int) -> bool:
+            return stream in device.streams
+
+        def execute_async_v3(self, stream_handle: int) -> bool:
+            engine, shapes, addresses = self.engine, dict(self.shapes), dict(self.addresses)
+            names = {t.name for t in (*engine.spec.inputs, *engine.spec.outputs)}
+            assert self.scratch and addresses.keys() == names
+            for key, tensor in engine.caches.items():
+                assert addresses[key] == addresses[tensor], "a cache is not written in place"
+            if self.config.cache is not None:
+                self.config.cache.kernels = b"kernels of the double"
+            device.put(stream_handle, lambda: engine.run(shapes, addresses))
+            return True
+
+    class ICudaEngine:
+        device_memory_size_v2 = 4096
+
+        def __init__(self, made: dict[str, Any]) -> None:
+            options = onnxruntime.SessionOptions()
+            options.intra_op_num_threads = 1
+            options.log_severity_level = 3
+            self.session = onnxruntime.InferenceSession(made["graph"], options)
+            spec = from_plain(GraphSpec, made["spec"], "spec", Problems())
+            assert spec is not None
+            self.spec = spec
+            self.profiles = [from_plain(Profile, p, "p", Problems()) for p in made["profiles"]]
+            roles = {(t.role, t.layer): t.name for t in spec.inputs}
+            self.caches = {
+                t.name: roles["past_key" if t.role == "present_key" else "past_value", t.layer]
+                for t in spec.outputs
+                if t.role in ("present_key", "present_value")
+            }
+
+        def create_runtime_config(self) -> IRuntimeConfig:
+            return IRuntimeConfig()
+
+        def create_execution_context(self, runtime_config: Any = None) -> IExecutionContext:
+            return IExecutionContext(self, runtime_config)
+
+        def run(self, shapes: dict[str, tuple[int, ...]], addresses: dict[str, int]) -> None:
+            feeds = {}
+            for tensor in self.spec.inputs:
+                dtype, shape = np.dtype(tensor.dtype), shapes[tensor.name]
+                raw = device.at(addresses[tensor.name], dtype.itemsize * math.prod(shape))
+                feeds[tensor.name] = raw.view(dtype).reshape(shape).copy()
+            outputs = self.session.run([t.name for t in self.spec.outputs], feeds)
+            for tensor, values in zip(self.spec.outputs, outputs, strict=True):
+                raw = np.ascontiguousarray(values).view(np.uint8).reshape(-1)
+                device.at(addresses[tensor.name], raw.size)[:] = raw
+
+    class Runtime:
+        def __init__(self, logger: Any) -> None:
+            self.logger = logger
+
+        def deserialize_cuda_engine(self, serialized_engine: bytes) -> ICudaEngine | None:
+            if not serialized_engine.startswith(PREFIX):
+                self.logger.log(Severity.ERROR, "the magic tag does not match")
+                return None
+            return ICudaEngine(json.loads(serialized_engine[len(PREFIX) :]))
+
+    return SimpleNamespace(
+        __version__="1.7.1.116",
+        ILogger=ILogger,
+        IHostMemory=IHostMemory,
+        IRuntimeCache=IRuntimeCache,
+        IRuntimeConfig=IRuntimeConfig,
+        IExecutionContext=IExecutionContext,
+        ICudaEngine=ICudaEngine,
+        Runtime=Runtime,
+        ExecutionContextAllocationStrategy=SimpleNamespace(
+            USER_MANAGED="user managed", __name__="ExecutionContextAllocationStrategy"
+        ),
+        DynamicShapesKernelSpecializationStrategy=SimpleNamespace(EAGER="eager"),
+    )
