@@ -8,9 +8,11 @@ PIP := $(BIN)/pip --disable-pip-version-check
 INSTALL := $(PIP) install --quiet --constraint constraints.txt
 PEERS_VENV := .venv-peers
 PEERS_BIN := $(PEERS_VENV)/bin
+GPU_VENV := .venv-gpu
+GPU_BIN := $(GPU_VENV)/bin
 HELD_OUT := reference_model/pretrained/g2p-en/held_out.tsv
 
-.PHONY: demo test test-engines test-peers lint format bench-peers clean
+.PHONY: demo test test-engines test-peers lint format bench-peers gpu clean
 
 demo: $(VENV)/installed
 	$(BIN)/dragoman build g2p-en --output bundles/g2p-en --limit 1000 --force
@@ -42,12 +44,16 @@ test-peers: $(PEERS_VENV)/installed
 bench-peers: $(PEERS_VENV)/installed
 	$(PEERS_BIN)/python -m dragoman.benchmarks.compare --output benchmarks/results
 
+# Everything that takes an NVIDIA GPU to know, in under eight minutes once it is installed.
+gpu: $(GPU_VENV)/installed
+	$(GPU_BIN)/python -m dragoman.benchmarks.gpu --output benchmarks/results
+
 clean:
-	rm -rf $(VENV) $(PEERS_VENV) bundles build dist .mypy_cache .pytest_cache .ruff_cache .import_linter_cache
+	rm -rf $(VENV) $(PEERS_VENV) $(GPU_VENV) bundles build dist .mypy_cache .pytest_cache .ruff_cache .import_linter_cache
 	find . -name __pycache__ -prune -exec rm -rf {} +
 
 # Marker files: an environment is made anew when what it is made from changes.
-$(VENV)/bin/pip $(PEERS_VENV)/bin/pip:
+$(VENV)/bin/pip $(PEERS_VENV)/bin/pip $(GPU_VENV)/bin/pip:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
 		|| (echo "Dragoman needs Python 3.11 or newer, found $$($(PYTHON) --version); give another: make PYTHON=..."; exit 1)
 	$(PYTHON) -m venv $(patsubst %/bin/pip,%,$@)
@@ -63,4 +69,11 @@ $(VENV)/installed-dev: $(VENV)/installed
 $(PEERS_VENV)/installed: $(PEERS_BIN)/pip pyproject.toml constraints-peers.txt
 	$(PEERS_BIN)/pip --disable-pip-version-check install --quiet \
 		--constraint constraints-peers.txt --editable ".[cpu,export,peers]"
+	@touch $@
+
+# onnxruntime-gpu, PyTorch with CUDA, and TensorRT itself where NVIDIA's index is reached.
+$(GPU_VENV)/installed: $(GPU_BIN)/pip pyproject.toml constraints.txt
+	$(GPU_BIN)/pip --disable-pip-version-check install --quiet \
+		--constraint constraints.txt --editable ".[cuda,export,tensorrt-rtx,gpu-peers]"
+	-$(GPU_BIN)/pip --disable-pip-version-check install --quiet tensorrt
 	@touch $@

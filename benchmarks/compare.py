@@ -25,6 +25,7 @@ from rich.console import Console
 from dragoman.errors import DragomanError
 
 from .contenders import BUNDLES, all_contenders
+from .gpu.contenders import gpu_contenders
 from .machine import machine
 from .measuring import Results, Work, measure
 from .quality import word_errors
@@ -34,7 +35,11 @@ PACKAGES = (
     "dragoman",
     "ctranslate2",
     "numpy",
+    "cuda-bindings",
     "onnxruntime",
+    "onnxruntime-gpu",
+    "tensorrt",
+    "tensorrt_rtx",
     "optimum",
     "optimum-onnx",
     "torch",
@@ -59,6 +64,13 @@ PACKAGES = (
 @click.option("--vocab-size", type=click.IntRange(min=8), default=32000, show_default=True)
 @click.option("--source-length", type=click.IntRange(1, 512), default=32, show_default=True)
 @click.option("--new-tokens", type=click.IntRange(1, 511), default=64, show_default=True)
+@click.option(
+    "--device",
+    type=click.Choice(["cpu", "cuda"]),
+    default="cpu",
+    show_default=True,
+    help="cuda: engines and others on an NVIDIA GPU.",
+)
 @click.option("--only", multiple=True, help="Contenders whose name holds this; may be repeated.")
 @click.option(
     "--quality/--no-quality",
@@ -80,6 +92,7 @@ def main(
     vocab_size: int,
     source_length: int,
     new_tokens: int,
+    device: str,
     only: tuple[str, ...],
     with_quality: bool,
     output: Path | None,
@@ -95,7 +108,7 @@ def main(
     )
     load_average = os.getloadavg()[0]
     try:
-        results = _measure(shape, vocab_size, work, only)
+        results = _measure(shape, vocab_size, work, device, only)
         measured = {m.contender for m in results.measurements}
         bundles = [bundle for bundle in BUNDLES if bundle[0] in measured and with_quality]
         quality = word_errors(bundles, threads) if bundles else {}
@@ -111,7 +124,7 @@ def main(
         footprints=tuple(results.footprints),
         word_error=quality,
         failures=tuple(results.failures),
-        machine=machine(),
+        machine=_device(device),
         load_average=load_average,
         versions=_versions(),
         date=datetime.now(UTC).date().isoformat(),
@@ -120,18 +133,18 @@ def main(
     show(comparison)
     if output is not None and comparison.measurements:
         output.mkdir(parents=True, exist_ok=True)
-        name = f"cpu-{shape}-{threads}-threads"
+        name = f"cpu-{shape}-{threads}-threads" if device == "cpu" else f"gpu-{shape}"
         (output / f"{name}.json").write_text(json.dumps(asdict(comparison), indent=1) + "\n")
         plot(comparison, output / f"{name}.png")
     if not comparison.measurements:
         raise click.ClickException("nothing could be measured")
 
 
-def _measure(shape: str, vocab_size: int, work: Work, only: Iterable[str]) -> Results:
+def _measure(shape: str, vocab_size: int, work: Work, device: str, only: Iterable[str]) -> Results:
     # Imported here: the processes of the contenders import this module, and do without torch.
     from .peers.marian import marian_shape, write_random_marian
 
-    contenders = all_contenders()
+    contenders = all_contenders() if device == "cpu" else gpu_contenders()
     names = [contender.name for contender in contenders]
     chosen = {n for n in names if not only or any(o.lower() in n.lower() for o in only)}
     if not chosen:
@@ -148,6 +161,15 @@ def _measure(shape: str, vocab_size: int, work: Work, only: Iterable[str]) -> Re
             directory=Path(directory),
             progress=status.update,
         )
+
+
+def _device(device: str) -> str:
+    if device == "cpu":
+        return machine()
+    from dragoman.runtime.backends.cuda import find_gpu
+
+    gpu = find_gpu()
+    return f"{gpu.name}, compute capability {gpu.compute_capability}; {machine()}"
 
 
 def _versions() -> dict[str, str]:

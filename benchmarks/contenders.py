@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, cast
 from dragoman.errors import DragomanError
 
 if TYPE_CHECKING:
+    from dragoman.runtime import Model
     from dragoman.runtime.manifest import Precision, Target
 
 # Nothing that imports torch is imported here: some contenders must do without.
@@ -132,7 +133,11 @@ def optimized(neutral: Path, directory: Path, *, target: str, precision: str) ->
 def load_dragoman(directory: Path, threads: int) -> Generate:
     from dragoman.runtime import load
 
-    model = load(directory, threads=threads)
+    return generator(load(directory, threads=threads))
+
+
+def generator(model: Model) -> Generate:
+    """What decodes all sources as one batch."""
 
     def generate(sources: list[list[int]], new_tokens: int) -> list[list[int]]:
         results = model.generate(
@@ -155,10 +160,12 @@ def prepare_ctranslate2(source: Path, directory: Path, *, compute_type: str) -> 
     return directory
 
 
-def load_ctranslate2(directory: Path, threads: int, *, compute_type: str) -> Generate:
+def load_ctranslate2(
+    directory: Path, threads: int, *, compute_type: str, device: str = "cpu"
+) -> Generate:
     from .peers.ctranslate2_translator import CTranslate2Peer
 
-    peer = CTranslate2Peer.load(directory, threads, compute_type)
+    peer = CTranslate2Peer.load(directory, threads, compute_type, device)
 
     def generate(sources: list[list[int]], new_tokens: int) -> list[list[int]]:
         return peer.generate(sources, new_tokens, min_new_tokens=new_tokens)

@@ -19,7 +19,7 @@ import onnx_ir as ir
 from dragoman.optimize.fusions import STANDARD_PASSES
 from dragoman.optimize.pipeline import apply_passes
 
-from .exported_models import HEADS, WIDTH, ZOO, ExportedModel, serialized
+from .exported_models import HEADS, WIDTH, REFUSED, ZOO, ExportedModel, serialized
 
 COMMAND = "python -m dragoman.benchmarks.fusion_table --output docs/fusion.md"
 LIBRARIES = ("onnx", "onnx-ir", "onnxscript", "onnxruntime", "torch", "transformers")
@@ -92,7 +92,17 @@ def row(model: ExportedModel) -> str:
     return f"| {' | '.join(cells)} |"
 
 
-def table(rows: Iterable[str]) -> str:
+def refusal(model: ExportedModel) -> str:
+    """A line on what PyTorch's exporter says of a model that it does not take."""
+    try:
+        model.export()
+    except Exception as error:  # whatever it is, it is the answer
+        reason = next((line.strip() for line in str(error).splitlines() if line.strip()), "")
+        return f"- {model.name}: {type(error).__name__}: {reason}"
+    return f"- {model.name}: is exported now, and belongs in the table"
+
+
+def table(rows: Iterable[str], refused: Iterable[str]) -> str:
     """The page."""
     versions = ", ".join(f"{name} {version(name)}" for name in LIBRARIES)
     return "\n".join(
@@ -111,6 +121,10 @@ def table(rows: Iterable[str]) -> str:
             "| --- | --- | --- | --- | --- |",
             *rows,
             "",
+            "PyTorch's exporters do not take these:",
+            "",
+            *refused,
+            "",
         ]
     )
 
@@ -121,7 +135,7 @@ def main() -> None:
     arguments = parser.parse_args()
     warnings.simplefilter("ignore")
     logging.disable(logging.WARNING)  # exporters and optimizers tell at length what they skip
-    text = table([row(model) for model in ZOO])
+    text = table([row(model) for model in ZOO], [refusal(model) for model in REFUSED])
     print(text)
     if arguments.output:
         arguments.output.parent.mkdir(parents=True, exist_ok=True)

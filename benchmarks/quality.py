@@ -11,8 +11,7 @@ from pathlib import Path
 from dragoman.errors import DragomanError
 
 from .contenders import optimized
-
-MODEL = "g2p-en"
+from .shipped import MODEL, exported
 
 
 def word_errors(bundles: Iterable[tuple[str, str, str]], threads: int) -> dict[str, float]:
@@ -29,25 +28,16 @@ def word_errors(bundles: Iterable[tuple[str, str, str]], threads: int) -> dict[s
 
 
 def _word_errors(bundles: list[tuple[str, str, str]], threads: int) -> dict[str, float]:
-    from dragoman.export import TokenizerFiles, export_bundle
-    from dragoman.reference_model import load_checkpoint
     from dragoman.reference_model.pretrained import find_checkpoint
     from dragoman.reference_model.recipes import find_recipe, read_examples
-    from dragoman.reference_model.recipes.recipe import (
-        HELD_OUT_FILE,
-        SOURCE_TOKENIZER_FILE,
-        TARGET_TOKENIZER_FILE,
-    )
+    from dragoman.reference_model.recipes.recipe import HELD_OUT_FILE
     from dragoman.runtime import load
 
     checkpoint, recipe = find_checkpoint(MODEL), find_recipe(MODEL)
     examples = read_examples(checkpoint / HELD_OUT_FILE)
-    files = TokenizerFiles(checkpoint / SOURCE_TOKENIZER_FILE, checkpoint / TARGET_TOKENIZER_FILE)
     errors: dict[str, float] = {}
     with tempfile.TemporaryDirectory() as place:
-        neutral = Path(place) / "neutral"
-        neutral.mkdir()
-        export_bundle(load_checkpoint(checkpoint), neutral, name=MODEL, tokenizers=files)
+        neutral = exported(Path(place) / "neutral")
         for name, target, precision in bundles:
             directory = Path(place) / f"{target}-{precision}"
             model = load(

@@ -17,13 +17,16 @@ class CTranslate2Peer:
         self._translator = translator
 
     @classmethod
-    def load(cls, directory: Path, threads: int, compute_type: str = "default") -> CTranslate2Peer:
+    def load(
+        cls, directory: Path, threads: int, compute_type: str = "default", device: str = "cpu"
+    ) -> CTranslate2Peer:
         """Load a directory that `convert` wrote.
 
         Args:
             threads: for the products within one batch; batches are not run side by side
-            compute_type: one of `ctranslate2.get_supported_compute_types("cpu")`; "default" is
-                the nearest to the stored weights that this processor supports
+            compute_type: one of `ctranslate2.get_supported_compute_types(device)`; "default" is
+                the nearest to the stored weights that the device supports
+            device: "cpu" or "cuda"
 
         Raises:
             DragomanError: CTranslate2 is missing, or cannot load the directory in that type.
@@ -32,7 +35,7 @@ class CTranslate2Peer:
         try:
             translator = package.Translator(
                 str(directory),
-                device="cpu",
+                device=device,
                 compute_type=compute_type,
                 inter_threads=1,
                 intra_threads=threads,

@@ -1,0 +1,96 @@
+"""What is compared on a GPU. See `..contenders`."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+
+from ..contenders import (
+    CTRANSLATE2,
+    REFERENCE,
+    Contender,
+    Generate,
+    as_it_is,
+    generator,
+    load_ctranslate2,
+    optimized,
+    prepare_bundle,
+    prepare_ctranslate2,
+)
+
+ENGINES = (
+    ("Dragoman RTX fp16", "tensorrt-rtx", "fp16"),
+    ("Dragoman RTX int8", "tensorrt-rtx", "int8"),
+    ("Dragoman RTX int4", "tensorrt-rtx", "int4"),
+    ("Dragoman TensorRT fp16", "tensorrt", "fp16"),
+)
+GRAPHS = (("Dragoman CUDA fp32", "fp32"), ("Dragoman CUDA fp16", "fp16"))
+LARGEST_BATCH = 128
+LONGEST_SOURCE = 64
+CAPACITY = 64
+
+
+def gpu_contenders() -> list[Contender]:
+    """The reference first; those whose libraries are missing too, for that is to be reported."""
+    return [
+        Contender(REFERENCE, as_it_is, partial(load_torch, dtype="float32"), needs_torch=True),
+        *(
+            Contender(
+                name,
+                partial(prepare_engines, target=target, precision=precision),
+                partial(load_on, backend=target),
+            )
+            for name, target, precision in ENGINES
+        ),
+        *(
+            Contender(
+                name,
+                partial(prepare_bundle, target="neutral", precision=precision),
+                partial(load_on, backend="onnxruntime-cuda"),
+            )
+            for name, precision in GRAPHS
+        ),
+        Contender("PyTorch fp16", as_it_is, partial(load_torch, dtype="float16"), needs_torch=True),
+        Contender(
+            "PyTorch fp16, CUDA graphs",
+            as_it_is,
+            partial(load_torch, dtype="float16", graphs=True),
+            needs_torch=True,
+        ),
+        Contender(
+            f"{CTRANSLATE2} float16",
+            partial(prepare_ctranslate2, compute_type="float16"),
+            partial(load_ctranslate2, compute_type="float16", device="cuda"),
+        ),
+    ]
+
+
+def prepare_engines(source: Path, directory: Path, *, target: str, precision: str) -> Path:
+    """Engines with a profile for one sentence and one for up to `LARGEST_BATCH`."""
+    from dragoman.optimize.tensorrt.builder import EngineOptions
+    from dragoman.optimize.tensorrt.bundle import build_engines
+    from dragoman.optimize.tensorrt.profiles import LATENCY
+    from dragoman.runtime import read_bundle
+    from dragoman.runtime.engines import Profile, Range
+
+    neutral = prepare_bundle(source, directory, target="neutral", precision="fp32")
+    graphs = optimized(
+        neutral, directory.with_name(f"{directory.name}-graphs"), target=target, precision=precision
+    )
+    lengths = Range(1, 32, LONGEST_SOURCE)
+    profiles = tuple(Profile(b, lengths) for b in (LATENCY, Range(1, 32, LARGEST_BATCH)))
+    directory.mkdir()
+    build_engines(read_bundle(graphs), directory, EngineOptions(profiles, CAPACITY))
+    return directory
+
+
+def load_on(directory: Path, threads: int, *, backend: str) -> Generate:
+    from dragoman.runtime import load
+
+    return generator(load(directory, threads=threads, backend=backend))
+
+
+def load_torch(directory: Path, threads: int, *, dtype: str, graphs: bool = False) -> Generate:
+    from ..peers import torch_cuda
+
+    return torch_cuda.load(directory, threads, dtype=dtype, graphs=graphs)

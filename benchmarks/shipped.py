@@ -1,0 +1,31 @@
+"""The trained model that comes along, as benchmarks use it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from dragoman.benchmarks.parity import ParityInputs
+    from dragoman.reference_model import Transformer
+
+MODEL = "g2p-en"
+
+
+def exported(directory: Path) -> Path:
+    """Export it to a new directory."""
+    from dragoman.cli.checkpoints import open_checkpoint
+    from dragoman.export import export_bundle
+
+    opened = open_checkpoint(MODEL)
+    directory.mkdir()
+    export_bundle(opened.model, directory, name=MODEL, tokenizers=opened.tokenizers)
+    return directory
+
+
+def held_out(count: int) -> tuple[Transformer, ParityInputs]:
+    """The model, and so many of its held-out words to verify a bundle on."""
+    from dragoman.cli.checkpoints import open_checkpoint, parity_inputs
+
+    opened = open_checkpoint(MODEL)
+    return opened.model, parity_inputs(opened, None, count)
