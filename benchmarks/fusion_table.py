@@ -19,7 +19,7 @@ import onnx_ir as ir
 from dragoman.optimize.fusions import STANDARD_PASSES
 from dragoman.optimize.pipeline import apply_passes
 
-from .exported_models import HEADS, WIDTH, REFUSED, ZOO, ExportedModel, serialized
+from .exported_models import HEADS, REFUSED, WIDTH, ZOO, ExportedModel, serialized
 
 COMMAND = "python -m dragoman.benchmarks.fusion_table --output docs/fusion.md"
 LIBRARIES = ("onnx", "onnx-ir", "onnxscript", "onnxruntime", "torch", "transformers")

@@ -12,11 +12,11 @@ from numpy.typing import NDArray
 from dragoman.errors import DragomanError
 
 from .backends import Backend, open_backend
-from .backends.errors import BackendError
+from .backends.errors import BackendError, DeviceLostError
 from .bundle import Bundle, read_bundle
 from .greedy import greedy
 from .manifest import Manifest
-from .options import GenerationOptions
+from .options import DEFAULT_BATCH_SIZE, GenerationOptions
 from .results import FinishReason, Result, Token
 from .scheduling import batches
 from .tokenizer import TextCodec, UnknownSymbolsError
@@ -66,7 +66,7 @@ class Model:
         return self._backend
 
     def generate(
-        self, sources: Sequence[Source], max_new_tokens: int | None = None, **options: float
+        self, sources: Sequence[Source], max_new_tokens: int | None = None, **options: float | None
     ) -> list[Result]:
         """Decode any number of inputs of any lengths greedily.
 
@@ -82,6 +82,7 @@ class Model:
 
         Raises:
             DragomanError: an option is out of range.
+            DeviceLostError: the device failed for good; has the results that were finished.
         """
         checked = GenerationOptions.for_model(self.manifest, max_new_tokens, **options)
         if isinstance(sources, str):
@@ -95,19 +96,20 @@ class Model:
                 results[index] = self._result([], 0.0, "rejected", str(error))
         results |= {i: self._result([], 0.0, "empty") for i, t in accepted.items() if not t}
         indices = [i for i, tokens in accepted.items() if tokens]
-        most = self._backend.limits.rows or checked.max_batch_size
-        for batch in batches(
-            [len(accepted[i]) for i in indices],
-            max_batch_size=min(most, checked.max_batch_size),
-            max_batch_tokens=checked.max_batch_tokens,
-        ):
+        lengths = [len(accepted[i]) for i in indices]
+        rows, tokens = self._batch_limits(checked, max(lengths, default=1))
+        for batch in batches(lengths, max_batch_size=rows, max_batch_tokens=tokens):
             members = [indices[i] for i in batch]
-            decoded = self._decode_or_reject([accepted[i] for i in members], checked)
+            try:
+                decoded = self._decode_or_reject([accepted[i] for i in members], checked)
+            except DeviceLostError as error:
+                error.finished = results
+                raise
             results.update(zip(members, decoded, strict=True))
         return [results[index] for index in range(len(sources))]
 
     def stream(
-        self, source: Source, max_new_tokens: int | None = None, **options: float
+        self, source: Source, max_new_tokens: int | None = None, **options: float | None
     ) -> Iterator[Token]:
         """Decode one input, yielding each token as soon as it is chosen, the end token apart.
 
@@ -153,6 +155,15 @@ class Model:
     def detokenize(self, tokens: Sequence[int]) -> str | None:
         """The text of target token ids, special tokens left out; None without tokenizers."""
         return self._codec.decode(tokens) if self._codec else None
+
+    def _batch_limits(self, options: GenerationOptions, longest: int) -> tuple[int, int]:
+        """Rows and source tokens of a batch, whose longest source has so many."""
+        rows, tokens = options.max_batch_size, options.max_batch_tokens
+        if rows is None:
+            fitting = self._backend.rows_that_fit(longest)
+            rows = fitting or DEFAULT_BATCH_SIZE
+            tokens = tokens if fitting is None else rows * longest
+        return min(rows, self._backend.limits.rows or rows), tokens
 
     def _decode_or_reject(
         self, sources: list[list[int]], options: GenerationOptions

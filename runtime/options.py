@@ -10,6 +10,8 @@ from dragoman.errors import DragomanError
 
 from .manifest import Manifest
 
+DEFAULT_BATCH_SIZE = 64
+
 
 @dataclass(frozen=True, kw_only=True)
 class GenerationOptions:
@@ -20,7 +22,8 @@ class GenerationOptions:
         max_new_tokens_per_source_token: a limit relative to the source: this many for each of its
             tokens, rounded up. The lower of the two limits holds.
         min_new_tokens: the end token is not chosen before that many other tokens
-        max_batch_size: the most inputs decoded together
+        max_batch_size: the most inputs decoded together; None: as many as a GPU has memory for, or
+            on a processor `DEFAULT_BATCH_SIZE`
         max_batch_tokens: the most source tokens decoded together, padding included
 
     Raises:
@@ -30,12 +33,12 @@ class GenerationOptions:
     max_new_tokens: int
     max_new_tokens_per_source_token: float = math.inf
     min_new_tokens: int = 0
-    max_batch_size: int = 64
+    max_batch_size: int | None = DEFAULT_BATCH_SIZE
     max_batch_tokens: int = 4096
 
     @classmethod
     def for_model(
-        cls, manifest: Manifest, max_new_tokens: int | None = None, **options: float
+        cls, manifest: Manifest, max_new_tokens: int | None = None, **options: float | None
     ) -> GenerationOptions:
         """Options for a model, `max_new_tokens` being the bundle's default where None."""
         if max_new_tokens is None:
@@ -65,7 +68,8 @@ class GenerationOptions:
                 ("max_batch_size", 1),
                 ("max_batch_tokens", 1),
             )
-            if not _is_integer(getattr(self, name)) or getattr(self, name) < least
+            if (name, getattr(self, name)) != ("max_batch_size", None)
+            and (not _is_integer(getattr(self, name)) or getattr(self, name) < least)
         ]
         relative: object = self.max_new_tokens_per_source_token
         if not isinstance(relative, int | float) or not relative > 0:

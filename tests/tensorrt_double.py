@@ -8,8 +8,10 @@ does: every tensor has an address, shapes are inside the profile, a cache is wri
 
 from __future__ import annotations
 
+import functools
 import json
 import math
+import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -27,6 +29,7 @@ from dragoman.runtime.plain_data import Problems, from_plain, to_plain
 
 Work = Callable[[], None]
 RUBBISH = 0xAB
+ALIGNMENT = 256
 PREFIX = b"an engine of the double: "
 
 
@@ -42,6 +45,17 @@ class Event:
 @dataclass
 class Graph:
     work: list[Work]
+
+
+def locked(method: Any) -> Any:
+    """Threads share the device."""
+
+    @functools.wraps(method)
+    def call(self: DoubleDevice, *args: Any) -> Any:
+        with self.lock:
+            return method(self, *args)
+
+    return call
 
 
 @dataclass
@@ -64,16 +78,19 @@ class DoubleDevice:
     events: list[Event] = field(default_factory=list)
     graphs: list[Graph] = field(default_factory=list)
     next_address: int = 0x7000_0000
+    lock: threading.RLock = field(default_factory=threading.RLock)
 
+    @locked
     def allocate(self, size: int) -> int:
         self._note("allocate")
         if sum(block.size for block in self.blocks.values()) + size > self.room:
             raise BackendError("cudaMalloc: out of memory (cudaErrorMemoryAllocation)")
         address = self.next_address
-        self.next_address += size + 4096 - size % 256
+        self.next_address += size + 4096 - size % ALIGNMENT
         self.blocks[address] = np.full(size, RUBBISH, np.uint8)
         return address
 
+    @locked
     def free(self, address: int) -> None:
         self._note("free")
         for stream in self.streams:
@@ -90,12 +107,14 @@ class DoubleDevice:
         self._note("free_host")
         self.host = [known for known in self.host if known is not memory]
 
+    @locked
     def new_stream(self) -> int:
         self._note("new_stream")
         stream = 1 + max(self.streams, default=0)
         self.streams[stream] = []
         return stream
 
+    @locked
     def free_stream(self, stream: int) -> None:
         self._note("free_stream")
         self._run(stream)
@@ -121,6 +140,7 @@ class DoubleDevice:
         number = event.recorded
         self._put(stream, lambda: setattr(event, "happened", number))
 
+    @locked
     def wait(self, event: Event) -> None:
         self._note("wait")
         assert event.stream is not None, "an event that was never recorded"
@@ -173,6 +193,7 @@ class DoubleDevice:
         self.graphs.append(Graph(self.capturing.pop(stream)))
         return self.graphs[-1]
 
+    @locked
     def launch(self, graph: Graph, stream: int) -> None:
         self._note("launch")
         assert any(graph is known for known in self.graphs), "a graph that was freed"
@@ -206,9 +227,11 @@ class DoubleDevice:
         self.refuse(name)
         self.log.append(name)
 
+    @locked
     def _put(self, stream: int, work: Work) -> None:
         self.capturing.get(stream, self.streams[stream]).append(work)
 
+    @locked
     def _run(self, stream: int) -> None:
         queue = self.streams[stream]
         while queue:
@@ -274,6 +297,13 @@ def package_module(device: DoubleDevice) -> Any:
             self.shapes: dict[str, tuple[int, ...]] = {}
             self.addresses: dict[str, int] = {}
             self.scratch = False
+            self.warm = False
+            self.captured = 0
+
+        def changed(self) -> None:
+            """A graph that was captured of the context does not hold any more."""
+            assert not self.captured or not device.graphs, "the context of a captured graph"
+            self.warm = False
 
         def set_optimization_profile_async(self, profile_index: int, stream_handle: int) -> bool:
             self.profile = self.engine.profiles[profile_index]
@@ -294,10 +324,14 @@ def package_module(device: DoubleDevice) -> Any:
                     low, high = ranges[axis].smallest, ranges[axis].largest
                 if not low <= size <= high:
                     return False
+            self.changed()
             self.shapes[name] = tuple(shape)
             return True
 
         def set_tensor_address(self, name: str, memory: int) -> bool:
+            if memory % ALIGNMENT:
+                return False
+            self.changed()
             self.addresses[name] = memory
             return True
 
@@ -306,6 +340,10 @@ def package_module(device: DoubleDevice) -> Any:
 
         def execute_async_v3(self, stream_handle: int) -> bool:
             engine, shapes, addresses = self.engine, dict(self.shapes), dict(self.addresses)
+            if stream_handle in device.capturing:
+                assert self.warm, "a capture before a run with these shapes and addresses"
+                self.captured += 1
+            self.warm = True
             names = {t.name for t in (*engine.spec.inputs, *engine.spec.outputs)}
             assert self.scratch and addresses.keys() == names
             for key, tensor in engine.caches.items():

@@ -3,13 +3,16 @@
     python -m dragoman.benchmarks.gpu --output benchmarks/results
 
 Every part runs in a process of its own, so that what is missing, fails or takes too long is
-reported and the others go on: what GPU this is, whether TensorRT-RTX engines run on it at all, parity of
-every backend in every precision, and speed beside PyTorch and CTranslate2.
+reported and the others go on: what GPU this is, whether TensorRT-RTX engines run on it at all,
+parity of every backend in every precision, and speed beside PyTorch and CTranslate2.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -52,12 +55,14 @@ def _compare(shape: str, seconds: int, *only: str) -> Part:
 
 
 PARTS = (
-    Part("device", 30, "dragoman.benchmarks.gpu.facts"),
-    Part("engines", 90, "dragoman.benchmarks.gpu.engines"),
-    Part("parity", 150, "dragoman.benchmarks.gpu.parity"),
-    _compare("base", 180),
-    _compare("big", 180, "fp16", "float16"),
+    Part("device", 20, "dragoman.benchmarks.gpu.facts"),
+    Part("engines", 60, "dragoman.benchmarks.gpu.engines"),
+    Part("parity", 120, "dragoman.benchmarks.gpu.parity"),
+    _compare("big", 140, "fp16", "float16"),
+    _compare("base", 120, "fp16", "float16"),
 )
+"""Precisions below fp16 take minutes to prepare; all of them are measured by
+`python -m dragoman.benchmarks.compare --device cuda --shape big`."""
 
 
 @click.command()
@@ -80,6 +85,8 @@ def main(output: Path, only: tuple[str, ...]) -> None:
             if why:
                 failures[part.name] = why
                 console.print(f"{part.name}: {why}", markup=False)
+            if part.name == "device" and not found:
+                raise click.ClickException(f"there is no GPU to measure: {why}")
         output.mkdir(parents=True, exist_ok=True)
         for picture in Path(directory).rglob("*.png"):
             (output / picture.name).write_bytes(picture.read_bytes())
@@ -100,20 +107,35 @@ def _run(part: Part, directory: Path, left: float) -> tuple[dict[str, Any], str]
     """What a part wrote, by the name of the file, and why there is not more."""
     directory.mkdir()
     command = [sys.executable, "-m", part.module, *part.arguments, "--output", str(directory)]
-    why = ""
-    try:
-        if left < 5:
-            return {}, "no time was left"
-        done = subprocess.run(  # noqa: S603
-            command, timeout=min(left, part.seconds), capture_output=True, text=True, check=False
+    if left < 5:
+        return {}, "no time was left"
+    seconds = min(left, part.seconds)
+    log = directory / "log"
+    with log.open("w") as file:
+        process = subprocess.Popen(  # noqa: S603
+            command, stdout=file, stderr=subprocess.STDOUT, start_new_session=True
         )
-        if done.returncode != 0:
-            lines = (done.stderr.strip() or done.stdout.strip()).splitlines()
-            why = lines[-1] if lines else f"exit status {done.returncode}"
-    except subprocess.TimeoutExpired:
-        why = f"took more than {min(left, part.seconds):.0f} s"
-    written = {p.stem: json.loads(p.read_text()) for p in sorted(directory.glob("*.json"))}
-    return written, why
+        try:
+            status = process.wait(timeout=seconds)
+            why = "" if status == 0 else f"exit status {status}"
+        except subprocess.TimeoutExpired:
+            why = f"took more than {seconds:.0f} s"
+        finally:
+            with contextlib.suppress(ProcessLookupError):  # what it started ends with it
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+    lines = log.read_text(errors="replace").split("\n")
+    last = next((line.strip() for line in reversed(lines) if line.strip()), "")
+    return _written(directory), f"{why}: {last}" if why else ""
+
+
+def _written(directory: Path) -> dict[str, Any]:
+    """Files that are whole; a part that was ended may have left half of one."""
+    found = {}
+    for file in sorted(directory.glob("*.json")):
+        with contextlib.suppress(ValueError):
+            found[file.stem] = json.loads(file.read_text())
+    return found
 
 
 def _show(results: dict[str, Any]) -> None:
@@ -138,10 +160,9 @@ def _show_speed(console: Console, comparison: dict[str, Any], device: dict[str, 
     table = Table(title=f"{comparison['shape']}, {comparison['machine']}", title_justify="left")
     for heading in ("", "batch", "ms/step", "range", "tokens/s", "of the floor"):
         table.add_column(heading)
-    disk = {f["contender"]: f["disk_mb"] for f in comparison["footprints"]}
     for m in comparison["measurements"]:
         median, lowest, highest = m["ms_per_step"]
-        floor = shortest_step(device, disk.get(m["contender"], 0.0))
+        floor = shortest_step(device, comparison["shape"], m["contender"], m["batch_size"])
         table.add_row(
             m["contender"],
             str(m["batch_size"]),

@@ -16,7 +16,12 @@ from dragoman.optimize.tensorrt.builder import EngineOptions
 from dragoman.optimize.tensorrt.bundle import build_engines
 from dragoman.optimize.tensorrt.capabilities import GPUS
 from dragoman.optimize.tensorrt.profiles import LATENCY
-from dragoman.runtime import Bundle, load, read_bundle
+from dragoman.runtime import BackendError, Bundle, Model, load, read_bundle
+from dragoman.runtime.backends.cuda import find_gpu
+from dragoman.runtime.backends.cuda.driver import CudaDevice
+from dragoman.runtime.backends.tensorrt.backend import TensorRTBackend
+from dragoman.runtime.backends.tensorrt.compatibility import check_validity
+from dragoman.runtime.backends.tensorrt.packages import find_package
 from dragoman.runtime.engines import Profile, Range
 
 WORD = "dragoman"
@@ -43,14 +48,25 @@ def main(output: Path) -> None:
 
 
 def _try(graphs: Bundle, directory: Path, wanted: tuple[str, ...], expected: str | None) -> str:
+    """Whatever is said of the engine, it is loaded and run: our own checks do not decide here."""
     directory.mkdir()
     profile = Profile(LATENCY, Range(1, 16, 32))
-    build_engines(graphs, directory, EngineOptions((profile,), 32, wanted))
-    with load(directory) as model:
+    options = EngineOptions((profile,), 32, wanted)
+    manifest, _ = build_engines(graphs, directory, options)
+    engines, package = manifest.engines, find_package(manifest.target)
+    assert engines is not None
+    bundle = read_bundle(directory)
+    said = "found valid"
+    try:
+        check_validity(bundle, package, find_gpu())
+    except BackendError as error:
+        said = str(error)
+    with Model(bundle, TensorRTBackend(bundle, engines, package, CudaDevice())) as model:
         found = model.generate([WORD], 32)[0]
     if found.error:
-        return f"loads, but does not decode: {found.error}"
-    return "decodes" if found.text == expected else f"decodes to {found.text}, not {expected}"
+        return f"{said}; loads, but does not decode: {found.error}"
+    decodes = "decodes" if found.text == expected else f"decodes to {found.text}, not {expected}"
+    return f"{said}; {decodes}"
 
 
 if __name__ == "__main__":

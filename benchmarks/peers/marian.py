@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -11,19 +10,13 @@ import torch
 from safetensors.torch import save_file
 
 from dragoman.benchmarks.random_model import random_model
+from dragoman.benchmarks.shapes import SHAPES
 from dragoman.export.families.marian import (
     checkpoint_name,
     marian_config,
     parameter_shape,
     position_table,
 )
-
-SHAPES: Mapping[str, Mapping[str, Any]] = {
-    "tiny": {"layers": 2, "d_model": 64, "heads": 4, "d_ff": 128, "activation": "swish"},
-    "base": {"layers": 6, "d_model": 512, "heads": 8, "d_ff": 2048, "activation": "swish"},
-    "big": {"layers": 6, "d_model": 1024, "heads": 16, "d_ff": 4096, "activation": "relu"},
-}
-"""Those of OPUS-MT models (base and big), and one small enough for tests."""
 
 
 def marian_shape(name: str, *, vocab_size: int) -> dict[str, Any]:

@@ -19,20 +19,22 @@ WARM_UPS = 3
 
 
 def load(directory: Path, threads: int, *, dtype: str, graphs: bool) -> Generate:
-    """A Marian checkpoint on the GPU, that cannot choose its end token.
+    """A Marian checkpoint on the GPU, that cannot choose its end token. In float32, which says what
+    is right, on the processor if PyTorch sees no GPU.
 
     Args:
         dtype: such as "float16"
         graphs: capture the step once for each batch size, and replay it
 
     Raises:
-        DragomanError: PyTorch sees no GPU.
+        DragomanError: PyTorch sees no GPU, and the numbers are others.
     """
-    if not torch.cuda.is_available():
+    if not torch.cuda.is_available() and dtype != "float32":
         raise DragomanError("PyTorch sees no GPU")
-    torch.set_default_device("cuda")
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    model = load_marian(directory).to(device, getattr(torch, dtype)).eval()
+    torch.set_default_device(device)
     torch.set_default_dtype(getattr(torch, dtype))
-    model = load_marian(directory).to("cuda", getattr(torch, dtype)).eval()
     assert model.output.bias is not None
     with torch.no_grad():
         model.output.bias[model.config.end_token_id] = -torch.inf

@@ -152,7 +152,7 @@ def _relative(found: Float, exact: Float) -> float:
 
 
 def _too_far(error: float, allowed: float) -> str:
-    return f"expected an error of at most {allowed:g}, found {error:.3g}: fp32 kept"
+    return f"expected an error of at most {allowed:g}, found {error:.3g}: not quantized"
 
 
 def _added_bias(node: ir.Node) -> ir.Value | None:

@@ -12,6 +12,7 @@ from typing import NamedTuple
 import onnx_ir as ir
 
 from dragoman.errors import DragomanError
+from dragoman.runtime.backends.cuda import find_gpu
 from dragoman.runtime.backends.tensorrt.packages import Package, find_package
 from dragoman.runtime.bundle import Bundle, record_files, write_manifest
 from dragoman.runtime.engines import Engines, Range
@@ -61,6 +62,10 @@ def build_engines(
     package = find_package(graphs.manifest.target)
     _check(package, graphs, options)
     options = _for_precision(options, graphs.manifest.precision)
+    if package.name == "tensorrt":  # builds for the GPU that it runs on, and that is for the record
+        options = dataclasses.replace(
+            options, compute_capabilities=(find_gpu().compute_capability,)
+        )
     with tempfile.TemporaryDirectory(dir=directory.parent, prefix=".pinned-") as temporary:
         pinned = pinned_bundle(graphs, Path(temporary), options.capacity, progress=progress)
         engines = {name: _engine(package, pinned, name, options, progress) for name in GRAPHS}

@@ -53,9 +53,9 @@ def check_capabilities(package: Package, wanted: Sequence[str], precision: Preci
 
 def set_capabilities(package: Package, config: Any, wanted: Sequence[str]) -> None:
     """Build (IBuilderConfig) for these; see `check_capabilities`."""
-    if not wanted:
-        return
     known = _known(package)
+    if not wanted or not known:
+        return
     config.num_compute_capabilities = len(wanted)
     for index, capability in enumerate(wanted):
         config.set_compute_capability(known[capability], index)

@@ -13,8 +13,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 from dragoman.errors import DragomanError
+from dragoman.runtime.backends.tensorrt.compatibility import usable_package
 from dragoman.runtime.backends.tensorrt.messages import Messages, make_logger
-from dragoman.runtime.backends.tensorrt.packages import Package, find_package
+from dragoman.runtime.backends.tensorrt.packages import Package
 from dragoman.runtime.bundle import Bundle, record_files, write_manifest
 from dragoman.runtime.manifest import Manifest
 
@@ -38,14 +39,14 @@ def refit_engines(
     Raises:
         DragomanError: the engines are of another architecture, target or precision, or were not
             built to be refitted.
-        BackendError: the target's package is missing.
+        BackendError: the engines cannot be loaded here; says why.
         EngineError: an engine cannot be loaded here, or takes other weights than the graph has;
             names them.
     """
-    check_refittable(engines, graphs)
+    _check(engines, graphs)
     built = engines.manifest.engines
     assert built is not None
-    package = find_package(engines.manifest.target)
+    package, _ = usable_package(engines, built)
     with tempfile.TemporaryDirectory(dir=directory.parent, prefix=".pinned-") as temporary:
         pinned = pinned_bundle(graphs, Path(temporary), built.capacity, progress=progress)
         for name in GRAPHS:
@@ -68,12 +69,12 @@ def refit_engines(
     return written
 
 
-def check_refittable(engines: Bundle, graphs: Bundle) -> None:
+def check_built_for_it(engines: Bundle) -> None:
     """
     Raises:
-        DragomanError: the graphs' weights cannot go into the engines; says why.
+        DragomanError: a bundle has no engines, or none that can be refitted.
     """
-    old, new = engines.manifest, graphs.manifest
+    old = engines.manifest
     if old.engines is None:
         raise DragomanError(f"{engines.directory}: expected engines to refit, found graphs")
     if not old.engines.refittable:
@@ -81,6 +82,11 @@ def check_refittable(engines: Bundle, graphs: Bundle) -> None:
             f"{engines.directory}: its engines were not built to be refitted: build them with "
             "--refittable"
         )
+
+
+def _check(engines: Bundle, graphs: Bundle) -> None:
+    check_built_for_it(engines)
+    old, new = engines.manifest, graphs.manifest
     for what, before, after in (
         ("target", old.target, new.target),
         ("precision", old.precision, new.precision),
@@ -105,7 +111,7 @@ def refit(package: Package, engine: Path, graph: Path) -> bytes:
     runtime = trt.Runtime(logger)
     loaded = runtime.deserialize_cuda_engine(engine.read_bytes())
     if loaded is None:
-        raise EngineError(f"{engine}: cannot be loaded, which needs a GPU: {messages.reason}")
+        raise EngineError(f"{engine}: cannot be loaded: {messages.reason}")
     refitter = trt.Refitter(loaded, logger)
     parser = trt.OnnxParserRefitter(refitter, logger)
     if not parser.refit_from_file(str(graph)):

@@ -58,6 +58,10 @@ class Backend(Protocol):
     @property
     def limits(self) -> Limits: ...
 
+    def rows_that_fit(self, source: int) -> int | None:
+        """Rows of a batch that the device has memory for now, sources of so many tokens; None: it
+        cannot be told."""
+
     def start(
         self, source: NDArray[np.int64], source_mask: NDArray[np.bool_], capacity: int
     ) -> DecodingState:

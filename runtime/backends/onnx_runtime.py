@@ -41,6 +41,8 @@ class OnnxRuntimeBackend:
                 "backend onnxruntime, or, on a machine with an NVIDIA GPU, replace the package: "
                 "pip uninstall onnxruntime; pip install 'dragoman[cuda]'"
             )
+        if device == "cuda" and hasattr(onnxruntime, "preload_dlls"):
+            onnxruntime.preload_dlls()  # CUDA's libraries, where pip installed them
         self.encoder = self._session(bundle, bundle.manifest.encoder, threads, spin=False)
         self.decoder = self._session(bundle, bundle.manifest.decoder, threads, spin=True)
 
@@ -85,6 +87,9 @@ class OnnxRuntimeBackend:
     @property
     def limits(self) -> Limits:
         return Limits()
+
+    def rows_that_fit(self, source: int) -> None:
+        """ONNX Runtime does not say what it will need."""
 
     def start(
         self, source: NDArray[np.int64], source_mask: NDArray[np.bool_], capacity: int

@@ -23,7 +23,7 @@ from dragoman.runtime.plain_data import to_plain
 
 from ..tensorrt_api import checked_module, recorded
 
-ADA, HOPPER = Gpu("NVIDIA L4", "8.9"), Gpu("NVIDIA H100", "9.0")
+ADA, HOPPER = Gpu("NVIDIA L4", "8.9", "13.0"), Gpu("NVIDIA H100", "9.0", "13.0")
 ONE = Range(1, 1, 1)
 REPORT = EngineReport({"cast": 3}, {"float16": 12}, 1, {"_gemv_mha_v1": 1}, 0)
 ENGINES = Engines("1.7.1.116", "13", (), 9, (Profile(ONE, ONE),), False, REPORT, REPORT)
@@ -102,6 +102,12 @@ def test_another_version_is_named_with_the_one_to_install(
         usable_package(bundle, ENGINES)
     assert "built by tensorrt-rtx 1.7.1.116, found 1.8.0.1" in str(error.value)
     assert "pip install tensorrt-rtx==1.7.1.116, or build them anew" in str(error.value)
+
+
+def test_a_driver_that_is_too_old_is_named(bundle: Bundle, machine: SimpleNamespace) -> None:
+    machine.gpu = ADA._replace(cuda="12.8")
+    with pytest.raises(BackendError, match=r"for CUDA 13, .* runs up to 12\.8: install a newer"):
+        usable_package(bundle, ENGINES)
 
 
 def test_engines_for_named_gpus_do_not_meet_others(

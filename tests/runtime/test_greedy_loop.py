@@ -46,6 +46,9 @@ class FakeBackend:
     open_states: int = 0
     limits: Limits = Limits()  # noqa: RUF009
 
+    def rows_that_fit(self, source: int) -> int | None:
+        raise AssertionError("decoding does not ask for this")
+
     def start(
         self, source: NDArray[np.int64], source_mask: NDArray[np.bool_], capacity: int
     ) -> FakeState:

@@ -11,8 +11,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from dragoman.benchmarks.random_model import random_model
+from dragoman.export import export_bundle
 from dragoman.optimize.tensorrt.bundle import pinned_bundle
-from dragoman.reference_model import Transformer
+from dragoman.reference_model import ModelConfig, Transformer
 from dragoman.runtime import Bundle, DeviceLostError, DragomanError, Model, Result, load
 from dragoman.runtime.backends.errors import BackendError
 from dragoman.runtime.backends.tensorrt.backend import TensorRTBackend
@@ -45,13 +47,16 @@ def _cache_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture(scope="module")
 def engines(ids_case: tuple[Transformer, Path], tmp_path_factory: pytest.TempPathFactory) -> Bundle:
     """A bundle whose engines the double runs."""
-    graphs, directory = load(ids_case[1]).bundle, tmp_path_factory.mktemp("engines")
-    pinned = pinned_bundle(graphs, tmp_path_factory.mktemp("pinned"), CAPACITY)
+    return engines_of(ids_case[1], tmp_path_factory, ENGINES)
+
+
+def engines_of(directory: Path, factory: pytest.TempPathFactory, built: Engines) -> Bundle:
+    graphs, made = load(directory).bundle, factory.mktemp("engines")
+    pinned = pinned_bundle(graphs, factory.mktemp("pinned"), built.capacity)
     manifest = pinned.manifest
     for spec in (manifest.encoder, manifest.decoder):
-        made = plan(pinned.path(spec.file), spec, PROFILES)
-        (directory / spec.file).write_bytes(made)
-    return Bundle(directory, dataclasses.replace(manifest, target="tensorrt-rtx", engines=ENGINES))
+        (made / spec.file).write_bytes(plan(pinned.path(spec.file), spec, built.profiles))
+    return Bundle(made, dataclasses.replace(manifest, target="tensorrt-rtx", engines=built))
 
 
 def opened(bundle: Bundle, device: DoubleDevice, record: str = RECORDS[0]) -> Model:
@@ -160,17 +165,64 @@ def test_a_step_allocates_nothing_and_is_captured_once(
     assert device.log.count("launch") >= max(len(r.tokens) for r in again)
 
 
-def test_tokens_are_read_some_steps_at_once(model: Model, device: DoubleDevice) -> None:
-    """The host waits less often than there are steps, and the device runs ahead a little only."""
-    source, mask = np.full((1, 3), 5), np.ones((1, 3), np.bool_)
-    state = model.backend.start(source, mask, CAPACITY)
+def long_model(
+    tmp_path_factory: pytest.TempPathFactory, device: DoubleDevice
+) -> tuple[Model, Model]:
+    """The graphs and their engines, of a model with room for 64 target positions."""
+    config = ModelConfig(
+        source_vocab_size=17,
+        target_vocab_size=19,
+        encoder_layers=1,
+        decoder_layers=1,
+        d_model=16,
+        num_heads=2,
+        d_ff=24,
+        max_source_positions=33,
+        max_target_positions=64,
+        dropout=0.0,
+    )
+    reference = random_model(config, seed=3)
+    directory = tmp_path_factory.mktemp("long") / "bundle"
+    directory.mkdir()
+    export_bundle(reference, directory, name="long")
+    built = dataclasses.replace(ENGINES, capacity=64)
+    return load(directory, threads=1), opened(
+        engines_of(directory, tmp_path_factory, built), device
+    )
+
+
+def test_tokens_are_read_some_steps_at_once(
+    tmp_path_factory: pytest.TempPathFactory, device: DoubleDevice
+) -> None:
+    """The host waits far less often than there are steps, rows that leave in between included."""
+    graphs, model = long_model(tmp_path_factory, device)
+    generator = np.random.default_rng(2)
+    source, mask = generator.integers(0, 17, (9, 7)), np.ones((9, 7), np.bool_)
+    expected, found = (m.backend.start(source, mask, 64) for m in (graphs, model))
     device.log.clear()
-    for _ in range(CAPACITY):
+    kept = np.arange(9)
+    for step in range(64):
+        np.testing.assert_array_equal(found.step().tokens, expected.step().tokens[: len(kept)])
+        if step in (30, 41, 50):  # in the middle of what was read at once
+            kept = np.arange(len(kept) - 2)
+            found.keep(kept)
+            expected.keep(kept)
+    assert device.log.count("wait") < 0.6 * 64
+    assert device.log.count("download") == 64
+    assert "synchronize" not in device.log
+    found.close()
+    model.close()
+    device.assert_empty()
+
+
+def test_the_device_runs_ahead_a_little_only(model: Model, device: DoubleDevice) -> None:
+    source, mask = np.full((1, 3), 5), np.ones((1, 3), np.bool_)
+    for steps in (1, 2):  # of which no more are wanted than are asked for
+        state = model.backend.start(source, mask, steps)
+        device.log.clear()
         state.step()
-    assert device.log.count("wait") <= CAPACITY
-    assert device.log.count("synchronize") == 0
-    assert device.log.count("download") == CAPACITY
-    state.close()
+        assert device.log.count("download") == steps
+        state.close()
     state = model.backend.start(source, mask, CAPACITY)
     device.log.clear()
     state.step()
@@ -229,20 +281,90 @@ def test_a_batch_that_does_not_fit_is_halved(
     tight.assert_empty()
 
 
+def test_batches_adapt_to_free_memory_if_asked(
+    engines: Bundle,
+    ids_case: tuple[Transformer, Path],
+    ids_model: Model,
+    random_sources: Sources,
+) -> None:
+    """None fails and is halved: each is as large as there is room for."""
+    sources = random_sources(ids_case[0].config, 16, seed=6)
+    device = DoubleDevice()
+    opened(engines, device).generate(sources, CAPACITY)
+    tight = DoubleDevice(room=sum(block.size for block in device.blocks.values()) * 2 // 3)
+    same(
+        opened(engines, tight).generate(sources, CAPACITY, max_batch_size=None),
+        ids_model.generate(sources, CAPACITY, max_batch_size=None),
+    )
+    assert "free" not in tight.log
+    assert opened(engines, DoubleDevice(room=1000)).backend.rows_that_fit(33) == 1
+    assert opened(engines, DoubleDevice()).backend.rows_that_fit(33) == 16
+
+
 def test_a_device_that_has_no_room_at_all(engines: Bundle) -> None:
     (result,) = opened(engines, DoubleDevice(room=1000)).generate([[3, 4]], CAPACITY)
     assert result.finish_reason == "rejected"
     assert result.error is not None and "out of memory" in result.error
 
 
-def test_a_device_that_is_lost_ends_the_job(model: Model, device: DoubleDevice) -> None:
+def test_what_cannot_be_captured_runs_as_it_is(
+    model: Model,
+    ids_case: tuple[Transformer, Path],
+    ids_model: Model,
+    random_sources: Sources,
+    device: DoubleDevice,
+) -> None:
     def refuse(name: str) -> None:
-        if name in ("launch", "wait"):
+        if name == "end_capture":
+            device.capturing.clear()
+            raise BackendError("cudaStreamEndCapture: operation not permitted")
+
+    device.refuse = refuse
+    sources = random_sources(ids_case[0].config, 5, seed=2)
+    same(model.generate(sources, CAPACITY), ids_model.generate(sources, CAPACITY))
+    assert device.log.count("begin_capture") <= 4  # once for each size
+    assert "launch" not in device.log
+
+
+def test_other_lengths_of_sources_in_other_profiles(
+    ids_case: tuple[Transformer, Path], tmp_path_factory: pytest.TempPathFactory, ids_model: Model
+) -> None:
+    """Rows that leave never make a batch one of a profile in which its sources lie otherwise."""
+    profiles = (
+        Profile(Range(1, 1, 2), Range(20, 20, 33)),
+        Profile(Range(1, 4, 8), Range(1, 8, 24)),
+    )
+    built = dataclasses.replace(ENGINES, profiles=profiles)
+    model = opened(engines_of(ids_case[1], tmp_path_factory, built), DoubleDevice())
+    generator = np.random.default_rng(4)
+    source, mask = generator.integers(0, 17, (7, 5)), np.ones((7, 5), np.bool_)
+    found, expected = (m.backend.start(source, mask, CAPACITY) for m in (model, ids_model))
+    for kept in ([1, 3, 6], [0, 2], [1]):
+        np.testing.assert_array_equal(found.step().tokens, expected.step().tokens)
+        found.keep(np.array(kept))
+        expected.keep(np.array(kept))
+    np.testing.assert_array_equal(found.step().tokens, expected.step().tokens)
+
+
+def test_a_device_that_is_lost_ends_the_job(
+    model: Model, ids_model: Model, device: DoubleDevice
+) -> None:
+    waited: list[str] = []
+
+    def refuse(name: str) -> None:
+        waited.extend([name] if name == "wait" else [])
+        if len(waited) > 30:
             raise DeviceLostError(f"{name}: an illegal address (cudaErrorIllegalAddress)")
 
     device.refuse = refuse
-    with pytest.raises(DeviceLostError, match="cudaErrorIllegalAddress"):
-        model.generate([[3, 4], [5]], CAPACITY)
+    sources = [[3, 4], [5], [6, 7, 8], [9] * 5, [10] * 4, [11]]
+    with pytest.raises(DeviceLostError, match="cudaErrorIllegalAddress") as error:
+        model.generate(sources, CAPACITY, max_batch_size=2)
+    finished = error.value.finished
+    assert 0 < len(finished) < len(sources)
+    device.refuse = lambda name: None
+    for index, result in finished.items():
+        same([result], ids_model.generate([sources[index]], CAPACITY))
 
 
 def test_an_abandoned_stream_gives_its_workplace_back(

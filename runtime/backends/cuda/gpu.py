@@ -11,10 +11,12 @@ class Gpu(NamedTuple):
     """
     Attributes:
         compute_capability: such as "8.9"
+        cuda: the newest CUDA that its driver runs, such as "13.0"
     """
 
     name: str
     compute_capability: str
+    cuda: str
 
 
 def find_gpu() -> Gpu:
@@ -34,7 +36,12 @@ def find_gpu() -> Gpu:
         raise BackendError("found no NVIDIA GPU")
     properties = _found(runtime, *runtime.cudaGetDeviceProperties(0))
     name = properties.name.decode() if isinstance(properties.name, bytes) else properties.name
-    return Gpu(name.rstrip("\0"), f"{properties.major}.{properties.minor}")
+    version = int(_found(runtime, *runtime.cudaDriverGetVersion()))
+    return Gpu(
+        name.rstrip("\0"),
+        f"{properties.major}.{properties.minor}",
+        f"{version // 1000}.{version % 1000 // 10}",
+    )
 
 
 def _found(runtime: Any, status: Any, value: Any) -> Any:

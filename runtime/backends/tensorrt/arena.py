@@ -30,6 +30,11 @@ class Arena:
         self.version += 1
         return self._known[name][0]
 
+    @property
+    def size(self) -> int:
+        """Bytes that are reserved."""
+        return sum(size for _, size in self._known.values())
+
     def close(self) -> None:
         """Free everything."""
         while self._known:

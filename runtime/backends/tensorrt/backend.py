@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+
+from dragoman.errors import DragomanError
 
 from ...bundle import Bundle
 from ...engines import Engines
@@ -14,10 +17,14 @@ from ..cuda import Device
 from ..errors import BackendError
 from ..interface import Limits
 from .contexts import KernelCache
-from .engine import load_engine
+from .engine import Engine, load_engine
 from .packages import Package
-from .state import EngineState
+from .sizes import sizes_for
+from .state import EngineState, row_bytes
 from .workplace import EngineName, Workplace
+
+ROOM = 0.9
+"""The share of free memory that a batch may take."""
 
 
 class TensorRTBackend:
@@ -27,14 +34,15 @@ class TensorRTBackend:
         self.manifest = bundle.manifest
         self._built = engines
         self._package, self._device = package, device
-        self._engines: dict[EngineName, Any] = {
+        self._engines: dict[EngineName, Engine] = {
             "encoder": load_engine(package, bundle, self.manifest.encoder.file),
             "decoder": load_engine(package, bundle, self.manifest.decoder.file),
         }
-        self._scratch = max(int(e.device_memory_size_v2) for e in self._engines.values())
+        self._scratch = max(engine.memory for engine in self._engines.values())
         self._cache = KernelCache(package)
         self._free: list[Workplace] = []
         self._lock = threading.Lock()
+        self._preparing = threading.Lock()
         self._closed = False
 
     @property
@@ -46,6 +54,17 @@ class TensorRTBackend:
             capacity=self._built.capacity,
         )
 
+    def rows_that_fit(self, source: int) -> int:
+        """A power of two, for batches are rounded up to one; at least 1, of which starting it tells
+        whether it fits."""
+        sizes = sizes_for(self._built.profiles, 1, source)
+        each = row_bytes(self.manifest, sizes) + 8 * self._built.capacity
+        with self._lock:
+            idle = max((place.arena.size for place in self._free), default=-self._scratch)
+        room = int(ROOM * (self._device.free_memory() + idle)) // each
+        most = min(room, max(p.batch.largest for p in self._built.profiles))
+        return 1 << max(0, most.bit_length() - 1)
+
     def start(
         self, source: NDArray[np.int64], source_mask: NDArray[np.bool_], capacity: int
     ) -> EngineState:
@@ -56,10 +75,14 @@ class TensorRTBackend:
         place = self._take()
         try:
             return EngineState(
-                place, self.manifest, self._built, source, source_mask, self._give_back
+                *(place, self.manifest, self._built, source, source_mask, capacity),
+                self._give_back,
             )
-        except BackendError:
-            place.close()  # so that a smaller batch finds the memory that this one did not
+        except BaseException:
+            # So that a smaller batch finds the memory that this one did not.
+            with contextlib.suppress(DragomanError):
+                place.close()
+                self._close_idle()
             raise
 
     def encode(
@@ -86,12 +109,17 @@ class TensorRTBackend:
 
     def close(self) -> None:
         """Free everything that is not in use; what is, when it is given back."""
-        with self._lock:
-            self._closed = True
-            places, self._free = self._free, []
-        for place in places:
-            place.close()
+        self._closed = True
         self._cache.save()
+        self._engines = {}
+        self._close_idle()
+
+    def _close_idle(self) -> None:
+        with self._lock:
+            places, self._free = self._free, []
+        with contextlib.ExitStack() as stack:  # each is closed, whatever becomes of the others
+            for place in places:
+                stack.callback(place.close)
 
     def _encode(
         self, source: NDArray[np.int64], source_mask: NDArray[np.bool_]
@@ -112,7 +140,14 @@ class TensorRTBackend:
                 raise BackendError("the model was closed")
             if self._free:
                 return self._free.pop()
-        return Workplace(self._device, self._package, self._engines, self._cache, self._scratch)
+        return Workplace(
+            self._device,
+            self._package,
+            self._engines,
+            self._cache,
+            self._scratch,
+            self._preparing,
+        )
 
     def _give_back(self, place: Workplace) -> None:
         with self._lock:

@@ -33,6 +33,7 @@ def usable_package(bundle: Bundle, engines: Engines) -> tuple[Package, Gpu]:
         ) from error
     package = find_package(target)
     check_version(bundle, engines, package)
+    check_cuda(bundle, engines, gpu)
     check_gpu(bundle, engines, gpu)
     check_validity(bundle, package, gpu)
     return package, gpu
@@ -48,6 +49,19 @@ def check_version(bundle: Bundle, engines: Engines, package: Package) -> None:
             f"{bundle.directory}: its engines were built by {package.name} {engines.version}, "
             f"found {package.version}: pip install {package.name}=={engines.version}, or build "
             "them anew"
+        )
+
+
+def check_cuda(bundle: Bundle, engines: Engines, gpu: Gpu) -> None:
+    """
+    Raises:
+        BackendError: the driver is too old for the CUDA that the engines were made for.
+    """
+    wanted, found = engines.cuda_version, gpu.cuda.partition(".")[0]
+    if wanted.isdigit() and int(found) < int(wanted):
+        raise BackendError(
+            f"{bundle.directory}: its engines were built for CUDA {wanted}, the driver of this "
+            f"machine runs up to {gpu.cuda}: install a newer driver"
         )
 
 

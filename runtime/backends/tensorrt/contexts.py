@@ -1,16 +1,22 @@
-"""Execution contexts of an engine, one for each profile and user.
+"""Execution contexts of an engine: one for each user and each size of batch.
 
-Their scratch memory is not their own: encoder and decoder of a batch never run at the same time,
-and share one. Kernels that TensorRT-RTX compiles for a GPU are kept for the next process.
+A context is told once where its tensors lie and how large they are, so that a graph captured of it
+stays true. Scratch memory is not its own: encoder and decoder of a batch never run at once, and
+share one. Kernels that TensorRT-RTX compiles for a GPU are kept for the next process.
 """
 
 from __future__ import annotations
 
+import logging
+import threading
 from typing import Any
 
 from ..errors import BackendError
+from .engine import Engine
 from .packages import Package
 from .user_cache import cache_file, read_cache, write_cache
+
+log = logging.getLogger(__name__)
 
 
 class KernelCache:
@@ -20,16 +26,20 @@ class KernelCache:
         self._file = cache_file(package, "kernels")
         self._cache: Any = None
         self._size = 0
+        self._lock = threading.Lock()
 
     def attach(self, config: Any) -> None:
         """Let contexts of this IRuntimeConfig use and fill the cache, if they have one."""
         if not hasattr(config, "create_runtime_cache"):
             return
-        if self._cache is None:
-            self._cache = config.create_runtime_cache()
-            known = read_cache(self._file)
-            if known and self._cache.deserialize(known):  # of another version or GPU: not taken
-                self._size = len(known)
+        with self._lock:
+            if self._cache is None:
+                cache, known = config.create_runtime_cache(), read_cache(self._file)
+                if known and cache.deserialize(known):
+                    self._size = len(known)
+                elif known:
+                    log.warning("%s is of no use here (damaged?): begun anew", self._file)
+                self._cache = cache
         config.set_runtime_cache(self._cache)
 
     def save(self) -> None:
@@ -38,18 +48,20 @@ class KernelCache:
             return
         kernels = bytes(self._cache.serialize())
         if len(kernels) > self._size:
-            write_cache(self._file, kernels)
+            warning = write_cache(self._file, kernels)
+            if warning:
+                log.warning("compiled kernels %s", warning)
             self._size = len(kernels)
 
 
 class Context:
-    """An IExecutionContext in one profile, with addresses and shapes to be set."""
+    """An IExecutionContext in one profile."""
 
     def __init__(
-        self, package: Package, engine: Any, profile: int, cache: KernelCache, stream: int
+        self, package: Package, engine: Engine, profile: int, cache: KernelCache, stream: int
     ) -> None:
         trt = package.module
-        config = engine.create_runtime_config()
+        config = engine.loaded.create_runtime_config()
         config.set_execution_context_allocation_strategy(
             trt.ExecutionContextAllocationStrategy.USER_MANAGED
         )
@@ -58,12 +70,12 @@ class Context:
             strategies = trt.DynamicShapesKernelSpecializationStrategy
             config.dynamic_shapes_kernel_specialization_strategy = strategies.EAGER
         cache.attach(config)
-        self._context = engine.create_execution_context(config)
+        self._engine, self._profile, self._config = engine, profile, config
+        self._context = engine.loaded.create_execution_context(config)
         if self._context is None:
-            raise BackendError(
-                f"{package.name}: cannot make an execution context: is memory short?"
-            )
-        self._set(self._context.set_optimization_profile_async(profile, stream), "profile", profile)
+            raise self._failed("no context could be made")
+        if not self._context.set_optimization_profile_async(profile, stream):
+            raise self._failed("the profile is refused")
         self._can_capture = getattr(self._context, "is_stream_capturable", None)
 
     def use_memory(self, address: int, size: int) -> None:
@@ -72,9 +84,10 @@ class Context:
 
     def bind(self, name: str, address: int, shape: tuple[int, ...] | None = None) -> None:
         """Say where a tensor lies, and of an input what shape it has."""
-        if shape is not None:
-            self._set(self._context.set_input_shape(name, shape), name, shape)
-        self._set(self._context.set_tensor_address(name, address), name, address)
+        if shape is not None and not self._context.set_input_shape(name, shape):
+            raise self._failed(f"input {name} of shape {list(shape)} is refused")
+        if not self._context.set_tensor_address(name, address):
+            raise self._failed(f"the address {address:#x} of {name} is refused")
 
     def can_be_captured(self, stream: int) -> bool:
         return self._can_capture is None or bool(self._can_capture(stream))
@@ -82,9 +95,9 @@ class Context:
     def run(self, stream: int) -> None:
         """Put a run into the stream."""
         if not self._context.execute_async_v3(stream):
-            raise BackendError("TensorRT could not start to run an engine")
+            raise self._failed("it does not run")
 
-    @staticmethod
-    def _set(done: bool, what: object, value: object) -> None:
-        if not done:
-            raise BackendError(f"TensorRT refuses {value} for {what}")
+    def _failed(self, what: str) -> BackendError:
+        return BackendError(
+            f"{self._engine.name}, profile {self._profile}: {what}: {self._engine.messages.reason}"
+        )

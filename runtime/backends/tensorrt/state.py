@@ -17,8 +17,10 @@ from numpy.typing import NDArray
 
 from ...engines import Engines
 from ...manifest import GraphSpec, Manifest, Role, TensorSpec
+from ..cuda.device import Bytes
 from ..interface import Step
-from .sizes import Sizes, sizes_for
+from .contexts import Context
+from .sizes import Sizes, sizes_after, sizes_for
 from .tensors import as_numbers, size_of
 from .workplace import EngineName, Workplace
 
@@ -33,8 +35,8 @@ IN_FLIGHT = 2
 """Groups of steps in the stream: while the host looks at one the device works on the next."""
 
 SLOTS = MOST_AT_ONCE * (IN_FLIGHT + 1)
-RESULT_BYTES = 12
-"""Of a row: its token (int64) and the log-probability (float32)."""
+ALIGNMENT = 256
+"""Of the address of a tensor, in bytes (TensorRT, `setTensorAddress`)."""
 
 
 @dataclass
@@ -63,14 +65,18 @@ class EngineState:
         engines: Engines,
         source: NDArray[np.int64],
         source_mask: NDArray[np.bool_],
+        capacity: int,
         release: Callable[[Workplace], None],
     ) -> None:
         self._place, self._manifest, self._engines = place, manifest, engines
         self._release: Callable[[Workplace], None] | None = release
+        self._capacity = capacity
         self._sizes = sizes_for(engines.profiles, *source.shape)
         self._rows = np.arange(len(source))
-        # Of any batch: results lie at the same place in all, as captured graphs expect.
-        self._widest = max(profile.batch.largest for profile in engines.profiles)
+        # Room for any batch: results lie at the same place in all, as captured graphs expect.
+        widest = max(profile.batch.largest for profile in engines.profiles)
+        self._tokens_size = -(-8 * widest // ALIGNMENT) * ALIGNMENT
+        self._result_size = self._tokens_size + 4 * widest
         self._launched = 0
         self._read = 0
         self._flight: deque[_Group] = deque()
@@ -109,7 +115,7 @@ class EngineState:
             group.rows = group.rows[rows]
         for result in self._ready:
             result.rows = result.rows[rows]
-        wanted = sizes_for(self._engines.profiles, len(rows), self._sizes.source)
+        wanted = sizes_after(self._engines.profiles, self._sizes, len(rows))
         if wanted.rows < self._sizes.rows:
             self._compact(wanted)
 
@@ -139,7 +145,7 @@ class EngineState:
         device, stream = self._place.device, self._place.stream
         outputs = {}
         for tensor in self._manifest.encoder.outputs:
-            shape = self._shape(tensor, self._sizes)
+            shape = shape_of(tensor, self._sizes)
             size = size_of(tensor.dtype, shape)
             memory = self._place.host_memory("encoded", size)[:size]
             device.download(memory, self._address[tensor.role, tensor.layer], stream)
@@ -153,22 +159,16 @@ class EngineState:
         """Memory for every tensor, which keeps its address as rows leave."""
         reserve, sizes, manifest = self._place.arena.reserve, self._sizes, self._manifest
         self._address: dict[tuple[Role, int | None], int] = {}
-        for tensor in (*manifest.encoder.inputs, *manifest.encoder.outputs, *self._kept()):
-            size = size_of(tensor.dtype, self._shape(tensor, sizes))
+        for tensor in tensors_with_memory(manifest):
+            size = size_of(tensor.dtype, shape_of(tensor, sizes))
             slot = (tensor.role, tensor.layer)
             self._address[slot] = reserve(f"{tensor.role} {tensor.layer}", size)
         self._token = self._address["token", None]
-        results = reserve("results", RESULT_BYTES * self._widest)
+        results = reserve("results", self._result_size)
         self._address["next_token", None] = results
-        self._address["next_log_probability", None] = results + 8 * self._widest
+        self._address["next_log_probability", None] = results + self._tokens_size
         self._positions = reserve("positions", 8 * sizes.rows * self._engines.capacity)
         self._line = 8 * sizes.rows
-
-    def _kept(self) -> list[TensorSpec]:
-        """Tensors of the decoder that have memory of their own: caches one for both sides."""
-        own = {"token", "position", "past_key", "past_value", "logits"}
-        decoder = self._manifest.decoder
-        return [t for t in (*decoder.inputs, *decoder.outputs) if t.role in own]
 
     def _encode(self, source: NDArray[np.int64], source_mask: NDArray[np.bool_]) -> None:
         device, stream = self._place.device, self._place.stream
@@ -194,36 +194,34 @@ class EngineState:
             if tensor.role in ("past_key", "past_value"):
                 # A position that is not written is masked, but what is no number survives a mask.
                 address = self._address[tensor.role, tensor.layer]
-                device.clear(address, size_of(tensor.dtype, self._shape(tensor, sizes)), stream)
+                device.clear(address, size_of(tensor.dtype, shape_of(tensor, sizes)), stream)
         steps = np.repeat(np.arange(self._engines.capacity)[:, None], sizes.rows, 1)
         device.upload(self._positions, steps.astype(np.int64), stream)
         self.feed(np.full(sizes.rows, self._manifest.model.start_token_id))
-        self._slots = self._place.host_memory("results", SLOTS * RESULT_BYTES * self._widest)
+        self._slots = self._place.host_memory("results", SLOTS * self._result_size)
         self._decoder = self._context("decoder", self._manifest.decoder)
 
-    def _context(self, name: EngineName, graph: GraphSpec) -> Any:
-        """The engine's context, told where its tensors are and how large."""
-        context = self._place.context(name, self._sizes.profile)
-        for tensor in graph.inputs:
-            slot = (tensor.role, tensor.layer)
-            context.bind(tensor.name, self._address[slot], self._shape(tensor, self._sizes))
-        for tensor in graph.outputs:
-            context.bind(tensor.name, self._address[_same_memory(tensor), tensor.layer])
-        return context
+    def _context(self, name: EngineName, graph: GraphSpec) -> Context:
+        """The engine's context for these sizes, told where its tensors are."""
+        sizes = self._sizes
 
-    @staticmethod
-    def _shape(tensor: TensorSpec, sizes: Sizes) -> tuple[int, ...]:
-        axes = {"batch": sizes.rows, "source": sizes.source}
-        return tuple(axes[d] if isinstance(d, str) else d for d in tensor.shape)
+        def bind(context: Context) -> None:
+            for tensor in graph.inputs:
+                address = self._address[tensor.role, tensor.layer]
+                context.bind(tensor.name, address, shape_of(tensor, sizes))
+            for tensor in graph.outputs:
+                context.bind(tensor.name, self._address[_same_memory(tensor), tensor.layer])
+
+        return self._place.context(name, sizes, bind)
 
     # Steps.
 
     def _fill(self) -> None:
         """Put groups of steps into the stream, as far as there is room in the caches."""
-        while len(self._flight) < IN_FLIGHT and self._launched < self._engines.capacity:
+        while len(self._flight) < IN_FLIGHT and self._launched < self._capacity:
             wanted = max(1, min(MOST_AT_ONCE, self._read // SHARE_AT_ONCE))
             slots = []
-            for _ in range(min(wanted, self._engines.capacity - self._launched)):
+            for _ in range(min(wanted, self._capacity - self._launched)):
                 slots.append(self._launched % SLOTS)
                 self._launch()
                 memory = self._slot(slots[-1])
@@ -253,45 +251,71 @@ class EngineState:
         self._launch()
         self._read += 1
         spec = next(t for t in self._manifest.decoder.outputs if t.role == "logits")
-        shape = self._shape(spec, self._sizes)
+        shape = shape_of(spec, self._sizes)
         size = size_of(spec.dtype, shape)
         memory = self._place.host_memory("logits", size)[:size]
         device.download(memory, self._address["logits", None], stream)
         device.synchronize(stream)
         return as_numbers(memory, spec.dtype, shape).astype(np.float32)
 
-    def _slot(self, index: int) -> Any:
-        size = RESULT_BYTES * self._widest
-        return self._slots[index * size : (index + 1) * size]
+    def _slot(self, index: int) -> Bytes:
+        memory = self._slots[index * self._result_size : (index + 1) * self._result_size]
+        return memory
 
     def _result(self, slot: int, rows: NDArray[np.intp]) -> _Result:
         memory = self._slot(slot).copy()
-        tokens = memory[: 8 * self._widest].view(np.int64)
-        return _Result(tokens, memory[8 * self._widest :].view(np.float32), rows)
+        tokens = memory[: self._tokens_size].view(np.int64)
+        return _Result(tokens, memory[self._tokens_size :].view(np.float32), rows)
 
     def _compact(self, sizes: Sizes) -> None:
-        """Move the rows that are left together, on the device; of caches what was written."""
+        """Move rows that lie too far behind to where others have left, on the device."""
+        rows = self._rows.copy()
+        holes = sorted(set(range(sizes.rows)) - set(rows.tolist()))
+        for index in np.flatnonzero(rows >= sizes.rows):
+            to = holes.pop(0)
+            self._move(int(rows[index]), to)
+            rows[index] = to
+        self._rows, self._sizes = rows, sizes
+        self._decoder = self._context("decoder", self._manifest.decoder)
+
+    def _move(self, row: int, to: int) -> None:
+        """One row of everything that the decoder reads; of caches what was written."""
         device, stream = self._place.device, self._place.stream
         for tensor in self._manifest.decoder.inputs:
             if tensor.role == "position":
                 continue
-            address = self._address[tensor.role, tensor.layer]
-            shape = self._shape(tensor, self._sizes)
-            row = size_of(tensor.dtype, shape[1:])
-            for index, old in enumerate(self._rows):
-                to, source = address + row * index, address + row * int(old)
-                if to == source:
-                    continue
-                if tensor.role in ("past_key", "past_value"):
-                    _, heads, _, width = shape
-                    line = row // heads
-                    used = size_of(tensor.dtype, (self._launched, width))
-                    device.copy_2d(to, source, line, used, heads, stream)
-                else:
-                    device.copy(to, source, row, stream)
-        self._sizes = sizes
-        self._rows = np.arange(len(self._rows))
-        self._decoder = self._context("decoder", self._manifest.decoder)
+            shape = shape_of(tensor, self._sizes)
+            size = size_of(tensor.dtype, shape[1:])
+            base = self._address[tensor.role, tensor.layer]
+            there, here = base + size * to, base + size * row
+            if tensor.role in ("past_key", "past_value"):
+                _, heads, _, width = shape
+                used = size_of(tensor.dtype, (self._launched, width))
+                device.copy_2d(there, here, size // heads, used, heads, stream)
+            else:
+                device.copy(there, here, size, stream)
+
+
+def tensors_with_memory(manifest: Manifest) -> list[TensorSpec]:
+    """Those that have memory of their own: caches one for both sides, results apart."""
+    own = {"token", "position", "past_key", "past_value", "logits"}
+    encoder, decoder = manifest.encoder, manifest.decoder
+    return [
+        *(*encoder.inputs, *encoder.outputs),
+        *(t for t in (*decoder.inputs, *decoder.outputs) if t.role in own),
+    ]
+
+
+def row_bytes(manifest: Manifest, sizes: Sizes) -> int:
+    """What a row takes on the device, sources of that size."""
+    one = sizes._replace(rows=1)
+    return sum(size_of(t.dtype, shape_of(t, one)) for t in tensors_with_memory(manifest))
+
+
+def shape_of(tensor: TensorSpec, sizes: Sizes) -> tuple[int, ...]:
+    """With numbers for its axes."""
+    axes = {"batch": sizes.rows, "source": sizes.source}
+    return tuple(axes[d] if isinstance(d, str) else d for d in tensor.shape)
 
 
 def _same_memory(tensor: TensorSpec) -> Role:

@@ -5,13 +5,17 @@ Several threads have one each.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+import threading
+from collections.abc import Callable, Mapping
 from typing import Any, Literal
 
 from ..cuda import Device
 from ..cuda.device import Bytes
+from ..errors import BackendError
 from .arena import Arena
 from .contexts import Context, KernelCache
+from .engine import Engine
 from .packages import Package
 from .sizes import Sizes
 
@@ -21,61 +25,87 @@ EngineName = Literal["encoder", "decoder"]
 class Workplace:
     """Made for a device and a bundle's engines; see `backend.TensorRTBackend`.
 
-    Attributes:
+    Args:
         scratch: bytes that either engine needs to run, in any profile
+        preparing: held while something is made that might disturb the capture of a graph
     """
 
     def __init__(
         self,
         device: Device,
         package: Package,
-        engines: dict[EngineName, Any],
+        engines: Mapping[EngineName, Engine],
         cache: KernelCache,
         scratch: int,
+        preparing: threading.Lock,
     ) -> None:
         self.device = device
         self.stream = device.new_stream()
         self.arena = Arena(device)
         self._package, self._engines, self._cache, self._scratch = package, engines, cache, scratch
-        self._contexts: dict[tuple[EngineName, int], Context] = {}
+        self._preparing = preparing
+        self._contexts: dict[tuple[EngineName, Sizes], Context] = {}
+        self._bound: set[tuple[EngineName, Sizes]] = set()
         self._graphs: dict[Sizes, Any] = {}
-        self._seen: set[Sizes] = set()
+        self._warm: set[Sizes] = set()
+        self._refused: set[Sizes] = set()
         self._version = self.arena.version
         self._host: dict[str, Bytes] = {}
         self._events: list[Any] = []
 
-    def context(self, engine: EngineName, profile: int) -> Context:
-        """A context of an engine in a profile, made when it is first asked for."""
-        key = (engine, profile)
+    def context(self, engine: EngineName, sizes: Sizes, bind: Callable[[Context], None]) -> Context:
+        """The context of an engine for batches of this size, made when it is first asked for.
+
+        Args:
+            bind: tells it where its tensors are; done again only if some address has changed
+        """
+        scratch = self.arena.reserve("scratch", self._scratch)
+        self._forget_what_moved()
+        key = (engine, sizes)
         if key not in self._contexts:
-            context = Context(
-                self._package, self._engines[engine], profile, self._cache, self.stream
-            )
-            context.use_memory(self.arena.reserve("scratch", self._scratch), self._scratch)
+            with self._preparing:
+                context = Context(
+                    self._package, self._engines[engine], sizes.profile, self._cache, self.stream
+                )
+            context.use_memory(scratch, self._scratch)
             self._contexts[key] = context
+        if key not in self._bound:
+            bind(self._contexts[key])
+            self._bound.add(key)
         return self._contexts[key]
 
     def run_step(self, sizes: Sizes, context: Context, work: Callable[[], None]) -> None:
         """Put a step into the stream: as it is when these sizes are new, as a graph captured once
-        after that.
+        after that. What cannot be captured is run as it is.
 
         Args:
+            context: for these sizes
             work: puts the step into the stream, the same each time for the same sizes
         """
-        if self._version != self.arena.version:
-            self._forget_graphs()
-        if sizes not in self._graphs:
-            if sizes not in self._seen or not context.can_be_captured(self.stream):
-                self._seen.add(sizes)
-                work()
-                return
-            self.device.begin_capture(self.stream)
+        if sizes in self._graphs:
+            self.device.launch(self._graphs[sizes], self.stream)
+            return
+        if sizes in self._warm - self._refused and context.can_be_captured(self.stream):
             try:
-                work()
-            finally:
-                graph = self.device.end_capture(self.stream)
-            self._graphs[sizes] = graph
-        self.device.launch(self._graphs[sizes], self.stream)
+                with self._preparing:
+                    self._graphs[sizes] = self._captured(work)
+            except BackendError:
+                self._refused.add(sizes)
+            else:
+                self.device.launch(self._graphs[sizes], self.stream)
+                return
+        self._warm.add(sizes)
+        work()
+
+    def _captured(self, work: Callable[[], None]) -> Any:
+        self.device.begin_capture(self.stream)
+        try:
+            work()
+        except BackendError:
+            with contextlib.suppress(BackendError):
+                self.device.free_graph(self.device.end_capture(self.stream))
+            raise
+        return self.device.end_capture(self.stream)
 
     def host_memory(self, name: str, size: int) -> Bytes:
         """At least so many bytes of page-locked memory. What was in them may be lost."""
@@ -105,10 +135,16 @@ class Workplace:
             self.device.free_event(self._events.pop())
         self.device.free_stream(self.stream)
 
-    def _forget_graphs(self) -> None:
-        """They hold addresses that are no more."""
+    def _forget_what_moved(self) -> None:
+        """Contexts and graphs hold addresses; those of memory that has moved are no more."""
+        if self._version == self.arena.version:
+            return
         self._version = self.arena.version
-        self._seen.clear()
+        self._bound.clear()
+        self._forget_graphs()
+
+    def _forget_graphs(self) -> None:
+        self._warm.clear()
         while self._graphs:
             _, graph = self._graphs.popitem()
             self.device.free_graph(graph)

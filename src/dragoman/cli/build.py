@@ -77,6 +77,8 @@ def build(
     dragoman build g2p-en -o bundles/g2p-en-int8 --target cpu --precision int8
     dragoman build g2p-en -o bundles/g2p-en-rtx --target tensorrt-rtx --precision fp16
     """
+    from dragoman import DragomanError
+    from dragoman.optimize.tensorrt.refit import check_built_for_it
     from dragoman.runtime.bundle import new_directory, read_bundle, write_manifest
 
     from .checkpoints import open_checkpoint, parity_inputs
@@ -94,6 +96,9 @@ def build(
 
     old = None if refit is None else read_bundle(refit)
     if old is not None:
+        check_built_for_it(old)
+        if profiles or source_length or capacity or compute_capabilities or refittable:
+            raise DragomanError(f"--refit: the engines of {refit} stay what they are built for")
         target, precision = old.manifest.target, old.manifest.precision
     chosen = chosen_target(target, precision)
     request = requested(

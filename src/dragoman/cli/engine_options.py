@@ -148,9 +148,8 @@ def requested(
     """
     from dragoman.runtime.manifest import TENSORRT_TARGETS
 
-    capabilities = tuple(
-        c for given in compute_capabilities for c in given.replace(",", " ").split()
-    )
+    named = [c for given in compute_capabilities for c in given.replace(",", " ").split()]
+    capabilities = tuple(dict.fromkeys(named))
     if target not in TENSORRT_TARGETS:
         given = {
             "--profile": profiles,

@@ -128,13 +128,18 @@ def _range(found: Range) -> str:
 
 def _memory(bundle: Bundle, file: str) -> str:
     """Device memory of an engine beside weights and tensors."""
+    from dragoman.runtime.backends.cuda import find_gpu
     from dragoman.runtime.backends.errors import BackendError
     from dragoman.runtime.backends.tensorrt.engine import device_memory
 
     try:
-        return f"{device_memory(bundle, file):,} bytes"
+        find_gpu()
     except BackendError:
         return "needs a GPU to know"
+    try:
+        return f"{device_memory(bundle, file):,} bytes"
+    except BackendError as error:
+        return str(error)
 
 
 def _passes(passes: tuple[PassRecord, ...]) -> str:

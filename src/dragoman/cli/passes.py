@@ -38,9 +38,11 @@ def optimize_into(
     Raises:
         DragomanError: a text of the calibration is not one for this model; names the line.
     """
-    from .texts import calibration_sources  # needs torch
+    sources = None
+    if calibration is not None:
+        from .texts import calibration_sources  # needs torch
 
-    sources = None if calibration is None else calibration_sources(bundle, calibration)
+        sources = calibration_sources(bundle, calibration)
     console = Console(stderr=True)
     with console.status("loading") as status:
         manifest = optimize_bundle(

@@ -18,6 +18,20 @@ if TYPE_CHECKING:
     from dragoman.runtime import Model, Result
 
 
+class BatchSize(click.ParamType):  # type: ignore[type-arg]
+    """A number, or auto: None."""
+
+    name = "number|auto"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> int | None:
+        if value == "auto":
+            return None
+        number: int = click.IntRange(min=1).convert(value, param, ctx)
+        return number
+
+
 @click.command(short_help="Decode texts with a bundle.")
 @click.argument("bundle", type=click.Path(path_type=Path))
 @click.argument("texts", nargs=-1)
@@ -36,10 +50,10 @@ if TYPE_CHECKING:
 )
 @click.option(
     "--batch-size",
-    type=click.IntRange(min=1),
-    default=64,
+    type=BatchSize(),
+    default="64",
     show_default=True,
-    help="The most lines decoded together.",
+    help="The most lines decoded together; auto: as many as the GPU has memory for.",
 )
 @click.option(
     "--json",
@@ -58,7 +72,7 @@ def run(
     max_new_tokens: int | None,
     max_new_tokens_per_source_token: float | None,
     min_new_tokens: int,
-    batch_size: int,
+    batch_size: int | None,
     as_json: bool,
     stream: bool,
     backend: str | None,
@@ -79,7 +93,6 @@ def run(
 
     if stream and as_json:
         raise click.UsageError("--stream and --json exclude each other")
-    model = load(bundle, threads=threads, backend=backend)
     options: dict[str, Any] = {"max_new_tokens": max_new_tokens, "min_new_tokens": min_new_tokens}
     if max_new_tokens_per_source_token is not None:
         options["max_new_tokens_per_source_token"] = max_new_tokens_per_source_token
@@ -87,12 +100,13 @@ def run(
     groups: Iterable[Sequence[Line]] = [texts]
     if not texts:
         groups = arriving_lines(sys.stdin.buffer) if sys.stdin else []  # None: closed
-    for lines in groups:
-        if stream:
-            _stream(model, lines, options, writer)
-        else:
-            _generate(model, lines, options | {"max_batch_size": batch_size}, writer)
-        sys.stdout.flush()
+    with load(bundle, threads=threads, backend=backend) as model:
+        for lines in groups:
+            if stream:
+                _stream(model, lines, options, writer)
+            else:
+                _generate(model, lines, options | {"max_batch_size": batch_size}, writer)
+            sys.stdout.flush()
     return 1 if writer.rejected else 0
 
 
@@ -145,15 +159,26 @@ class _Writer:
 def _generate(
     model: Model, lines: Sequence[Line], options: dict[str, Any], writer: _Writer
 ) -> None:
-    from dragoman.runtime import Result
+    """Decode lines and write a result for each, those that are done too if the device fails."""
+    from dragoman.runtime import DeviceLostError, Result
 
     sources = [_source(model, line) for line in lines]
-    results = iter(model.generate([s for s in sources if not isinstance(s, _Bad)], **options))
+    good = [source for source in sources if not isinstance(source, _Bad)]
+    lost = None
+    try:
+        results = model.generate(good, **options)
+    except DeviceLostError as error:
+        lost = error
+        undone = Result("", (), 0.0, "rejected", "not decoded: the device failed")
+        results = [error.finished.get(index, undone) for index in range(len(good))]
+    following = iter(results)
     for source in sources:
         if isinstance(source, _Bad):
             writer.write(Result("", (), 0.0, "rejected", source.reason))
         else:
-            writer.write(next(results))
+            writer.write(next(following))
+    if lost is not None:
+        raise lost
 
 
 def _stream(model: Model, lines: Sequence[Line], options: dict[str, Any], writer: _Writer) -> None:

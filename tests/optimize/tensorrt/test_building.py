@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import threading
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from onnx.helper import make_node
 
 from dragoman.optimize.tensorrt.builder import EngineOptions, build_engine
 from dragoman.optimize.tensorrt.parser import EngineError
+from dragoman.optimize.tensorrt.progress import make_monitor
 from dragoman.runtime.backends.tensorrt.packages import Package
 from dragoman.runtime.manifest import GraphSpec, TensorSpec
 
@@ -48,6 +50,17 @@ def test_an_interruption_ends_the_build(
 
     with pytest.raises(KeyboardInterrupt):
         build_engine(rtx, relu, SPEC, one_profile, progress=interrupt)
+
+
+def test_a_build_that_is_cancelled_is_told_to_end(rtx: Package) -> None:
+    cancelled = threading.Event()
+    told: list[tuple[str, float]] = []
+    monitor = make_monitor(rtx.module, lambda *what: told.append(what), cancelled)
+    monitor.phase_start("tactics", None, 4)
+    assert monitor.step_complete("tactics", 0)
+    cancelled.set()
+    assert not monitor.step_complete("tactics", 1)
+    assert told == [("tactics", 0.0), ("tactics", 0.25), ("tactics", 0.5)]
 
 
 def test_a_failure_says_why(rtx: Package, graph: Graph, one_profile: EngineOptions) -> None:

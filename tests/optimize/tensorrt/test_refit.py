@@ -109,7 +109,7 @@ def test_without_a_gpu_it_says_so(
 ) -> None:
     (tmp_path / "x.engine").write_bytes(ENGINE)
     monkeypatch.setattr(Double, "loads", False)
-    with pytest.raises(EngineError, match="which needs a GPU"):
+    with pytest.raises(EngineError, match="cannot be loaded"):
         refit(package, tmp_path / "x.engine", tmp_path / "new.onnx")
 
 
@@ -123,7 +123,7 @@ def test_a_bundle_gets_new_weights(
 ) -> None:
     graphs = optimize(neutral, "fp16", "tensorrt-rtx")
     old = _engines(graphs, tmp_path, one_profile, refittable=True)
-    monkeypatch.setattr(refitting, "find_package", lambda target: package)
+    monkeypatch.setattr(refitting, "usable_package", lambda bundle, engines: (package, None))
     new = tmp_path / "new"
     new.mkdir()
     refit_engines(old, graphs, new)

@@ -1,0 +1,108 @@
+"""What of `make gpu` can be checked without a GPU: it survives, and what it makes of figures."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from dragoman.benchmarks.gpu import __main__ as gpu
+from dragoman.benchmarks.gpu.facts import bandwidth, launch_latency, shortest_step
+
+from ..tensorrt_double import DoubleDevice
+
+DEVICE = {"gigabytes_per_second": 3000.0, "microseconds_per_launch": 2.0}
+BASE = "Marian base, vocabulary 32000, random weights"
+
+
+def part(tmp_path: Path, name: str, code: str, seconds: int = 30) -> gpu.Part:
+    """A part that is a script of its own; its folder is its last argument."""
+    (tmp_path / f"{name}.py").write_text(f"import sys; folder = sys.argv[-1]\n{code}")
+    return gpu.Part(name, seconds, name)
+
+
+@pytest.fixture
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    device = part(tmp_path, "device", "open(folder + '/device.json', 'w').write('{}')")
+
+    def run_parts(*parts: gpu.Part) -> tuple[int, str, dict[str, Any]]:
+        monkeypatch.setattr(gpu, "PARTS", (device, *parts))
+        result = CliRunner().invoke(gpu.main, ["--output", str(tmp_path / "out")])
+        file = tmp_path / "out" / "gpu.json"
+        report = json.loads(file.read_text()) if file.exists() else {}
+        return result.exit_code, result.output, report
+
+    return run_parts
+
+
+def test_parts_that_fail_leave_the_others(run: Any, tmp_path: Path) -> None:
+    code, output, report = run(
+        part(tmp_path, "fails", "raise SystemExit('no such library')"),
+        part(tmp_path, "hangs", "import time; time.sleep(60)", seconds=1),
+        part(tmp_path, "halves", "open(folder + '/halves.json', 'w').write('[1, 2'); sys.exit(3)"),
+        part(tmp_path, "works", "open(folder + '/parity.json', 'w').write('[{\"a\": 1}]')"),
+    )
+    assert code == 0
+    assert report["parity"] == [{"a": 1}]
+    assert report["failures"] == {
+        "fails": "exit status 1: no such library",
+        "hangs": "took more than 1 s: ",
+        "halves": "exit status 3: ",
+    }
+    assert "not measured: fails: exit status 1: no such library" in output
+
+
+def test_without_a_gpu_nothing_is_written(
+    run: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "device.py").write_text("raise SystemExit('found no NVIDIA GPU')")
+    monkeypatch.setattr(gpu, "_show", lambda results: None)
+    code, output, report = run()
+    assert (code, report) == (1, {})
+    assert "there is no GPU to measure: exit status 1: found no NVIDIA GPU" in output
+
+
+def test_figures_are_shown_beside_the_floor(run: Any, tmp_path: Path) -> None:
+    measured = {
+        "shape": BASE,
+        "machine": "a GPU",
+        "measurements": [
+            {
+                "contender": "Dragoman RTX fp16",
+                "batch_size": 1,
+                "ms_per_step": [0.1, 0.09, 0.11],
+                "tokens_per_second": 10000.0,
+            }
+        ],
+        "failures": [{"contender": "CTranslate2 float16", "reason": "is not installed"}],
+    }
+    code = f"import json; json.dump({measured!r}, open(folder + '/gpu-base.json', 'w'))"
+    facts = f"import json; json.dump({DEVICE!r}, open(folder + '/device.json', 'w'))"
+    (tmp_path / "device.py").write_text(f"import sys; folder = sys.argv[-1]\n{facts}")
+    status, output, _ = run(part(tmp_path, "speed", code))
+    assert status == 0
+    share = shortest_step(DEVICE, BASE, "Dragoman RTX fp16", 1) / 0.1
+    assert f"{share:.0%}" in output
+    assert "not measured: CTranslate2 float16: is not installed" in output
+
+
+def test_the_floor_by_hand() -> None:
+    """6 layers of 512: 6 * (6 * 512^2 + 2 * 512 * 2048) weights, 32000 * 512 for the vocabulary."""
+    weights = 6 * (6 * 512 * 512 + 2 * 512 * 2048) + 32000 * 512
+    caches = 6 * 2 * (32 + 32) * 512
+    expected = (weights * 2 + 8 * caches * 2) / 3000e9 * 1e3 + 0.002
+    assert shortest_step(DEVICE, BASE, "PyTorch fp16", 8) == pytest.approx(expected)
+    assert shortest_step({}, BASE, "PyTorch fp16", 8) == 0
+    assert shortest_step(DEVICE, BASE, "Reference (PyTorch)", 8) == 0
+
+
+def test_the_device_is_measured_and_left_empty(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("dragoman.benchmarks.gpu.facts.BYTES", 1 << 12)
+    device = DoubleDevice()
+    assert bandwidth(device) > 0
+    assert launch_latency(device) > 0
+    device.assert_empty()
