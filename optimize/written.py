@@ -25,9 +25,14 @@ def write_graphs(
     store_weights(list(graphs.values()), directory)
     for name, model in graphs.items():
         ir.save(model, directory / getattr(manifest, name).file)
-    tokenizers = source.manifest.tokenizers
-    for file in () if tokenizers is None else {tokenizers.source, tokenizers.target}:
-        shutil.copyfile(source.path(file), directory / file)
+    copy_tokenizers(source, directory)
     written = dataclasses.replace(manifest, files=record_files(directory))
     write_manifest(written, directory)
     return written
+
+
+def copy_tokenizers(source: Bundle, directory: Path) -> None:
+    """Those of a bundle, if it has any."""
+    tokenizers = source.manifest.tokenizers
+    for file in () if tokenizers is None else {tokenizers.source, tokenizers.target}:
+        shutil.copyfile(source.path(file), directory / file)

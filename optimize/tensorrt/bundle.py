@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import shutil
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
@@ -20,7 +19,7 @@ from dragoman.runtime.manifest import GraphSpec, Manifest, Precision
 
 from ..pipeline import apply_passes
 from ..samples import samples_for_graph
-from ..written import write_graphs
+from ..written import copy_tokenizers, write_graphs
 from .builder import Engine, EngineOptions, build_engine
 from .capabilities import check_capabilities
 from .profiles import check_profiles
@@ -149,9 +148,7 @@ def _write(
     manifest = pinned.manifest
     for name, engine in engines.items():
         (directory / engine_file(name)).write_bytes(engine.plan)
-    tokenizers = manifest.tokenizers
-    for file in () if tokenizers is None else {tokenizers.source, tokenizers.target}:
-        shutil.copyfile(pinned.path(file), directory / file)
+    copy_tokenizers(pinned, directory)
     written = dataclasses.replace(
         manifest,
         encoder=dataclasses.replace(manifest.encoder, file=engine_file("encoder")),

@@ -7,7 +7,6 @@ GPU, and engines that were built to be refitted.
 from __future__ import annotations
 
 import dataclasses
-import shutil
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
@@ -19,6 +18,7 @@ from dragoman.runtime.backends.tensorrt.packages import Package
 from dragoman.runtime.bundle import Bundle, record_files, write_manifest
 from dragoman.runtime.manifest import Manifest
 
+from ..written import copy_tokenizers
 from .bundle import GRAPHS, engine_file, pinned_bundle
 from .parser import EngineError
 
@@ -54,9 +54,7 @@ def refit_engines(
             file = engine_file(name)
             graph = pinned.path(getattr(pinned.manifest, name).file)
             (directory / file).write_bytes(refit(package, engines.path(file), graph))
-        tokenizers = pinned.manifest.tokenizers
-        for file in () if tokenizers is None else {tokenizers.source, tokenizers.target}:
-            shutil.copyfile(pinned.path(file), directory / file)
+        copy_tokenizers(pinned, directory)
     written = dataclasses.replace(
         pinned.manifest,
         encoder=engines.manifest.encoder,

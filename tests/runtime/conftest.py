@@ -76,6 +76,7 @@ def plain_manifest() -> dict[str, Any]:
         "tool_versions": {"dragoman": "0"},
         "parity": None,
         "passes": [],
+        "engines": None,
     }
 
 

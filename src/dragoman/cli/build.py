@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     "--refit",
     type=click.Path(path_type=Path),
     metavar="BUNDLE",
-    help="Engines: put the checkpoint's weights into this bundle's, instead of building.",
+    help="Engines: take this bundle's, with the checkpoint's weights.",
 )
 @inputs_option
 @limit_option

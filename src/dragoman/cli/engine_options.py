@@ -96,34 +96,31 @@ def engine_options(command: Callable[..., Any]) -> Callable[..., Any]:
                 type=SizesType(),
                 multiple=True,
                 metavar="BATCH",
-                help="Engines: batch sizes to be fast at, such as 8, 1..32 or 1..8..32 (best 8), "
-                "latency (1), throughput (1..32); may be repeated, each adds to the size of the "
-                "engines [1..8..32].",
+                help="Engines: batch sizes, such as 8, 1..32, 1..8..32 (best 8), latency, "
+                "throughput; may be repeated [1..8..32].",
             ),
             click.option(
                 "--source-length",
                 type=SizesType(),
                 metavar="TOKENS",
-                help="Engines: lengths of sources, written as above [all that the model takes].",
+                help="Engines: lengths of sources, as above [all of the model's].",
             ),
             click.option(
                 "--capacity",
                 type=click.IntRange(min=1),
-                help="Engines: the most new tokens. Each step takes the time of so many "
-                "[the model's usual most].",
+                help="Engines: the most new tokens [the model's usual most].",
             ),
             click.option(
                 "--compute-capability",
                 "compute_capabilities",
                 multiple=True,
                 metavar="X.Y",
-                help="Engines: GPUs to build for, such as 8.9,12.0; may be repeated "
-                "[all that tensorrt-rtx builds for by default: Ampere and later].",
+                help="Engines: GPUs to build for, such as 8.9,12.0 [Ampere and later].",
             ),
             click.option(
                 "--refittable",
                 is_flag=True,
-                help="Engines: let them take new weights later (build needs a GPU).",
+                help="Engines: let them take new weights later.",
             ),
         )
     ):
