@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import logging
+import re
 import tempfile
 import warnings
 from collections import Counter
@@ -97,8 +98,9 @@ def refusal(model: ExportedModel) -> str:
     try:
         model.export()
     except Exception as error:  # whatever it is, it is the answer
-        reason = next((line.strip() for line in str(error).splitlines() if line.strip()), "")
-        return f"- {model.name}: {type(error).__name__}: {reason}"
+        plain = re.sub(r"\x1b\[[0-9;]*m", "", str(error)).strip()
+        first_sentence = re.split(r"(?<=\.)\s", plain)[0]
+        return f"- {model.name}: {type(error).__name__}: {first_sentence}"
     return f"- {model.name}: is exported now, and belongs in the table"
 
 

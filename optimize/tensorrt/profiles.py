@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Protocol
 
 from dragoman.errors import DragomanError
 from dragoman.runtime.engines import Profile, Range
-from dragoman.runtime.manifest import GraphSpec, ModelFacts
+from dragoman.runtime.manifest import GraphSpec
 
 LATENCY = Range(1, 1, 1)
 """Batches of one source, as they arrive."""
@@ -18,12 +18,22 @@ THROUGHPUT = Range(1, 32, 32)
 DEFAULT_BATCH = Range(1, 8, 32)
 
 
-def default_source_range(facts: ModelFacts) -> Range:
+class Positions(Protocol):
+    """How many a model has: its configuration, or what a bundle says of it."""
+
+    @property
+    def max_source_positions(self) -> int: ...
+
+    @property
+    def max_target_positions(self) -> int: ...
+
+
+def default_source_range(facts: Positions) -> Range:
     """Every length that the model takes, fastest at what a sentence has."""
     return Range(1, min(32, facts.max_source_positions), facts.max_source_positions)
 
 
-def check_profiles(profiles: Sequence[Profile], capacity: int, facts: ModelFacts) -> None:
+def check_profiles(profiles: Sequence[Profile], capacity: int, facts: Positions) -> None:
     """
     Raises:
         DragomanError: there is none, one is no range, or the model has fewer positions; names the

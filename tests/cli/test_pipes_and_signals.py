@@ -61,22 +61,25 @@ def test_control_c_while_waiting_for_a_line(bundle: Path) -> None:
     assert process.returncode == 130
 
 
-def test_control_c_in_the_middle_of_a_build_leaves_nothing(
-    spawn: Spawn, checkpoint: Path, tmp_path: Path
+@pytest.mark.parametrize(
+    ("name", "status", "said"), [("SIGINT", 130, ["Interrupted."]), ("SIGTERM", 143, [])]
+)
+def test_a_signal_in_the_middle_of_a_build_leaves_nothing(
+    spawn: Spawn, checkpoint: Path, tmp_path: Path, name: str, status: int, said: list[str]
 ) -> None:
     """The files are written and being checked when the signal comes."""
-    prelude = """
+    prelude = f"""
 import os, signal
 import dragoman.export.bundle as b
 def interrupted(path, name):
     assert path.exists()
-    os.kill(os.getpid(), signal.SIGINT)
+    os.kill(os.getpid(), signal.{name})
     raise SystemExit("not interrupted")
 b.check_file = interrupted
 """
     outcome = spawn("build", checkpoint, "-o", tmp_path / "out", prelude=prelude)
-    assert outcome.returncode == 130
-    assert outcome.stderr.split() == ["Interrupted."]
+    assert outcome.returncode == status
+    assert outcome.stderr.split() == said
     assert outcome.stdout == ""
     assert list(tmp_path.iterdir()) == []
 

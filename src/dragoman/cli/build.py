@@ -105,6 +105,8 @@ def build(
         chosen, precision, profiles, source_length, capacity, compute_capabilities, refittable
     )
     opened = open_checkpoint(checkpoint)
+    if request is not None:  # before anything takes time
+        request.for_model(opened.model.config, opened.model.config.max_target_positions)
     compared = parity_inputs(opened, inputs, limit)
     with (
         new_directory(output, overwrite=force) as partial,
@@ -112,8 +114,6 @@ def build(
     ):
         manifest = build_into(place, opened, chosen, precision, calibration)
         graphs = read_bundle(place)
-        if request is not None:
-            request.for_model(manifest)
         with loaded(graphs, threads, "onnxruntime") as (model, backend):
             parity = verify_model(model, opened, compared, backend)
         print_parity(parity)

@@ -12,7 +12,8 @@ from dragoman import DragomanError
 
 if TYPE_CHECKING:
     from dragoman.optimize.tensorrt.builder import EngineOptions
-    from dragoman.runtime.manifest import Manifest, Precision, Target
+    from dragoman.optimize.tensorrt.profiles import Positions
+    from dragoman.runtime.manifest import Precision, Target
 
 NAMED = {"latency": "1", "throughput": "1..32"}
 """Profiles by what they are for."""
@@ -69,8 +70,11 @@ class EngineRequest:
     compute_capabilities: tuple[str, ...]
     refittable: bool
 
-    def for_model(self, manifest: Manifest) -> EngineOptions:
+    def for_model(self, positions: Positions, most_new_tokens: int) -> EngineOptions:
         """
+        Args:
+            most_new_tokens: the capacity where none was asked for
+
         Raises:
             DragomanError: they do not fit the model.
         """
@@ -79,10 +83,10 @@ class EngineRequest:
         from dragoman.runtime.engines import Profile, Range
 
         given = self.source_length
-        source = default_source_range(manifest.model) if given is None else Range(*given)
+        source = default_source_range(positions) if given is None else Range(*given)
         profiles = tuple(Profile(Range(*batch), source) for batch in self.profiles)
-        capacity = self.capacity or manifest.default_max_new_tokens
-        check_profiles(profiles, capacity, manifest.model)
+        capacity = self.capacity or most_new_tokens
+        check_profiles(profiles, capacity, positions)
         return EngineOptions(profiles, capacity, self.compute_capabilities, self.refittable)
 
 

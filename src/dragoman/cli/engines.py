@@ -33,7 +33,8 @@ def place_for_graphs(directory: Path, engines: bool) -> Iterator[Path]:
 
 def engines_into(directory: Path, graphs: Bundle, request: EngineRequest) -> Manifest:
     """Build engines with a line of status, and say what they are."""
-    options = request.for_model(graphs.manifest)
+    facts = graphs.manifest
+    options = request.for_model(facts.model, facts.default_max_new_tokens)
     with Console(stderr=True).status("building engines") as status:
         manifest, warnings = build_engines(
             graphs, directory, options, progress=lambda stage: status.update(f"{stage} ...")

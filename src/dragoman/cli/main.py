@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 import traceback
+from types import FrameType
 from typing import Any
 
 import click
@@ -23,6 +25,7 @@ from .verify import verify
 USER_ERROR = 2
 INTERRUPTED = 130
 BROKEN_PIPE = 141
+TERMINATED = 143
 
 EXTRAS = {
     "torch": "export",
@@ -71,6 +74,8 @@ for command in (train, export, optimize, build, run, verify, bench, inspect):
 
 def main() -> None:
     """Run the command line. A user's mistake is one line and exit status 2, without a traceback."""
+    if signal.getsignal(signal.SIGTERM) == signal.SIG_DFL:
+        signal.signal(signal.SIGTERM, _terminate)
     verbose = any(argument in ("-v", "--verbose") for argument in sys.argv[1:2])
     try:
         status = cli.main(standalone_mode=False)
@@ -103,6 +108,11 @@ def main() -> None:
             _abandon_output()
         where = f" ({error.filename})" if error.filename else ""
         _fail(error, f"{error.strerror or error}{where}", verbose)
+
+
+def _terminate(number: int, frame: FrameType | None) -> None:
+    """End as after Ctrl-C: what is half-written goes."""
+    sys.exit(TERMINATED)
 
 
 def _abandon_output() -> None:

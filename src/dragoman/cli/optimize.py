@@ -118,7 +118,7 @@ def _bundle(
 
     bundle = read_bundle(source)
     if request is not None:
-        request.for_model(bundle.manifest)
+        request.for_model(bundle.manifest.model, bundle.manifest.default_max_new_tokens)
     with (
         new_directory(output, overwrite=force) as partial,
         place_for_graphs(partial, request is not None) as place,
