@@ -183,10 +183,7 @@ def _with_types(model: ir.Model, spec: GraphSpec) -> GraphSpec:
     """The contract's view of a graph, with the number formats that it has now."""
     types = {v.name: v.dtype for v in (*model.graph.inputs, *model.graph.outputs) if v.dtype}
 
-    def now(tensors: tuple[TensorSpec, ...]) -> tuple[TensorSpec, ...]:
-        return tuple(
-            dataclasses.replace(t, dtype=cast(DataType, types[t.name].numpy().name))
-            for t in tensors
-        )
+    def now(tensor: TensorSpec) -> TensorSpec:
+        return dataclasses.replace(tensor, dtype=cast(DataType, types[tensor.name].numpy().name))
 
-    return dataclasses.replace(spec, inputs=now(spec.inputs), outputs=now(spec.outputs))
+    return spec.map(now)

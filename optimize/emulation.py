@@ -75,10 +75,8 @@ def emulated_bundle(bundle: Bundle, directory: Path) -> Bundle:
 
 
 def _in_float32(graph: GraphSpec) -> GraphSpec:
-    def wide(tensors: tuple[TensorSpec, ...]) -> tuple[TensorSpec, ...]:
-        return tuple(
-            dataclasses.replace(t, dtype="float32") if t.dtype in ("float16", "bfloat16") else t
-            for t in tensors
-        )
+    def wide(tensor: TensorSpec) -> TensorSpec:
+        half = tensor.dtype in ("float16", "bfloat16")
+        return dataclasses.replace(tensor, dtype="float32") if half else tensor
 
-    return dataclasses.replace(graph, inputs=wide(graph.inputs), outputs=wide(graph.outputs))
+    return graph.map(wide)

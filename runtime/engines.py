@@ -13,6 +13,11 @@ class Range:
     best: int
     largest: int
 
+    @property
+    def in_order(self) -> bool:
+        """Whether it is a range."""
+        return 1 <= self.smallest <= self.best <= self.largest
+
 
 @dataclass(frozen=True)
 class Profile:

@@ -6,6 +6,7 @@ Schema version 1. A change that an older reader would misread takes the next num
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -87,6 +88,12 @@ class GraphSpec:
     file: str
     inputs: tuple[TensorSpec, ...]
     outputs: tuple[TensorSpec, ...]
+
+    def map(self, change: Callable[[TensorSpec], TensorSpec]) -> GraphSpec:
+        """The graph with every tensor changed."""
+        return GraphSpec(
+            self.file, tuple(map(change, self.inputs)), tuple(map(change, self.outputs))
+        )
 
 
 @dataclass(frozen=True)
@@ -232,7 +239,7 @@ def _wrong_engines(manifest: Manifest, engines: Engines) -> list[str]:
         problems.append("engines.profiles: expected at least one, found none")
     for index, profile in enumerate(engines.profiles):
         for name, found in (("batch", profile.batch), ("source", profile.source)):
-            if not 1 <= found.smallest <= found.best <= found.largest:
+            if not found.in_order:
                 problems.append(
                     f"engines.profiles[{index}].{name}: expected 1 <= smallest <= best <= largest"
                 )

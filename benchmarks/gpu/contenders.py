@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from ..contenders import (
     CTRANSLATE2,
@@ -17,6 +18,9 @@ from ..contenders import (
     prepare_bundle,
     prepare_ctranslate2,
 )
+
+if TYPE_CHECKING:
+    from dragoman.runtime.engines import Range
 
 ENGINES = (
     ("Dragoman RTX fp16", "tensorrt-rtx", "fp16"),
@@ -66,21 +70,36 @@ def gpu_contenders() -> list[Contender]:
 
 
 def prepare_engines(source: Path, directory: Path, *, target: str, precision: str) -> Path:
-    """Engines with a profile for one sentence and one for up to `LARGEST_BATCH`."""
+    from dragoman.runtime.engines import Range
+
+    neutral = prepare_bundle(source, directory, target="neutral", precision="fp32")
+    lengths = Range(1, 32, LONGEST_SOURCE)
+    return with_engines(neutral, directory, target, precision, LARGEST_BATCH, lengths, CAPACITY)
+
+
+def with_engines(
+    neutral: Path,
+    directory: Path,
+    target: str,
+    precision: str,
+    largest_batch: int,
+    source: Range,
+    capacity: int,
+) -> Path:
+    """Engines of a neutral bundle, in a new directory: with a profile for one sentence and one for
+    up to `largest_batch`."""
     from dragoman.optimize.tensorrt.builder import EngineOptions
     from dragoman.optimize.tensorrt.bundle import build_engines
     from dragoman.optimize.tensorrt.profiles import LATENCY
     from dragoman.runtime import read_bundle
     from dragoman.runtime.engines import Profile, Range
 
-    neutral = prepare_bundle(source, directory, target="neutral", precision="fp32")
     graphs = optimized(
         neutral, directory.with_name(f"{directory.name}-graphs"), target=target, precision=precision
     )
-    lengths = Range(1, 32, LONGEST_SOURCE)
-    profiles = tuple(Profile(b, lengths) for b in (LATENCY, Range(1, 32, LARGEST_BATCH)))
+    profiles = tuple(Profile(b, source) for b in (LATENCY, Range(1, 32, largest_batch)))
     directory.mkdir()
-    build_engines(read_bundle(graphs), directory, EngineOptions(profiles, CAPACITY))
+    build_engines(read_bundle(graphs), directory, EngineOptions(profiles, capacity))
     return directory
 
 

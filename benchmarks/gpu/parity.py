@@ -5,24 +5,22 @@ from __future__ import annotations
 import json
 import tempfile
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import click
 
 from dragoman.benchmarks.contenders import optimized
+from dragoman.benchmarks.gpu.contenders import with_engines
 from dragoman.benchmarks.latency import bench
 from dragoman.benchmarks.parity import ParityInputs, check_parity
 from dragoman.benchmarks.shipped import exported, held_out
 from dragoman.optimize.targets import PRECISIONS
-from dragoman.optimize.tensorrt.builder import EngineOptions
-from dragoman.optimize.tensorrt.bundle import build_engines
-from dragoman.optimize.tensorrt.profiles import LATENCY, default_source_range
+from dragoman.optimize.tensorrt.profiles import default_source_range
 from dragoman.reference_model import Transformer
 from dragoman.runtime import load, read_bundle
-from dragoman.runtime.engines import Profile, Range
-from dragoman.runtime.manifest import Target
 
 INPUTS = 200
+LARGEST_BATCH = 64
 BACKENDS = (
     ("tensorrt-rtx", "tensorrt-rtx", PRECISIONS["tensorrt-rtx"]),
     ("onnxruntime-cuda", "neutral", ("fp32", "fp16")),
@@ -88,21 +86,9 @@ def _timed(bundle: Path, backend: str) -> dict[str, Any]:
 def _bundle(neutral: Path, directory: Path, target: str, precision: str) -> Path:
     if target == "neutral":
         return optimized(neutral, directory, target=target, precision=precision)
-    graphs = read_bundle(
-        optimized(
-            neutral,
-            directory.with_name(f"graphs of {directory.name}"),
-            target=cast("Target", target),
-            precision=precision,
-        )
-    )
-    directory.mkdir()
-    facts = graphs.manifest.model
-    source = default_source_range(facts)
-    profiles = tuple(Profile(batch, source) for batch in (LATENCY, Range(1, 32, 64)))
-    options = EngineOptions(profiles, graphs.manifest.default_max_new_tokens)
-    build_engines(graphs, directory, options)
-    return directory
+    manifest = read_bundle(neutral).manifest
+    lengths, capacity = default_source_range(manifest.model), manifest.default_max_new_tokens
+    return with_engines(neutral, directory, target, precision, LARGEST_BATCH, lengths, capacity)
 
 
 if __name__ == "__main__":

@@ -15,8 +15,6 @@ LATENCY = Range(1, 1, 1)
 THROUGHPUT = Range(1, 32, 32)
 """Up to 32 sources at once, fastest when there are that many."""
 
-DEFAULT_BATCH = Range(1, 8, 32)
-
 
 class Positions(Protocol):
     """How many a model has: its configuration, or what a bundle says of it."""
@@ -43,7 +41,7 @@ def check_profiles(profiles: Sequence[Profile], capacity: int, facts: Positions)
         raise DragomanError("expected at least one optimization profile, found none")
     for index, profile in enumerate(profiles):
         for what, found in (("batch", profile.batch), ("source length", profile.source)):
-            if not 1 <= found.smallest <= found.best <= found.largest:
+            if not found.in_order:
                 raise DragomanError(
                     f"profile {index}, {what}: expected 1 <= smallest <= best <= largest, found "
                     f"{found.smallest}..{found.best}..{found.largest}"

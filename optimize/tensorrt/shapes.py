@@ -54,12 +54,8 @@ class PinShapes:
 def pinned_spec(spec: GraphSpec, sizes: Mapping[str, int]) -> GraphSpec:
     """The contract's view of a graph with sizes in place of the names of axes."""
 
-    def pinned(tensors: tuple[TensorSpec, ...]) -> tuple[TensorSpec, ...]:
-        return tuple(
-            dataclasses.replace(
-                t, shape=tuple(sizes.get(d, d) if isinstance(d, str) else d for d in t.shape)
-            )
-            for t in tensors
-        )
+    def pinned(tensor: TensorSpec) -> TensorSpec:
+        shape = tuple(sizes.get(d, d) if isinstance(d, str) else d for d in tensor.shape)
+        return dataclasses.replace(tensor, shape=shape)
 
-    return dataclasses.replace(spec, inputs=pinned(spec.inputs), outputs=pinned(spec.outputs))
+    return spec.map(pinned)

@@ -28,12 +28,10 @@ class Limits(NamedTuple):
     Attributes:
         rows: of a batch
         source: tokens
-        capacity: target positions
     """
 
     rows: int | None = None
     source: int | None = None
-    capacity: int | None = None
 
 
 class DecodingState(Protocol):

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from ..bundle import Bundle
 from ..manifest import DataType, GraphSpec, Role, TensorSpec
+from .choice import choose_without
 from .errors import BackendError
 from .interface import Limits, Step
 from .memory import Buffer, DeviceBuffer, HostBuffer
@@ -177,7 +178,9 @@ class BoundState:
 
     def step(self) -> Step:
         _run(self._backend.decoder.run_with_iobinding, self._binding)
-        return self._advance(self._next_token.read().copy(), self._log_probability.read().copy())
+        return self._advance(
+            Step(self._next_token.read().copy(), self._log_probability.read().copy())
+        )
 
     def step_without(self, token_id: int) -> Step:
         if self._logits is None:
@@ -188,11 +191,7 @@ class BoundState:
             self._logits.bind_output(self._logits_binding, spec.name)
         _run(self._backend.decoder.run_with_iobinding, self._logits_binding)
         logits = self._logits.read()[:, -1].astype(np.float32)
-        normalizer = np.log(np.exp(logits - logits.max(1, keepdims=True)).sum(1)) + logits.max(1)
-        logits[:, token_id] = -np.inf
-        tokens = logits.argmax(1)
-        chosen = np.take_along_axis(logits, tokens[:, None], 1)[:, 0]
-        return self._advance(tokens, chosen - normalizer)
+        return self._advance(choose_without(logits, token_id))
 
     def keep(self, rows: NDArray[np.intp]) -> None:
         used = int(self._position.read()[0])
@@ -209,10 +208,10 @@ class BoundState:
     def close(self) -> None:
         """Buffers are freed when nobody has them any more."""
 
-    def _advance(self, tokens: NDArray[np.int64], log_probabilities: NDArray[np.float32]) -> Step:
-        self._token.write(tokens[:, None])
+    def _advance(self, step: Step) -> Step:
+        self._token.write(step.tokens[:, None])
         self._position.write(self._position.read() + 1)
-        return Step(tokens, log_probabilities)
+        return step
 
     def _allocate(self, shape: tuple[int, ...], dtype: type[np.generic]) -> Buffer:
         kind = HostBuffer if self._backend.device == "cpu" else DeviceBuffer

@@ -51,7 +51,6 @@ class TensorRTBackend:
         return Limits(
             rows=max(p.batch.largest for p in profiles),
             source=max(p.source.largest for p in profiles),
-            capacity=self._built.capacity,
         )
 
     def rows_that_fit(self, source: int) -> int:

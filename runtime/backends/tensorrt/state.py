@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from ...engines import Engines
 from ...manifest import GraphSpec, Manifest, Role, TensorSpec
+from ..choice import choose_without
 from ..cuda.device import Bytes
 from ..interface import Step
 from .contexts import Context
@@ -100,14 +101,9 @@ class EngineState:
         return Step(result.tokens[result.rows], result.log_probabilities[result.rows])
 
     def step_without(self, token_id: int) -> Step:
-        logits = self._logits()[:, 0]
-        highest = logits.max(1, keepdims=True)
-        normalizer = np.log(np.exp(logits - highest).sum(1)) + highest[:, 0]
-        logits[:, token_id] = -np.inf
-        tokens = logits.argmax(1)
-        chosen = np.take_along_axis(logits, tokens[:, None], 1)[:, 0]
-        self.feed(tokens)
-        return Step(tokens[self._rows], (chosen - normalizer)[self._rows])
+        chosen = choose_without(self._logits()[:, 0], token_id)
+        self.feed(chosen.tokens)
+        return Step(chosen.tokens[self._rows], chosen.log_probabilities[self._rows])
 
     def keep(self, rows: NDArray[np.intp]) -> None:
         self._rows = self._rows[rows]
