@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from dragoman.errors import DragomanError
@@ -15,6 +15,7 @@ from dragoman.errors import DragomanError
 from .engines import Engines
 from .plain_data import Problems, from_plain, to_plain
 from .records import Parity, PassRecord
+from .rules import Rules
 
 SCHEMA_VERSION = 1
 MANIFEST_FILE = "manifest.json"
@@ -42,6 +43,8 @@ LAYERED_ROLES: frozenset[Role] = frozenset(
     {"cross_key", "cross_value", "past_key", "past_value", "present_key", "present_value"}
 )
 ENCODER_INPUTS: tuple[Role, ...] = ("source", "source_mask")
+AUDIO_ENCODER_INPUTS: tuple[Role, ...] = ("source",)
+"""Every frame of a window is attended to, silence too."""
 ENCODER_OUTPUTS: tuple[Role, ...] = ("cross_key", "cross_value")
 DECODER_INPUTS: tuple[Role, ...] = (
     "token",
@@ -109,7 +112,8 @@ class FileRecord:
 class ModelFacts:
     """What the decoding loop needs to know of the model."""
 
-    source_vocab_size: int
+    source_vocab_size: int | None
+    """None: the source is features of audio, not tokens."""
     target_vocab_size: int
     decoder_layers: int
     num_heads: int
@@ -148,6 +152,8 @@ class Manifest:
     tool_versions: dict[str, str]
     parity: Parity | None = None
     """None: not verified."""
+    rules: Rules = field(default_factory=Rules)
+    """Of greedy decoding, beyond the argmax."""
     passes: tuple[PassRecord, ...] = ()
     """What made the graphs of this target, in order."""
     engines: Engines | None = None
@@ -196,15 +202,11 @@ def _inconsistencies(manifest: Manifest) -> list[str]:
         )
     model = manifest.model
     for name, value in to_plain(model).items():
-        if value < (0 if name.endswith("_id") else 1):
+        if value is not None and value < (0 if name.endswith("_id") else 1):
             problems.append(f"model.{name}: out of range, found {value}")
-    if not 1 <= manifest.default_max_new_tokens <= model.max_target_positions:
-        problems.append(
-            f"default_max_new_tokens: expected 1 to {model.max_target_positions} "
-            f"(max_target_positions), found {manifest.default_max_new_tokens}"
-        )
+    source = model.source_vocab_size or model.target_vocab_size
     for name, value, vocabulary in (
-        ("pad_token_id", model.pad_token_id, min(model.source_vocab_size, model.target_vocab_size)),
+        ("pad_token_id", model.pad_token_id, min(source, model.target_vocab_size)),
         ("start_token_id", model.start_token_id, model.target_vocab_size),
         ("end_token_id", model.end_token_id, model.target_vocab_size),
     ):
@@ -212,6 +214,14 @@ def _inconsistencies(manifest: Manifest) -> list[str]:
             problems.append(
                 f"model.{name}: expected less than {vocabulary}, the vocabulary, found {value}"
             )
+    problems += [f"rules.{p}" for p in manifest.rules.problems(model.target_vocab_size)]
+    longest = model.max_target_positions - len(manifest.rules.prompt)
+    if not 1 <= manifest.default_max_new_tokens <= longest:
+        problems.append(
+            f"default_max_new_tokens: expected 1 to {longest} "
+            f"(max_target_positions{', less the prompt' if manifest.rules.prompt else ''}), "
+            f"found {manifest.default_max_new_tokens}"
+        )
     if manifest.engines is not None:
         problems += _wrong_engines(manifest, manifest.engines)
     recorded = {file.path for file in manifest.files}
@@ -221,8 +231,10 @@ def _inconsistencies(manifest: Manifest) -> list[str]:
     problems += [
         f"file {name} is used but not listed in files" for name in named if name not in recorded
     ]
+    audio = model.source_vocab_size is None
+    encoder_inputs = AUDIO_ENCODER_INPUTS if audio else ENCODER_INPUTS
     for graph, tensors, roles in (
-        ("encoder inputs", manifest.encoder.inputs, ENCODER_INPUTS),
+        ("encoder inputs", manifest.encoder.inputs, encoder_inputs),
         ("encoder outputs", manifest.encoder.outputs, ENCODER_OUTPUTS),
         ("decoder inputs", manifest.decoder.inputs, DECODER_INPUTS),
         ("decoder outputs", manifest.decoder.outputs, DECODER_OUTPUTS),

@@ -58,8 +58,8 @@ def write_random_marian(config: dict[str, Any], directory: Path, *, seed: int) -
     """
     model = random_model(marian_config(config), seed=seed)
     with torch.no_grad():
-        for stack in (model.encoder, model.decoder):
-            table = stack.embedding.positions.table
+        for stack in ("encoder", "decoder"):
+            table = model.get_parameter(f"{stack}.embedding.positions.table")
             table.copy_(position_table(*table.shape))
     weights = {
         checkpoint_name(name): parameter.detach().reshape(parameter_shape(name, parameter))
