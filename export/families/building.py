@@ -1,0 +1,44 @@
+"""Weights that were read -> a reference model."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import torch
+
+from dragoman.reference_model import GenerationConfig, ModelConfig, Transformer
+from dragoman.reference_model.checkpoint import check_weights, weight_shapes
+
+from .family import Weights
+
+
+def build(
+    config: ModelConfig,
+    generation: GenerationConfig,
+    weights: Weights,
+    weight_name: Callable[[str], str],
+    origin: Path,
+    problems: Sequence[str] = (),
+) -> Transformer:
+    """A model in evaluation mode, fp32, with exactly these weights.
+
+    Args:
+        weights: by the names of the checkpoint, in the shapes of `Transformer`
+        weight_name: name of a parameter of `Transformer` -> its name in the checkpoint
+        origin: where the weights come from
+        problems: found before
+
+    Raises:
+        CheckpointError: with these, all weights that are missing, unknown, misshapen or not finite.
+        ConfigError: the sizes are beyond this machine.
+    """
+    # Compared before any memory is taken: a damaged configuration may ask for more than there is.
+    shapes = weight_shapes(config)
+    expected = {weight_name(name): shape for name, shape in shapes.items()}
+    check_weights(expected, weights, origin, problems)
+    model = Transformer(config, generation)
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            parameter.copy_(weights[weight_name(name)])
+    return model.eval()
