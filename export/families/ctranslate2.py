@@ -27,7 +27,7 @@ from dragoman.reference_model import (
 from dragoman.reference_model.checkpoint import CONFIG_FILE
 from dragoman.reference_model.config import Activation
 
-from .building import build
+from .building import build, measure
 from .ctranslate2_file import MODEL_FILE, ModelFile, read_model_file
 from .ctranslate2_vocabulary import text_tokens, whisper_tokens
 from .ctranslate2_weights import (
@@ -116,18 +116,15 @@ class _Reading:
 
     def shape(self, name: str, axes: int) -> tuple[int, ...]:
         """Of a weight that others are measured by."""
-        found = list(self.weights[name].shape) if name in self.weights else None
-        if found is None or len(found) != axes or 0 in found:
-            problem = f"expected {name} with {axes} axes, found {found or 'none'}"
-            raise CheckpointError(self.directory / MODEL_FILE, [*self.problems, problem])
-        return tuple(found)
+        origin = self.directory / MODEL_FILE
+        return measure(self.weights, {name: axes}, origin, self.problems)[0]
 
-    def option(self, stack: str, name: str, default: float) -> float:
+    def option(self, stack: str, name: str, default: float) -> int | float:
         """Of a stack or, in old revisions, of the model."""
         options = self.file.options
         return options.get(f"{stack}/{name}", options.get(name, default))
 
-    def common(self, name: str, default: float) -> float:
+    def common(self, name: str, default: float) -> int | float:
         """An option that must be the same in both stacks."""
         # Whisper's encoder states none: it is what its decoder is.
         decoder = self.option("decoder", name, default)

@@ -5,8 +5,8 @@
         from 4 on: u8 kind of numbers, u32 bytes; before: u8 bytes of a number, u32 numbers; data
     from 3 on: u32 number of aliases; of each: string alias, string name
 
-A string is u16 bytes, the last of which is 0. Quantized weights have their scale beside them:
-`name` is what was rounded of weight * `name_scale`, one scale for each row (int8) or for all (int16).
+A string is u16 bytes, the last of which is 0. Quantized weights have their scale beside them: in
+`name` is what was rounded of weight * `name_scale`, one for each row (int8) or for all (int16).
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class ModelFile:
     specification: such as "TransformerSpec"; "" before version 2
     revision: of the specification
     weights: float32, dequantized; an alias is the same tensor
-    options: single numbers
+    options: single numbers; a flag is 0 or 1
     texts: strings
     """
 
@@ -57,7 +57,7 @@ class ModelFile:
     specification: str
     revision: int
     weights: Mapping[str, Tensor]
-    options: Mapping[str, float]
+    options: Mapping[str, int | float]
     texts: Mapping[str, str]
 
 
