@@ -102,7 +102,10 @@ DAMAGES: dict[str, tuple[Damage, str]] = {
         ),
         "layer_norm/beta is there twice",
     ),
-    "a name that is no text": (replaced(b"layer_0/ffn", b"\xff\xfe\xfd\xfcr_0/ffn"), "must be UTF-8"),
+    "a name that is no text": (
+        replaced(b"layer_0/ffn", b"\xff\xfe\xfd\xfcr_0/ffn"),
+        "must be UTF-8",
+    ),
     "a name without end": (replaced(NAME, NAME[:-1] + b"!"), "must end with a zero"),
     "an alias of nothing": (
         replaced(
