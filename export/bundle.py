@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Callable
-from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 
@@ -18,24 +16,16 @@ from dragoman.runtime.manifest import (
     GraphSpec,
     Manifest,
     ModelFacts,
-    Tokenizers,
 )
 from dragoman.stored_weights import store_weights
 
 from .contract import check_file, check_graph
 from .exporter import export_decoder, export_encoder
+from .tokenizers import TokenizerFiles
 
 ENCODER_FILE = "encoder.onnx"
 DECODER_FILE = "decoder.onnx"
 DEFAULT_MAX_NEW_TOKENS = 256
-
-
-@dataclass(frozen=True)
-class TokenizerFiles:
-    """Files of the `tokenizers` library, to be copied into the bundle."""
-
-    source: Path
-    target: Path
 
 
 def export_bundle(
@@ -79,7 +69,8 @@ def export_bundle(
         default_max_new_tokens=min(DEFAULT_MAX_NEW_TOKENS, model.config.max_target_positions),
         encoder=GraphSpec(ENCODER_FILE, encoder.inputs, encoder.outputs),
         decoder=GraphSpec(DECODER_FILE, decoder.inputs, decoder.outputs),
-        tokenizers=_copy_tokenizers(tokenizers, directory),
+        tokenizers=tokenizers.write(directory) if tokenizers else None,
+        languages=tokenizers.languages if tokenizers else None,
         files=record_files(directory),
         tool_versions={"dragoman": __version__}
         | {package: version(package) for package in ("torch", "onnx", "onnx-ir", "onnxscript")},
@@ -101,12 +92,3 @@ def _facts(config: ModelConfig) -> ModelFacts:
         start_token_id=config.start_token_id,
         end_token_id=config.end_token_id,
     )
-
-
-def _copy_tokenizers(files: TokenizerFiles | None, directory: Path) -> Tokenizers | None:
-    if files is None:
-        return None
-    names = Tokenizers("source_tokenizer.json", "target_tokenizer.json")
-    shutil.copyfile(files.source, directory / names.source)
-    shutil.copyfile(files.target, directory / names.target)
-    return names
