@@ -42,6 +42,7 @@ FAMILIES = {
     "MarianTokenizer": "marian",
     "NllbTokenizer": "nllb",
     "PegasusTokenizer": "pegasus",
+    "RobertaTokenizer": "bart",
     "T5Tokenizer": "t5",
     "WhisperTokenizer": "whisper",
 }

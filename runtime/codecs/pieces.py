@@ -107,10 +107,14 @@ def load_sentencepiece(path: Path) -> Any:
                 "pip install 'dragoman[sentencepiece]'"
             ],
         ) from error
+    processor = library.SentencePieceProcessor()
     try:
-        return library.SentencePieceProcessor(model_proto=path.read_bytes())
+        processor.load_from_serialized_proto(path.read_bytes())
     except (OSError, RuntimeError) as error:
         raise BundleError(str(path), [f"not a SentencePiece model: {error}"]) from error
+    if not processor.get_piece_size():  # it takes an empty file
+        raise BundleError(str(path), ["not a SentencePiece model: it has no pieces"])
+    return processor
 
 
 def _read_vocabulary(path: Path) -> Vocabulary:

@@ -45,7 +45,8 @@ def open_checkpoint(name_or_path: str) -> Checkpoint:
         raise DragomanError(
             f"{directory}: expected both {' and '.join(names)}, or neither, found one"
         )
-    files = TokenizerFiles(*(directory / name for name in names)) if all(present) else None
+    source, target = (directory / name for name in names)
+    files = TokenizerFiles(source, target) if all(present) else None
     return Checkpoint(directory, model, files, _recipe(directory))
 
 
