@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors
 
@@ -54,6 +54,8 @@ SENTENCEPIECE_FILES = {
     "t5": "spiece.model",
 }
 
+T = TypeVar("T")
+
 
 @dataclass(frozen=True)
 class _Checkpoint:
@@ -67,16 +69,42 @@ class _Checkpoint:
     def vocab_size(self) -> int:
         return int(self.values["vocab_size"])
 
+    def setting(self, name: str, kind: type[T]) -> T | None:
+        """A value of tokenizer_config.json; None where there is none."""
+        value = self.settings.get(name)
+        if value is None or isinstance(value, kind):
+            return value
+        raise DragomanError(
+            f"{self.directory / CONFIG_FILE}: {name}: expected {kind.__name__}, found {value!r:.40}"
+        )
+
     def special(self, name: str, default: str) -> str:
         """The content of a special token, as of `eos`."""
-        token = self.settings.get(f"{name}_token", default)
-        return str(token["content"] if isinstance(token, dict) else token)
+        token = self.settings.get(f"{name}_token") or default
+        return str(token.get("content", default) if isinstance(token, dict) else token)
 
     def added_tokens(self) -> dict[str, int]:
         """The tokens beside the vocabulary that the checkpoint lists with their ids."""
-        listed = self.settings.get("added_tokens_decoder", {})
-        decoder = {token["content"]: int(identity) for identity, token in listed.items()}
-        return read_object(self.directory / "added_tokens.json") | decoder
+        path = self.directory / "added_tokens.json"
+        listed = read_vocabulary(path, self.vocab_size) if path.is_file() else {}
+        decoder = self.setting("added_tokens_decoder", dict) or {}
+        try:
+            return listed | {token["content"]: int(i) for i, token in decoder.items()}
+        except (KeyError, TypeError, ValueError) as error:
+            raise DragomanError(
+                f"{self.directory / CONFIG_FILE}: added_tokens_decoder: expected tokens by their "
+                f"ids, each with its content: {error}"
+            ) from error
+
+    def refuse_added_texts(self, pieces: Mapping[str, int]) -> None:
+        """A SentencePiece model knows nothing of tokens added to it that stand for text."""
+        self.added_tokens()
+        for token in (self.setting("added_tokens_decoder", dict) or {}).values():
+            if not token.get("special", True) and token["content"] not in pieces:
+                raise DragomanError(
+                    f"{self.directory}: expected {LIBRARY_FILE}, for the added token "
+                    f"{token['content']!r} is text, found a SentencePiece model alone"
+                )
 
 
 def find_tokenizers(
@@ -114,7 +142,7 @@ def _family(checkpoint: _Checkpoint, model_type: str) -> str:
     directory, values = checkpoint.directory, checkpoint.values
     stated = checkpoint.settings.get("tokenizer_class") or values.get("tokenizer_class")
     if stated is not None:
-        return FAMILIES.get(stated.removesuffix("Fast"), "other")
+        return FAMILIES.get(str(stated).removesuffix("Fast"), "other")
     if model_type == "mbart" and checkpoint.vocab_size >= 250_054:  # 27 languages more
         return "mbart_50"
     if model_type == "m2m_100" and not (directory / "vocab.json").is_file():
@@ -124,11 +152,11 @@ def _family(checkpoint: _Checkpoint, model_type: str) -> str:
 
 def _marian(checkpoint: _Checkpoint) -> TokenizerFiles:
     """Two SentencePiece models and one vocabulary, or two, that number their pieces."""
-    directory, settings = checkpoint.directory, checkpoint.settings
+    directory = checkpoint.directory
     target_size = checkpoint.values.get("decoder_vocab_size") or checkpoint.vocab_size
     vocabulary = read_vocabulary(directory / "vocab.json", checkpoint.vocab_size)
     target_vocabulary = vocabulary
-    if settings.get("separate_vocabs"):
+    if checkpoint.setting("separate_vocabs", bool):
         complete(directory, "vocab.json", "target_vocab.json")
         target_vocabulary = read_vocabulary(directory / "target_vocab.json", target_size)
     end = checkpoint.special("eos", "</s>")
@@ -146,6 +174,7 @@ def _marian(checkpoint: _Checkpoint) -> TokenizerFiles:
     )
     for side in (source, target):
         load_sentencepiece(side.model)
+        checkpoint.refuse_added_texts(side.pieces)
     return TokenizerFiles(source, target, SourceTemplate((), (vocabulary[end],)))
 
 
@@ -165,6 +194,7 @@ def _m2m_100(checkpoint: _Checkpoint) -> TokenizerFiles:
     load_sentencepiece(model)
     hidden = {*special, *map(family.token, languages)}
     pieces = {piece: token for piece, token in vocabulary.items() if piece not in hidden}
+    checkpoint.refuse_added_texts(pieces)
     tokenizer = PieceModel(model, pieces, vocabulary[unknown])
     return _multilingual(checkpoint, family, tokenizer, languages, vocabulary[end])
 
@@ -189,15 +219,17 @@ def _pieces(checkpoint: _Checkpoint, family: str, path: Path) -> TokenizerFiles:
     """A SentencePiece model alone: the family says how its pieces are numbered."""
     processor = load_sentencepiece(path)
     size, pieces = processor.get_piece_size(), known_pieces(processor)
+    added = checkpoint.added_tokens()
+    checkpoint.refuse_added_texts(pieces)
     if family in MULTILINGUAL:
         # fairseq's <s>, <pad>, </s> and <unk> stand where the model has <unk>, <s> and </s>.
         tokenizer = PieceModel(path, {piece: token + 1 for piece, token in pieces.items()}, 3)
-        languages = MULTILINGUAL[family].following(size + 1, checkpoint.added_tokens())
+        languages = MULTILINGUAL[family].following(size + 1, added)
         check_ids(path, {**tokenizer.pieces, **languages}, checkpoint.vocab_size)
         return _multilingual(checkpoint, MULTILINGUAL[family], tokenizer, languages, 2)
     offset, end = 0, processor.eos_id()
     if family == "pegasus":
-        offset = int(checkpoint.settings.get("offset", 103))
+        offset = checkpoint.setting("offset", int) or 103
     if end < 0:
         raise DragomanError(f"{path}: expected a SentencePiece model with an end token, found none")
     tokenizer = PieceModel(
@@ -222,10 +254,10 @@ def _byte_level(checkpoint: _Checkpoint, family: str) -> TokenizerFiles:
     except Exception as error:  # the library raises no narrower type
         raise DragomanError(f"{merges}: not the merges of {path.name}: {error}") from error
     tokenizer = Tokenizer(model)
-    prefix_space = bool(checkpoint.settings.get("add_prefix_space", False))
+    prefix_space = bool(checkpoint.setting("add_prefix_space", bool))
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=prefix_space)
     tokenizer.decoder = decoders.ByteLevel()
-    defaults = {} if family == "whisper" else _BART_TOKENS
+    defaults = {"eos": "<|endoftext|>"} if family == "whisper" else _BART_TOKENS
     special = {*added, *(checkpoint.special(name, defaults.get(name, "")) for name in names)}
     tokenizer.add_special_tokens(sorted(special & vocabulary.keys(), key=vocabulary.__getitem__))
     if family == "whisper":
@@ -260,11 +292,11 @@ def _multilingual(
     return TokenizerFiles(
         tokenizer,
         tokenizer,
-        family.template(end, legacy=bool(checkpoint.settings.get("legacy_behaviour"))),
+        family.template(end, legacy=bool(checkpoint.setting("legacy_behaviour", bool))),
         family.languages(
             languages,
-            source=checkpoint.settings.get("src_lang"),
-            target=checkpoint.settings.get("tgt_lang"),
+            source=checkpoint.setting("src_lang", str),
+            target=checkpoint.setting("tgt_lang", str),
             decoding={**checkpoint.values, **defaults},
         ),
     )

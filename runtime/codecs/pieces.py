@@ -18,8 +18,8 @@ from .interface import UnknownSymbolsError
 class Vocabulary:
     """The ids of pieces. An id without a piece is of a special token."""
 
-    pieces: dict[str, Any]
-    """Piece -> token id."""
+    pieces: Any
+    """dict[str, int]: piece -> token id; checked as a whole, being of up to 250,000."""
     unknown: int | None
     """The token for pieces that are not here; None: such a text is rejected."""
     leading_code: bool = False
@@ -112,21 +112,21 @@ def load_sentencepiece(path: Path) -> Any:
         processor.load_from_serialized_proto(path.read_bytes())
     except (OSError, RuntimeError) as error:
         raise BundleError(str(path), [f"not a SentencePiece model: {error}"]) from error
-    if not processor.get_piece_size():  # it takes an empty file
-        raise BundleError(str(path), ["not a SentencePiece model: it has no pieces"])
     return processor
 
 
 def _read_vocabulary(path: Path) -> Vocabulary:
-    problems = Problems()
     try:
         data = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as error:
         raise BundleError(str(path), [f"expected JSON: {error}"]) from error
+    problems = Problems()
     vocabulary = from_plain(Vocabulary, data, "vocabulary", problems)
     if vocabulary is None:
         raise BundleError(str(path), problems)
-    ids = list(vocabulary.pieces.values())
-    if not all(type(i) is int and i >= 0 for i in ids) or len(set(ids)) < len(ids):
-        raise BundleError(str(path), ["vocabulary.pieces: expected distinct token ids"])
+    ids: list[Any] = (
+        list(vocabulary.pieces.values()) if isinstance(vocabulary.pieces, dict) else [None]
+    )
+    if not set(map(type, ids)) <= {int} or len(set(ids)) < len(ids) or min(ids, default=0) < 0:
+        raise BundleError(str(path), ["vocabulary.pieces: expected pieces and distinct token ids"])
     return vocabulary
