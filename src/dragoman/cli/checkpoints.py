@@ -10,6 +10,7 @@ from pathlib import Path
 from dragoman import DragomanError
 from dragoman.benchmarks.parity import ParityInputs, random_inputs
 from dragoman.export import TokenizerFiles
+from dragoman.export.tokenizers.reading import read_library_file
 from dragoman.reference_model import Transformer, load_checkpoint
 from dragoman.reference_model.pretrained import find_checkpoint
 from dragoman.reference_model.recipes import RECIPES, Recipe, read_examples
@@ -45,8 +46,11 @@ def open_checkpoint(name_or_path: str) -> Checkpoint:
         raise DragomanError(
             f"{directory}: expected both {' and '.join(names)}, or neither, found one"
         )
-    source, target = (directory / name for name in names)
-    files = TokenizerFiles(source, target) if all(present) else None
+    files = None
+    if all(present):
+        files = TokenizerFiles(directory / names[0], directory / names[1])
+        read_library_file(directory / names[0], model.config.source_vocab_size)
+        read_library_file(directory / names[1], model.config.target_vocab_size)
     return Checkpoint(directory, model, files, _recipe(directory))
 
 
