@@ -17,6 +17,7 @@ from dragoman.optimize.precision.observed import observe
 from dragoman.optimize.samples import Samples
 from dragoman.origins import module_of
 from dragoman.runtime import Bundle
+from dragoman.runtime.scheduling import Encodable
 
 SOURCES = 4
 
@@ -44,13 +45,13 @@ class FirstDifference:
 
 
 def first_difference(
-    neutral: Bundle, bundle: Bundle, sources: Sequence[Sequence[int]], tolerance: float
+    neutral: Bundle, bundle: Bundle, sources: Sequence[Encodable], tolerance: float
 ) -> FirstDifference | None:
     """Compare a bundle with the neutral one that its model exports to now.
 
     Args:
         neutral: in fp32
-        sources: token ids; some of them are decoded
+        sources: token ids or features; some of them are decoded
         tolerance: see `FirstDifference.difference`
 
     Returns:

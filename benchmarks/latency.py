@@ -17,8 +17,10 @@ import onnxruntime
 
 from dragoman import __version__
 from dragoman.errors import DragomanError
+from dragoman.optimize.samples import random_sources
 from dragoman.runtime import load
 from dragoman.runtime.backends import default_backend
+from dragoman.runtime.scheduling import as_batch
 
 from .machine import machine, peak_memory_mb
 
@@ -109,17 +111,16 @@ def bench(
             raise DragomanError(
                 f"{name}: expected at most {most}, the positions of this model, found {asked}"
             )
-    generator = np.random.default_rng(0)
     figures = []
     for size in batch_sizes:
-        source = generator.integers(0, facts.source_vocab_size, (size, source_length))
-        mask = np.ones(source.shape, np.bool_)
+        source, mask = as_batch(random_sources(model.manifest, [source_length] * size), facts)
+        prompt = np.full((size, 1), facts.start_token_id)
         encoder: list[float] = []
         step: list[float] = []
         sentence: list[float] = []
         for run in range(runs + 1):
             clock = [time.perf_counter()]
-            state = model.backend.start(source, mask, new_tokens)
+            state = model.backend.start(source, mask, prompt, new_tokens)
             clock.append(time.perf_counter())
             for _ in range(new_tokens):
                 state.step()

@@ -20,8 +20,10 @@ import onnxruntime
 from rich.console import Console
 from rich.table import Table
 
+from dragoman.optimize.samples import random_sources
 from dragoman.runtime import read_bundle
 from dragoman.runtime.backends.onnx_runtime import OnnxRuntimeBackend
+from dragoman.runtime.scheduling import as_batch
 
 PRODUCTS = frozenset(
     {
@@ -66,12 +68,13 @@ def main(bundle: Path, batch_size: int, threads: int, source_length: int, steps:
     read = read_bundle(bundle)
     facts = read.manifest.model
     backend = ProfiledBackend(read, device="cpu", threads=threads)
-    shape = (batch_size, min(source_length, facts.max_source_positions))
-    source = np.random.default_rng(0).integers(0, facts.source_vocab_size, shape)
+    length = min(source_length, facts.max_source_positions)
+    source, mask = as_batch(random_sources(read.manifest, [length] * batch_size), facts)
+    prompt = np.full((batch_size, 1), facts.start_token_id)
     capacity = min(steps, facts.max_target_positions)
     runs = 3
     for _ in range(runs):
-        state = backend.start(source, np.ones(shape, bool), capacity)
+        state = backend.start(source, mask, prompt, capacity)
         for _ in range(capacity):
             state.step()
     console = Console()

@@ -20,12 +20,13 @@ from numpy.typing import NDArray
 
 from dragoman.errors import DragomanError
 from dragoman.optimize.compare import NOT_FINITE, RESOLUTION
-from dragoman.reference_model import NoMemory, Transformer, greedy_uncached
+from dragoman.reference_model import NoMemory, Source, Transformer, greedy_uncached
+from dragoman.reference_model import as_batch as as_tensors
 from dragoman.reference_model.recipes import Example, Recipe
 from dragoman.runtime import Model
 from dragoman.runtime.manifest import Precision
 from dragoman.runtime.records import Divergence, Parity, TaskParity, TensorParity, TokenParity
-from dragoman.runtime.scheduling import batches, pad
+from dragoman.runtime.scheduling import Encodable, as_batch, batches, pad
 
 TOLERANCES: dict[Precision, float] = {
     "fp32": 1e-4,
@@ -59,13 +60,13 @@ class ParityInputs:
 
     Attributes:
         description: for the record
-        sources: source token ids, at least one each
+        sources: source token ids, at least one each, or features [mel bins, frames]
         texts: what the bundle's own tokenizer must turn into the sources, where they were texts
         examples, recipe: what the sources came from, where there are references to score
     """
 
     description: str
-    sources: list[list[int]]
+    sources: Sequence[Encodable]
     texts: list[str] | None = None
     examples: list[Example] | None = None
     recipe: Recipe | None = None
@@ -75,10 +76,18 @@ def random_inputs(model: Transformer, count: int = 64, *, seed: int = 0) -> Pari
     """Uniformly random tokens in ragged lengths from 1: for models that come without inputs."""
     generator = np.random.default_rng(seed)
     config = model.config
+    if config.feature_size is not None:
+        count = min(count, 4)  # windows of half a minute
+        shape = (config.feature_size, config.feature_frames)
+        noise: list[Encodable] = [
+            generator.standard_normal(shape).astype(np.float32) for _ in range(count)
+        ]
+        return ParityInputs(f"{count} windows of noise (seed {seed})", noise)
+    vocabulary = config.source_vocab_size or 0
     longest = min(48, config.max_source_positions)
     lengths = [1, longest, *generator.integers(1, longest + 1, size=max(0, count - 2))][:count]
-    sources = [generator.integers(0, config.source_vocab_size, size=n).tolist() for n in lengths]
-    return ParityInputs(f"{count} random sources (seed {seed})", sources)
+    tokens = [generator.integers(0, vocabulary, size=n).tolist() for n in lengths]
+    return ParityInputs(f"{count} random sources (seed {seed})", tokens)
 
 
 def check_parity(
@@ -102,7 +111,7 @@ def check_parity(
     limit = model.manifest.default_max_new_tokens
     expected: dict[int, list[int]] = {}
     for batch in _batches(inputs.sources):
-        outputs = greedy_uncached(reference, [inputs.sources[i] for i in batch], limit)
+        outputs = greedy_uncached(reference, [_for_torch(inputs.sources[i]) for i in batch], limit)
         expected.update(zip(batch, outputs, strict=True))
         progress(len(batch))
     oracle = [expected[i] for i in range(len(inputs.sources))]
@@ -125,7 +134,7 @@ def check_parity(
 
 
 def _compare_tensors(
-    model: Model, reference: Transformer, sources: list[list[int]], oracle: list[list[int]]
+    model: Model, reference: Transformer, sources: Sequence[Encodable], oracle: list[list[int]]
 ) -> tuple[list[TensorParity], float]:
     """Level 1, on some of the inputs; and the largest absolute logit of the oracle."""
     chosen = np.linspace(0, len(sources) - 1, min(TENSOR_INPUTS, len(sources))).astype(int).tolist()
@@ -133,10 +142,9 @@ def _compare_tensors(
     meters: dict[str, _Meter] = {}
     for batch in _batches([sources[i] for i in chosen]):
         rows = [chosen[i] for i in batch]
-        source, source_mask = pad([sources[i] for i in rows], facts.pad_token_id)
-        target, target_mask = pad([oracle[i] for i in rows], facts.pad_token_id)
-        forced = np.roll(target, 1, axis=1)
-        forced[:, 0] = facts.start_token_id
+        source, source_mask = as_batch([sources[i] for i in rows], facts)
+        given = [facts.start_token_id, *model.manifest.rules.prompt]
+        forced, target_mask = pad([[*given, *oracle[i][:-1]] for i in rows], facts.pad_token_id)
         with torch.inference_mode():
             mask = torch.from_numpy(source_mask)
             cross = reference.encode(torch.from_numpy(source), mask)
@@ -194,7 +202,7 @@ def _check_tokenizer(model: Model, inputs: ParityInputs) -> None:
             )
 
 
-def _generate(model: Model, sources: list[list[int]], limit: int) -> list[list[int]]:
+def _generate(model: Model, sources: Sequence[Encodable], limit: int) -> list[list[int]]:
     """Free-running output as the oracle gives it: with the end token where reached."""
     end = model.manifest.model.end_token_id
     return [
@@ -205,7 +213,7 @@ def _generate(model: Model, sources: list[list[int]], limit: int) -> list[list[i
 
 def _compare_tokens(
     reference: Transformer,
-    sources: list[list[int]],
+    sources: Sequence[Encodable],
     oracle: list[list[int]],
     found: list[list[int]],
     precision: Precision,
@@ -231,8 +239,12 @@ def _compare_tokens(
     )
 
 
+def _for_torch(source: Encodable) -> Source:
+    return torch.from_numpy(source) if isinstance(source, np.ndarray) else source
+
+
 def _divergence(
-    reference: Transformer, index: int, source: list[int], expected: list[int], found: list[int]
+    reference: Transformer, index: int, source: Encodable, expected: list[int], found: list[int]
 ) -> Divergence:
     config = reference.config
     # A sequence that is a prefix of the other ends where the other has one more token.
@@ -241,10 +253,10 @@ def _divergence(
         ((n, pair) for n, pair in enumerate(pairs) if pair[0] != pair[1]),
         (min(len(expected), len(found)), (config.end_token_id, config.end_token_id)),
     )
-    prefix = torch.tensor([[config.start_token_id, *expected[:step]]])
-    tokens = torch.tensor([source])
+    prefix = [config.start_token_id, *reference.generation.prompt, *expected[:step]]
+    batch, mask = as_tensors([_for_torch(source)], config)
     with torch.inference_mode():
-        logits = reference(tokens, torch.ones_like(tokens, dtype=torch.bool), prefix)[0, -1]
+        logits = reference(batch, mask, torch.tensor([prefix]))[0, -1]
     return Divergence(index, step, wanted, got, float(logits[wanted] - logits[got]))
 
 
@@ -266,6 +278,8 @@ def _compare_task(
     return TaskParity(recipe.metric, expected, measured, measured - expected <= tolerance)
 
 
-def _batches(sources: Sequence[Sequence[int]]) -> list[list[int]]:
-    lengths = [len(source) for source in sources]
+def _batches(sources: Sequence[Encodable]) -> list[list[int]]:
+    lengths = [
+        source.shape[-1] if isinstance(source, np.ndarray) else len(source) for source in sources
+    ]
     return list(batches(lengths, max_batch_size=BATCH_SIZE, max_batch_tokens=4096))

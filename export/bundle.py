@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from importlib.metadata import version
 from pathlib import Path
@@ -9,7 +10,7 @@ from pathlib import Path
 import onnx_ir as ir
 
 from dragoman import __version__
-from dragoman.reference_model import ModelConfig, Transformer
+from dragoman.reference_model import GenerationConfig, ModelConfig, Transformer
 from dragoman.runtime.bundle import record_files, write_manifest
 from dragoman.runtime.manifest import (
     SCHEMA_VERSION,
@@ -17,6 +18,7 @@ from dragoman.runtime.manifest import (
     Manifest,
     ModelFacts,
 )
+from dragoman.runtime.rules import Rules
 from dragoman.stored_weights import store_weights
 
 from .contract import check_file, check_graph
@@ -66,12 +68,13 @@ def export_bundle(
         precision="fp32",
         model=_facts(model.config),
         architecture={"family": "transformer"} | model.config.to_dict(),
-        default_max_new_tokens=min(DEFAULT_MAX_NEW_TOKENS, model.config.max_target_positions),
+        default_max_new_tokens=_max_new_tokens(model),
         encoder=GraphSpec(ENCODER_FILE, encoder.inputs, encoder.outputs),
         decoder=GraphSpec(DECODER_FILE, decoder.inputs, decoder.outputs),
         tokenizers=tokenizers.write(directory) if tokenizers else None,
         languages=tokenizers.languages if tokenizers else None,
         files=record_files(directory),
+        rules=_rules(model.generation),
         tool_versions={"dragoman": __version__}
         | {package: version(package) for package in ("torch", "onnx", "onnx-ir", "onnxscript")},
     )
@@ -92,3 +95,15 @@ def _facts(config: ModelConfig) -> ModelFacts:
         start_token_id=config.start_token_id,
         end_token_id=config.end_token_id,
     )
+
+
+def _max_new_tokens(model: Transformer) -> int:
+    """What the model's publisher says, as far as its positions go."""
+    room = model.config.max_target_positions - len(model.generation.prompt)
+    return min(model.generation.max_new_tokens or DEFAULT_MAX_NEW_TOKENS, room)
+
+
+def _rules(generation: GenerationConfig) -> Rules:
+    values = dataclasses.asdict(generation)
+    del values["max_new_tokens"]  # which `Manifest.default_max_new_tokens` says
+    return Rules(**values)

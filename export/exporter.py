@@ -34,15 +34,24 @@ class ExportedGraph:
 
 def export_encoder(model: Transformer) -> ExportedGraph:
     """The encoder graph; see `graphs.EncoderGraph`."""
-    source = torch.zeros(2, 3, dtype=torch.long)
-    mask = torch.ones(2, 3, dtype=torch.bool)
-    layers = range(model.config.decoder_layers)
+    config = model.config
+    layers = range(config.decoder_layers)
+    inputs: list[Slot] = [("source", None)]
+    arguments: tuple[Tensor, ...]
+    axes: tuple[dict[int, Any], ...]
+    if config.feature_size is not None:
+        arguments = (torch.zeros(2, config.feature_size, config.feature_frames),)
+        axes = ({0: BATCH},)
+    else:
+        arguments = (torch.zeros(2, 3, dtype=torch.long), torch.ones(2, 3, dtype=torch.bool))
+        axes = ({0: BATCH, 1: SOURCE}, {0: BATCH, 1: SOURCE})
+        inputs.append(("source_mask", None))
     return _export(
         EncoderGraph(model),
         model,
-        (source, mask),
-        ({0: BATCH, 1: SOURCE}, {0: BATCH, 1: SOURCE}),
-        inputs=[("source", None), ("source_mask", None)],
+        arguments,
+        axes,
+        inputs=inputs,
         outputs=[(role, i) for i in layers for role in ("cross_key", "cross_value")],
     )
 
@@ -50,7 +59,10 @@ def export_encoder(model: Transformer) -> ExportedGraph:
 def export_decoder(model: Transformer) -> ExportedGraph:
     """The decoder-step graph; see `graphs.DecoderStepGraph`."""
     config = model.config
-    batch, queries, source, capacity = 2, 3, 5, 7
+    batch, queries, capacity = 2, 3, 7
+    # A window of audio is as long as every other.
+    speech = config.feature_size is not None
+    source = config.max_source_positions if speech else 5
     layers = range(config.decoder_layers)
 
     def keys_values(length: int) -> list[tuple[Tensor, Tensor]]:
@@ -58,7 +70,9 @@ def export_decoder(model: Transformer) -> ExportedGraph:
         # A tensor each: the exporter takes inputs that are one tensor for one input.
         return [(torch.zeros(shape), torch.zeros(shape)) for _ in layers]
 
-    cross_axes, cache_axes = {0: BATCH, 2: SOURCE}, {0: BATCH, 2: CAPACITY}
+    source_axes = {} if speech else {1: SOURCE}
+    cross_axes = {0: BATCH} if speech else {0: BATCH, 2: SOURCE}
+    cache_axes = {0: BATCH, 2: CAPACITY}
     return _export(
         DecoderStepGraph(model),
         model,
@@ -72,7 +86,7 @@ def export_decoder(model: Transformer) -> ExportedGraph:
         (
             {0: BATCH, 1: QUERY},
             {0: BATCH},
-            {0: BATCH, 1: SOURCE},
+            {0: BATCH} | source_axes,
             [(cross_axes, cross_axes)] * len(layers),
             [(cache_axes, cache_axes)] * len(layers),
         ),
@@ -121,7 +135,7 @@ def _export(
     simplify(exported, model)
     axes = _axes(model.config)
     specs = [
-        TensorSpec(_name(slot), slot[0], _dtype(slot[0]), axes[slot[0]], slot[1])
+        TensorSpec(_name(slot), slot[0], _dtype(slot[0], model.config), axes[slot[0]], slot[1])
         for slot in (*inputs, *outputs)
     ]
     return ExportedGraph(exported, tuple(specs[: len(inputs)]), tuple(specs[len(inputs) :]))
@@ -135,11 +149,17 @@ def _name(slot: Slot) -> str:
 def _axes(config: ModelConfig) -> dict[Role, tuple[int | str, ...]]:
     """The shape that the contract gives to each role."""
     heads, size = config.num_heads, config.head_size
-    of_source: tuple[int | str, ...] = ("batch", heads, "source", size)
+    speech = config.feature_size is not None
+    length = config.max_source_positions if speech else "source"
+    of_source: tuple[int | str, ...] = ("batch", heads, length, size)
     of_cache: tuple[int | str, ...] = ("batch", heads, "capacity", size)
     return {
-        "source": ("batch", "source"),
-        "source_mask": ("batch", "source"),
+        "source": (
+            ("batch", "source")
+            if config.feature_size is None
+            else ("batch", config.feature_size, config.feature_frames)
+        ),
+        "source_mask": ("batch", length),
         "cross_key": of_source,
         "cross_value": of_source,
         "token": ("batch", "query"),
@@ -154,8 +174,10 @@ def _axes(config: ModelConfig) -> dict[Role, tuple[int | str, ...]]:
     }
 
 
-def _dtype(role: Role) -> DataType:
+def _dtype(role: Role, config: ModelConfig) -> DataType:
     match role:
+        case "source" if config.feature_size is not None:
+            return "float32"
         case "source" | "token" | "position" | "next_token":
             return "int64"
         case "source_mask":

@@ -14,29 +14,40 @@ import torch
 from torch import Tensor, nn
 
 from dragoman.reference_model import KeysValues, Transformer
-from dragoman.reference_model.attention import MultiHeadAttention
+from dragoman.reference_model.attention import MASKED, MultiHeadAttention
 
 OPSET = 24
 
 
 class EncoderGraph(nn.Module):
-    """source, source_mask -> cross_key_i, cross_value_i of every decoder layer i."""
+    """source, source_mask -> cross_key_i, cross_value_i of every decoder layer i.
+
+    Of a speech model the source is features, and there is no mask.
+    """
 
     def __init__(self, model: Transformer) -> None:
         super().__init__()
         self.model = model
 
-    def forward(self, source: Tensor, source_mask: Tensor) -> list[KeysValues]:
-        """int64 [B, S], bool [B, S] -> pairs of [B, H, S, Dh]"""
+    def forward(self, source: Tensor, source_mask: Tensor | None = None) -> list[KeysValues]:
+        """int64 [B, S], bool [B, S], or float [B, mel bins, 2 * S] -> pairs of [B, H, S, Dh]"""
         return self.model.encode(source, source_mask)
 
 
 class DecoderStepGraph(nn.Module):
     """Queries at given positions -> logits, the greedy choice after the last, updated caches."""
 
+    suppression: Tensor | None
+    """Added to the logits that the choice is made from."""
+
     def __init__(self, model: Transformer) -> None:
         super().__init__()
         self.model = model
+        suppression = None
+        if model.generation.suppressed_token_ids:
+            suppression = torch.zeros(model.config.target_vocab_size)
+            suppression[list(model.generation.suppressed_token_ids)] = MASKED
+        self.register_buffer("suppression", suppression)
 
     def forward(
         self,
@@ -60,7 +71,9 @@ class DecoderStepGraph(nn.Module):
         """
         memory = ScatteredCaches(past, position)
         logits = self.model.decode(token, position, source_mask, cross, memory)
-        last = logits[:, -1]
+        # The logits that leave the graph are the model's own.
+        allowed = logits if self.suppression is None else logits + self.suppression
+        last = allowed[:, -1]
         log_probabilities = torch.log_softmax(last.float(), dim=-1)
         return logits, last.argmax(-1), log_probabilities.amax(-1), memory.present
 
@@ -92,15 +105,17 @@ class ScatteredCaches:
         )
 
 
-def onnx_attention(query: Tensor, key: Tensor, value: Tensor, mask: Tensor) -> Tensor:
+def onnx_attention(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None) -> Tensor:
     """`reference_model.scaled_dot_product_attention` as one ONNX operator.
 
     ONNX Runtime does not broadcast the queries' axis of the mask, so it is expanded here.
     """
-    batch, _, queries, _ = query.shape
+    inputs = [query, key, value]
+    if mask is not None:
+        inputs.append(mask.expand(query.shape[0], -1, query.shape[2], key.shape[2]))
     return torch.onnx.ops.symbolic(
         "Attention",
-        (query, key, value, mask.expand(batch, 1, queries, key.shape[2])),
+        inputs,
         dtype=query.dtype,
         shape=query.shape,
         version=OPSET,

@@ -22,6 +22,7 @@ from dragoman.runtime.manifest import (
     TensorSpec,
 )
 from dragoman.runtime.records import PassRecord
+from dragoman.runtime.scheduling import Encodable
 
 from .cpu.attention import ATTENTION
 from .cpu.greedy_choice import GREEDY_CHOICE
@@ -47,7 +48,7 @@ def optimize_bundle(
     *,
     target: Target = "cpu",
     precision: Precision = "fp32",
-    calibration: Sequence[Sequence[int]] | None = None,
+    calibration: Sequence[Encodable] | None = None,
     progress: Callable[[str], None] = lambda stage: None,
 ) -> Manifest:
     """Write the bundle that a neutral fp32 bundle becomes for a target, into an existing directory.

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import onnx_ir as ir
 from numpy.typing import NDArray
 
-from dragoman.runtime.manifest import GraphSpec, ModelFacts
+from dragoman.runtime.manifest import GraphSpec, Manifest, ModelFacts
+from dragoman.runtime.scheduling import Encodable
 
 from .graph_pass import PassError
 from .values import constant, weight
@@ -28,14 +29,19 @@ def samples_for_graph(spec: GraphSpec, facts: ModelFacts, *, seed: int = 0) -> S
     axes["capacity"] = next(
         (size for size in pinned if isinstance(size, int)), min(9, facts.max_target_positions)
     )
+    mask = next((t.shape for t in spec.inputs if t.role == "source_mask"), ())
+    if mask and isinstance(mask[1], int):  # a window of audio
+        axes["source"] = mask[1]
     lengths = np.linspace(1, axes["source"], axes["batch"]).astype(int)
     position = np.linspace(0, axes["capacity"] - 1, axes["batch"]).astype(np.int64)
     values: dict[str, NDArray[np.generic]] = {}
     for tensor in spec.inputs:
         shape = tuple(axes[d] if isinstance(d, str) else d for d in tensor.shape)
         match tensor.role:
+            case "source" if facts.source_vocab_size is None:
+                value: NDArray[np.generic] = generator.standard_normal(shape)
             case "source":
-                value: NDArray[np.generic] = generator.integers(0, facts.source_vocab_size, shape)
+                value = generator.integers(0, facts.source_vocab_size, shape)
             case "token":
                 value = generator.integers(0, facts.target_vocab_size, shape)
             case "source_mask":
@@ -50,6 +56,18 @@ def samples_for_graph(spec: GraphSpec, facts: ModelFacts, *, seed: int = 0) -> S
                 value = generator.standard_normal(shape)
         values[tensor.name] = value.astype(np.dtype(tensor.dtype))
     return values
+
+
+def random_sources(manifest: Manifest, lengths: Sequence[int], *, seed: int = 0) -> list[Encodable]:
+    """Uniformly random tokens of these lengths; of a speech model, windows of noise."""
+    generator = np.random.default_rng(seed)
+    vocabulary = manifest.model.source_vocab_size
+    if vocabulary is not None:
+        return [generator.integers(0, vocabulary, length).tolist() for length in lengths]
+    features = next(t.shape[1:] for t in manifest.encoder.inputs if t.role == "source")
+    return [
+        generator.standard_normal([int(d) for d in features]).astype(np.float32) for _ in lengths
+    ]
 
 
 def samples_for_model(model: ir.Model, *, seed: int = 0) -> Samples:

@@ -1,12 +1,14 @@
 """The Transformer of "Attention Is All You Need" in PyTorch: the definition of right.
 
-Reading order: config, attention, layers, embedding, transformer, decoding, checkpoint, training.
+Reading order: config, attention, layers, embedding, generation, transformer, decoding, checkpoint,
+training.
 """
 
 from .attention import scaled_dot_product_attention
 from .checkpoint import CheckpointError, load_checkpoint, load_weights, save_checkpoint
 from .config import PRESETS, ConfigError, ModelConfig, preset
-from .decoding import KeyValueCache, greedy_cached, greedy_uncached, pad
+from .decoding import KeyValueCache, Source, as_batch, greedy_cached, greedy_uncached, pad
+from .generation import GenerationConfig
 from .layers import KeysValues
 from .transformer import Memory, NoMemory, Transformer
 
@@ -14,12 +16,15 @@ __all__ = [
     "PRESETS",
     "CheckpointError",
     "ConfigError",
+    "GenerationConfig",
     "KeyValueCache",
     "KeysValues",
     "Memory",
     "ModelConfig",
     "NoMemory",
+    "Source",
     "Transformer",
+    "as_batch",
     "greedy_cached",
     "greedy_uncached",
     "load_checkpoint",

@@ -11,24 +11,33 @@ import math
 from collections.abc import Callable
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
-AttentionFunction = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
+AttentionFunction = Callable[[Tensor, Tensor, Tensor, Tensor | None], Tensor]
+
+MASKED = -1e4
+"""Added to the score of a key that must not be attended to, where scores have numbers added:
+exp of it is 0 in every precision, and it fits into 16 bits."""
 
 
-def scaled_dot_product_attention(query: Tensor, key: Tensor, value: Tensor, mask: Tensor) -> Tensor:
+def scaled_dot_product_attention(
+    query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None
+) -> Tensor:
     """Attention(Q, K, V) = softmax(Q K^T / sqrt(d_k)) V, equation 1.
 
     Args:
         query: [B, H, Q, Dh]
         key, value: [B, H, K, Dh]
-        mask: bool, broadcastable to [B, H, Q, K]; True where the query may attend to the key.
+        mask: broadcastable to [B, H, Q, K]. bool: True where the query may attend to the key;
+            float: added to the scores; None: every query attends to every key.
 
     Returns:
         [B, H, Q, Dh]
     """
     scores = query @ key.transpose(-2, -1) / math.sqrt(query.shape[-1])
-    scores = scores.masked_fill(~mask, -math.inf)
+    if mask is not None:
+        scores = scores.masked_fill(~mask, -math.inf) if mask.dtype == torch.bool else scores + mask
     return torch.softmax(scores, dim=-1) @ value
 
 
@@ -44,6 +53,55 @@ def causal_mask(position: Tensor, queries: int, keys: int) -> Tensor:
     query_index = position[:, None] + torch.arange(queries, device=position.device)
     key_index = torch.arange(keys, device=position.device)
     return (key_index[None, None, :] <= query_index[:, :, None])[:, None]
+
+
+class RelativePositions(nn.Module):
+    """What each head adds to the score of a key for its distance from the query: a learned number
+    for each bucket of distances (Raffel et al. 2020, section 2.1). One for all layers of a stack.
+
+    Half of the buckets are for one distance each, the others grow as the logarithm up to
+    `max_distance`. Where a query sees keys on both sides each side has half of the buckets.
+    """
+
+    bucket: Tensor
+
+    def __init__(
+        self, num_heads: int, *, buckets: int, max_distance: int, both_sides: bool
+    ) -> None:
+        super().__init__()
+        self.max_distance = max_distance
+        self.table = nn.Parameter(torch.empty(buckets, num_heads))
+        nn.init.normal_(self.table, std=0.1)
+        distance = torch.arange(-max_distance, max_distance + 1)
+        table = _buckets(distance, buckets, max_distance, both_sides=both_sides)
+        self.register_buffer("bucket", table, persistent=False)
+
+    def forward(self, position: Tensor, keys: int) -> Tensor:
+        """Positions of queries int64 [B, Q], keys at 0 ... K - 1 -> [B, H, Q, K]"""
+        key = torch.arange(keys, device=position.device)
+        distance = (key - position[:, :, None]).clamp(-self.max_distance, self.max_distance)
+        bucket = F.embedding(distance + self.max_distance, self.bucket[:, None]).squeeze(-1)
+        return F.embedding(bucket, self.table).permute(0, 3, 1, 2)
+
+    def masked(self, position: Tensor, mask: Tensor) -> Tensor:
+        """The same with `MASKED` where mask, bool broadcastable to [B, H, Q, K], is False."""
+        return self(position, mask.shape[-1]).masked_fill(~mask, MASKED)
+
+
+def _buckets(distance: Tensor, buckets: int, max_distance: int, *, both_sides: bool) -> Tensor:
+    """Key position less query position, int64 -> bucket, int64."""
+    later = torch.zeros_like(distance)
+    if both_sides:
+        buckets //= 2
+        later = (distance > 0).long() * buckets
+        distance = distance.abs()
+    else:
+        distance = (-distance).clamp(min=0)
+    exact = buckets // 2
+    # float32, as the models were trained: a bucket's border can fall on an integer.
+    ratio = (distance.clamp(min=1).float() / exact).log() / math.log(max_distance / exact)
+    coarse = (exact + (ratio * (buckets - exact)).long()).clamp(max=buckets - 1)
+    return later + torch.where(distance < exact, distance, coarse)
 
 
 class MultiHeadAttention(nn.Module):
@@ -78,7 +136,7 @@ class MultiHeadAttention(nn.Module):
         """Memory [B, K, D] -> key, value, each [B, H, K, Dh]."""
         return self._split_heads(self.key(memory)), self._split_heads(self.value(memory))
 
-    def forward(self, x: Tensor, key: Tensor, value: Tensor, mask: Tensor) -> Tensor:
+    def forward(self, x: Tensor, key: Tensor, value: Tensor, mask: Tensor | None) -> Tensor:
         """X [B, Q, D], key and value [B, H, K, Dh], mask as in `AttentionFunction` -> [B, Q, D]."""
         heads = self.attend(self._split_heads(self.query(x)), key, value, mask)
         return self.output(self._merge_heads(heads))

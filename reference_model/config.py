@@ -14,7 +14,8 @@ from dragoman.errors import DragomanError
 
 Activation = Literal["relu", "gelu", "gelu_tanh", "silu"]
 NormOrder = Literal["post", "pre"]
-PositionKind = Literal["sinusoidal", "learned"]
+NormKind = Literal["layer", "rms"]
+PositionKind = Literal["sinusoidal", "learned", "relative"]
 
 
 class ConfigError(DragomanError):
@@ -35,8 +36,11 @@ class ModelConfig:
         ConfigError: on construction, naming every field that is out of range.
     """
 
-    source_vocab_size: int
+    source_vocab_size: int | None
+    """None: the source is not tokens but features."""
     target_vocab_size: int
+    feature_size: int | None = None
+    """Of a speech model: the mel bins of each frame of the source (Radford et al. 2022)."""
 
     encoder_layers: int = 6
     decoder_layers: int = 6
@@ -46,10 +50,17 @@ class ModelConfig:
     """Size of one head's query, key and value (d_k = d_v in the paper); d_model / heads if None."""
     d_ff: int = 2048
     activation: Activation = "relu"
+    gated_feed_forward: bool = False
+    """activation(x W_gate) * x W_1, then W_2 (Shazeer 2020; T5 1.1)."""
 
     norm_order: NormOrder = "post"
     """post: LayerNorm(x + Sublayer(x)), section 3.1. pre: x + Sublayer(LayerNorm(x)), and one more
     LayerNorm after each stack (Xiong et al. 2020)."""
+    norm: NormKind = "layer"
+    """rms: the root mean square alone (Zhang & Sennrich 2019; T5)."""
+    final_norm: bool | None = None
+    """One more norm after each stack; None: with pre-norm only. (torch.nn.Transformer has it with
+    post-norm, too.)"""
     norm_gain: bool = True
     norm_bias: bool = True
     norm_epsilon: float = 1e-5
@@ -71,6 +82,11 @@ class ModelConfig:
     """Multiply token embeddings by sqrt(d_model), section 3.4."""
 
     positions: PositionKind = "sinusoidal"
+    """relative: no table is added to the tokens; each head of self-attention adds a learned number
+    to its scores, by the distance of key and query in buckets (Raffel et al. 2020, section 2.1)."""
+    relative_buckets: int = 32
+    relative_max_distance: int = 128
+    """From there on all distances share a bucket."""
     max_source_positions: int = 1024
     max_target_positions: int = 1024
 
@@ -99,8 +115,13 @@ class ModelConfig:
             "d_ff",
             "max_source_positions",
             "max_target_positions",
+            "feature_size",
         ):
-            checks.add([name], lambda value: value < 1, f"{name} must be at least 1, found {{}}")
+            checks.add(
+                [name],
+                lambda value: value is not None and value < 1,
+                f"{name} must be at least 1, found {{}}",
+            )
         checks.add(
             ["d_head"],
             lambda size: size is not None and size < 1,
@@ -123,6 +144,29 @@ class ModelConfig:
             "norm_epsilon must be positive and finite, found {}",
         )
         checks.add(
+            ["source_vocab_size", "feature_size"],
+            lambda vocabulary, features: (vocabulary is None) == (features is None),
+            "expected one of source_vocab_size (tokens) and feature_size (speech), found {} and {}",
+        )
+        checks.add(
+            ["feature_size", "positions"],
+            lambda features, kind: features is not None and kind == "relative",
+            "a speech model (feature_size {}) needs positions of its own, found {}",
+        )
+        checks.add(
+            ["norm", "norm_bias"],
+            lambda kind, bias: kind == "rms" and bias,
+            "norm {} has no bias: expected norm_bias false, found {}",
+        )
+        checks.add(
+            ["positions", "relative_buckets", "relative_max_distance"],
+            lambda kind, buckets, distance: (
+                kind == "relative" and (buckets < 4 or buckets % 4 or distance <= buckets // 2)
+            ),
+            "{} positions need relative_buckets that are a multiple of 4, and "
+            "relative_max_distance of more than half of them, found {} and {}",
+        )
+        checks.add(
             ["source_vocab_size", "target_vocab_size", "tie_source_target"],
             lambda source, target, tie: tie and source != target,
             "tie_source_target needs equal vocabularies, found {} (source) and {} (target)",
@@ -135,11 +179,8 @@ class ModelConfig:
             )
         checks.add(
             ["source_vocab_size", "target_vocab_size", "pad_token_id"],
-            lambda source, target, token: not 0 <= token < min(source, target),
-            "pad_token_id must be in both vocabularies [0, "
-            f"{min(self.source_vocab_size, self.target_vocab_size)}), found {self.pad_token_id}"
-            if unusable.isdisjoint({"source_vocab_size", "target_vocab_size"})
-            else "",
+            lambda source, target, token: not 0 <= token < min(source or target, target),
+            "pad_token_id must be in both vocabularies, of {} and {} tokens, found {}",
         )
         return checks.problems
 
@@ -147,6 +188,16 @@ class ModelConfig:
     def head_size(self) -> int:
         """d_k: the size of one head's query, key and value."""
         return self.d_model // self.num_heads if self.d_head is None else self.d_head
+
+    @property
+    def has_final_norm(self) -> bool:
+        """Whether one more norm follows each stack."""
+        return self.norm_order == "pre" if self.final_norm is None else self.final_norm
+
+    @property
+    def feature_frames(self) -> int:
+        """Frames of a speech model's source: its second convolution halves them."""
+        return 2 * self.max_source_positions
 
     def replace(self, **changes: Any) -> ModelConfig:
         """A copy with some fields changed, validated again."""
@@ -213,8 +264,9 @@ def _wrong_types(config: ModelConfig) -> dict[str, str]:
             good = isinstance(value, int | float) and not isinstance(value, bool)
             good = good and not abs(value) > sys.float_info.max
             expected = "a number"
-        elif hint is bool:
+        elif hint is bool or hint == bool | None:
             good, expected = isinstance(value, bool), "true or false"
+            good = good or (hint is not bool and value is None)
         elif hint is int or hint == int | None:
             good = isinstance(value, int) and not isinstance(value, bool)
             good = good or (hint is not int and value is None)

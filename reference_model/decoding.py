@@ -50,9 +50,22 @@ def pad(rows: Sequence[Sequence[int]], pad_token_id: int) -> tuple[Tensor, Tenso
     return tokens, mask
 
 
+Source = Sequence[int] | Tensor
+"""Token ids, or features of audio [mel bins, frames]."""
+
+
+def as_batch(sources: Sequence[Source], config: ModelConfig) -> tuple[Tensor, Tensor]:
+    """Sources -> what `Transformer.encode` takes: tokens or features, and bool mask [B, S]."""
+    features = [source for source in sources if isinstance(source, Tensor)]
+    if features:
+        mask = torch.ones((len(features), config.max_source_positions), dtype=torch.bool)
+        return torch.stack(features), mask
+    return pad([s for s in sources if not isinstance(s, Tensor)], config.pad_token_id)
+
+
 @torch.inference_mode()
 def greedy_uncached(
-    model: Transformer, sources: Sequence[Sequence[int]], max_new_tokens: int
+    model: Transformer, sources: Sequence[Source], max_new_tokens: int
 ) -> list[list[int]]:
     """Greedy output of each source: every step recomputes the whole prefix. Slow, and the oracle.
 
@@ -63,40 +76,64 @@ def greedy_uncached(
     Returns:
         generated ids of each source, without the start token, with the end token where reached
     """
-    config = model.config
-    source, source_mask = pad(sources, config.pad_token_id)
-    target = torch.full((len(sources), 1), config.start_token_id)
-    finished = torch.zeros(len(sources), dtype=torch.bool)
-    while target.shape[1] <= max_new_tokens and not finished.all():
+    source, source_mask = as_batch(sources, model.config)
+    rows = _Rows(model, len(sources), max_new_tokens)
+    while rows.running:
+        target = torch.tensor([rows.given + row for row in rows.new])
         logits = model(source, source_mask, target)
-        token = logits[:, -1].argmax(-1)
-        finished |= token == config.end_token_id
-        target = torch.cat([target, token[:, None]], dim=1)
-    return [_until_end(row[1:].tolist(), config.end_token_id) for row in target]
+        rows.choose(logits[:, -1])
+    return rows.outputs
 
 
 @torch.inference_mode()
 def greedy_cached(
-    model: Transformer, sources: Sequence[Sequence[int]], max_new_tokens: int
+    model: Transformer, sources: Sequence[Source], max_new_tokens: int
 ) -> list[list[int]]:
     """The same result as `greedy_uncached`, each step computing one position only."""
-    config = model.config
-    source, source_mask = pad(sources, config.pad_token_id)
-    if max_new_tokens < 1:
-        return [[] for _ in sources]
+    source, source_mask = as_batch(sources, model.config)
+    rows = _Rows(model, len(sources), max_new_tokens)
     cross = model.encode(source, source_mask)
-    cache = KeyValueCache(config, len(sources), max_new_tokens)
-    token = torch.full((len(sources),), config.start_token_id)
-    finished = torch.zeros(len(sources), dtype=torch.bool)
-    generated: list[Tensor] = []
-    while len(generated) < max_new_tokens and not finished.all():
-        logits = model.decode(token[:, None], cache.position, source_mask, cross, cache)
-        token = logits[:, -1].argmax(-1)
-        finished |= token == config.end_token_id
-        generated.append(token)
-        cache.position += 1
-    rows = torch.stack(generated, dim=1).tolist()
-    return [_until_end(row, config.end_token_id) for row in rows]
+    cache = KeyValueCache(model.config, len(sources), len(rows.given) + max_new_tokens)
+    token = torch.tensor([rows.given] * len(sources))
+    while rows.running:
+        logits = model.decode(token, cache.position, source_mask, cross, cache)
+        rows.choose(logits[:, -1])
+        cache.position += token.shape[1]
+        token = torch.tensor([[row[-1]] for row in rows.new])
+    return rows.outputs
+
+
+class _Rows:
+    """The outputs of a batch so far. Rows that have ended go on, to nobody's harm."""
+
+    def __init__(self, model: Transformer, count: int, limit: int) -> None:
+        self.config, self.rules, self.limit = model.config, model.generation, limit
+        self.given = [model.config.start_token_id, *model.generation.prompt]
+        self.new: list[list[int]] = [[] for _ in range(count)]
+
+    @property
+    def running(self) -> bool:
+        return len(self.new[0]) < self.limit and any(
+            self.config.end_token_id not in row for row in self.new
+        )
+
+    @property
+    def outputs(self) -> list[list[int]]:
+        return [_until_end(row, self.config.end_token_id) for row in self.new]
+
+    def choose(self, logits: Tensor) -> None:
+        """Add a token to every row, by its logits [B, V]."""
+        if self.rules.is_plain:
+            tokens = logits.argmax(-1).tolist()  # at once: on a GPU each number read is a wait
+        else:
+            tokens = [
+                self.rules.choose(
+                    scores, self.given, row, end_token_id=self.config.end_token_id, limit=self.limit
+                )
+                for row, scores in zip(self.new, logits, strict=True)
+            ]
+        for row, token in zip(self.new, tokens, strict=True):
+            row.append(token)
 
 
 def _until_end(row: list[int], end_token_id: int) -> list[int]:

@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from .layers import LayerNorm
+from .layers import Norm
 
 
 def sinusoids(positions: int, d_model: int) -> Tensor:
@@ -52,10 +52,10 @@ class Embedding(nn.Module):
     def __init__(
         self,
         tokens: nn.Embedding,
-        positions: SinusoidalPositions | LearnedPositions,
+        positions: SinusoidalPositions | LearnedPositions | None,
         *,
         scale: bool,
-        norm: LayerNorm | None,
+        norm: Norm | None,
         dropout: float,
     ) -> None:
         super().__init__()
@@ -70,7 +70,33 @@ class Embedding(nn.Module):
         x = self.tokens(token)
         if self.scale != 1.0:
             x = x * self.scale
-        x = x + self.positions(position)
+        if self.positions is not None:
+            x = x + self.positions(position)
         if self.norm is not None:
             x = self.norm(x)
         return self.dropout(x)
+
+
+class AudioEmbedding(nn.Module):
+    """What enters the encoder of a speech model: two convolutions over frames, GELU after each, the
+    second of which halves their number, and positions (Radford et al. 2022, section 2.2)."""
+
+    def __init__(
+        self,
+        feature_size: int,
+        d_model: int,
+        positions: SinusoidalPositions | LearnedPositions,
+        *,
+        dropout: float,
+    ) -> None:
+        super().__init__()
+        self.first_convolution = nn.Conv1d(feature_size, d_model, kernel_size=3, padding=1)
+        self.second_convolution = nn.Conv1d(d_model, d_model, kernel_size=3, stride=2, padding=1)
+        self.positions = positions
+        self.dropout = nn.Dropout(dropout)
+
+    def forward(self, features: Tensor) -> Tensor:
+        """Features float [B, mel bins, 2 * S] -> [B, S, D]"""
+        x = F.gelu(self.first_convolution(features))
+        x = F.gelu(self.second_convolution(x)).transpose(1, 2)
+        return self.dropout(x + self.positions(torch.arange(x.shape[1], device=x.device)))

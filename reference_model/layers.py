@@ -37,6 +37,22 @@ class LayerNorm(nn.Module):
         return F.layer_norm(x, (self.size,), self.gain, self.bias, self.epsilon)
 
 
+class RMSNorm(nn.Module):
+    """x / sqrt(mean of x^2 + epsilon) * gain over the last axis (Zhang & Sennrich 2019)."""
+
+    def __init__(self, size: int, *, gain: bool, epsilon: float) -> None:
+        super().__init__()
+        self.epsilon = epsilon
+        self.gain = nn.Parameter(torch.ones(size)) if gain else None
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + self.epsilon)
+        return x if self.gain is None else x * self.gain
+
+
+Norm = LayerNorm | RMSNorm
+
+
 class FeedForward(nn.Module):
     """FFN(x) = activation(x W_1 + b_1) W_2 + b_2, equation 2."""
 
@@ -51,10 +67,25 @@ class FeedForward(nn.Module):
         return self.outer(self.activation(self.inner(x)))
 
 
-class Residual(nn.Module):
-    """The connection around each sub-layer: residual, LayerNorm and dropout in either order."""
+class GatedFeedForward(nn.Module):
+    """(activation(x W_gate) * x W_1) W_2 (Shazeer 2020, equation 6)."""
 
-    def __init__(self, norm: LayerNorm, order: NormOrder, dropout: float) -> None:
+    def __init__(self, d_model: int, d_ff: int, activation: Activation, *, bias: bool) -> None:
+        super().__init__()
+        self.gate = nn.Linear(d_model, d_ff, bias=bias)
+        self.inner = nn.Linear(d_model, d_ff, bias=bias)
+        self.outer = nn.Linear(d_ff, d_model, bias=bias)
+        self.activation = ACTIVATIONS[activation]
+
+    def forward(self, x: Tensor) -> Tensor:
+        """[B, T, D] -> [B, T, D]"""
+        return self.outer(self.activation(self.gate(x)) * self.inner(x))
+
+
+class Residual(nn.Module):
+    """The connection around each sub-layer: residual, norm and dropout in either order."""
+
+    def __init__(self, norm: Norm, order: NormOrder, dropout: float) -> None:
         super().__init__()
         self.norm = norm
         self.order = order
@@ -67,7 +98,9 @@ class Residual(nn.Module):
         return normalized
 
 
-def layer_norm(config: ModelConfig) -> LayerNorm:
+def make_norm(config: ModelConfig) -> Norm:
+    if config.norm == "rms":
+        return RMSNorm(config.d_model, gain=config.norm_gain, epsilon=config.norm_epsilon)
     return LayerNorm(
         config.d_model, gain=config.norm_gain, bias=config.norm_bias, epsilon=config.norm_epsilon
     )
@@ -85,14 +118,13 @@ def _attention(config: ModelConfig) -> MultiHeadAttention:
     )
 
 
-def _feed_forward(config: ModelConfig) -> FeedForward:
-    return FeedForward(
-        config.d_model, config.d_ff, config.activation, bias=config.feed_forward_bias
-    )
+def _feed_forward(config: ModelConfig) -> FeedForward | GatedFeedForward:
+    kind = GatedFeedForward if config.gated_feed_forward else FeedForward
+    return kind(config.d_model, config.d_ff, config.activation, bias=config.feed_forward_bias)
 
 
 def _residual(config: ModelConfig) -> Residual:
-    return Residual(layer_norm(config), config.norm_order, config.dropout)
+    return Residual(make_norm(config), config.norm_order, config.dropout)
 
 
 class EncoderLayer(nn.Module):
@@ -103,8 +135,8 @@ class EncoderLayer(nn.Module):
         self.feed_forward = _feed_forward(config)
         self.feed_forward_residual = _residual(config)
 
-    def forward(self, x: Tensor, mask: Tensor) -> Tensor:
-        """X [B, S, D], mask bool [B, 1, 1, S] -> [B, S, D]"""
+    def forward(self, x: Tensor, mask: Tensor | None) -> Tensor:
+        """X [B, S, D], mask as in `AttentionFunction` -> [B, S, D]"""
         attention = self.self_attention
         x = self.self_attention_residual(x, lambda y: attention(y, *attention.keys_values(y), mask))
         x = self.feed_forward_residual(x, self.feed_forward)
@@ -136,7 +168,7 @@ class DecoderLayer(nn.Module):
             x: [B, Q, D]
             remember: takes the keys and values of these queries, gives those of all positions so
                 far (with a cache) or the same again (without).
-            self_mask: bool [B, 1, Q, K]
+            self_mask: bool [B, 1, Q, K], or float [B, H, Q, K], added to the scores
             cross: keys and values of the source, [B, H, S, Dh] each
             cross_mask: bool [B, 1, 1, S]
 

@@ -9,10 +9,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from .attention import causal_mask
+from .attention import RelativePositions, causal_mask
 from .config import ModelConfig
-from .embedding import Embedding, LearnedPositions, SinusoidalPositions
-from .layers import DecoderLayer, EncoderLayer, KeysValues, layer_norm
+from .embedding import AudioEmbedding, Embedding, LearnedPositions, SinusoidalPositions
+from .generation import GenerationConfig
+from .layers import DecoderLayer, EncoderLayer, KeysValues, make_norm
 
 
 class Memory(Protocol):
@@ -36,18 +37,34 @@ class NoMemory:
 
 
 class Encoder(nn.Module):
-    def __init__(self, config: ModelConfig, embedding: Embedding) -> None:
+    def __init__(self, config: ModelConfig, embedding: Embedding | AudioEmbedding) -> None:
         super().__init__()
         self.embedding = embedding
+        self.relative_positions = _relative_positions(config, both_sides=True)
         self.layers = nn.ModuleList(EncoderLayer(config) for _ in range(config.encoder_layers))
-        self.norm = layer_norm(config) if config.norm_order == "pre" else nn.Identity()
+        self.norm = make_norm(config) if config.has_final_norm else nn.Identity()
 
-    def forward(self, source: Tensor, source_mask: Tensor) -> Tensor:
-        """Source int64 [B, S], source_mask bool [B, S], True at tokens -> [B, S, D]"""
-        position = torch.arange(source.shape[1], device=source.device)
-        x = self.embedding(source, position)
+    def forward(self, source: Tensor, source_mask: Tensor | None) -> Tensor:
+        """The source encoded.
+
+        Args:
+            source: tokens, int64 [B, S], or features, float [B, mel bins, 2 * S]
+            source_mask: bool [B, S], True at tokens. Of features it is ignored: every frame of the
+                window is attended to, silence too.
+
+        Returns:
+            [B, S, D]
+        """
+        if isinstance(self.embedding, AudioEmbedding):
+            x, mask = self.embedding(source), None
+        else:
+            assert source_mask is not None
+            position = torch.arange(source.shape[1], device=source.device)
+            x, mask = self.embedding(source, position), source_mask[:, None, None, :]
+            if self.relative_positions is not None:
+                mask = self.relative_positions.masked(position[None], mask)
         for layer in self.layers:
-            x = layer(x, source_mask[:, None, None, :])
+            x = layer(x, mask)
         return self.norm(x)
 
 
@@ -55,8 +72,9 @@ class Decoder(nn.Module):
     def __init__(self, config: ModelConfig, embedding: Embedding) -> None:
         super().__init__()
         self.embedding = embedding
+        self.relative_positions = _relative_positions(config, both_sides=False)
         self.layers = nn.ModuleList(DecoderLayer(config) for _ in range(config.decoder_layers))
-        self.norm = layer_norm(config) if config.norm_order == "pre" else nn.Identity()
+        self.norm = make_norm(config) if config.has_final_norm else nn.Identity()
 
     def cross_keys_values(self, encoded: Tensor) -> list[KeysValues]:
         """Encoded [B, S, D] -> keys and values [B, H, S, Dh] of each layer's cross-attention."""
@@ -85,6 +103,8 @@ class Decoder(nn.Module):
         queries = token.shape[1]
         positions = position[:, None] + torch.arange(queries, device=token.device)
         self_mask = causal_mask(position, queries, memory.length(queries))
+        if self.relative_positions is not None:
+            self_mask = self.relative_positions.masked(positions, self_mask)
         x = self.embedding(token, positions)
         for index, layer in enumerate(self.layers):
             x = layer(
@@ -113,18 +133,12 @@ class Output(nn.Module):
 class Transformer(nn.Module):
     """The encoder-decoder Transformer that a `ModelConfig` describes."""
 
-    def __init__(self, config: ModelConfig) -> None:
+    def __init__(self, config: ModelConfig, generation: GenerationConfig | None = None) -> None:
         super().__init__()
         self.config = config
+        self.generation = generation or GenerationConfig()
         target_tokens = nn.Embedding(config.target_vocab_size, config.d_model)
-        source_tokens = (
-            target_tokens
-            if config.tie_source_target
-            else nn.Embedding(config.source_vocab_size, config.d_model)
-        )
-        self.encoder = Encoder(
-            config, _embedding(config, source_tokens, config.max_source_positions)
-        )
+        self.encoder = Encoder(config, _source_embedding(config, target_tokens))
         self.decoder = Decoder(
             config, _embedding(config, target_tokens, config.max_target_positions)
         )
@@ -141,17 +155,19 @@ class Transformer(nn.Module):
         for name, parameter in self.named_parameters():
             if parameter.dim() < 2:
                 continue
+            if "convolution" in name or "relative_positions" in name:
+                continue  # PyTorch's own, and theirs
             if "embedding" in name or name == "output.weight":
                 nn.init.normal_(parameter, std=self.config.d_model**-0.5)
             else:
                 nn.init.xavier_uniform_(parameter)
 
-    def encode(self, source: Tensor, source_mask: Tensor) -> list[KeysValues]:
+    def encode(self, source: Tensor, source_mask: Tensor | None) -> list[KeysValues]:
         """What the decoder needs of the source, computed once a sentence.
 
         Args:
-            source: int64 [B, S]
-            source_mask: bool [B, S], True at tokens, False at padding
+            source: tokens, int64 [B, S], or features, float [B, mel bins, 2 * S]
+            source_mask: bool [B, S], True at tokens, False at padding; None for features
 
         Returns:
             keys and values of each decoder layer's cross-attention, [B, H, S, Dh] each
@@ -176,12 +192,49 @@ class Transformer(nn.Module):
         return self.decode(target, start, source_mask, self.encode(source, source_mask), NoMemory())
 
 
+def _source_embedding(
+    config: ModelConfig, target_tokens: nn.Embedding
+) -> Embedding | AudioEmbedding:
+    if config.source_vocab_size is not None:
+        tokens = (
+            target_tokens
+            if config.tie_source_target
+            else nn.Embedding(config.source_vocab_size, config.d_model)
+        )
+        return _embedding(config, tokens, config.max_source_positions)
+    assert config.feature_size is not None
+    positions = _positions(config, config.max_source_positions)
+    assert positions is not None
+    return AudioEmbedding(config.feature_size, config.d_model, positions, dropout=config.dropout)
+
+
 def _embedding(config: ModelConfig, tokens: nn.Embedding, positions: int) -> Embedding:
-    kind = LearnedPositions if config.positions == "learned" else SinusoidalPositions
     return Embedding(
         tokens,
-        kind(positions, config.d_model),
+        _positions(config, positions),
         scale=config.scale_embedding,
-        norm=layer_norm(config) if config.embedding_norm else None,
+        norm=make_norm(config) if config.embedding_norm else None,
         dropout=config.dropout,
+    )
+
+
+def _positions(
+    config: ModelConfig, positions: int
+) -> SinusoidalPositions | LearnedPositions | None:
+    match config.positions:
+        case "sinusoidal":
+            return SinusoidalPositions(positions, config.d_model)
+        case "learned":
+            return LearnedPositions(positions, config.d_model)
+    return None
+
+
+def _relative_positions(config: ModelConfig, *, both_sides: bool) -> RelativePositions | None:
+    if config.positions != "relative":
+        return None
+    return RelativePositions(
+        config.num_heads,
+        buckets=config.relative_buckets,
+        max_distance=config.relative_max_distance,
+        both_sides=both_sides,
     )

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from dragoman.errors import DragomanError
@@ -16,6 +16,7 @@ from .engines import Engines
 from .languages import Languages, SourceTemplate
 from .plain_data import Problems, from_plain, to_plain
 from .records import Parity, PassRecord
+from .rules import Rules
 
 SCHEMA_VERSION = 1
 MANIFEST_FILE = "manifest.json"
@@ -43,6 +44,8 @@ LAYERED_ROLES: frozenset[Role] = frozenset(
     {"cross_key", "cross_value", "past_key", "past_value", "present_key", "present_value"}
 )
 ENCODER_INPUTS: tuple[Role, ...] = ("source", "source_mask")
+AUDIO_ENCODER_INPUTS: tuple[Role, ...] = ("source",)
+"""Every frame of a window is attended to, silence too."""
 ENCODER_OUTPUTS: tuple[Role, ...] = ("cross_key", "cross_value")
 DECODER_INPUTS: tuple[Role, ...] = (
     "token",
@@ -110,7 +113,8 @@ class FileRecord:
 class ModelFacts:
     """What the decoding loop needs to know of the model."""
 
-    source_vocab_size: int
+    source_vocab_size: int | None
+    """None: the source is features of audio, not tokens."""
     target_vocab_size: int
     decoder_layers: int
     num_heads: int
@@ -164,6 +168,8 @@ class Manifest:
     """None: the model is not told of any language."""
     parity: Parity | None = None
     """None: not verified."""
+    rules: Rules = field(default_factory=Rules)
+    """Of greedy decoding, beyond the argmax."""
     passes: tuple[PassRecord, ...] = ()
     """What made the graphs of this target, in order."""
     engines: Engines | None = None
@@ -212,15 +218,11 @@ def _inconsistencies(manifest: Manifest) -> list[str]:
         )
     model = manifest.model
     for name, value in to_plain(model).items():
-        if value < (0 if name.endswith("_id") else 1):
+        if value is not None and value < (0 if name.endswith("_id") else 1):
             problems.append(f"model.{name}: out of range, found {value}")
-    if not 1 <= manifest.default_max_new_tokens <= model.max_target_positions:
-        problems.append(
-            f"default_max_new_tokens: expected 1 to {model.max_target_positions} "
-            f"(max_target_positions), found {manifest.default_max_new_tokens}"
-        )
+    source = model.source_vocab_size or model.target_vocab_size
     for name, value, vocabulary in (
-        ("pad_token_id", model.pad_token_id, min(model.source_vocab_size, model.target_vocab_size)),
+        ("pad_token_id", model.pad_token_id, min(source, model.target_vocab_size)),
         ("start_token_id", model.start_token_id, model.target_vocab_size),
         ("end_token_id", model.end_token_id, model.target_vocab_size),
     ):
@@ -228,6 +230,14 @@ def _inconsistencies(manifest: Manifest) -> list[str]:
             problems.append(
                 f"model.{name}: expected less than {vocabulary}, the vocabulary, found {value}"
             )
+    problems += [f"rules.{p}" for p in manifest.rules.problems(model.target_vocab_size)]
+    longest = model.max_target_positions - len(manifest.rules.prompt)
+    if not 1 <= manifest.default_max_new_tokens <= longest:
+        problems.append(
+            f"default_max_new_tokens: expected 1 to {longest} "
+            f"(max_target_positions{', less the prompt' if manifest.rules.prompt else ''}), "
+            f"found {manifest.default_max_new_tokens}"
+        )
     if manifest.engines is not None:
         problems += _wrong_engines(manifest, manifest.engines)
     recorded = {file.path for file in manifest.files}
@@ -240,8 +250,10 @@ def _inconsistencies(manifest: Manifest) -> list[str]:
     problems += [
         f"file {name} is used but not listed in files" for name in named if name not in recorded
     ]
+    audio = model.source_vocab_size is None
+    encoder_inputs = AUDIO_ENCODER_INPUTS if audio else ENCODER_INPUTS
     for graph, tensors, roles in (
-        ("encoder inputs", manifest.encoder.inputs, ENCODER_INPUTS),
+        ("encoder inputs", manifest.encoder.inputs, encoder_inputs),
         ("encoder outputs", manifest.encoder.outputs, ENCODER_OUTPUTS),
         ("decoder inputs", manifest.decoder.inputs, DECODER_INPUTS),
         ("decoder outputs", manifest.decoder.outputs, DECODER_OUTPUTS),
@@ -257,7 +269,7 @@ def _wrong_tokenizers(manifest: Manifest, tokenizers: Tokenizers) -> list[str]:
         problems.append("tokenizers.template: expected one beside source_vocabulary, found none")
     if template is not None and template.has_language and manifest.languages is None:
         problems.append("tokenizers.template: has a source language, but the model no languages")
-    known = manifest.model.source_vocab_size
+    known = manifest.model.source_vocab_size or 0
     for token in (*template.prefix, *template.suffix) if template else ():
         if isinstance(token, int) and not 0 <= token < known:
             problems.append(f"tokenizers.template: expected ids in [0, {known}), found {token}")
@@ -265,7 +277,8 @@ def _wrong_tokenizers(manifest: Manifest, tokenizers: Tokenizers) -> list[str]:
 
 
 def _wrong_languages(manifest: Manifest, languages: Languages) -> list[str]:
-    known = min(manifest.model.source_vocab_size, manifest.model.target_vocab_size)
+    known = manifest.model.target_vocab_size
+    known = min(manifest.model.source_vocab_size or known, known)
     problems = [
         f"languages.tokens.{code}: expected an id in [0, {known}), found {token}"
         for code, token in languages.tokens.items()

@@ -14,15 +14,15 @@ from dragoman.errors import DragomanError
 from .backends import Backend, open_backend
 from .backends.errors import BackendError, DeviceLostError
 from .bundle import Bundle, read_bundle
-from .greedy import greedy
+from .greedy import Choice, greedy
 from .languages import LanguageError
 from .manifest import Manifest
 from .options import DEFAULT_BATCH_SIZE, GenerationOptions
 from .results import FinishReason, Result, Token
-from .scheduling import batches
+from .scheduling import batches, pad
 from .tokenizer import TextCodec, UnknownSymbolsError
 
-Source = str | Sequence[int] | NDArray[np.integer[Any]]
+Source = str | Sequence[int] | NDArray[np.integer[Any]] | NDArray[np.float32]
 """A text, or the token ids of one, special tokens included."""
 
 
@@ -166,7 +166,7 @@ class Model:
             raise RejectedError(
                 f"source has {len(tokens)} tokens, expected at most {longest}, the {whose}"
             )
-        known = self.manifest.model.source_vocab_size
+        known = self.manifest.model.source_vocab_size or 0
         unknown = next((token for token in tokens if not 0 <= token < known), None)
         if unknown is not None:
             raise RejectedError(f"expected token ids in [0, {known}), found {unknown}")
@@ -216,10 +216,7 @@ class Model:
     def _decode(self, sources: list[list[int]], options: GenerationOptions) -> list[Result]:
         tokens: list[list[int]] = [[] for _ in sources]
         log_probability = [0.0] * len(sources)
-        limits = [options.limit(len(source)) for source in sources]
-        for choice in greedy(
-            self._backend, self.manifest.model, sources, limits, options.min_new_tokens
-        ):
+        for choice in self._choices(sources, options):
             tokens[choice.row].append(choice.token)
             log_probability[choice.row] += choice.log_probability
         if not np.isfinite(log_probability).all():
@@ -232,12 +229,23 @@ class Model:
             for row, total in zip(tokens, log_probability, strict=True)
         ]
 
+    def _choices(self, sources: list[list[int]], options: GenerationOptions) -> Iterator[Choice]:
+        facts, rules = self.manifest.model, self.manifest.rules
+        given = [facts.start_token_id, *rules.prompt]
+        return greedy(
+            self._backend,
+            *pad(sources, facts.pad_token_id),
+            np.tile(np.asarray(given, np.int64), (len(sources), 1)),
+            [options.limit(len(source)) for source in sources],
+            rules.with_minimum(options.min_new_tokens),
+            facts.end_token_id,
+        )
+
     def _stream(self, source: list[int], options: GenerationOptions) -> Iterator[Token]:
         text = self._codec.stream() if self._codec else None
-        model = self.manifest.model
-        limits = [options.limit(len(source))]
-        for choice in greedy(self._backend, model, [source], limits, options.min_new_tokens):
-            if choice.token != model.end_token_id:
+        end = self.manifest.model.end_token_id
+        for choice in self._choices([source], options):
+            if choice.token != end:
                 piece = text.step(choice.token) if text else None
                 yield Token(choice.token, piece, choice.log_probability)
 
@@ -271,7 +279,7 @@ def load(directory: str | Path, *, threads: int | None = None, backend: str | No
     return Model(bundle, open_backend(bundle, backend, threads))
 
 
-def _token_ids(source: Sequence[int] | NDArray[np.integer[Any]]) -> list[int]:
+def _token_ids(source: Sequence[int] | NDArray[Any]) -> list[int]:
     try:
         ids = np.asarray(source)
     except ValueError as error:

@@ -46,6 +46,8 @@ class GenerationOptions:
         longest, whose = manifest.model.max_target_positions, "positions of this model"
         if manifest.engines is not None:
             longest, whose = manifest.engines.capacity, "capacity of its engines"
+        if manifest.rules.prompt:
+            longest, whose = longest - len(manifest.rules.prompt), f"{whose} less the prompt"
         problems = []
         if _is_integer(max_new_tokens) and max_new_tokens > longest:
             problems.append(

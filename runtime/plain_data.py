@@ -85,7 +85,7 @@ def _read_dataclass(kind: Any, data: object, place: str, problems: Problems) -> 
     for name, field in fields.items():
         if name in data:
             values[name] = _read(hints[name], data[name], f"{place}.{name}", problems)
-        elif field.default is dataclasses.MISSING:
+        elif field.default is field.default_factory is dataclasses.MISSING:
             problems.append(f"{place}.{name}: missing")
     return kind(**values) if len(problems) == before else None
 

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+
+from .manifest import ModelFacts
 
 
 def batches(
@@ -34,6 +37,21 @@ def batches(
         batch.append(index)
     if batch:
         yield batch
+
+
+Encodable = list[int] | NDArray[np.float32]
+"""One source as the encoder takes it: token ids, or features of audio [mel bins, frames]."""
+
+
+def as_batch(
+    sources: Sequence[Encodable], facts: ModelFacts
+) -> tuple[NDArray[Any], NDArray[np.bool_]]:
+    """Token ids -> int64 [B, S]; features of audio -> float32 [B, mel bins, frames]. And the mask:
+    bool [B, S], True at tokens; every frame of a window of audio is attended to."""
+    if facts.source_vocab_size is None:
+        mask = np.ones((len(sources), facts.max_source_positions), np.bool_)
+        return np.stack([np.asarray(source, np.float32) for source in sources]), mask
+    return pad([list(map(int, source)) for source in sources], facts.pad_token_id)
 
 
 def pad(

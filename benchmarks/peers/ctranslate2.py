@@ -23,7 +23,14 @@ from dragoman.reference_model import ModelConfig, Transformer
 from dragoman.reference_model.attention import MultiHeadAttention
 from dragoman.reference_model.config import Activation
 from dragoman.reference_model.embedding import Embedding
-from dragoman.reference_model.layers import DecoderLayer, EncoderLayer, FeedForward, LayerNorm
+from dragoman.reference_model.layers import (
+    DecoderLayer,
+    EncoderLayer,
+    FeedForward,
+    GatedFeedForward,
+    LayerNorm,
+    Norm,
+)
 
 from .ctranslate2_translator import CTranslate2Peer, source_names, target_names
 from .ctranslate2_translator import library as ctranslate2_library
@@ -101,7 +108,7 @@ def _specification(specs: Any, config: ModelConfig) -> Any:
         specs.TransformerEncoderSpec(config.encoder_layers, config.num_heads, **options),
         specs.TransformerDecoderSpec(config.decoder_layers, config.num_heads, **options),
     )
-    spec.register_source_vocabulary(source_names(range(config.source_vocab_size)))
+    spec.register_source_vocabulary(source_names(range(config.source_vocab_size or 0)))
     spec.register_target_vocabulary(target_names(range(config.target_vocab_size)))
     spec.config.unk_token = source_names([config.pad_token_id])[0]
     spec.config.bos_token = target_names([config.start_token_id])[0]
@@ -115,6 +122,7 @@ def _specification(specs: Any, config: ModelConfig) -> Any:
 
 def _set_weights(spec: Any, model: Transformer) -> None:
     encoder, decoder = model.encoder, model.decoder
+    assert isinstance(encoder.embedding, Embedding)
     _set_embedding(spec.encoder, spec.encoder.embeddings[0], encoder.embedding)
     _set_embedding(spec.decoder, spec.decoder.embeddings, decoder.embedding)
     for stack_spec, stack in ((spec.encoder, encoder), (spec.decoder, decoder)):
@@ -129,6 +137,7 @@ def _set_weights(spec: Any, model: Transformer) -> None:
 def _set_embedding(stack_spec: Any, tokens_spec: Any, embedding: Embedding) -> None:
     """Tokens [V, D], positions [P, D], and what is done to their sum."""
     tokens_spec.weight = _array(embedding.tokens.weight)
+    assert embedding.positions is not None
     stack_spec.position_encodings.encodings = _array(embedding.positions.table)
     stack_spec.scale_embeddings = embedding.scale != 1.0
     if embedding.norm is not None:
@@ -159,14 +168,16 @@ def _set_cross_attention(spec: Any, attention: MultiHeadAttention) -> None:
     _set_linears(spec.linear[2], attention.output)
 
 
-def _set_feed_forward(spec: Any, feed_forward: FeedForward) -> None:
+def _set_feed_forward(spec: Any, feed_forward: FeedForward | GatedFeedForward) -> None:
     """Inner [F, D]; outer [D, F]."""
+    assert isinstance(feed_forward, FeedForward)
     _set_linears(spec.linear_0, feed_forward.inner)
     _set_linears(spec.linear_1, feed_forward.outer)
 
 
-def _set_norm(spec: Any, norm: LayerNorm) -> None:
+def _set_norm(spec: Any, norm: Norm) -> None:
     """Gain and bias [D]; CTranslate2 has no norm without them."""
+    assert isinstance(norm, LayerNorm)
     spec.gamma = np.ones(norm.size, np.float32) if norm.gain is None else _array(norm.gain)
     spec.beta = np.zeros(norm.size, np.float32) if norm.bias is None else _array(norm.bias)
 

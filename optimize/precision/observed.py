@@ -11,15 +11,16 @@ from numpy.typing import NDArray
 from dragoman.errors import DragomanError
 from dragoman.runtime.backends.onnx_runtime import OnnxRuntimeBackend
 from dragoman.runtime.bundle import Bundle
-from dragoman.runtime.manifest import GraphSpec, ModelFacts
+from dragoman.runtime.manifest import GraphSpec, Manifest
 from dragoman.runtime.model import Model
-from dragoman.runtime.scheduling import batches, pad
+from dragoman.runtime.scheduling import Encodable, as_batch, batches, pad
 
-from ..samples import Samples
+from ..samples import Samples, random_sources
 
 SOURCES = 96
+WINDOWS = 4
 LONGEST = 32
-"""Random sources, and the most tokens of each, where none are given."""
+"""Random sources, of a speech model windows, and the most tokens of each, where none are given."""
 
 MOST = 512
 """Sources that are decoded: more take memory and change nothing."""
@@ -37,30 +38,31 @@ class Observed(NamedTuple):
 
 
 def observe(
-    bundle: Bundle, sources: Sequence[Sequence[int]] | None = None
+    bundle: Bundle, sources: Sequence[Encodable] | None = None
 ) -> dict[str, list[Observed]]:
     """Inputs of encoder and decoder, batch by batch; the decoder's hold all target positions.
 
     Args:
         bundle: neutral, fp32
-        sources: token ids; of many, some spread evenly; random ones if None
+        sources: token ids, or features; of many, some spread evenly; random ones if None
 
     Raises:
         DragomanError: there are none.
     """
     facts = bundle.manifest.model
-    given = random_sources(facts) if sources is None else _spread(sources)
+    given = _random(bundle.manifest) if sources is None else _spread(sources)
     if not given:
         raise DragomanError("calibration: expected at least one source, found none")
     backend = OnnxRuntimeBackend(bundle, device="cpu", threads=None)
     limit = min(LONGEST, bundle.manifest.default_max_new_tokens)
     results = Model(bundle, backend).generate(given, max_new_tokens=limit)
     targets = [list(result.tokens) for result in results]
+    prompt = [facts.start_token_id, *bundle.manifest.rules.prompt]
     observed: dict[str, list[Observed]] = {"encoder": [], "decoder": []}
     lengths = [len(source) for source in given]
     for batch in batches(lengths, max_batch_size=32, max_batch_tokens=4096):
-        source, mask = pad([given[i] for i in batch], facts.pad_token_id)
-        forced = [[facts.start_token_id, *targets[i]][:limit] for i in batch]
+        source, mask = as_batch([given[i] for i in batch], facts)
+        forced = [[*prompt, *targets[i]][:limit] for i in batch]
         tokens, written = pad(forced, facts.pad_token_id)
         cache = np.zeros(
             (len(batch), facts.num_heads, tokens.shape[1], facts.head_size), np.float32
@@ -81,17 +83,17 @@ def observe(
     return observed
 
 
-def _spread(sources: Sequence[Sequence[int]]) -> list[Sequence[int]]:
+def _spread(sources: Sequence[Encodable]) -> list[Encodable]:
     chosen = np.linspace(0, len(sources) - 1, min(len(sources), MOST)).astype(int)
     return [sources[i] for i in chosen]
 
 
-def random_sources(facts: ModelFacts) -> list[list[int]]:
-    """Uniformly random tokens, ragged."""
+def _random(manifest: Manifest) -> Sequence[Encodable]:
     generator = np.random.default_rng(0)
-    longest = min(LONGEST, facts.max_source_positions)
-    lengths = generator.integers(1, longest + 1, SOURCES)
-    return [generator.integers(0, facts.source_vocab_size, n).tolist() for n in lengths]
+    longest = min(LONGEST, manifest.model.max_source_positions)
+    speech = manifest.model.source_vocab_size is None
+    lengths = generator.integers(1, longest + 1, WINDOWS if speech else SOURCES).tolist()
+    return random_sources(manifest, lengths)
 
 
 def _named(spec: GraphSpec, by_role: dict[str, np.ndarray]) -> dict[str, np.ndarray]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
@@ -38,10 +39,15 @@ class DecodingState(Protocol):
     """A batch being decoded: encoded sources, caches and positions, owned by the backend."""
 
     def step(self) -> Step:
-        """Decode one position and feed the chosen tokens back as the next step's input."""
+        """Decode one position, the first time the prompt's, and feed the chosen tokens back as the
+        next step's input."""
 
-    def step_without(self, token_id: int) -> Step:
-        """The same, choosing among all tokens but one."""
+    def step_choosing(self, choose: Callable[[NDArray[np.float32]], Step]) -> Step:
+        """The same, with a choice of the caller's instead of the graph's.
+
+        Args:
+            choose: takes the logits [B, V] of all rows, which it leaves as they are
+        """
 
     def keep(self, rows: NDArray[np.intp]) -> None:
         """Drop all rows but these (strictly ascending indices); they are numbered anew."""
@@ -61,23 +67,28 @@ class Backend(Protocol):
         cannot be told."""
 
     def start(
-        self, source: NDArray[np.int64], source_mask: NDArray[np.bool_], capacity: int
+        self,
+        source: NDArray[Any],
+        source_mask: NDArray[np.bool_],
+        prompt: NDArray[np.int64],
+        capacity: int,
     ) -> DecodingState:
         """Encode a batch and make room for `capacity` target positions in each row.
 
         Args:
-            source: [B, S]
+            source: tokens, int64 [B, S], or features, float32 [B, mel bins, frames]
             source_mask: [B, S], True at tokens
+            prompt: [B, P], what the decoder is given before the first choice, at least one token
         """
 
     def encode(
-        self, source: NDArray[np.int64], source_mask: NDArray[np.bool_]
+        self, source: NDArray[Any], source_mask: NDArray[np.bool_]
     ) -> dict[str, NDArray[Any]]:
         """The encoder's outputs by tensor name, as numbers: to check them."""
 
     def score(
         self,
-        source: NDArray[np.int64],
+        source: NDArray[Any],
         source_mask: NDArray[np.bool_],
         target: NDArray[np.int64],
     ) -> NDArray[Any]:

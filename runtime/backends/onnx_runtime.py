@@ -16,7 +16,6 @@ from numpy.typing import NDArray
 
 from ..bundle import Bundle
 from ..manifest import DataType, GraphSpec, Role, TensorSpec
-from .choice import choose_without
 from .errors import BackendError
 from .interface import Limits, Step
 from .memory import Buffer, DeviceBuffer, HostBuffer
@@ -93,12 +92,16 @@ class OnnxRuntimeBackend:
         """ONNX Runtime does not say what it will need."""
 
     def start(
-        self, source: NDArray[np.int64], source_mask: NDArray[np.bool_], capacity: int
+        self,
+        source: NDArray[Any],
+        source_mask: NDArray[np.bool_],
+        prompt: NDArray[np.int64],
+        capacity: int,
     ) -> BoundState:
-        return BoundState(self, source, source_mask, capacity)
+        return BoundState(self, source, source_mask, prompt, capacity)
 
     def encode(
-        self, source: NDArray[np.int64], source_mask: NDArray[np.bool_]
+        self, source: NDArray[Any], source_mask: NDArray[np.bool_]
     ) -> dict[str, NDArray[Any]]:
         names = [tensor.name for tensor in self.manifest.encoder.outputs]
         feeds = {}
@@ -108,7 +111,7 @@ class OnnxRuntimeBackend:
 
     def score(
         self,
-        source: NDArray[np.int64],
+        source: NDArray[Any],
         source_mask: NDArray[np.bool_],
         target: NDArray[np.int64],
     ) -> NDArray[Any]:
@@ -144,21 +147,22 @@ class BoundState:
     def __init__(
         self,
         backend: OnnxRuntimeBackend,
-        source: NDArray[np.int64],
+        source: NDArray[Any],
         source_mask: NDArray[np.bool_],
+        prompt: NDArray[np.int64],
         capacity: int,
     ) -> None:
         self._backend = backend
         self._graph = backend.manifest.decoder
         self._capacity = capacity
         model = backend.manifest.model
-        batch, length = source.shape
+        batch, length = source_mask.shape
         heads, size = model.num_heads, model.head_size
 
         self._source_mask = self._allocate((batch, length), np.bool_)
         self._source_mask.write(source_mask)
-        self._token = self._allocate((batch, 1), np.int64)
-        self._token.write(np.full((batch, 1), model.start_token_id))
+        self._token = self._allocate(prompt.shape, np.int64)
+        self._token.write(prompt)
         self._position = self._allocate((batch,), np.int64)
         self._next_token = self._allocate((batch,), np.int64)
         self._log_probability = self._allocate((batch,), np.float32)
@@ -182,16 +186,15 @@ class BoundState:
             Step(self._next_token.read().copy(), self._log_probability.read().copy())
         )
 
-    def step_without(self, token_id: int) -> Step:
+    def step_choosing(self, choose: Callable[[NDArray[np.float32]], Step]) -> Step:
         if self._logits is None:
             spec = _one(self._graph.outputs, "logits")
-            shape = (self._token.read().shape[0], 1, self._backend.manifest.model.target_vocab_size)
+            shape = (*self._token.read().shape, self._backend.manifest.model.target_vocab_size)
             self._logits = self._allocate(shape, DTYPES[spec.dtype])
             self._logits_binding = self._bound()
             self._logits.bind_output(self._logits_binding, spec.name)
         _run(self._backend.decoder.run_with_iobinding, self._logits_binding)
-        logits = self._logits.read()[:, -1].astype(np.float32)
-        return self._advance(choose_without(logits, token_id))
+        return self._advance(choose(self._logits.read()[:, -1].astype(np.float32, copy=False)))
 
     def keep(self, rows: NDArray[np.intp]) -> None:
         used = int(self._position.read()[0])
@@ -209,18 +212,23 @@ class BoundState:
         """Buffers are freed when nobody has them any more."""
 
     def _advance(self, step: Step) -> Step:
+        batch, queries = self._token.read().shape
+        self._position.write(self._position.read() + queries)
+        if queries > 1:  # the prompt; from here on a token at a time
+            self._token = self._allocate((batch, 1), np.int64)
+            self._binding, self._logits = self._bound(), None
         self._token.write(step.tokens[:, None])
-        self._position.write(self._position.read() + 1)
         return step
 
     def _allocate(self, shape: tuple[int, ...], dtype: type[np.generic]) -> Buffer:
         kind = HostBuffer if self._backend.device == "cpu" else DeviceBuffer
         return kind(shape, dtype)
 
-    def _encode(self, source: NDArray[np.int64]) -> None:
+    def _encode(self, source: NDArray[Any]) -> None:
         graph = self._backend.manifest.encoder
         session = self._backend.encoder
-        source_buffer = self._allocate(source.shape, np.int64)
+        dtype = np.float32 if source.dtype == np.float32 else np.int64
+        source_buffer = self._allocate(source.shape, dtype)
         source_buffer.write(source)
         binding = session.io_binding()
         for tensor in graph.inputs:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 import pytest
 from tokenizers import Tokenizer, models, pre_tokenizers
 
-from dragoman.benchmarks.parity import ParityInputs, _compare_task, check_parity
+from dragoman.benchmarks.parity import ParityInputs, _compare_task, _for_torch, check_parity
 from dragoman.cli.exporting import failure
 from dragoman.reference_model import Transformer, greedy_uncached
 from dragoman.reference_model.recipes import Example, Recipe
@@ -108,7 +108,7 @@ def test_worse_output_fails_and_other_wrong_output_does_not(
     spoilt: list[int],
     passes: bool,
 ) -> None:
-    oracle = greedy_uncached(reference, inputs.sources, 12)
+    oracle = greedy_uncached(reference, [_for_torch(s) for s in inputs.sources], 12)
     found = [[3, 2] if i in spoilt else row for i, row in enumerate(oracle)]
     task = _compare_task(speaking, inputs, oracle, found)
     assert task is not None
@@ -119,7 +119,7 @@ def test_worse_output_fails_and_other_wrong_output_does_not(
 def test_better_than_the_oracle_passes(
     speaking: Model, reference: Transformer, inputs: ParityInputs
 ) -> None:
-    found = greedy_uncached(reference, inputs.sources, 12)
+    found = greedy_uncached(reference, [_for_torch(s) for s in inputs.sources], 12)
     task = _compare_task(speaking, inputs, [[3], *found[1:]], found)
     assert task == TaskParity("error", oracle=0.375, bundle=0.25, passed=True)
 

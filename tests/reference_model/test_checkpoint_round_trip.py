@@ -66,7 +66,7 @@ def test_tied_weights_are_tied_after_loading(make_model: MakeModel, tmp_path: Pa
     save_checkpoint(make_model(source_vocab_size=19, tie_source_target=True), tmp_path)
     loaded = load_checkpoint(tmp_path)
     weight = loaded.output.weight
-    assert weight is loaded.encoder.embedding.tokens.weight
+    assert weight is loaded.get_parameter("encoder.embedding.tokens.weight")
     assert weight is loaded.decoder.embedding.tokens.weight
 
 

@@ -34,7 +34,10 @@ OUT_OF_RANGE: list[tuple[dict[str, Any], str]] = [
     ({"tie_source_target": True}, "found 17 (source) and 19 (target)"),
     ({"start_token_id": 19}, "start_token_id must be in the target vocabulary [0, 19), found 19"),
     ({"end_token_id": -1}, "end_token_id must be in the target vocabulary [0, 19), found -1"),
-    ({"pad_token_id": 17}, "pad_token_id must be in both vocabularies [0, 17), found 17"),
+    (
+        {"pad_token_id": 17},
+        "must be in both vocabularies, of 17 and 19 tokens, found 17",
+    ),
 ]
 
 WRONG_TYPES: list[tuple[dict[str, Any], str]] = [
@@ -49,7 +52,7 @@ WRONG_TYPES: list[tuple[dict[str, Any], str]] = [
     ({"activation": "tanh"}, "activation must be one of relu, gelu, gelu_tanh, silu, found 'tanh'"),
     ({"activation": ["relu"]}, "activation must be one of"),
     ({"norm_order": "Pre"}, "norm_order must be one of post, pre, found 'Pre'"),
-    ({"positions": None}, "positions must be one of sinusoidal, learned, found None"),
+    ({"positions": None}, "positions must be one of sinusoidal, learned, relative, found None"),
 ]
 
 

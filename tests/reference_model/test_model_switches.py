@@ -107,7 +107,7 @@ def test_embedding_norm_is_a_layer_norm_of_the_sum(make_model: MakeModel) -> Non
     embedding = make_model(embedding_norm=True).encoder.embedding
     token = torch.tensor([[3, 9, 9]])
     norm = embedding.norm
-    assert norm is not None
+    assert isinstance(norm, LayerNorm)
     embedding.norm = None
     plain = embedding(token, torch.arange(3))
     embedding.norm = norm

@@ -60,9 +60,9 @@ def test_learned_positions_are_one_table_a_stack(make_model: MakeModel) -> None:
 @torch.no_grad()
 def test_learned_positions_enter_the_embedding(make_model: MakeModel) -> None:
     model = make_model(positions="learned", d_model=21, num_heads=3)
-    embedding = model.encoder.embedding
+    embedding = model.decoder.embedding
     token = torch.tensor([[5, 5, 6]])
-    table = dict(model.named_parameters())["encoder.embedding.positions.table"]
+    table = dict(model.named_parameters())["decoder.embedding.positions.table"]
     expected = embedding.tokens.weight[token] * math.sqrt(21) + table[:3]
     torch.testing.assert_close(embedding(token, torch.arange(3)), expected)
 

@@ -121,7 +121,7 @@ def test_logits_equal_those_of_pytorch(
     source, source_mask = pad(sources, 0)
     target = torch.randint(0, 19, (len(lengths), target_length))
     hidden = theirs(
-        embed(ours.encoder.embedding.tokens.weight, source),
+        embed(ours.get_parameter("encoder.embedding.tokens.weight"), source),
         embed(ours.decoder.embedding.tokens.weight, target),
         tgt_mask=torch.ones(target_length, target_length, dtype=torch.bool).triu(1),
         src_key_padding_mask=~source_mask,
@@ -138,7 +138,7 @@ def test_logits_equal_those_of_pytorch(
 def test_encoder_output_equals_that_of_pytorch(make_model: MakeModel) -> None:
     ours = make_model(norm_order="pre")
     source, mask = pad([[3, 4, 5], [6], [7, 8, 9, 10, 11]], 0)
-    embedded = embed(ours.encoder.embedding.tokens.weight, source)
+    embedded = embed(ours.get_parameter("encoder.embedding.tokens.weight"), source)
     expected = build_oracle(ours).encoder(embedded, src_key_padding_mask=~mask)
     result = ours.encoder(source, mask)
     torch.testing.assert_close(result[mask], expected[mask], atol=1e-5, rtol=1e-5)

@@ -17,7 +17,7 @@ V, D = 19, 24
 def embedding_parameters(model: Transformer) -> int:
     """The numbers in the three matrices that can be one."""
     matrices = (
-        model.encoder.embedding.tokens.weight,
+        model.get_parameter("encoder.embedding.tokens.weight"),
         model.decoder.embedding.tokens.weight,
         model.output.weight,
     )
@@ -40,7 +40,8 @@ def test_tied_weights_are_the_same_parameter_and_counted_once(
         tie_source_target=tie_source_target,
         tie_target_output=tie_target_output,
     )
-    source, target = model.encoder.embedding.tokens.weight, model.decoder.embedding.tokens.weight
+    source = model.get_parameter("encoder.embedding.tokens.weight")
+    target = model.decoder.embedding.tokens.weight
     assert (source is target) == tie_source_target
     assert (target is model.output.weight) == tie_target_output
     assert embedding_parameters(model) == matrices * V * D
@@ -48,7 +49,8 @@ def test_tied_weights_are_the_same_parameter_and_counted_once(
 
 def test_vocabularies_of_one_size_are_not_tied_unless_asked(make_model: MakeModel) -> None:
     model = make_model(source_vocab_size=V)
-    source, target = model.encoder.embedding.tokens.weight, model.decoder.embedding.tokens.weight
+    source = model.get_parameter("encoder.embedding.tokens.weight")
+    target = model.decoder.embedding.tokens.weight
     assert not torch.equal(source, target)
 
 

@@ -77,6 +77,16 @@ def plain_manifest() -> dict[str, Any]:
         "languages": None,
         "parity": None,
         "passes": [],
+        "rules": {
+            "prompt": [],
+            "forced_first_token_id": None,
+            "forced_last_token_id": None,
+            "suppressed_token_ids": [],
+            "first_suppressed_token_ids": [],
+            "min_new_tokens": 0,
+            "no_repeat_ngram_size": 0,
+            "repetition_penalty": 1.0,
+        },
         "engines": None,
     }
 
@@ -196,7 +206,7 @@ def slow_greedy() -> Callable[..., tuple[list[int], float]]:
 def ragged_sources(config: ModelConfig, count: int, *, seed: int = 0) -> list[list[int]]:
     generator = random.Random(seed)
     lengths = [generator.randint(1, config.max_source_positions) for _ in range(count)]
-    return [[generator.randrange(config.source_vocab_size) for _ in range(n)] for n in lengths]
+    return [[generator.randrange(config.source_vocab_size or 0) for _ in range(n)] for n in lengths]
 
 
 @torch.no_grad()

@@ -10,6 +10,7 @@ import venv
 from pathlib import Path
 
 import pytest
+import soundfile
 
 from dragoman.reference_model import Transformer
 from dragoman.runtime import Model
@@ -18,6 +19,7 @@ Case = tuple[Transformer, Path]
 WORDS = ["dragoman", "?", "", "interpreter"]
 FORBIDDEN = (
     *("torch", "onnx", "onnx_ir", "onnxscript", "safetensors", "click", "rich"),
+    *("soundfile", "soxr"),
     *("dragoman.reference_model", "dragoman.export", "dragoman.optimize", "dragoman.cli"),
 )
 
@@ -41,7 +43,7 @@ stream = [token.text for token in model.stream("dragoman")]
 print(json.dumps([[[r.text, r.tokens, r.finish_reason] for r in results], stream]))
 """
 LOADED = """
-import dragoman.runtime
+import dragoman.runtime, dragoman.runtime.audio
 print(json.dumps(sorted(sys.modules)))
 """
 TELL = """
@@ -51,6 +53,17 @@ try:
     load(sys.argv[2])
 except DragomanError as error:
     print(json.dumps([type(error).__name__, str(error)]))
+"""
+
+READ_AUDIO = """
+import numpy
+from dragoman import DragomanError
+from dragoman.runtime.audio import LogMel, read_audio
+print(LogMel().chunk(read_audio(numpy.zeros(7))).shape)
+try:
+    read_audio(sys.argv[2])
+except DragomanError as error:
+    print(type(error).__name__, error)
 """
 
 
@@ -94,6 +107,18 @@ def test_without_onnx_runtime_it_is_said_what_to_install(text_case: Case) -> Non
     assert kind == "BackendError"
     assert "the package onnxruntime cannot be imported" in message
     assert "pip install 'dragoman[cpu]'" in message
+
+
+@pytest.mark.parametrize("missing", ["soundfile", "soxr"])
+def test_without_the_libraries_of_audio_it_is_said_what_to_install(
+    tmp_path: Path, missing: str
+) -> None:
+    path = tmp_path / "silence.wav"
+    soundfile.write(path, [0.0] * 100, 8000)
+    features, told = run(BLOCK + READ_AUDIO, json.dumps([missing]), str(path)).splitlines()
+    assert features == "(80, 3000)"
+    assert told.startswith(f"AudioError the package {missing} cannot be imported")
+    assert told.endswith("pip install 'dragoman[audio]'")
 
 
 @pytest.fixture(scope="module")

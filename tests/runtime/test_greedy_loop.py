@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -13,21 +13,11 @@ from numpy.typing import NDArray
 
 from dragoman.runtime.backends import Limits, Step
 from dragoman.runtime.greedy import Choice, greedy
-from dragoman.runtime.manifest import ModelFacts
+from dragoman.runtime.rules import Rules
+from dragoman.runtime.scheduling import pad
 
 END = 2
-FACTS = ModelFacts(
-    source_vocab_size=1000,
-    target_vocab_size=1000,
-    decoder_layers=1,
-    num_heads=1,
-    head_size=1,
-    max_source_positions=99,
-    max_target_positions=99,
-    pad_token_id=0,
-    start_token_id=1,
-    end_token_id=END,
-)
+START, VOCABULARY = 1, 1000
 
 
 @dataclass
@@ -43,6 +33,7 @@ class FakeBackend:
     capacity: int = 0
     source: NDArray[np.int64] | None = None
     mask: NDArray[np.bool_] | None = None
+    prompt: NDArray[np.int64] | None = None
     open_states: int = 0
     limits: Limits = Limits()  # noqa: RUF009
 
@@ -50,9 +41,14 @@ class FakeBackend:
         raise AssertionError("decoding does not ask for this")
 
     def start(
-        self, source: NDArray[np.int64], source_mask: NDArray[np.bool_], capacity: int
+        self,
+        source: NDArray[Any],
+        source_mask: NDArray[np.bool_],
+        prompt: NDArray[np.int64],
+        capacity: int,
     ) -> FakeState:
         self.source, self.mask, self.capacity = source, source_mask, capacity
+        self.prompt = prompt
         self.open_states += 1
         return FakeState(self, [int(first) - 10 for first in source[:, 0]])
 
@@ -75,10 +71,16 @@ class FakeState:
     def step(self) -> Step:
         return self._take("step", lambda token, row: token)
 
-    def step_without(self, token_id: int) -> Step:
-        return self._take(
-            f"step without {token_id}", lambda token, row: 500 + row if token == token_id else token
-        )
+    def step_choosing(self, choose: Callable[[NDArray[np.float32]], Step]) -> Step:
+        """Logits are 2 for the script's token, 1 for 500 + row, 0 for the others."""
+
+        def chosen(token: int, row: int) -> int:
+            logits = np.zeros((len(self.rows), VOCABULARY), np.float32)
+            index = self.rows.index(row)
+            logits[index, 500 + row], logits[index, token] = 1, 2
+            return int(choose(logits).tokens[index])
+
+        return self._take("step choosing", chosen)
 
     def _take(self, name: str, choose: Any) -> Step:
         backend = self.backend
@@ -112,11 +114,20 @@ def decode(
     backend: FakeBackend, limits: Sequence[int], min_new_tokens: int = 0
 ) -> list[list[Choice]]:
     """The choices of each row."""
-    sources = [[row + 10] * (row + 1) for row in range(len(limits))]
     found: list[list[Choice]] = [[] for _ in limits]
-    for choice in greedy(backend, FACTS, sources, limits, min_new_tokens):
+    for choice in choices_of(backend, limits, Rules(min_new_tokens=min_new_tokens)):
         found[choice.row].append(choice)
     return found
+
+
+def choices_of(
+    backend: FakeBackend,
+    limits: Sequence[int],
+    rules: Rules = Rules(),  # noqa: B008
+) -> Iterator[Choice]:
+    batch = pad([[row + 10] * (row + 1) for row in range(len(limits))], 0)
+    prompt = np.full((len(limits), 1), START)
+    return greedy(backend, *batch, prompt, limits, rules, END)
 
 
 def tokens(found: list[list[Choice]]) -> list[list[int]]:
@@ -135,7 +146,7 @@ def test_what_a_batch_holds_is_given_back() -> None:
     backend = FakeBackend([[5, 6, END], [7, END]])
     decode(backend, [4, 4])
     assert backend.open_states == 0
-    abandoned = greedy(backend, FACTS, [[10], [11]], [4, 4])
+    abandoned = choices_of(backend, [4, 4])
     next(abandoned)
     assert backend.open_states == 1
     abandoned.close()  # type: ignore[attr-defined]
@@ -152,7 +163,7 @@ def test_a_choice_has_its_own_log_probability() -> None:
 
 def test_choices_come_step_by_step_rows_in_order() -> None:
     backend = FakeBackend([[5, END], [END], [6, 7, END]])
-    choices = list(greedy(backend, FACTS, [[10], [11], [12]], [3, 3, 3]))
+    choices = list(choices_of(backend, [3, 3, 3]))
     assert [(choice.row, choice.token) for choice in choices] == [
         (0, 5),
         (1, END),
@@ -165,7 +176,7 @@ def test_choices_come_step_by_step_rows_in_order() -> None:
 
 def test_a_choice_is_there_before_the_next_step_is_asked_for() -> None:
     backend = FakeBackend([[5, 6, END]])
-    choices = greedy(backend, FACTS, [[10]], [9])
+    choices = choices_of(backend, [9])
     for asked in (1, 2, 3):
         next(choices)
         assert len(backend.asked) == asked
@@ -212,12 +223,72 @@ def test_the_end_token_is_excluded_from_the_first_choices() -> None:
     found = decode(backend, [4] * 3, min_new_tokens=2)
     assert tokens(found) == [[500, 500, END], [7, 501, 999, 999], [7, 8, 9, 10]]
     steps = [asked for asked in backend.asked if asked != "keep"]
-    assert steps == ["step without 2"] * 2 + ["step"] * 2
+    assert steps == ["step choosing"] * 2 + ["step"] * 2
 
 
 def test_a_limit_holds_also_where_the_end_token_is_excluded() -> None:
     backend = FakeBackend([[END] * 5, [END] * 5])
     assert tokens(decode(backend, [1, 4], min_new_tokens=3)) == [[500], [501, 501, 501, END]]
+
+
+def test_a_prompt_is_given_and_is_no_part_of_the_output() -> None:
+    backend = FakeBackend([[5, END], [6, 7, 8]])
+    batch = pad([[10], [11]], 0)
+    prompt = np.array([[START, 40, 41], [START, 42, 43]])
+    found = list(greedy(backend, *batch, prompt, [3, 2], Rules(), END))
+    assert [(c.row, c.token) for c in found] == [(0, 5), (1, 6), (0, END), (1, 7)]
+    np.testing.assert_array_equal(backend.prompt, prompt)
+    assert backend.capacity == 3 + 3 - 1
+
+
+def test_a_forced_first_token_is_output_and_given_to_the_decoder() -> None:
+    backend = FakeBackend([[5, END], [6, 7, 8], [6]])
+    rules = Rules(forced_first_token_id=77)
+    found = list(choices_of(backend, [4, 3, 1], rules))
+    assert [(c.row, c.token) for c in found] == [
+        *((row, 77) for row in range(3)),
+        (0, 5),
+        (1, 6),
+        (0, END),
+        (1, 7),
+    ]
+    assert [c.log_probability for c in found[:3]] == [0, 0, 0]
+    np.testing.assert_array_equal(backend.prompt, [[START, 77]] * 3)
+    assert backend.capacity == 4
+
+
+def test_a_forced_last_token_ends_what_reaches_its_limit() -> None:
+    backend = FakeBackend([[5, END], [6, 7, 8], [6]])
+    found = decode_under(backend, [4, 3, 1], Rules(forced_last_token_id=END))
+    assert found == [[5, END], [6, 7, END], [END]]
+
+
+def test_the_first_token_that_is_not_forced_is_not_a_suppressed_one() -> None:
+    rules = Rules(first_suppressed_token_ids=(5, 9))
+    assert decode_under(FakeBackend([[5, 5, END]]), [5], rules) == [[500, 5, END]]
+    both = Rules(first_suppressed_token_ids=(5,), forced_first_token_id=5)
+    assert decode_under(FakeBackend([[5, 5, END]]), [5], both) == [[5, 500, 5, END]]
+
+
+def test_no_ngram_occurs_twice_the_start_token_included() -> None:
+    rules = Rules(no_repeat_ngram_size=2)
+    backend = FakeBackend([[START, START, 6, START, 6, END]])
+    # After start comes start, then not again; start after 6 is new, as is 6 after start.
+    assert decode_under(backend, [9], rules) == [[START, 500, 6, START, 6, END]]
+
+
+def test_what_occurred_is_penalized() -> None:
+    """Of 2 and 1, 2 / 1.5 is still the larger, and 2 / 3 is not."""
+    for penalty, expected in ((1.5, [5, 5, END]), (3.0, [5, 500, END])):
+        rules = Rules(repetition_penalty=penalty)
+        assert decode_under(FakeBackend([[5, 5, END]]), [3], rules) == [expected]
+
+
+def decode_under(backend: FakeBackend, limits: Sequence[int], rules: Rules) -> list[list[int]]:
+    found: list[list[int]] = [[] for _ in limits]
+    for choice in choices_of(backend, limits, rules):
+        found[choice.row].append(choice.token)
+    return found
 
 
 @pytest.mark.parametrize("seed", range(25))

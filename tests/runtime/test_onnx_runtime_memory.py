@@ -10,8 +10,10 @@ from numpy.typing import NDArray
 
 from dragoman.reference_model import Transformer
 from dragoman.runtime import Model
+from dragoman.runtime.backends import Step
 from dragoman.runtime.backends.memory import HostBuffer
 from dragoman.runtime.backends.onnx_runtime import BoundState, OnnxRuntimeBackend
+from dragoman.runtime.choosing import NotAt, choose
 from dragoman.runtime.scheduling import pad
 
 Pair = tuple[Transformer, Model]
@@ -21,7 +23,9 @@ RandomSources = Callable[..., list[list[int]]]
 def start(model: Model, sources: list[list[int]], capacity: int) -> BoundState:
     backend = model.backend
     assert isinstance(backend, OnnxRuntimeBackend)
-    return backend.start(*pad(sources, model.manifest.model.pad_token_id), capacity)
+    facts = model.manifest.model
+    prompt = np.full((len(sources), 1), facts.start_token_id)
+    return backend.start(*pad(sources, facts.pad_token_id), prompt, capacity)
 
 
 def arrays(state: BoundState) -> dict[str, NDArray[np.float32]]:
@@ -92,7 +96,30 @@ def test_rows_go_on_as_if_nothing_had_happened(pair: Pair, random_sources: Rando
     assert len(kept) < 4
 
 
-def test_a_step_without_a_token_gives_the_best_of_the_others(
+def test_a_prompt_is_what_its_tokens_are_one_by_one(
+    pair: Pair, random_sources: RandomSources
+) -> None:
+    """Also when rows leave before it is decoded."""
+    reference, model = pair
+    sources = random_sources(reference.config, 4, seed=11)
+    backend, facts = model.backend, model.manifest.model
+    batch = pad(sources, facts.pad_token_id)
+    prompt = np.array([[1, 5, 7], [1, 3, 3], [1, 8, 4], [1, 6, 5]])
+    at_once = backend.start(*batch, prompt, 6)
+    one_by_one = backend.start(*batch, prompt[:, :1], 6)
+    stay = np.array([0, 2, 3])
+    for state in (at_once, one_by_one):
+        state.keep(stay)
+    for given in prompt[stay, 1:].T:
+        zeros = np.zeros(3, np.float32)
+        one_by_one.step_choosing(lambda logits, given=given, zeros=zeros: Step(given, zeros))  # type: ignore[misc]
+    for _ in range(4):
+        found, expected = at_once.step(), one_by_one.step()
+        np.testing.assert_array_equal(found.tokens, expected.tokens)
+        np.testing.assert_allclose(found.log_probabilities, expected.log_probabilities, atol=1e-5)
+
+
+def test_a_step_under_rules_gives_the_best_that_they_allow(
     pair: Pair, random_sources: RandomSources
 ) -> None:
     reference, model = pair
@@ -100,7 +127,8 @@ def test_a_step_without_a_token_gives_the_best_of_the_others(
     state, other = (start(model, sources, capacity=2) for _ in range(2))
     best = state.step()
     banned = int(best.tokens[0])
-    second = other.step_without(banned)
+    rule = NotAt(1, [banned])
+    second = other.step_choosing(lambda logits: choose(logits, [rule], [[1]] * 4))
     assert banned not in second.tokens
     same = best.tokens != banned
     np.testing.assert_array_equal(second.tokens[same], best.tokens[same])

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from dragoman.benchmarks.random_model import random_model
 from dragoman.export import export_bundle
@@ -191,6 +192,11 @@ def long_model(
     )
 
 
+def first(source: NDArray[np.int64]) -> NDArray[np.int64]:
+    """The start token of each row."""
+    return np.full((len(source), 1), 1)
+
+
 def test_tokens_are_read_some_steps_at_once(
     tmp_path_factory: pytest.TempPathFactory, device: DoubleDevice
 ) -> None:
@@ -198,7 +204,7 @@ def test_tokens_are_read_some_steps_at_once(
     graphs, model = long_model(tmp_path_factory, device)
     generator = np.random.default_rng(2)
     source, mask = generator.integers(0, 17, (9, 7)), np.ones((9, 7), np.bool_)
-    expected, found = (m.backend.start(source, mask, 64) for m in (graphs, model))
+    expected, found = (m.backend.start(source, mask, first(source), 64) for m in (graphs, model))
     device.log.clear()
     kept = np.arange(9)
     for step in range(64):
@@ -218,12 +224,12 @@ def test_tokens_are_read_some_steps_at_once(
 def test_the_device_runs_ahead_a_little_only(model: Model, device: DoubleDevice) -> None:
     source, mask = np.full((1, 3), 5), np.ones((1, 3), np.bool_)
     for steps in (1, 2):  # of which no more are wanted than are asked for
-        state = model.backend.start(source, mask, steps)
+        state = model.backend.start(source, mask, first(source), steps)
         device.log.clear()
         state.step()
         assert device.log.count("download") == steps
         state.close()
-    state = model.backend.start(source, mask, CAPACITY)
+    state = model.backend.start(source, mask, first(source), CAPACITY)
     device.log.clear()
     state.step()
     assert device.log.count("download") <= 3
@@ -233,7 +239,7 @@ def test_the_device_runs_ahead_a_little_only(model: Model, device: DoubleDevice)
 def test_finished_rows_leave_on_the_device(model: Model, device: DoubleDevice) -> None:
     generator = np.random.default_rng(5)
     source, mask = generator.integers(0, 17, (13, 9)), np.ones((13, 9), np.bool_)
-    whole, part = (model.backend.start(source, mask, CAPACITY) for _ in range(2))
+    whole, part = (model.backend.start(source, mask, first(source), CAPACITY) for _ in range(2))
     kept = np.array([2, 3, 5, 11])
     for _ in range(3):
         np.testing.assert_array_equal(whole.step().tokens, part.step().tokens)
@@ -338,7 +344,9 @@ def test_other_lengths_of_sources_in_other_profiles(
     model = opened(engines_of(ids_case[1], tmp_path_factory, built), DoubleDevice())
     generator = np.random.default_rng(4)
     source, mask = generator.integers(0, 17, (7, 5)), np.ones((7, 5), np.bool_)
-    found, expected = (m.backend.start(source, mask, CAPACITY) for m in (model, ids_model))
+    found, expected = (
+        m.backend.start(source, mask, first(source), CAPACITY) for m in (model, ids_model)
+    )
     for kept in ([1, 3, 6], [0, 2], [1]):
         np.testing.assert_array_equal(found.step().tokens, expected.step().tokens)
         found.keep(np.array(kept))

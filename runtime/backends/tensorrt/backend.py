@@ -65,7 +65,11 @@ class TensorRTBackend:
         return 1 << max(0, most.bit_length() - 1)
 
     def start(
-        self, source: NDArray[np.int64], source_mask: NDArray[np.bool_], capacity: int
+        self,
+        source: NDArray[Any],
+        source_mask: NDArray[np.bool_],
+        prompt: NDArray[np.int64],
+        capacity: int,
     ) -> EngineState:
         if capacity > self._built.capacity:
             raise BackendError(
@@ -74,7 +78,7 @@ class TensorRTBackend:
         place = self._take()
         try:
             return EngineState(
-                *(place, self.manifest, self._built, source, source_mask, capacity),
+                *(place, self.manifest, self._built, source, source_mask, prompt, capacity),
                 self._give_back,
             )
         except BaseException:
@@ -85,20 +89,20 @@ class TensorRTBackend:
             raise
 
     def encode(
-        self, source: NDArray[np.int64], source_mask: NDArray[np.bool_]
+        self, source: NDArray[Any], source_mask: NDArray[np.bool_]
     ) -> dict[str, NDArray[Any]]:
         parts = [self._encode(source[rows], source_mask[rows]) for rows in self._batches(source)]
         return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
 
     def score(
         self,
-        source: NDArray[np.int64],
+        source: NDArray[Any],
         source_mask: NDArray[np.bool_],
         target: NDArray[np.int64],
     ) -> NDArray[Any]:
         parts = []
         for rows in self._batches(source):
-            state = self.start(source[rows], source_mask[rows], target.shape[1])
+            state = self.start(source[rows], source_mask[rows], target[rows, :1], target.shape[1])
             try:
                 steps = [state.logits_after(tokens) for tokens in target[rows].T]
             finally:
@@ -121,15 +125,15 @@ class TensorRTBackend:
                 stack.callback(place.close)
 
     def _encode(
-        self, source: NDArray[np.int64], source_mask: NDArray[np.bool_]
+        self, source: NDArray[Any], source_mask: NDArray[np.bool_]
     ) -> dict[str, NDArray[Any]]:
-        state = self.start(source, source_mask, 1)
+        state = self.start(source, source_mask, np.zeros((len(source), 1), np.int64), 1)
         try:
-            return state.encoded(len(source), source.shape[1])
+            return state.encoded(*source_mask.shape)
         finally:
             state.close()
 
-    def _batches(self, source: NDArray[np.int64]) -> list[slice]:
+    def _batches(self, source: NDArray[Any]) -> list[slice]:
         largest = self.limits.rows or len(source)
         return [slice(i, i + largest) for i in range(0, len(source), largest)]
 

@@ -17,7 +17,6 @@ from numpy.typing import NDArray
 
 from ...engines import Engines
 from ...manifest import GraphSpec, Manifest, Role, TensorSpec
-from ..choice import choose_without
 from ..cuda.device import Bytes
 from ..interface import Step
 from .contexts import Context
@@ -64,15 +63,16 @@ class EngineState:
         place: Workplace,
         manifest: Manifest,
         engines: Engines,
-        source: NDArray[np.int64],
+        source: NDArray[Any],
         source_mask: NDArray[np.bool_],
+        prompt: NDArray[np.int64],
         capacity: int,
         release: Callable[[Workplace], None],
     ) -> None:
         self._place, self._manifest, self._engines = place, manifest, engines
         self._release: Callable[[Workplace], None] | None = release
         self._capacity = capacity
-        self._sizes = sizes_for(engines.profiles, *source.shape)
+        self._sizes = sizes_for(engines.profiles, *source_mask.shape)
         self._rows = np.arange(len(source))
         # Room for any batch: results lie at the same place in all, as captured graphs expect.
         widest = max(profile.batch.largest for profile in engines.profiles)
@@ -85,10 +85,12 @@ class EngineState:
         self._reserve()
         self._encode(source, source_mask)
         self._begin()
+        self._prompt = prompt
 
     # What `interface.DecodingState` asks for.
 
     def step(self) -> Step:
+        self._take_prompt()
         if not self._ready:
             self._fill()
             group = self._flight.popleft()
@@ -100,13 +102,14 @@ class EngineState:
         self._read += 1
         return Step(result.tokens[result.rows], result.log_probabilities[result.rows])
 
-    def step_without(self, token_id: int) -> Step:
-        chosen = choose_without(self._logits()[:, 0], token_id)
-        self.feed(chosen.tokens)
-        return Step(chosen.tokens[self._rows], chosen.log_probabilities[self._rows])
+    def step_choosing(self, choose: Callable[[NDArray[np.float32]], Step]) -> Step:
+        self._take_prompt()
+        chosen = choose(self._logits()[self._rows, 0])
+        self._feed_rows(chosen.tokens)
+        return chosen
 
     def keep(self, rows: NDArray[np.intp]) -> None:
-        self._rows = self._rows[rows]
+        self._rows, self._prompt = self._rows[rows], self._prompt[rows]
         for group in self._flight:
             group.rows = group.rows[rows]
         for result in self._ready:
@@ -128,7 +131,7 @@ class EngineState:
 
     def logits_after(self, tokens: NDArray[np.int64]) -> NDArray[np.float32]:
         """Logits [B, V] that follow the given tokens [B], the next of each row."""
-        self.feed(np.concatenate([tokens, np.repeat(tokens[-1:], self._sizes.rows - len(tokens))]))
+        self._feed_rows(tokens)
         logits: NDArray[np.float32] = self._logits()[self._rows, 0]
         return logits
 
@@ -149,6 +152,22 @@ class EngineState:
             outputs[tensor.name] = as_numbers(memory, tensor.dtype, shape)[:rows, :, :source]
         return outputs
 
+    def _feed_rows(self, tokens: NDArray[np.int64]) -> None:
+        """The next step's input [B] of the batch's rows; the others on the device get a copy."""
+        wide = np.full(self._sizes.rows, tokens[-1])
+        wide[self._rows] = tokens
+        self.feed(wide)
+
+    def _take_prompt(self) -> None:
+        """Engines take a token at a time: all of the prompt but the last is decoded for its keys
+        and values, and the last is the next step's input."""
+        prompt, self._prompt = self._prompt, self._prompt[:, :0]
+        for index, tokens in enumerate(prompt.T):
+            if index:
+                self._launch()
+                self._read += 1
+            self._feed_rows(tokens)
+
     # What is on the device.
 
     def _reserve(self) -> None:
@@ -166,7 +185,7 @@ class EngineState:
         self._positions = reserve("positions", 8 * sizes.rows * self._engines.capacity)
         self._line = 8 * sizes.rows
 
-    def _encode(self, source: NDArray[np.int64], source_mask: NDArray[np.bool_]) -> None:
+    def _encode(self, source: NDArray[Any], source_mask: NDArray[np.bool_]) -> None:
         device, stream = self._place.device, self._place.stream
         missing = (
             (0, self._sizes.rows - source.shape[0]),
@@ -193,7 +212,6 @@ class EngineState:
                 device.clear(address, size_of(tensor.dtype, shape_of(tensor, sizes)), stream)
         steps = np.repeat(np.arange(self._engines.capacity)[:, None], sizes.rows, 1)
         device.upload(self._positions, steps.astype(np.int64), stream)
-        self.feed(np.full(sizes.rows, self._manifest.model.start_token_id))
         self._slots = self._place.host_memory("results", SLOTS * self._result_size)
         self._decoder = self._context("decoder", self._manifest.decoder)
 

@@ -49,8 +49,9 @@ def open_checkpoint(name_or_path: str) -> Checkpoint:
     files = None
     if all(present):
         files = TokenizerFiles(directory / names[0], directory / names[1])
-        read_library_file(directory / names[0], model.config.source_vocab_size)
-        read_library_file(directory / names[1], model.config.target_vocab_size)
+        target_size = model.config.target_vocab_size
+        read_library_file(directory / names[0], model.config.source_vocab_size or target_size)
+        read_library_file(directory / names[1], target_size)
     return Checkpoint(directory, model, files, _recipe(directory))
 
 

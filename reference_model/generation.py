@@ -1,0 +1,81 @@
+"""What a model's publisher says of greedy decoding beyond the argmax."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from torch import Tensor
+
+
+@dataclass(frozen=True, kw_only=True)
+class GenerationConfig:
+    """Rules of greedy decoding; the names are those of Hugging Face's generation settings.
+
+    Attributes:
+        prompt: tokens that the decoder is given after the start token; not part of the output
+        forced_first_token_id: the first new token, whatever the logits (mBART-50, NLLB: the
+            language)
+        forced_last_token_id: the new token with which an output reaches its limit
+        suppressed_token_ids: never chosen
+        first_suppressed_token_ids: not chosen as the first token that is not forced
+        min_new_tokens: the end token is not chosen before so many new tokens
+        no_repeat_ngram_size: no run of so many tokens occurs twice; 0: it may
+        repetition_penalty: logits of tokens that occurred are divided by it where they are
+            positive, multiplied where negative (Keskar et al. 2019, section 4.1)
+        max_new_tokens: the most tokens to generate unless told otherwise; None: not said
+    """
+
+    prompt: tuple[int, ...] = ()
+    forced_first_token_id: int | None = None
+    forced_last_token_id: int | None = None
+    suppressed_token_ids: tuple[int, ...] = ()
+    first_suppressed_token_ids: tuple[int, ...] = ()
+    min_new_tokens: int = 0
+    no_repeat_ngram_size: int = 0
+    repetition_penalty: float = 1.0
+    max_new_tokens: int | None = None
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether every token is the argmax of all."""
+        return self == GenerationConfig(prompt=self.prompt, max_new_tokens=self.max_new_tokens)
+
+    def choose(
+        self, logits: Tensor, given: list[int], new: list[int], *, end_token_id: int, limit: int
+    ) -> int:
+        """The next token of one sequence.
+
+        Args:
+            logits: [V]
+            given: start token and prompt
+            new: tokens generated so far
+            limit: the most new tokens
+        """
+        if len(new) + 1 == limit and self.forced_last_token_id is not None:
+            return self.forced_last_token_id
+        if not new and self.forced_first_token_id is not None:
+            return self.forced_first_token_id
+        logits = logits.clone()
+        tokens = given + new
+        penalty = self.repetition_penalty
+        for token in set(tokens) if penalty != 1 else ():
+            score = logits[token]
+            logits[token] = score * penalty if score < 0 else score / penalty
+        logits[list(self.suppressed_token_ids)] = -math.inf
+        if len(new) == (self.forced_first_token_id is not None):
+            logits[list(self.first_suppressed_token_ids)] = -math.inf
+        if len(new) < self.min_new_tokens:
+            logits[end_token_id] = -math.inf
+        for token in self._repeating(tokens):
+            logits[token] = -math.inf
+        return int(logits.argmax())
+
+    def _repeating(self, tokens: list[int]) -> set[int]:
+        """Tokens that would end an n-gram that was there before."""
+        size = self.no_repeat_ngram_size
+        if not size or len(tokens) < size:
+            return set()
+        ending = tokens[len(tokens) - size + 1 :]
+        ngrams = [tokens[i : i + size] for i in range(len(tokens) - size + 1)]
+        return {ngram[-1] for ngram in ngrams if ngram[:-1] == ending}

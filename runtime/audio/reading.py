@@ -1,0 +1,176 @@
+"""Audio as users have it, a file or an array, to samples as models take them.
+
+Files are read with `soundfile` (wav, flac, ogg, and mp3 where its libsndfile has it) and resampled
+with `soxr`; each is imported when first needed.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dragoman.errors import DragomanError
+
+Audio = str | os.PathLike[str] | NDArray[np.floating[Any]] | NDArray[np.int16]
+"""The path of an audio file, or the samples of one channel at the model's sampling rate: floating
+point from -1 to 1, or int16."""
+
+LOUDEST = 100.0
+"""Far above full scale, which is 1. What exceeds this has another scale, such as that of int16."""
+LOWEST_RATE = 1000
+BLOCK = 1 << 16
+UNKNOWN_SIZE = 0x7FFF0000
+"""What is written to a pipe has about this size, or twice it, in its header."""
+
+
+class AudioError(DragomanError):
+    """Audio that cannot be read, or that is not what a model takes."""
+
+
+def read_audio(audio: Audio, sampling_rate: int = 16_000) -> NDArray[np.float32]:
+    """Mono samples of a file or an array: float32 [samples], finite, at least one.
+
+    The channels of a file are averaged, and it is resampled where its rate is another. An array is
+    taken to be mono and at the rate; int16 is divided by 32768.
+
+    An MP3 of variable bit rate that does not state its length, as nearly all do, is read as far
+    as libsndfile estimates it. An Ogg file cut between two of its pages is not known to be cut.
+
+    Raises:
+        AudioError: no such file, not an audio file, one that ends early, no samples, samples that
+            are NaN, infinite or above `LOUDEST`, an array of another shape or dtype, or a library
+            that is not installed.
+    """
+    if isinstance(audio, str | os.PathLike):
+        return _checked(_read_file(Path(audio), sampling_rate), str(audio))
+    return _checked(_from_array(audio), "audio")
+
+
+def _from_array(audio: object) -> NDArray[np.float32]:
+    expected = "audio: expected a path or a one-dimensional array of floating point or int16"
+    if not isinstance(audio, np.ndarray):
+        raise AudioError(f"{expected}, found {type(audio).__name__}")
+    kind, size = audio.dtype.kind, audio.dtype.itemsize
+    if audio.ndim != 1 or not (kind == "f" or (kind, size) == ("i", 2)):
+        raise AudioError(f"{expected}, found shape {list(audio.shape)} and dtype {audio.dtype}")
+    if audio.size == 0:
+        raise AudioError("audio: expected at least one sample, found none")
+    with np.errstate(over="ignore"):  # becomes infinite, and is found to be
+        samples = np.ascontiguousarray(audio, np.float32)
+    return samples / np.float32(32768) if kind == "i" else samples
+
+
+def _checked(samples: NDArray[np.float32], name: str) -> NDArray[np.float32]:
+    # Also true where the comparison is with NaN.
+    loud = ~(np.abs(samples) <= LOUDEST)
+    if loud.any():
+        first = int(loud.argmax())
+        raise AudioError(
+            f"{name}: expected samples between -1 and 1, found {samples[first]} at {first}"
+        )
+    return samples
+
+
+def _read_file(path: Path, sampling_rate: int) -> NDArray[np.float32]:
+    try:
+        if not stat.S_ISREG(path.stat().st_mode):
+            raise AudioError(f"{path}: expected an audio file, found a directory or a device")
+        path.open("rb").close()
+    except (OSError, ValueError) as error:  # ValueError: a null character in the name
+        reason = getattr(error, "strerror", None) or str(error)
+        raise AudioError(f"{path}: expected an audio file that can be read: {reason}") from error
+    soundfile = _import_soundfile()
+    try:
+        with soundfile.SoundFile(path) as file:
+            rate, promised = file.samplerate, file.frames
+            if rate < LOWEST_RATE:
+                raise AudioError(
+                    f"{path}: expected at least {LOWEST_RATE} samples a second, found {rate}"
+                )
+            _refuse_if_cut(path, file.extra_info)
+            resampler = _Resampler(rate, sampling_rate)
+            pieces = [resampler.add(block) for block in _mono_blocks(file)]
+            pieces.append(resampler.end())
+    # TypeError: the name ends with .raw, and the package wants to be told what is inside.
+    except (soundfile.SoundFileError, TypeError) as error:
+        raise AudioError(f"{path}: expected an audio file that is whole: {error}") from error
+    # An MP3's length may be an estimate, within a percent.
+    if resampler.taken < 0.99 * promised:
+        raise _cut(path, f"{promised} samples", resampler.taken)
+    samples = np.concatenate(pieces)
+    if samples.size == 0:
+        raise AudioError(
+            f"{path}: expected at least one sample at {sampling_rate} Hz, found {resampler.taken} "
+            f"at {rate} Hz"
+        )
+    return samples
+
+
+def _mono_blocks(file: Any) -> Iterator[NDArray[np.float32]]:
+    while len(block := file.read(BLOCK, dtype="float32", always_2d=True)):
+        yield block[:, 0] if block.shape[1] == 1 else block.mean(axis=1)
+
+
+class _Resampler:
+    """Takes blocks of a signal at one rate, gives what it has of them at another."""
+
+    def __init__(self, rate: int, wanted: int) -> None:
+        self.taken = 0
+        """Samples so far."""
+        self._stream = None
+        if rate != wanted:
+            self._stream = _import_soxr().ResampleStream(rate, wanted, 1, "float32", "HQ")
+
+    def add(self, block: NDArray[np.float32]) -> NDArray[np.float32]:
+        self.taken += len(block)
+        return self._resampled(block, last=False)
+
+    def end(self) -> NDArray[np.float32]:
+        return self._resampled(np.empty(0, np.float32), last=True)
+
+    def _resampled(self, block: NDArray[np.float32], last: bool) -> NDArray[np.float32]:
+        if self._stream is None:
+            return block
+        resampled: NDArray[np.float32] = self._stream.resample_chunk(block, last=last)
+        return resampled
+
+
+def _refuse_if_cut(path: Path, log: str) -> None:
+    """To libsndfile, a file whose data ends early is a shorter one; but its log says so."""
+    pattern = r"^ ?(?:data|SSND|riff|  Data Size  ) : (\d+) \(should be (\d+)\)"
+    for promised, found in re.findall(pattern, log, re.MULTILINE):
+        if int(found) < int(promised) < UNKNOWN_SIZE:
+            raise _cut(path, f"{promised} bytes of samples", int(found))
+
+
+def _cut(path: Path, promised: str, found: int) -> AudioError:
+    return AudioError(f"{path}: the file ends early: expected {promised}, found {found}")
+
+
+def _import_soundfile() -> Any:
+    try:
+        import soundfile
+    except (ImportError, OSError) as error:  # OSError: its library cannot be loaded
+        raise _missing("soundfile", error) from error
+    return soundfile
+
+
+def _import_soxr() -> Any:
+    try:
+        import soxr
+    except (ImportError, OSError) as error:
+        raise _missing("soxr", error) from error
+    return soxr
+
+
+def _missing(package: str, error: Exception) -> AudioError:
+    return AudioError(
+        f"the package {package} cannot be imported ({error}): pip install 'dragoman[audio]'"
+    )
