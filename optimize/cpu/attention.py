@@ -8,12 +8,17 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import onnx_ir as ir
 from onnxscript.rewriter import MatchResult, RewriteRuleClassBase, pattern
 
 from ..graph_pass import RulePass
 from ..values import MICROSOFT
 from .heads import attributes, known_heads, merge_heads, split_heads, unknown_attributes
+
+MASKED = float(np.finfo(np.float32).min)
+"""Added to the score of padding. The operator's own choice, -10000, is not below every score of
+models that were trained to attend sharply."""
 
 
 class MaskedAttention(RewriteRuleClassBase):
@@ -83,6 +88,7 @@ class MaskedAttention(RewriteRuleClassBase):
             value,
             None,
             op.Cast(source_mask, to=ir.DataType.INT32),
+            mask_filter_value=MASKED,
             **attributes(attended, query_heads),
             _domain=MICROSOFT,
         )

@@ -111,10 +111,10 @@ def owner(shape: dict[str, Any], seed: int = 0) -> Owner:
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             if parameter.dim() == 1:
-                scale, shift = (0.1, 0) if name.endswith("bias") else (0.5, 1)
-                parameter.copy_(torch.randn_like(parameter) * scale + shift)
+                scale = 0.1 if name.endswith("bias") else 1.0
             else:
-                parameter.copy_(torch.randn_like(parameter) * 1.5 * parameter.shape[-1] ** -0.5)
+                scale = (3.0 if "in_proj" in name else 1.0) * parameter.shape[-1] ** -0.5
+            parameter.copy_(torch.randn_like(parameter) * scale)
     return model
 
 
@@ -181,10 +181,10 @@ def test_logits_are_those_of_the_module(shape: dict[str, Any], tmp_path: Path) -
 def test_the_runtime_gives_the_tokens_of_a_plain_loop(
     shape: dict[str, Any], tmp_path: Path, runtime_greedy: Callable[..., list[list[int]]]
 ) -> None:
-    model = owner(shape, seed=2)
+    model = owner(shape)
     read = load_torch_transformer(write(tmp_path / "model", model.state_dict(), config(shape)))
     expected = [plain_greedy(model, source, 15) for source in SOURCES]
-    assert len({tuple(row) for row in expected}) > 1
+    assert len({tuple(row) for row in expected}) > 2
     assert greedy_uncached(read, SOURCES, 15) == expected
     assert runtime_greedy(read, tmp_path, "cpu", SOURCES, 15) == expected
 
