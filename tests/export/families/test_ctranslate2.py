@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 
+from dragoman.export.checkpoints import read_checkpoint
 from dragoman.export.families.ctranslate2 import load_ctranslate2
 from dragoman.reference_model import (
     ModelConfig,
@@ -185,7 +186,8 @@ def teacher_forced(model: Transformer) -> torch.Tensor:
     source, mask = pad(SOURCES, 0)
     target = torch.tensor([[1, 7, 11, 13, 17]] * 3)
     with torch.inference_mode():
-        return model(source, mask, target)
+        logits: torch.Tensor = model(source, mask, target)
+    return logits
 
 
 def test_embeddings_scaled_by_a_number(tmp_path: Path) -> None:
@@ -247,7 +249,7 @@ def from_zeros(model: Transformer, sources: list[list[int]], steps: int) -> list
     def replace(module: Any, inputs: Any, embedded: torch.Tensor) -> torch.Tensor:
         return torch.cat([torch.zeros_like(embedded[:, :1]), embedded[:, 1:]], 1)
 
-    tokens = cast(Embedding, model.decoder.embedding).tokens
+    tokens = model.decoder.embedding.tokens
     start, outputs = torch.zeros(1, dtype=torch.long), []
     for row in sources:
         source, mask = pad([row], 0)
@@ -284,6 +286,16 @@ def test_norms_without_stated_epsilon(tmp_path: Path) -> None:
         directory = tmp_path / name
         write_text_model(random_model(OPTIONS[name]), directory, layer_norm_epsilon=None)
         assert load_ctranslate2(directory).config.norm_epsilon == epsilon
+
+
+def test_a_directory_is_known_by_its_model_file(tmp_path: Path) -> None:
+    model = random_model({})
+    write_text_model(model, tmp_path)
+    path = tmp_path / "source_vocabulary.json"
+    path.write_text(path.read_text().replace("s2", "t2", 1))  # its end token, too
+    opened = read_checkpoint(tmp_path)
+    assert opened.tokenizers is None
+    assert weights(opened.model).keys() == weights(model).keys()
 
 
 def test_the_runtime_gives_its_tokens(

@@ -11,6 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from dragoman.export.checkpoints import read_checkpoint
 from dragoman.export.families.pytorch_seq2seq import load_pytorch_seq2seq
 from dragoman.reference_model import CheckpointError, ConfigError, pad
 
@@ -69,7 +70,7 @@ def logits(weights: Weights, source: Tensor, target: Tensor) -> Tensor:
 
     def attend(x: Tensor, memory: Tensor, name: str, *, causal: bool = False) -> Tensor:
         q, k, v = (
-            linear(y, f"{name}.fc_{role}").unflatten(-1, (3, 11)).transpose(0, 1)
+            linear(y, f"{name}.fc_{role}").reshape(-1, 3, 11).transpose(0, 1)
             for y, role in ((x, "q"), (memory, "k"), (memory, "v"))
         )
         scores = q @ k.mT / math.sqrt(11)
@@ -120,6 +121,11 @@ def test_logits(prefix: str, tmp_path: Path) -> None:
     for row, source in zip(found, sources, strict=True):
         expected = logits(weights, torch.tensor(source), target)
         torch.testing.assert_close(row, expected, atol=1e-4, rtol=1e-4)
+
+
+def test_a_directory_is_known_by_its_model_type(tmp_path: Path) -> None:
+    opened = read_checkpoint(write(tmp_path, random_weights()))
+    assert (opened.model.config.d_model, opened.tokenizers) == (SIZE, None)
 
 
 def test_what_is_wrong(tmp_path: Path) -> None:

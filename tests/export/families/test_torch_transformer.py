@@ -91,7 +91,8 @@ class Owner(nn.Module):
 
     def embed(self, table: nn.Embedding, token: Tensor) -> Tensor:
         places = self.places.flatten(0, 1)[: token.shape[1]]
-        return table(token) * self.scale + places
+        embedded: Tensor = table(token) * self.scale + places
+        return embedded
 
     def forward(self, source: Tensor, source_mask: Tensor, target: Tensor) -> Tensor:
         hidden = self.net(
@@ -102,7 +103,8 @@ class Owner(nn.Module):
             memory_key_padding_mask=torch.zeros(source.shape).masked_fill(~source_mask, -math.inf),
             tgt_is_causal=True,
         )
-        return self.head(hidden)
+        logits: Tensor = self.head(hidden)
+        return logits
 
 
 def owner(shape: dict[str, Any], seed: int = 0) -> Owner:
