@@ -12,7 +12,7 @@ from click.testing import CliRunner
 from dragoman.benchmarks.gpu import __main__ as gpu
 from dragoman.benchmarks.gpu.facts import bandwidth, launch_latency, shortest_step
 
-from ..tensorrt_double import DoubleDevice
+from ..device_double import DoubleDevice
 
 DEVICE = {"gigabytes_per_second": 3000.0, "microseconds_per_launch": 2.0}
 BASE = "Marian base, vocabulary 32000, random weights"

@@ -1,0 +1,1 @@
+"""ONNX Runtime's CUDA provider, which runs a bundle's graphs on an NVIDIA GPU."""
