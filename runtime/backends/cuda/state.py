@@ -70,7 +70,8 @@ class DeviceState:
         self._place, self._manifest, self._rounding = place, manifest, rounding
         self._release: Callable[[Workplace], None] | None = release
         self._capacity = capacity
-        self._sizes = rounding.first(*source_mask.shape, capacity)
+        rows, longest = source_mask.shape
+        self._sizes = rounding.first(rows, longest, capacity)
         self._rows = np.arange(len(source))
         self._launched = 0
         self._read = 0

@@ -51,7 +51,7 @@ def open_sessions(bundle: Bundle, stream: int) -> Sessions:
         return Sessions(encoder, _session(bundle, stream, "decoder", captures=True), True)
     except BackendError as error:
         decoder = _session(bundle, stream, "decoder")
-        log.info("%s: decoding without CUDA graphs: %s", bundle.directory, error)
+        log.info("%s: decoding without CUDA graphs: %s", bundle.directory, str(error))
         return Sessions(encoder, decoder, False)
 
 

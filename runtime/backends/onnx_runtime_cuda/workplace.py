@@ -116,7 +116,7 @@ class ProviderWorkplace(Workplace):
             self.device.free_graph(self.device.end_capture(self.stream))
         self._captures = False
         self._graphs.clear()
-        log.info("decoding without CUDA graphs: %s", error)
+        log.info("decoding without CUDA graphs: %s", str(error))
 
     def _run(self, sizes: Sizes, graph: int) -> None:
         run(self._decoder.run_with_iobinding, self._bindings[sizes], self._options[graph])
