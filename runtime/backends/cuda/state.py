@@ -138,6 +138,19 @@ class DeviceState:
         address = self._address["token", None]
         self._place.device.upload(address, tokens.astype(np.int64), self._place.stream)
 
+    # For measuring.
+
+    def put(self, steps: int) -> None:
+        """Put steps into the stream whose tokens nobody reads."""
+        self._take_prompt()
+        for _ in range(steps):
+            self._launch()
+        self._read = self._launched
+
+    def wait(self) -> None:
+        """Until all that is in the stream is done."""
+        self._place.device.synchronize(self._place.stream)
+
     def encoded(self, rows: int, source: int) -> dict[str, NDArray[Any]]:
         """The encoder's outputs, so many rows and source positions of them."""
         device, stream = self._place.device, self._place.stream

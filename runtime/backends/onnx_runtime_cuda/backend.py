@@ -11,11 +11,10 @@ from ..cuda import Device, find_gpu
 from ..cuda.backend import DeviceBackend
 from ..errors import BackendError
 from ..interface import Limits
+from . import PRECISIONS
 from .sessions import PROVIDER, OpenSessions, open_sessions
 from .sizes import PositionRounding
 from .workplace import ProviderWorkplace
-
-PRECISIONS = ("fp32", "fp16", "int8", "int4")
 
 
 class CudaProviderBackend(DeviceBackend):
