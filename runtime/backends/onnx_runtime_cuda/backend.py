@@ -49,7 +49,10 @@ def open_cuda_provider(bundle: Bundle) -> CudaProviderBackend:
             "pip uninstall onnxruntime; pip install 'dragoman[cuda]'"
         )
     check_bundle(bundle)
-    find_gpu()
+    try:
+        find_gpu()
+    except BackendError as error:
+        raise BackendError(f"{PROVIDER}: {error}: use the backend onnxruntime") from error
     if hasattr(onnxruntime, "preload_dlls"):
         onnxruntime.preload_dlls()  # CUDA's libraries, where pip installed them
     from ..cuda.driver import CudaDevice
