@@ -8,6 +8,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from threading import Thread
+from typing import Any
 
 import numpy as np
 import onnxruntime
@@ -102,12 +103,13 @@ def test_what_comes_out_is_what_the_processor_gives(
 ) -> None:
     sources = random_sources(ids_case[0].config, count, seed=count)
     model = opened(bundle, device, captures=captures)
-    for options in (
+    cases: list[dict[str, Any]] = [
         {"max_new_tokens": 1},
         {"max_new_tokens": 21},  # all positions that there are
         {"max_new_tokens": CAPACITY, "min_new_tokens": 6},
         {"max_new_tokens": CAPACITY, "max_batch_size": 3},
-    ):
+    ]
+    for options in cases:
         same(model.generate(sources, **options), ids_model.generate(sources, **options))
     assert ("launch" in device.log) is captures
     model.close()
@@ -167,6 +169,35 @@ def test_sizes_that_were_seen_allocate_nothing_and_capture_nothing(
     assert device.log.count("launch") >= max(len(r.tokens) for r in again)
     model.generate([source[:-1] or source for source in sources[:11]], max_new_tokens=CAPACITY - 1)
     assert made.isdisjoint(device.log)  # sizes are rounded
+
+
+def test_features_of_audio(tmp_path: Path, device: DoubleDevice) -> None:
+    """Whose length is the model's; only rows are rounded up."""
+    config = ModelConfig(
+        source_vocab_size=None,
+        feature_size=6,
+        target_vocab_size=19,
+        encoder_layers=1,
+        decoder_layers=2,
+        d_model=16,
+        num_heads=2,
+        d_ff=24,
+        max_source_positions=10,
+        max_target_positions=20,
+        dropout=0.0,
+    )
+    export_bundle(random_model(config, seed=4), tmp_path, name="speech")
+    graphs = load(tmp_path, threads=1)
+    model = opened(graphs.bundle, device)
+    features = np.random.default_rng(0).standard_normal((3, 6, 20)).astype(np.float32)
+    mask = np.ones((3, 10), np.bool_)
+    prompt = np.array([[1, 4, 6]] * 3)
+    found, expected = (m.backend.start(features, mask, prompt, 12) for m in (model, graphs))
+    for _ in range(10):
+        np.testing.assert_array_equal(found.step().tokens, expected.step().tokens)
+    found.close()
+    model.close()
+    device.assert_empty()
 
 
 def test_tokens_are_read_some_steps_at_once(long: Model, device: DoubleDevice) -> None:
