@@ -94,7 +94,9 @@ class Model:
             LanguageError: a language is unknown, missing, or given to a model without languages.
             DeviceLostError: the device failed for good; has the results that were finished.
         """
-        checked = GenerationOptions.for_model(self.manifest, max_new_tokens, **options)
+        checked = GenerationOptions.for_model(
+            self.manifest, max_new_tokens, target_language=target_language, **options
+        )
         self._check_languages(source_language, target_language)
         if isinstance(sources, str):
             raise DragomanError("expected a list of texts, found one text: put it in a list")
@@ -137,7 +139,9 @@ class Model:
             DragomanError: an option is out of range.
             LanguageError: a language is unknown, missing, or given to a model without languages.
         """
-        checked = GenerationOptions.for_model(self.manifest, max_new_tokens, **options)
+        checked = GenerationOptions.for_model(
+            self.manifest, max_new_tokens, target_language=target_language, **options
+        )
         self._check_languages(source_language, target_language)
         tokens = self.tokenize(source, source_language)
         return self._stream(tokens, checked) if tokens else iter(())
@@ -231,7 +235,10 @@ class Model:
 
     def _choices(self, sources: list[list[int]], options: GenerationOptions) -> Iterator[Choice]:
         facts, rules = self.manifest.model, self.manifest.rules
-        given = [facts.start_token_id, *rules.prompt]
+        start = facts.start_token_id
+        if self.manifest.languages is not None:
+            start, rules = self.manifest.languages.told(options.target_language, start, rules)
+        given = [start, *rules.prompt]
         return greedy(
             self._backend,
             *pad(sources, facts.pad_token_id),

@@ -118,8 +118,7 @@ def _prepare(contender: Contender, whisper: Path, place: Path) -> Path:
     if contender.precision is None:
         return whisper
     # Imported here: the processes of the contenders import this module, and do without torch.
-    from dragoman.export.checkpoints import load_model
-    from dragoman.export.tokenizers import find_tokenizers
+    from dragoman.export.checkpoints import read_checkpoint
 
     from dragoman.export import export_bundle
     from dragoman.optimize.bundle import optimize_bundle
@@ -128,8 +127,8 @@ def _prepare(contender: Contender, whisper: Path, place: Path) -> Path:
     neutral, directory = place / "neutral", place / contender.precision
     if not neutral.exists():
         neutral.mkdir()
-        tokenizers = find_tokenizers(whisper)
-        export_bundle(load_model(whisper), neutral, name="whisper", tokenizers=tokenizers)
+        read = read_checkpoint(whisper)
+        export_bundle(read.model, neutral, name="whisper", tokenizers=read.tokenizers)
     directory.mkdir()
     precision = cast("Precision", contender.precision)
     optimize_bundle(read_bundle(neutral), directory, target="cpu", precision=precision)

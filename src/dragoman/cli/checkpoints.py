@@ -10,19 +10,17 @@ from pathlib import Path
 from dragoman import DragomanError
 from dragoman.benchmarks.parity import ParityInputs, random_inputs
 from dragoman.export import TokenizerFiles
-from dragoman.export.tokenizers.reading import read_library_file
-from dragoman.reference_model import Transformer, load_checkpoint
+from dragoman.export.checkpoints import read_checkpoint
+from dragoman.reference_model import Transformer
 from dragoman.reference_model.pretrained import find_checkpoint
 from dragoman.reference_model.recipes import RECIPES, Recipe, read_examples
 from dragoman.reference_model.recipes.recipe import (
     HELD_OUT_FILE,
     RECIPE_FILE,
-    SOURCE_TOKENIZER_FILE,
-    TARGET_TOKENIZER_FILE,
 )
 from dragoman.runtime.tokenizer import TextCodec
 
-from .texts import source_tokens
+from .texts import source_language, source_tokens
 
 
 @dataclass(frozen=True)
@@ -39,20 +37,8 @@ class Checkpoint:
 
 def open_checkpoint(name_or_path: str) -> Checkpoint:
     directory = find_checkpoint(name_or_path)
-    model = load_checkpoint(directory)
-    names = (SOURCE_TOKENIZER_FILE, TARGET_TOKENIZER_FILE)
-    present = [(directory / name).is_file() for name in names]
-    if any(present) and not all(present):
-        raise DragomanError(
-            f"{directory}: expected both {' and '.join(names)}, or neither, found one"
-        )
-    files = None
-    if all(present):
-        files = TokenizerFiles(directory / names[0], directory / names[1])
-        target_size = model.config.target_vocab_size
-        read_library_file(directory / names[0], model.config.source_vocab_size or target_size)
-        read_library_file(directory / names[1], target_size)
-    return Checkpoint(directory, model, files, _recipe(directory))
+    opened = read_checkpoint(directory)
+    return Checkpoint(directory, opened.model, opened.tokenizers, _recipe(directory))
 
 
 def parity_inputs(checkpoint: Checkpoint, file: Path | None, limit: int | None) -> ParityInputs:
@@ -78,14 +64,18 @@ def parity_inputs(checkpoint: Checkpoint, file: Path | None, limit: int | None) 
         examples = [examples[int(i * stride)] for i in range(limit)]
         described += f", {limit} of them spread evenly"
     codec = _codec(checkpoint.tokenizers)
+    language = source_language(checkpoint.tokenizers.languages)
+    if language is not None:
+        described += f", taken as {language}"
     longest = checkpoint.model.config.max_source_positions
     scored = checkpoint.recipe is not None and all(e.references for e in examples)
     return ParityInputs(
         described,
-        [source_tokens(codec, example.source, longest, file) for example in examples],
+        [source_tokens(codec, example.source, longest, file, language) for example in examples],
         [example.source for example in examples],
         examples if scored else None,
         checkpoint.recipe if scored else None,
+        language,
     )
 
 
