@@ -36,7 +36,7 @@ OUT_OF_RANGE: list[tuple[dict[str, Any], str]] = [
     ({"end_token_id": -1}, "end_token_id must be in the target vocabulary [0, 19), found -1"),
     (
         {"pad_token_id": 17},
-        "pad_token_id must be in both vocabularies, of 17 and 19 tokens, found 17",
+        "must be in both vocabularies, of 17 and 19 tokens, found 17",
     ),
 ]
 
