@@ -40,6 +40,7 @@ def load_hugging_face(directory: Path) -> Transformer:
     config = _with_tokens(config, settings)
     generation = generation_config(settings, config)
     weights, origin = read_weights(directory)
+    config = family.with_weights(values, config, weights)
     problems = family.complete(weights, config)
     # Compared before any memory is taken: a damaged configuration may ask for more than there is.
     shapes = weight_shapes(config)
