@@ -1,5 +1,6 @@
-"""Every preset, a T5 and the shipped model become TensorRT-RTX engines, in every precision, for one and
-two profiles, and attention is fused in all of them. Minutes of work: `make test-engines`."""
+"""Every preset, a T5 and the shipped model become TensorRT-RTX engines, in every precision, for
+one and two profiles, and attention is fused in all of them. Minutes of work: `make test-engines`.
+"""
 
 from __future__ import annotations
 
@@ -80,7 +81,10 @@ def test_engines(neutral: Bundle, precision: Precision, tmp_path: Path) -> None:
             assert [warning.partition(":")[0] for warning in warnings] == ["encoder"]
         else:
             assert sum(engines.encoder.fused.values()) == layers["encoder_layers"] * len(profiles)
-            assert warnings == ()
+            # Of a gated feed-forward in int8 one weight in each layer is written out in fp16.
+            gated = layers["gated_feed_forward"] and precision == "int8"
+            assert gated or warnings == ()
+            assert all("dequantized by a kernel of their own" in warning for warning in warnings)
 
 
 def _model(name: str) -> Transformer:
