@@ -1,6 +1,7 @@
 """PyTorch -> neutral ONNX graphs, in a bundle."""
 
-from .bundle import TokenizerFiles, export_bundle
+from .bundle import export_bundle
 from .contract import ContractError
+from .tokenizers import TokenizerFiles
 
 __all__ = ["ContractError", "TokenizerFiles", "export_bundle"]

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-import shutil
 from collections.abc import Callable
-from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 
@@ -19,25 +17,17 @@ from dragoman.runtime.manifest import (
     GraphSpec,
     Manifest,
     ModelFacts,
-    Tokenizers,
 )
 from dragoman.runtime.rules import Rules
 from dragoman.stored_weights import store_weights
 
 from .contract import check_file, check_graph
 from .exporter import export_decoder, export_encoder
+from .tokenizers import TokenizerFiles
 
 ENCODER_FILE = "encoder.onnx"
 DECODER_FILE = "decoder.onnx"
 DEFAULT_MAX_NEW_TOKENS = 256
-
-
-@dataclass(frozen=True)
-class TokenizerFiles:
-    """Files of the `tokenizers` library, to be copied into the bundle."""
-
-    source: Path
-    target: Path
 
 
 def export_bundle(
@@ -81,7 +71,8 @@ def export_bundle(
         default_max_new_tokens=_max_new_tokens(model),
         encoder=GraphSpec(ENCODER_FILE, encoder.inputs, encoder.outputs),
         decoder=GraphSpec(DECODER_FILE, decoder.inputs, decoder.outputs),
-        tokenizers=_copy_tokenizers(tokenizers, directory),
+        tokenizers=tokenizers.write(directory) if tokenizers else None,
+        languages=tokenizers.languages if tokenizers else None,
         files=record_files(directory),
         rules=_rules(model.generation),
         tool_versions={"dragoman": __version__}
@@ -116,12 +107,3 @@ def _rules(generation: GenerationConfig) -> Rules:
     values = dataclasses.asdict(generation)
     del values["max_new_tokens"]  # which `Manifest.default_max_new_tokens` says
     return Rules(**values)
-
-
-def _copy_tokenizers(files: TokenizerFiles | None, directory: Path) -> Tokenizers | None:
-    if files is None:
-        return None
-    names = Tokenizers("source_tokenizer.json", "target_tokenizer.json")
-    shutil.copyfile(files.source, directory / names.source)
-    shutil.copyfile(files.target, directory / names.target)
-    return names

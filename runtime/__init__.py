@@ -10,6 +10,7 @@ from dragoman.errors import DragomanError
 
 from .backends.errors import BackendError, DeviceLostError
 from .bundle import Bundle, read_bundle
+from .languages import LanguageError, Languages
 from .manifest import BundleError, Manifest
 from .model import Model, RejectedError, load
 from .options import GenerationOptions
@@ -23,6 +24,8 @@ __all__ = [
     "DragomanError",
     "FinishReason",
     "GenerationOptions",
+    "LanguageError",
+    "Languages",
     "Manifest",
     "Model",
     "RejectedError",

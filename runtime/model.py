@@ -15,6 +15,7 @@ from .backends import Backend, open_backend
 from .backends.errors import BackendError, DeviceLostError
 from .bundle import Bundle, read_bundle
 from .greedy import Choice, greedy
+from .languages import LanguageError
 from .manifest import Manifest
 from .options import DEFAULT_BATCH_SIZE, GenerationOptions
 from .results import FinishReason, Result, Token
@@ -37,7 +38,7 @@ class Model:
         self._backend = backend
         tokenizers = bundle.manifest.tokenizers
         self._codec = (
-            TextCodec(bundle.path(tokenizers.source), bundle.path(tokenizers.target))
+            TextCodec.of(tokenizers, bundle.directory, bundle.manifest.languages)
             if tokenizers
             else None
         )
@@ -66,7 +67,13 @@ class Model:
         return self._backend
 
     def generate(
-        self, sources: Sequence[Source], max_new_tokens: int | None = None, **options: float | None
+        self,
+        sources: Sequence[Source],
+        max_new_tokens: int | None = None,
+        *,
+        source_language: str | None = None,
+        target_language: str | None = None,
+        **options: float | None,
     ) -> list[Result]:
         """Decode any number of inputs of any lengths greedily.
 
@@ -74,6 +81,8 @@ class Model:
             sources: texts, or integer token ids with the special tokens the model expects
             max_new_tokens: the most tokens to generate for each, the end token included; the
                 bundle's default if None
+            source_language, target_language: codes as the model calls them, of multilingual
+                models only; the bundle's default if None
             options: further fields of `GenerationOptions`
 
         Returns:
@@ -82,16 +91,20 @@ class Model:
 
         Raises:
             DragomanError: an option is out of range.
+            LanguageError: a language is unknown, missing, or given to a model without languages.
             DeviceLostError: the device failed for good; has the results that were finished.
         """
-        checked = GenerationOptions.for_model(self.manifest, max_new_tokens, **options)
+        checked = GenerationOptions.for_model(
+            self.manifest, max_new_tokens, target_language=target_language, **options
+        )
+        self._check_languages(source_language, target_language)
         if isinstance(sources, str):
             raise DragomanError("expected a list of texts, found one text: put it in a list")
         results: dict[int, Result] = {}
         accepted: dict[int, list[int]] = {}
         for index, source in enumerate(sources):
             try:
-                accepted[index] = self.tokenize(source)
+                accepted[index] = self.tokenize(source, source_language)
             except RejectedError as error:
                 results[index] = self._result([], 0.0, "rejected", str(error))
         results |= {i: self._result([], 0.0, "empty") for i, t in accepted.items() if not t}
@@ -109,7 +122,13 @@ class Model:
         return [results[index] for index in range(len(sources))]
 
     def stream(
-        self, source: Source, max_new_tokens: int | None = None, **options: float | None
+        self,
+        source: Source,
+        max_new_tokens: int | None = None,
+        *,
+        source_language: str | None = None,
+        target_language: str | None = None,
+        **options: float | None,
     ) -> Iterator[Token]:
         """Decode one input, yielding each token as soon as it is chosen, the end token apart.
 
@@ -118,15 +137,20 @@ class Model:
         Raises:
             RejectedError: the input cannot be decoded.
             DragomanError: an option is out of range.
+            LanguageError: a language is unknown, missing, or given to a model without languages.
         """
-        checked = GenerationOptions.for_model(self.manifest, max_new_tokens, **options)
-        tokens = self.tokenize(source)
+        checked = GenerationOptions.for_model(
+            self.manifest, max_new_tokens, target_language=target_language, **options
+        )
+        self._check_languages(source_language, target_language)
+        tokens = self.tokenize(source, source_language)
         return self._stream(tokens, checked) if tokens else iter(())
 
-    def tokenize(self, source: Source) -> list[int]:
+    def tokenize(self, source: Source, source_language: str | None = None) -> list[int]:
         """The source token ids of an input; none for an empty one.
 
         Raises:
+            LanguageError: the language of a text is unknown, or is needed and not given.
             RejectedError: it has symbols or ids that the model does not know, is longer than its
                 positions, or is a text and the bundle has no tokenizers.
         """
@@ -134,7 +158,7 @@ class Model:
             if self._codec is None:
                 raise RejectedError("this bundle has no tokenizers: expected token ids")
             try:
-                tokens = self._codec.encode(source)
+                tokens = self._codec.encode(source, source_language)
             except UnknownSymbolsError as error:
                 raise RejectedError(str(error)) from error
         else:
@@ -155,6 +179,19 @@ class Model:
     def detokenize(self, tokens: Sequence[int]) -> str | None:
         """The text of target token ids, special tokens left out; None without tokenizers."""
         return self._codec.decode(tokens) if self._codec else None
+
+    def _check_languages(self, source: str | None, target: str | None) -> None:
+        """A language is a mistake in the call, not in one of its inputs."""
+        languages = self.manifest.languages
+        for side, code in (("source", source), ("target", target)):
+            if languages is None and code is not None:
+                raise LanguageError(
+                    f"{side}_language: expected none, this model has no languages, found {code!r}"
+                )
+        if languages is not None:
+            languages.target_token(target)
+            if source is not None:
+                languages.source_token(source)
 
     def _batch_limits(self, options: GenerationOptions, longest: int) -> tuple[int, int]:
         """Rows and source tokens of a batch, whose longest source has so many."""
@@ -198,7 +235,10 @@ class Model:
 
     def _choices(self, sources: list[list[int]], options: GenerationOptions) -> Iterator[Choice]:
         facts, rules = self.manifest.model, self.manifest.rules
-        given = [facts.start_token_id, *rules.prompt]
+        start = facts.start_token_id
+        if self.manifest.languages is not None:
+            start, rules = self.manifest.languages.told(options.target_language, start, rules)
+        given = [start, *rules.prompt]
         return greedy(
             self._backend,
             *pad(sources, facts.pad_token_id),

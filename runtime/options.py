@@ -25,6 +25,7 @@ class GenerationOptions:
         max_batch_size: the most inputs decoded together; None: as many as a GPU has memory for, or
             on a processor `DEFAULT_BATCH_SIZE`
         max_batch_tokens: the most source tokens decoded together, padding included
+        target_language: of a multilingual model, as it calls it; None: its default
 
     Raises:
         DragomanError: an option is out of range; all are listed.
@@ -35,10 +36,11 @@ class GenerationOptions:
     min_new_tokens: int = 0
     max_batch_size: int | None = DEFAULT_BATCH_SIZE
     max_batch_tokens: int = 4096
+    target_language: str | None = None
 
     @classmethod
     def for_model(
-        cls, manifest: Manifest, max_new_tokens: int | None = None, **options: float | None
+        cls, manifest: Manifest, max_new_tokens: int | None = None, **options: float | str | None
     ) -> GenerationOptions:
         """Options for a model, `max_new_tokens` being the bundle's default where None."""
         if max_new_tokens is None:

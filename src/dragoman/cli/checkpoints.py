@@ -3,24 +3,24 @@
 from __future__ import annotations
 
 import json
+import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
 from dragoman import DragomanError
 from dragoman.benchmarks.parity import ParityInputs, random_inputs
 from dragoman.export import TokenizerFiles
-from dragoman.reference_model import Transformer, load_checkpoint
+from dragoman.export.checkpoints import read_checkpoint
+from dragoman.reference_model import Transformer
 from dragoman.reference_model.pretrained import find_checkpoint
 from dragoman.reference_model.recipes import RECIPES, Recipe, read_examples
 from dragoman.reference_model.recipes.recipe import (
     HELD_OUT_FILE,
     RECIPE_FILE,
-    SOURCE_TOKENIZER_FILE,
-    TARGET_TOKENIZER_FILE,
 )
 from dragoman.runtime.tokenizer import TextCodec
 
-from .texts import source_tokens
+from .texts import source_language, source_tokens
 
 
 @dataclass(frozen=True)
@@ -37,15 +37,8 @@ class Checkpoint:
 
 def open_checkpoint(name_or_path: str) -> Checkpoint:
     directory = find_checkpoint(name_or_path)
-    model = load_checkpoint(directory)
-    files = TokenizerFiles(directory / SOURCE_TOKENIZER_FILE, directory / TARGET_TOKENIZER_FILE)
-    present = [file.is_file() for file in (files.source, files.target)]
-    if any(present) and not all(present):
-        raise DragomanError(
-            f"{directory}: expected both {SOURCE_TOKENIZER_FILE} and {TARGET_TOKENIZER_FILE}, or "
-            "neither, found one"
-        )
-    return Checkpoint(directory, model, files if all(present) else None, _recipe(directory))
+    opened = read_checkpoint(directory)
+    return Checkpoint(directory, opened.model, opened.tokenizers, _recipe(directory))
 
 
 def parity_inputs(checkpoint: Checkpoint, file: Path | None, limit: int | None) -> ParityInputs:
@@ -70,16 +63,26 @@ def parity_inputs(checkpoint: Checkpoint, file: Path | None, limit: int | None) 
         stride = len(examples) / limit
         examples = [examples[int(i * stride)] for i in range(limit)]
         described += f", {limit} of them spread evenly"
-    codec = TextCodec(checkpoint.tokenizers.source, checkpoint.tokenizers.target)
+    codec = _codec(checkpoint.tokenizers)
+    language = source_language(checkpoint.tokenizers.languages)
+    if language is not None:
+        described += f", taken as {language}"
     longest = checkpoint.model.config.max_source_positions
     scored = checkpoint.recipe is not None and all(e.references for e in examples)
     return ParityInputs(
         described,
-        [source_tokens(codec, example.source, longest, file) for example in examples],
+        [source_tokens(codec, example.source, longest, file, language) for example in examples],
         [example.source for example in examples],
         examples if scored else None,
         checkpoint.recipe if scored else None,
+        language,
     )
+
+
+def _codec(files: TokenizerFiles) -> TextCodec:
+    """That of the bundle, before there is one."""
+    with tempfile.TemporaryDirectory() as written:
+        return TextCodec.of(files.write(Path(written)), Path(written), files.languages)
 
 
 def _recipe(directory: Path) -> Recipe | None:

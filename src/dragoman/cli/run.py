@@ -49,6 +49,12 @@ class BatchSize(click.ParamType):  # type: ignore[type-arg]
     "--min-new-tokens", type=click.IntRange(min=0), default=0, help="No end before so many tokens."
 )
 @click.option(
+    "--source-language",
+    metavar="CODE",
+    help="Of the texts, as a multilingual model calls it [the bundle's].",
+)
+@click.option("--target-language", metavar="CODE", help="To translate to [the bundle's].")
+@click.option(
     "--batch-size",
     type=BatchSize(),
     default="64",
@@ -72,6 +78,8 @@ def run(
     max_new_tokens: int | None,
     max_new_tokens_per_source_token: float | None,
     min_new_tokens: int,
+    source_language: str | None,
+    target_language: str | None,
     batch_size: int | None,
     as_json: bool,
     stream: bool,
@@ -93,7 +101,12 @@ def run(
 
     if stream and as_json:
         raise click.UsageError("--stream and --json exclude each other")
-    options: dict[str, Any] = {"max_new_tokens": max_new_tokens, "min_new_tokens": min_new_tokens}
+    options: dict[str, Any] = {
+        "max_new_tokens": max_new_tokens,
+        "min_new_tokens": min_new_tokens,
+        "source_language": source_language,
+        "target_language": target_language,
+    }
     if max_new_tokens_per_source_token is not None:
         options["max_new_tokens_per_source_token"] = max_new_tokens_per_source_token
     writer = _Writer(as_json)

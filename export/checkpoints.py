@@ -1,0 +1,55 @@
+"""The directory of a model, whichever library left it -> a reference model and its tokenizers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from dragoman.errors import DragomanError
+from dragoman.reference_model import ModelConfig, Transformer, load_checkpoint
+from dragoman.reference_model.checkpoint import CONFIG_FILE
+from dragoman.reference_model.recipes.recipe import SOURCE_TOKENIZER_FILE, TARGET_TOKENIZER_FILE
+
+from .families.hugging_face import load_hugging_face, read_json
+from .tokenizers import TokenizerFiles, find_tokenizers
+from .tokenizers.reading import read_library_file
+
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """A model in fp32 and what makes tokens of its texts; None: token ids are all it takes."""
+
+    model: Transformer
+    tokenizers: TokenizerFiles | None
+
+
+def read_checkpoint(directory: Path) -> Checkpoint:
+    """Read a directory of Dragoman, Hugging Face, CTranslate2 or PyTorch; see docs/families.md.
+
+    Raises:
+        CheckpointError, ConfigError: the model cannot be read; all problems are listed.
+        DragomanError: its tokenizers cannot.
+    """
+    path = directory / CONFIG_FILE
+    values = read_json(path) if path.is_file() else {}
+    if "model_type" in values:
+        model = load_hugging_face(directory)
+        return Checkpoint(model, find_tokenizers(directory, values["model_type"], values))
+    model = load_checkpoint(directory)
+    return Checkpoint(model, _own_tokenizers(directory, model.config))
+
+
+def _own_tokenizers(directory: Path, config: ModelConfig) -> TokenizerFiles | None:
+    names = (SOURCE_TOKENIZER_FILE, TARGET_TOKENIZER_FILE)
+    source, target = (directory / name for name in names)
+    present = [source.is_file(), target.is_file()]
+    if not any(present):
+        return None
+    if not all(present):
+        raise DragomanError(
+            f"{directory}: expected both {' and '.join(names)}, or neither, found one"
+        )
+    read_library_file(source, config.source_vocab_size or config.target_vocab_size)
+    read_library_file(target, config.target_vocab_size)
+    return TokenizerFiles(source, target)
