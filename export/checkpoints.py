@@ -15,7 +15,6 @@ from .tokenizers import TokenizerFiles, find_tokenizers
 from .tokenizers.reading import read_library_file
 
 
-
 @dataclass(frozen=True)
 class Checkpoint:
     """A model in fp32 and what makes tokens of its texts; None: token ids are all it takes."""

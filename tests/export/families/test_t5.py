@@ -94,14 +94,16 @@ def build(kind: str, shape: dict[str, Any], varied: Callable[..., Any]) -> Any:
 
 
 def end_some_early(model: Any, greedy: Callable[..., list[list[int]]]) -> Any:
-    """Make that token the end with which outputs have the most different lengths."""
+    """Make that token the end with which outputs have the most different lengths, and one none."""
     sources, limit = sources_and_limit(model)
     outputs = greedy(model, sources, max_new_tokens=limit)
     lengths = {
         token: {row.index(token) if token in row else None for row in outputs}
         for token in range(1, model.config.vocab_size)
     }
-    model.generation_config.eos_token_id = max(lengths, key=lambda token: len(lengths[token]))
+    model.generation_config.eos_token_id = max(
+        lengths, key=lambda token: len(lengths[token]) if None in lengths[token] else 0
+    )
     return model
 
 
@@ -158,7 +160,7 @@ def test_greedy_tokens_are_theirs(pair: Pair, their_greedy: Callable[..., list[l
 
 
 # The cpu target fuses cached attention of heads whose size is a multiple of 8: not of "odd".
-EXPORTED = [("t5", "odd"), ("t5", "far"), ("flan-t5", "narrow"), ("mt5", "odd")]
+EXPORTED = [("t5", "odd"), ("flan-t5", "narrow"), ("mt5", "far")]
 
 
 @pytest.mark.parametrize("pair", EXPORTED, indirect=True, ids="-".join)
