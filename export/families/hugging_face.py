@@ -39,6 +39,7 @@ def load_hugging_face(directory: Path) -> Transformer:
     config = _with_tokens(config, settings)
     generation = generation_config(settings, config)
     weights, origin = read_weights(directory)
+    config = family.with_weights(values, config, weights)
     problems = family.complete(weights, config)
     return build(config, generation, weights, family.weight_name, origin, problems)
 
