@@ -25,6 +25,7 @@ STATE_DICTIONARIES: dict[str, Callable[[Path], Transformer]] = {
 }
 """By the `model_type` that the owner of the weights writes."""
 
+
 @dataclass(frozen=True)
 class Checkpoint:
     """A model in fp32 and what makes tokens of its texts; None: token ids are all it takes."""

@@ -118,9 +118,8 @@ def _prepare(contender: Contender, whisper: Path, place: Path) -> Path:
     if contender.precision is None:
         return whisper
     # Imported here: the processes of the contenders import this module, and do without torch.
-    from dragoman.export.checkpoints import read_checkpoint
-
     from dragoman.export import export_bundle
+    from dragoman.export.checkpoints import read_checkpoint
     from dragoman.optimize.bundle import optimize_bundle
     from dragoman.runtime import read_bundle
 
