@@ -13,6 +13,8 @@ import onnx_ir as ir
 
 from dragoman import __version__
 from dragoman.reference_model import GenerationConfig, ModelConfig, Transformer
+from dragoman.reference_model import Speech as ReferenceSpeech
+from dragoman.runtime.audio import LogMel
 from dragoman.runtime.bundle import record_files, write_manifest
 from dragoman.runtime.manifest import (
     SCHEMA_VERSION,
@@ -22,6 +24,7 @@ from dragoman.runtime.manifest import (
     Tokenizers,
 )
 from dragoman.runtime.rules import Rules
+from dragoman.runtime.speech.facts import Speech
 from dragoman.stored_weights import store_weights
 
 from .contract import check_file, check_graph
@@ -84,6 +87,8 @@ def export_bundle(
         tokenizers=_copy_tokenizers(tokenizers, directory),
         files=record_files(directory),
         rules=_rules(model.generation),
+        audio=_audio(model.config),
+        speech=_speech(model),
         tool_versions={"dragoman": __version__}
         | {package: version(package) for package in ("torch", "onnx", "onnx-ir", "onnxscript")},
     )
@@ -114,8 +119,23 @@ def _max_new_tokens(model: Transformer) -> int:
 
 def _rules(generation: GenerationConfig) -> Rules:
     values = dataclasses.asdict(generation)
-    del values["max_new_tokens"]  # which `Manifest.default_max_new_tokens` says
+    for name in ("max_new_tokens", "speech"):  # which the manifest says elsewhere
+        del values[name]
     return Rules(**values)
+
+
+def _audio(config: ModelConfig) -> LogMel | None:
+    if config.feature_size is None:
+        return None
+    own = LogMel(config.feature_size)
+    seconds = config.feature_frames * own.hop / own.sampling_rate
+    return dataclasses.replace(own, chunk_seconds=seconds)
+
+
+def _speech(model: Transformer) -> Speech | None:
+    if model.config.feature_size is None:
+        return None
+    return Speech(**dataclasses.asdict(model.generation.speech or ReferenceSpeech()))
 
 
 def _copy_tokenizers(files: TokenizerFiles | None, directory: Path) -> Tokenizers | None:

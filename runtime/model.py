@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -11,18 +12,25 @@ from numpy.typing import NDArray
 
 from dragoman.errors import DragomanError
 
+from .audio import AudioError
 from .backends import Backend, open_backend
-from .backends.errors import BackendError, DeviceLostError
+from .backends.errors import DeviceLostError
 from .bundle import Bundle, read_bundle
+from .decoding import each_if_not_all, outputs
 from .greedy import Choice, greedy
 from .manifest import Manifest
 from .options import DEFAULT_BATCH_SIZE, GenerationOptions
 from .results import FinishReason, Result, Token
 from .scheduling import batches, pad
+from .speech.facts import SpeechOptions
+from .speech.transcriber import Transcriber
 from .tokenizer import TextCodec, UnknownSymbolsError
 
-Source = str | Sequence[int] | NDArray[np.integer[Any]] | NDArray[np.float32]
-"""A text, or the token ids of one, special tokens included."""
+Source = (
+    str | os.PathLike[str] | Sequence[int] | NDArray[np.integer[Any]] | NDArray[np.floating[Any]]
+)
+"""A text, or the token ids of one, special tokens included. For a speech model the path of an audio
+file, samples [samples] (`audio.Audio`), or features float32 [mel bins, frames]."""
 
 
 class RejectedError(DragomanError):
@@ -39,6 +47,11 @@ class Model:
         self._codec = (
             TextCodec(bundle.path(tokenizers.source), bundle.path(tokenizers.target))
             if tokenizers
+            else None
+        )
+        self._transcriber = (
+            Transcriber(bundle.manifest, backend, self._codec)
+            if bundle.manifest.speech is not None
             else None
         )
 
@@ -66,14 +79,26 @@ class Model:
         return self._backend
 
     def generate(
-        self, sources: Sequence[Source], max_new_tokens: int | None = None, **options: float | None
+        self,
+        sources: Sequence[Source],
+        max_new_tokens: int | None = None,
+        *,
+        language: str | None = None,
+        task: str | None = None,
+        timestamps: bool = False,
+        **options: float | None,
     ) -> list[Result]:
         """Decode any number of inputs of any lengths greedily.
 
+        Speech of more than a window is decoded window by window, windows of several inputs
+        together.
+
         Args:
-            sources: texts, or integer token ids with the special tokens the model expects
-            max_new_tokens: the most tokens to generate for each, the end token included; the
-                bundle's default if None
+            sources: texts, or integer token ids with the special tokens the model expects; for a
+                speech model audio
+            max_new_tokens: the most tokens to generate for each, the end token included, of speech
+                for each window; the bundle's default if None
+            language, task, timestamps: of speech models only, see `speech.facts.SpeechOptions`
             options: further fields of `GenerationOptions`
 
         Returns:
@@ -85,8 +110,11 @@ class Model:
             DeviceLostError: the device failed for good; has the results that were finished.
         """
         checked = GenerationOptions.for_model(self.manifest, max_new_tokens, **options)
-        if isinstance(sources, str):
-            raise DragomanError("expected a list of texts, found one text: put it in a list")
+        asked = self._speech_options(language, task, timestamps)
+        if isinstance(sources, str | os.PathLike):
+            raise DragomanError("expected a list of inputs, found one: put it in a list")
+        if self._transcriber is not None:
+            return self._transcriber.generate(sources, checked, asked, max_new_tokens)
         results: dict[int, Result] = {}
         accepted: dict[int, list[int]] = {}
         for index, source in enumerate(sources):
@@ -101,7 +129,11 @@ class Model:
         for batch in batches(lengths, max_batch_size=rows, max_batch_tokens=tokens):
             members = [indices[i] for i in batch]
             try:
-                decoded = self._decode_or_reject([accepted[i] for i in members], checked)
+                decoded = each_if_not_all(
+                    lambda batch: self._decode(batch, checked),
+                    [accepted[i] for i in members],
+                    lambda reason: self._result([], 0.0, "rejected", reason),
+                )
             except DeviceLostError as error:
                 error.finished = results
                 raise
@@ -109,19 +141,32 @@ class Model:
         return [results[index] for index in range(len(sources))]
 
     def stream(
-        self, source: Source, max_new_tokens: int | None = None, **options: float | None
+        self,
+        source: Source,
+        max_new_tokens: int | None = None,
+        *,
+        language: str | None = None,
+        task: str | None = None,
+        timestamps: bool = False,
+        **options: float | None,
     ) -> Iterator[Token]:
         """Decode one input, yielding each token as soon as it is chosen, the end token apart.
 
-        Arguments as for `generate`.
+        Arguments as for `generate`. Speech: of a window at most.
 
         Raises:
             RejectedError: the input cannot be decoded.
             DragomanError: an option is out of range.
         """
         checked = GenerationOptions.for_model(self.manifest, max_new_tokens, **options)
-        tokens = self.tokenize(source)
-        return self._stream(tokens, checked) if tokens else iter(())
+        asked = self._speech_options(language, task, timestamps)
+        if self._transcriber is None:
+            tokens = self.tokenize(source)
+            return self._tokens(self._choices([tokens], checked)) if tokens else iter(())
+        try:
+            return self._tokens(self._transcriber.stream(source, checked, asked, max_new_tokens))
+        except AudioError as error:
+            raise RejectedError(str(error)) from error
 
     def tokenize(self, source: Source) -> list[int]:
         """The source token ids of an input; none for an empty one.
@@ -130,6 +175,8 @@ class Model:
             RejectedError: it has symbols or ids that the model does not know, is longer than its
                 positions, or is a text and the bundle has no tokenizers.
         """
+        if self._transcriber is not None:
+            raise RejectedError("this is a speech model: its sources are not tokens")
         if isinstance(source, str):
             if self._codec is None:
                 raise RejectedError("this bundle has no tokenizers: expected token ids")
@@ -154,6 +201,8 @@ class Model:
 
     def detokenize(self, tokens: Sequence[int]) -> str | None:
         """The text of target token ids, special tokens left out; None without tokenizers."""
+        if self._transcriber is not None:
+            return self._transcriber.text(tokens)
         return self._codec.decode(tokens) if self._codec else None
 
     def _batch_limits(self, options: GenerationOptions, longest: int) -> tuple[int, int]:
@@ -165,35 +214,23 @@ class Model:
             tokens = tokens if fitting is None else rows * longest
         return min(rows, self._backend.limits.rows or rows), tokens
 
-    def _decode_or_reject(
-        self, sources: list[list[int]], options: GenerationOptions
-    ) -> list[Result]:
-        """Decode a batch; if the backend fails, as for want of memory, its halves one by one."""
-        try:
-            return self._decode(sources, options)
-        except (BackendError, MemoryError) as error:
-            if len(sources) == 1:
-                return [self._result([], 0.0, "rejected", str(error) or "not enough memory")]
-        half = len(sources) // 2
-        return [
-            *self._decode_or_reject(sources[:half], options),
-            *self._decode_or_reject(sources[half:], options),
-        ]
+    def _speech_options(
+        self, language: str | None, task: str | None, timestamps: bool
+    ) -> SpeechOptions:
+        """
+        Raises:
+            DragomanError: they are given for a model of texts.
+        """
+        asked = SpeechOptions(language, task, timestamps)
+        if self._transcriber is None and asked != SpeechOptions():
+            raise DragomanError("language, task and timestamps are for speech models")
+        return asked
 
     def _decode(self, sources: list[list[int]], options: GenerationOptions) -> list[Result]:
-        tokens: list[list[int]] = [[] for _ in sources]
-        log_probability = [0.0] * len(sources)
-        for choice in self._choices(sources, options):
-            tokens[choice.row].append(choice.token)
-            log_probability[choice.row] += choice.log_probability
-        if not np.isfinite(log_probability).all():
-            raise BackendError("the model's logits are not finite numbers")
         end = self.manifest.model.end_token_id
         return [
-            self._result(row[:-1], total, "end")
-            if row[-1] == end
-            else self._result(row, total, "length")
-            for row, total in zip(tokens, log_probability, strict=True)
+            self._result(output.tokens, output.log_probability, "end" if output.ended else "length")
+            for output in outputs(self._choices(sources, options), len(sources), end)
         ]
 
     def _choices(self, sources: list[list[int]], options: GenerationOptions) -> Iterator[Choice]:
@@ -208,17 +245,17 @@ class Model:
             facts.end_token_id,
         )
 
-    def _stream(self, source: list[int], options: GenerationOptions) -> Iterator[Token]:
+    def _tokens(self, choices: Iterator[Choice]) -> Iterator[Token]:
+        """Of one input, the end token apart, with the text that each adds."""
         text = self._codec.stream() if self._codec else None
-        end = self.manifest.model.end_token_id
-        for choice in self._choices([source], options):
-            if choice.token != end:
+        for choice in choices:
+            if choice.token != self.manifest.model.end_token_id:
                 piece = text.step(choice.token) if text else None
                 yield Token(choice.token, piece, choice.log_probability)
 
     def _result(
         self,
-        tokens: list[int],
+        tokens: Sequence[int],
         log_probability: float,
         reason: FinishReason,
         error: str | None = None,
