@@ -103,13 +103,13 @@ def as_it_is(source: Path, directory: Path) -> Path:
 
 def prepare_bundle(source: Path, directory: Path, *, target: str, precision: str) -> Path:
     from dragoman.export import export_bundle
-    from dragoman.export.families.marian import load_marian
+    from dragoman.export.families.hugging_face import load_hugging_face
     from dragoman.runtime.bundle import new_directory
 
     neutral = directory.parent / "dragoman-neutral"
     if not neutral.exists():  # the first bundle exports it for all
         with new_directory(neutral) as partial_:
-            export_bundle(load_marian(source), partial_, name="random")
+            export_bundle(load_hugging_face(source), partial_, name="random")
     return optimized(neutral, directory, target=target, precision=precision)
 
 
@@ -152,11 +152,11 @@ def generator(model: Model) -> Generate:
 
 
 def prepare_ctranslate2(source: Path, directory: Path, *, compute_type: str) -> Path:
-    from dragoman.export.families.marian import load_marian
+    from dragoman.export.families.hugging_face import load_hugging_face
 
     from .peers.ctranslate2 import convert
 
-    convert(load_marian(source), directory, quantization=compute_type)
+    convert(load_hugging_face(source), directory, quantization=compute_type)
     return directory
 
 
@@ -177,11 +177,11 @@ def load_reference(directory: Path, threads: int) -> Generate:
     """The reference model, decoding with a cache; it cannot choose its end token."""
     import torch
 
-    from dragoman.export.families.marian import load_marian
+    from dragoman.export.families.hugging_face import load_hugging_face
     from dragoman.reference_model import greedy_cached
 
     torch.set_num_threads(threads)
-    model = load_marian(directory)
+    model = load_hugging_face(directory)
     assert model.output.bias is not None
     with torch.no_grad():
         model.output.bias[model.config.end_token_id] = -torch.inf

@@ -37,14 +37,17 @@ class EncoderGraph(nn.Module):
 class DecoderStepGraph(nn.Module):
     """Queries at given positions -> logits, the greedy choice after the last, updated caches."""
 
+    suppression: Tensor | None
+    """Added to the logits that the choice is made from."""
+
     def __init__(self, model: Transformer) -> None:
         super().__init__()
         self.model = model
-        self.suppression: Tensor | None = None
+        suppression = None
         if model.generation.suppressed_token_ids:
             suppression = torch.zeros(model.config.target_vocab_size)
             suppression[list(model.generation.suppressed_token_ids)] = MASKED
-            self.register_buffer("suppression", suppression)
+        self.register_buffer("suppression", suppression)
 
     def forward(
         self,

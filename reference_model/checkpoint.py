@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import torch
@@ -73,7 +73,7 @@ def load_checkpoint(directory: Path) -> Transformer:
             directory / WEIGHTS_FILE, [f"not a whole safetensors file: {error}"]
         ) from error
     # Compared before any memory is taken: a damaged configuration may ask for more than there is.
-    _check_weights(_shapes(config), weights, directory / WEIGHTS_FILE)
+    check_weights(weight_shapes(config), weights, directory / WEIGHTS_FILE)
     try:
         model = Transformer(config)
     except (RuntimeError, MemoryError) as error:
@@ -89,13 +89,13 @@ def load_weights(model: Transformer, weights: Mapping[str, Tensor], *, origin: P
         CheckpointError: as in `load_checkpoint`; the model is then unchanged.
     """
     expected = dict(model.named_parameters())
-    _check_weights({name: p.shape for name, p in expected.items()}, weights, origin)
+    check_weights({name: p.shape for name, p in expected.items()}, weights, origin)
     with torch.no_grad():
         for name, parameter in expected.items():
             parameter.copy_(weights[name])
 
 
-def _shapes(config: ModelConfig) -> dict[str, torch.Size]:
+def weight_shapes(config: ModelConfig) -> dict[str, torch.Size]:
     """The weights that a configuration asks for, without memory for them."""
     try:
         with torch.device("meta"):
@@ -109,10 +109,23 @@ def _too_large(error: Exception) -> ConfigError:
     return ConfigError([f"the sizes are beyond this machine: {reason}"])
 
 
-def _check_weights(
-    expected: Mapping[str, torch.Size], weights: Mapping[str, Tensor], origin: Path
+def check_weights(
+    expected: Mapping[str, torch.Size],
+    weights: Mapping[str, Tensor],
+    origin: Path,
+    others: Sequence[str] = (),
 ) -> None:
-    problems = [f"missing weight {name}" for name in expected if name not in weights]
+    """Compare weights with the shapes expected.
+
+    Args:
+        others: problems found before
+
+    Raises:
+        CheckpointError: with these, all missing, unknown, misshapen weights, and values that are
+            no numbers.
+    """
+    problems = [*others]
+    problems += [f"missing weight {name}" for name in expected if name not in weights]
     problems += [f"unknown weight {name}" for name in weights if name not in expected]
     for name in expected.keys() & weights.keys():
         found = weights[name]

@@ -11,12 +11,9 @@ from safetensors.torch import save_file
 
 from dragoman.benchmarks.random_model import random_model
 from dragoman.benchmarks.shapes import SHAPES
-from dragoman.export.families.marian import (
-    checkpoint_name,
-    marian_config,
-    parameter_shape,
-    position_table,
-)
+from dragoman.export.families import FAMILIES
+from dragoman.export.families.bart import LOGITS_BIAS
+from dragoman.export.families.marian import position_table
 
 
 def marian_shape(name: str, *, vocab_size: int) -> dict[str, Any]:
@@ -56,16 +53,18 @@ def write_random_marian(config: dict[str, Any], directory: Path, *, seed: int) -
         config: fields of `config.json`, as of `marian_shape`
         directory: made where there is none
     """
-    model = random_model(marian_config(config), seed=seed)
+    family = FAMILIES["marian"]
+    model = random_model(family.config(config), seed=seed)
     with torch.no_grad():
         for stack in ("encoder", "decoder"):
             table = model.get_parameter(f"{stack}.embedding.positions.table")
             table.copy_(position_table(*table.shape))
     weights = {
-        checkpoint_name(name): parameter.detach().reshape(parameter_shape(name, parameter))
+        family.weight_name(name): parameter.detach()
         for name, parameter in model.named_parameters()
         if not name.endswith("positions.table")
     }
+    weights[LOGITS_BIAS] = weights[LOGITS_BIAS][None]
     # Tied embeddings are stored once, under the name that Hugging Face gives to what is shared.
     weights["model.shared.weight"] = weights.pop("model.encoder.embed_tokens.weight")
     directory.mkdir(parents=True, exist_ok=True)

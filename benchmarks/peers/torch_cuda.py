@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from dragoman.errors import DragomanError
-from dragoman.export.families.marian import load_marian
+from dragoman.export.families.hugging_face import load_hugging_face
 from dragoman.reference_model import Transformer, greedy_cached
 from dragoman.reference_model.decoding import KeyValueCache, pad
 
@@ -32,7 +32,7 @@ def load(directory: Path, threads: int, *, dtype: str, graphs: bool) -> Generate
     if not torch.cuda.is_available() and dtype != "float32":
         raise DragomanError("PyTorch sees no GPU")
     device = "cuda" if torch.cuda.is_available() else "cpu"
-    model = load_marian(directory).to(device, getattr(torch, dtype)).eval()
+    model = load_hugging_face(directory).to(device, getattr(torch, dtype)).eval()
     torch.set_default_device(device)
     torch.set_default_dtype(getattr(torch, dtype))
     assert model.output.bias is not None

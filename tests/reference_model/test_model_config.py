@@ -34,7 +34,10 @@ OUT_OF_RANGE: list[tuple[dict[str, Any], str]] = [
     ({"tie_source_target": True}, "found 17 (source) and 19 (target)"),
     ({"start_token_id": 19}, "start_token_id must be in the target vocabulary [0, 19), found 19"),
     ({"end_token_id": -1}, "end_token_id must be in the target vocabulary [0, 19), found -1"),
-    ({"pad_token_id": 17}, "pad_token_id must be in both vocabularies, of 17 and 19 tokens, found 17"),
+    (
+        {"pad_token_id": 17},
+        "must be in both vocabularies, of 17 and 19 tokens, found 17",
+    ),
 ]
 
 WRONG_TYPES: list[tuple[dict[str, Any], str]] = [

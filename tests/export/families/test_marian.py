@@ -13,7 +13,9 @@ from safetensors.torch import load_file, save_file
 
 from dragoman.benchmarks.peers.marian import marian_shape, write_random_marian
 from dragoman.errors import DragomanError
-from dragoman.export.families.marian import load_marian, marian_config, position_table
+from dragoman.export.families import FAMILIES
+from dragoman.export.families.hugging_face import load_hugging_face
+from dragoman.export.families.marian import position_table
 from dragoman.reference_model import greedy_uncached, pad
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
@@ -70,7 +72,7 @@ def their_model(options: dict[str, Any], directory: Path) -> Any:
 
 @pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS.keys())
 def test_tensors_are_theirs(options: dict[str, Any], tmp_path: Path) -> None:
-    theirs, ours = their_model(options, tmp_path), load_marian(tmp_path)
+    theirs, ours = their_model(options, tmp_path), load_hugging_face(tmp_path)
     source, mask = pad(SOURCES, 52)
     target = torch.randint(0, 53, (len(SOURCES), 9), generator=torch.manual_seed(1))
     with torch.inference_mode():
@@ -86,7 +88,7 @@ def test_tensors_are_theirs(options: dict[str, Any], tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS.keys())
 def test_greedy_tokens_are_theirs(options: dict[str, Any], tmp_path: Path) -> None:
-    theirs, ours = their_model(options, tmp_path), load_marian(tmp_path)
+    theirs, ours = their_model(options, tmp_path), load_hugging_face(tmp_path)
     source, mask = pad(SOURCES, 52)
     generated = theirs.generate(
         input_ids=source,
@@ -116,13 +118,13 @@ def test_all_names_of_a_tied_weight_may_be_stored(tmp_path: Path) -> None:
     tied = next(weights.pop(name) for name in names if name in weights)
     for kept in (names, names[:1], names[1:2]):
         save_file(weights | {n: tied.clone() for n in kept}, tmp_path / "model.safetensors")
-        assert torch.equal(load_marian(tmp_path).output.weight, tied)
+        assert torch.equal(load_hugging_face(tmp_path).output.weight, tied)
     save_file(
         weights | {names[0]: tied, names[1]: tied + 1},
         tmp_path / "model.safetensors",
     )
     with pytest.raises(DragomanError, match=r"shared\.weight and lm_head\.weight must be equal"):
-        load_marian(tmp_path)
+        load_hugging_face(tmp_path)
 
 
 def test_all_problems_are_one_error(tmp_path: Path) -> None:
@@ -134,11 +136,11 @@ def test_all_problems_are_one_error(tmp_path: Path) -> None:
     weights["model.extra"] = torch.zeros(1)
     save_file(weights, tmp_path / "model.safetensors")
     with pytest.raises(DragomanError) as caught:
-        load_marian(tmp_path)
+        load_hugging_face(tmp_path)
     for problem in (
         "missing weight model.encoder.layers.0.fc1.bias",
         "model.decoder.layers.1.fc2.bias must have shape [32], found [7]",
-        "model.decoder.layers.0.fc2.bias has values that are NaN",
+        "model.decoder.layers.0.fc2.bias has 32 of 32 values that are NaN",
         "unknown weight model.extra",
     ):
         assert problem in str(caught.value)
@@ -146,17 +148,19 @@ def test_all_problems_are_one_error(tmp_path: Path) -> None:
 
 def test_what_is_no_marian_is_refused(tmp_path: Path) -> None:
     with pytest.raises(DragomanError, match=r"expected a readable config\.json"):
-        load_marian(tmp_path)
+        load_hugging_face(tmp_path)
     with pytest.raises(DragomanError) as caught:
-        marian_config(
-            SIZES
-            | {"model_type": "t5", "decoder_ffn_dim": 7, "activation_function": "x", "d_model": 0}
+        FAMILIES["marian"].config(
+            SIZES | {"decoder_ffn_dim": 7, "activation_function": "x", "d_model": 0}
         )
-    for problem in ("'marian', found 't5'", "found 48 and 7", "found 'x'", "d_model"):
+    for problem in ("found 48 and 7", "found 'x'", "d_model"):
         assert problem in str(caught.value)
+    (tmp_path / "config.json").write_text(json.dumps(SIZES | {"model_type": "bert"}))
+    with pytest.raises(DragomanError, match=r"expected one of bart, .*marian.*, found 'bert'"):
+        load_hugging_face(tmp_path)
     (tmp_path / "config.json").write_text(json.dumps(SIZES | {"model_type": "marian"}))
     with pytest.raises(DragomanError, match=r"expected model\.safetensors"):
-        load_marian(tmp_path)
+        load_hugging_face(tmp_path)
 
 
 def test_random_marian_is_one_of_theirs(tmp_path: Path) -> None:
@@ -176,7 +180,7 @@ def test_random_marian_is_one_of_theirs(tmp_path: Path) -> None:
         max_new_tokens=STEPS,
     )
     rows = [row[1:] for row in generated.tolist()]
-    assert greedy_uncached(load_marian(tmp_path), sources.tolist(), STEPS) == rows
+    assert greedy_uncached(load_hugging_face(tmp_path), sources.tolist(), STEPS) == rows
     assert len({tuple(row) for row in rows}) == 4
     assert all(len(set(row)) > 3 for row in rows)
     write_random_marian(shape, tmp_path / "again", seed=1)

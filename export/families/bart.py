@@ -1,0 +1,172 @@
+"""BART (Lewis et al. 2020) and mBART (Liu et al. 2020), and what their relatives share.
+
+Marian, M2M100, NLLB, Pegasus and Whisper at Hugging Face descend from one implementation: the same
+names of weights and fields, and other positions and norms.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+
+from dragoman.reference_model import ConfigError, ModelConfig
+
+from .family import Family, Values, Weights, activation, merge_tied, renamed
+
+PARTS: Mapping[str, str] = {
+    "embedding.tokens": "embed_tokens",
+    "embedding.positions.table": "embed_positions.weight",
+    "embedding.norm": "layernorm_embedding",
+    "self_attention_residual.norm": "self_attn_layer_norm",
+    "cross_attention_residual.norm": "encoder_attn_layer_norm",
+    "feed_forward_residual.norm": "final_layer_norm",
+    "feed_forward.inner": "fc1",
+    "feed_forward.outer": "fc2",
+    "self_attention": "self_attn",
+    "cross_attention": "encoder_attn",
+    "coder.norm": "coder.layer_norm",
+    ".query.": ".q_proj.",
+    ".key.": ".k_proj.",
+    ".value.": ".v_proj.",
+    ".output.": ".out_proj.",
+    ".gain": ".weight",
+}
+"""Parts of a weight's name in `Transformer`, to be replaced in this order."""
+
+LOGITS_BIAS = "final_logits_bias"
+SHARED, OUTPUT = "model.shared.weight", "lm_head.weight"
+TOKENS = {stack: f"model.{stack}.embed_tokens.weight" for stack in ("encoder", "decoder")}
+POSITIONS = {stack: f"model.{stack}.embed_positions.weight" for stack in ("encoder", "decoder")}
+
+FIELDS: Mapping[str, str] = {
+    "encoder_layers": "encoder_layers",
+    "decoder_layers": "decoder_layers",
+    "d_model": "d_model",
+    "num_heads": "encoder_attention_heads",
+    "d_ff": "encoder_ffn_dim",
+    "dropout": "dropout",
+    "scale_embedding": "scale_embedding",
+    "source_vocab_size": "vocab_size",
+    "target_vocab_size": "vocab_size",
+    "max_source_positions": "max_position_embeddings",
+    "max_target_positions": "max_position_embeddings",
+    "pad_token_id": "pad_token_id",
+    "end_token_id": "eos_token_id",
+}
+"""Fields of `ModelConfig`, and what `config.json` calls them."""
+
+DEFAULTS: Mapping[str, Any] = {
+    "vocab_size": 50265,
+    "encoder_layers": 12,
+    "decoder_layers": 12,
+    "d_model": 1024,
+    "encoder_attention_heads": 16,
+    "decoder_attention_heads": 16,
+    "encoder_ffn_dim": 4096,
+    "decoder_ffn_dim": 4096,
+    "activation_function": "gelu",
+    "dropout": 0.1,
+    "scale_embedding": False,
+    "max_position_embeddings": 1024,
+    "pad_token_id": 1,
+    "bos_token_id": 0,
+    "eos_token_id": 2,
+    "decoder_start_token_id": 2,
+}
+"""What a `config.json` that is silent means, for BART."""
+
+
+def weight_name(name: str) -> str:
+    """What a checkpoint calls a parameter of `Transformer`."""
+    if name == "output.bias":
+        return LOGITS_BIAS
+    if name == "output.weight":
+        return OUTPUT
+    return f"model.{renamed(name, PARTS)}"
+
+
+def config_of(values: Values, defaults: Mapping[str, Any], **fields: Any) -> ModelConfig:
+    """The configuration that a `config.json` describes.
+
+    Args:
+        defaults: what a field that is not there means, where not as for BART
+        fields: of `ModelConfig`, that the family decides
+
+    Raises:
+        ConfigError: no `ModelConfig` can express it; all problems are listed.
+    """
+    given = {name: value for name, value in values.items() if value is not None}
+    known = {**DEFAULTS, **defaults, **given}
+    problems = [
+        f"encoder_{name} and decoder_{name} must be equal, found {encoder} and {decoder}"
+        for name in ("attention_heads", "ffn_dim")
+        if (encoder := known[f"encoder_{name}"]) != (decoder := known[f"decoder_{name}"])
+    ]
+    tied = known.get("tie_word_embeddings", True)
+    try:
+        config = ModelConfig(
+            **{ours: known[theirs] for ours, theirs in FIELDS.items()}
+            | {
+                "activation": activation(known, "activation_function", "gelu", problems),
+                "start_token_id": known.get("decoder_start_token_id", known["bos_token_id"]),
+                "tie_source_target": True,
+                "tie_target_output": tied,
+                "positions": "learned",
+            }
+            | fields
+        )
+    except ConfigError as error:
+        raise ConfigError(problems + error.problems) from error
+    if problems:
+        raise ConfigError(problems)
+    return config
+
+
+def tie(weights: Weights, config: ModelConfig) -> list[str]:
+    """One name for each token embedding and the output that reuses it."""
+    output = [OUTPUT] if config.tie_target_output else []
+    if config.tie_source_target:
+        groups = [[TOKENS["encoder"], SHARED, TOKENS["decoder"], *output]]
+    else:
+        groups = [[TOKENS["decoder"], *output]]
+    return [problem for names in groups for problem in merge_tied(weights, names)]
+
+
+def add_logits_bias(weights: Weights, config: ModelConfig) -> None:
+    """[1, V] -> [V]; zeros where a checkpoint leaves it out."""
+    bias = weights.get(LOGITS_BIAS)
+    if bias is None:
+        weights[LOGITS_BIAS] = torch.zeros(config.target_vocab_size)
+    elif bias.dim() == 2 and len(bias) == 1:
+        weights[LOGITS_BIAS] = bias[0]
+
+
+def complete(weights: Weights, config: ModelConfig) -> list[str]:
+    """Positions begin in the third row of their tables, as fairseq left them."""
+    for name in POSITIONS.values():
+        if name in weights:
+            weights[name] = weights[name][2:]
+    for name in ("model.encoder.version", "model.decoder.version"):
+        weights.pop(name, None)
+    add_logits_bias(weights, config)
+    return tie(weights, config)
+
+
+def _bart(values: Values) -> ModelConfig:
+    return config_of(values, {}, embedding_norm=True, logits_bias=True)
+
+
+def _mbart(values: Values) -> ModelConfig:
+    return config_of(
+        values,
+        {"decoder_start_token_id": None},
+        embedding_norm=True,
+        logits_bias=True,
+        norm_order="pre",
+    )
+
+
+BART = Family("bart", "BART", _bart, weight_name, complete)
+MBART = Family("mbart", "mBART-25 and mBART-50", _mbart, weight_name, complete)

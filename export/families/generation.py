@@ -1,0 +1,108 @@
+"""Generation settings of Hugging Face -> rules of greedy decoding."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from dragoman.reference_model import ConfigError, GenerationConfig, ModelConfig
+
+NEUTRAL: Mapping[str, tuple[Any, ...]] = {
+    "encoder_no_repeat_ngram_size": (0,),
+    "encoder_repetition_penalty": (1.0,),
+    "sequence_bias": (),
+    "exponential_decay_length_penalty": (),
+    "guidance_scale": (1, 0),
+    "force_words_ids": (),
+    "constraints": (),
+    "watermarking_config": (),
+    "stop_strings": (),
+}
+"""Settings that would change greedy output and are not supported: the values, besides null, with
+which they change nothing. Those of sampling and of beam search are passed over."""
+
+
+def generation_config(values: Mapping[str, Any], config: ModelConfig) -> GenerationConfig:
+    """What the settings say of greedy decoding.
+
+    Args:
+        values: of `generation_config.json` or, where there is none, of `config.json`
+
+    Raises:
+        ConfigError: a setting is not supported, or not what it should be; all are listed.
+    """
+    problems = [
+        f"{name}: this generation setting is not supported, found {values[name]!r}"
+        for name, neutral in NEUTRAL.items()
+        if values.get(name) is not None and values[name] not in neutral
+    ]
+    read = _Read(values, problems)
+    suppressed = {*read.ids("suppress_tokens"), *read.bad_words()} - {config.end_token_id}
+    if config.end_token_id in read.ids("suppress_tokens"):
+        suppressed.add(config.end_token_id)
+    # At Hugging Face min_length and max_length count the start token.
+    longest = read.number("max_length", 0) - 1
+    generation = GenerationConfig(
+        forced_first_token_id=read.token("forced_bos_token_id"),
+        forced_last_token_id=read.token("forced_eos_token_id"),
+        suppressed_token_ids=tuple(sorted(suppressed)),
+        first_suppressed_token_ids=tuple(sorted(set(read.ids("begin_suppress_tokens")))),
+        min_new_tokens=max(read.number("min_new_tokens", 0), read.number("min_length", 0) - 1, 0),
+        no_repeat_ngram_size=read.number("no_repeat_ngram_size", 0),
+        repetition_penalty=float(values.get("repetition_penalty") or 1.0),
+        max_new_tokens=read.number("max_new_tokens", 0) or (longest if longest > 0 else None),
+    )
+    problems += read.outside(config.target_vocab_size)
+    if problems:
+        raise ConfigError(problems)
+    return generation
+
+
+class _Read:
+    """Settings by name; what is wrong with them goes to `problems`."""
+
+    def __init__(self, values: Mapping[str, Any], problems: list[str]) -> None:
+        self._values, self._problems = values, problems
+        self._seen: dict[str, list[int]] = {}
+
+    def number(self, name: str, default: int) -> int:
+        value = self._values.get(name)
+        if value is None:
+            return default
+        if not isinstance(value, int) or isinstance(value, bool):
+            self._problems.append(f"{name}: expected an integer, found {value!r}")
+            return default
+        return value
+
+    def token(self, name: str) -> int | None:
+        """One token; a list of one is one, too."""
+        ids = self.ids(name)
+        if len(set(ids)) > 1:
+            self._problems.append(f"{name}: expected one token, found {ids}")
+        return ids[0] if ids else None
+
+    def ids(self, name: str) -> list[int]:
+        value = self._values.get(name)
+        ids = value if isinstance(value, list) else [] if value is None else [value]
+        if not all(isinstance(i, int) and not isinstance(i, bool) for i in ids):
+            self._problems.append(f"{name}: expected token ids, found {value!r}")
+            return []
+        self._seen[name] = ids
+        return ids
+
+    def bad_words(self) -> list[int]:
+        """Words of one token: those of several are not supported."""
+        words = self._values.get("bad_words_ids") or []
+        if not all(isinstance(word, list) and len(word) == 1 for word in words):
+            self._problems.append(f"bad_words_ids: expected words of one token, found {words}")
+            return []
+        self._seen["bad_words_ids"] = [word[0] for word in words]
+        return self._seen["bad_words_ids"]
+
+    def outside(self, vocabulary: int) -> list[str]:
+        return [
+            f"{name}: expected token ids in [0, {vocabulary}), found {token}"
+            for name, ids in self._seen.items()
+            for token in ids
+            if not 0 <= token < vocabulary
+        ]

@@ -1,0 +1,98 @@
+"""Weights in the formats and splits that are about, and what is not loaded."""
+
+from __future__ import annotations
+
+import json
+import pickle
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import save_file
+
+from dragoman.errors import DragomanError
+from dragoman.export.families.weights import read_weights
+
+WEIGHTS = {"a": torch.arange(6.0).reshape(2, 3), "b": torch.ones(4, dtype=torch.float16)}
+
+
+def split(directory: Path, save: Callable[[Any, Path], object], ending: str) -> None:
+    parts = {name: f"part-{name}.{ending}" for name in WEIGHTS}
+    for name, file in parts.items():
+        save({name: WEIGHTS[name]}, directory / file)
+    stem = "model" if ending == "safetensors" else "pytorch_model"
+    index = {"metadata": {"total_size": 0}, "weight_map": parts}
+    (directory / f"{stem}.{ending}.index.json").write_text(json.dumps(index))
+
+
+WAYS: dict[str, Callable[[Path], object]] = {
+    "safetensors": lambda d: save_file(WEIGHTS, d / "model.safetensors"),
+    "bin": lambda d: torch.save(WEIGHTS, d / "pytorch_model.bin"),
+    "old bin": lambda d: torch.save(
+        WEIGHTS, d / "pytorch_model.bin", _use_new_zipfile_serialization=False
+    ),
+    "safetensors in parts": lambda d: split(d, save_file, "safetensors"),
+    "bin in parts": lambda d: split(d, torch.save, "bin"),
+}
+
+
+@pytest.mark.parametrize("write", WAYS.values(), ids=WAYS.keys())
+def test_every_format_gives_the_same(write: Callable[[Path], object], tmp_path: Path) -> None:
+    write(tmp_path)
+    weights, origin = read_weights(tmp_path)
+    assert origin.is_file()
+    assert weights.keys() == WEIGHTS.keys()
+    for name, tensor in WEIGHTS.items():
+        assert weights[name].dtype == tensor.dtype
+        assert torch.equal(weights[name], tensor)
+
+
+class Malicious:
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (Path.touch, (Path("was-executed"),))
+
+
+def test_nothing_in_a_file_is_executed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    torch.save({"a": Malicious()}, tmp_path / "pytorch_model.bin")
+    with pytest.raises(DragomanError, match="expected tensors only"):
+        read_weights(tmp_path)
+    (tmp_path / "pytorch_model.bin").write_bytes(pickle.dumps({"a": Malicious()}, protocol=2))
+    with pytest.raises(DragomanError, match=r"pytorch_model\.bin"):
+        read_weights(tmp_path)
+    assert not (tmp_path / "was-executed").exists()
+
+
+def test_damage_is_one_error(tmp_path: Path) -> None:
+    with pytest.raises(DragomanError, match=r"expected model\.safetensors or pytorch_model\.bin"):
+        read_weights(tmp_path)
+    file = tmp_path / "pytorch_model.bin"
+    torch.save(WEIGHTS, file)
+    whole = file.read_bytes()
+    for damaged in (b"", whole[:100], whole[: len(whole) // 2], b"\x00" * 300):
+        file.write_bytes(damaged)
+        with pytest.raises(DragomanError, match=r"pytorch_model\.bin: "):
+            read_weights(tmp_path)
+    torch.save([1, 2], file)
+    with pytest.raises(DragomanError, match="expected a dictionary, found list"):
+        read_weights(tmp_path)
+    torch.save({"a": 3, "b": torch.ones(1)}, file)
+    with pytest.raises(DragomanError, match="expected tensors, found others: a"):
+        read_weights(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("index", "problem"),
+    [
+        ("[]", "weight_map"),
+        ("{", "weight_map"),
+        ('{"weight_map": {"a": "../a.safetensors"}}', "expected a file beside the index"),
+        ('{"weight_map": {"a": "x.safetensors"}}', r"x\.safetensors: missing"),
+    ],
+)
+def test_a_wrong_index_is_one_error(index: str, problem: str, tmp_path: Path) -> None:
+    (tmp_path / "model.safetensors.index.json").write_text(index)
+    with pytest.raises(DragomanError, match=problem):
+        read_weights(tmp_path)
