@@ -23,6 +23,7 @@ from .options import DEFAULT_BATCH_SIZE, GenerationOptions
 from .results import FinishReason, Result, Token
 from .scheduling import batches, pad
 from .speech.facts import SpeechOptions
+from .speech.language_names import language_code
 from .speech.transcriber import Transcriber
 from .tokenizer import TextCodec, UnknownSymbolsError
 
@@ -221,7 +222,8 @@ class Model:
         Raises:
             DragomanError: they are given for a model of texts.
         """
-        asked = SpeechOptions(language, task, timestamps)
+        code = None if language is None else language_code(language)
+        asked = SpeechOptions(code, task, timestamps)
         if self._transcriber is None and asked != SpeechOptions():
             raise DragomanError("language, task and timestamps are for speech models")
         return asked

@@ -8,9 +8,10 @@ from .family import Family
 from .m2m_100 import M2M_100
 from .marian import MARIAN
 from .pegasus import PEGASUS
+from .whisper import WHISPER
 
 FAMILIES: dict[str, Family] = {
-    family.model_type: family for family in (MARIAN, BART, MBART, M2M_100, PEGASUS)
+    family.model_type: family for family in (MARIAN, BART, MBART, M2M_100, PEGASUS, WHISPER)
 }
 """By the `model_type` of `config.json`."""
 

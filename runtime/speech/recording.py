@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -46,9 +47,12 @@ class Recording:
     def add(self, output: Output, timestamp_begin: int | None, window: int) -> None:
         """Take what was generated for the window, and go on to the next.
 
+        Tokens of times count even where none were asked for, as at Hugging Face. What is said ends
+        when the audio does, at the latest.
+
         Args:
-            timestamp_begin: the token of 0.00 s; None: generated without times, for a window that
-                is all of the audio
+            timestamp_begin: the token of 0.00 s; None: the model has no times, and the window is
+                all of the audio
             window: frames of one
         """
         self.log_probability += output.log_probability
@@ -63,7 +67,7 @@ class Recording:
             first_frame=self._position,
             frames=min(window, self.frames - self._position),
         )
-        self.segments += segments
+        self.segments += [replace(s, end=min(s.end, max(s.start, self.seconds))) for s in segments]
         self._position += advance
 
 

@@ -155,7 +155,7 @@ class Transcriber:
             found = outputs(choices, len(recordings), end)
             for recording, output, language in zip(recordings, found, languages, strict=True):
                 recording.language = language
-                recording.add(output, begin if decoder.timestamps else None, self._log_mel.frames)
+                recording.add(output, begin, self._log_mel.frames)
             return [None] * len(recordings)
 
         failures = each_if_not_all(decode, [*batch.values()], _rejected) if batch else []
