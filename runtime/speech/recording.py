@@ -30,6 +30,8 @@ class Recording:
         self.features, self.frames, self.seconds = features, frames, seconds
         self.language: int | None = None
         """The token of the language, once it is known."""
+        self.timed = False
+        """Whether it is decoded with times."""
         self.segments: list[Segment] = []
         self.log_probability = 0.0
         self.ended = True

@@ -98,7 +98,7 @@ class Transcriber:
     ) -> Iterator[tuple[int, Result]]:
         """Results as they are done, each with the index of its source."""
         waiting = iter(enumerate(sources))
-        rows, language = self._rows(options), self._speech.language_token(asked)
+        rows = self._rows(options)
         opened: dict[int, Recording] = {}
         # With times or without, the prompt of a window differs.
         decoders = {
@@ -106,14 +106,14 @@ class Transcriber:
             for timestamps in (True, False)
         }
         while True:
-            yield from self._open_more(waiting, opened, rows, language)
+            yield from self._open_more(waiting, opened, rows, asked)
             if not opened:
                 return
             for timestamps, decoder in decoders.items():
                 batch = {
                     index: recording
                     for index, recording in opened.items()
-                    if timestamps == (asked.timestamps or self._is_long(recording))
+                    if recording.timed == timestamps
                 }
                 for index, failure in self._decode_windows(decoder, batch).items():
                     if failure is not None or batch[index].done:
@@ -125,7 +125,7 @@ class Transcriber:
         waiting: Iterator[tuple[int, Any]],
         opened: dict[int, Recording],
         rows: int,
-        language: int | None,
+        asked: SpeechOptions,
     ) -> Iterator[tuple[int, Result]]:
         """Open recordings while there is room; the results of those that cannot be opened."""
         while len(opened) < rows and sum(r.seconds for r in opened.values()) < HELD_SECONDS:
@@ -137,7 +137,8 @@ class Transcriber:
                 recording = open_recording(source, self._log_mel)
                 if self._is_long(recording):
                     SpeechOptions(timestamps=True).check(self._speech)
-                recording.language = language
+                recording.language = self._speech.language_token(asked)
+                recording.timed = asked.timestamps or self._is_long(recording)
                 opened[index] = recording
             except DragomanError as error:
                 yield index, _rejected(str(error))
@@ -162,12 +163,15 @@ class Transcriber:
         return dict(zip(batch, failures, strict=True))
 
     def _result(self, recording: Recording) -> Result:
-        segments = tuple(
-            Segment(s.start, s.end, self.text(s.tokens), s.tokens) for s in recording.segments
-        )
-        tokens = tuple(token for segment in segments for token in segment.tokens)
+        tokens = tuple(token for segment in recording.segments for token in segment.tokens)
+        text = self.text(tokens)
+        segments = (Segment(0.0, recording.seconds, text, tokens),)
+        if recording.timed:
+            segments = tuple(
+                Segment(s.start, s.end, self.text(s.tokens), s.tokens) for s in recording.segments
+            )
         return Result(
-            self.text(tokens),
+            text,
             tokens,
             recording.log_probability,
             "end" if recording.ended else "length",
