@@ -27,6 +27,7 @@ from dragoman.runtime import Model
 from dragoman.runtime.manifest import Precision
 from dragoman.runtime.records import Divergence, Parity, TaskParity, TensorParity, TokenParity
 from dragoman.runtime.scheduling import Encodable, as_batch, batches, pad
+from dragoman.runtime.speech.prompts import options_of_prompt
 
 TOLERANCES: dict[Precision, float] = {
     "fp32": 1e-4,
@@ -205,9 +206,10 @@ def _check_tokenizer(model: Model, inputs: ParityInputs) -> None:
 def _generate(model: Model, sources: Sequence[Encodable], limit: int) -> list[list[int]]:
     """Free-running output as the oracle gives it: with the end token where reached."""
     end = model.manifest.model.end_token_id
+    prompted = options_of_prompt(model.manifest)
     return [
         [*result.tokens, end] if result.finish_reason == "end" else list(result.tokens)
-        for result in model.generate(sources, max_new_tokens=limit)
+        for result in model.generate(sources, max_new_tokens=limit, **prompted)
     ]
 
 

@@ -87,7 +87,7 @@ def export_bundle(
         tokenizers=_copy_tokenizers(tokenizers, directory),
         files=record_files(directory),
         rules=_rules(model.generation),
-        audio=_audio(model.config),
+        audio=log_mel_of(model.config),
         speech=_speech(model),
         tool_versions={"dragoman": __version__}
         | {package: version(package) for package in ("torch", "onnx", "onnx-ir", "onnxscript")},
@@ -124,7 +124,8 @@ def _rules(generation: GenerationConfig) -> Rules:
     return Rules(**values)
 
 
-def _audio(config: ModelConfig) -> LogMel | None:
+def log_mel_of(config: ModelConfig) -> LogMel | None:
+    """How a speech model's features are made; None for a model of texts."""
     if config.feature_size is None:
         return None
     own = LogMel(config.feature_size)

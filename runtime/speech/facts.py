@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
 
 from dragoman.errors import DragomanError
 
@@ -129,14 +128,6 @@ class SpeechOptions:
             problems.append("timestamps: expected none, this model has no tokens for times")
         if problems:
             raise DragomanError("; ".join(problems))
-
-
-def options_of_prompt(speech: Speech, tokens: tuple[int, ...]) -> dict[str, Any]:
-    """The options of `Model.generate` that lead to a prompt without timestamps."""
-    options = {}
-    for name, known in (("language", speech.languages), ("task", speech.tasks)):
-        options[name] = next((key for key, token in known.items() if token in tokens), None)
-    return {name: value for name, value in options.items() if value is not None}
 
 
 def _listed(names: dict[str, int]) -> str:

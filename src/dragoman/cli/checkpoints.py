@@ -8,8 +8,10 @@ from pathlib import Path
 
 from dragoman import DragomanError
 from dragoman.benchmarks.parity import ParityInputs, random_inputs
-from dragoman.export import TokenizerFiles
+from dragoman.export import TokenizerFiles, log_mel_of
+from dragoman.export.families.hugging_face import load_hugging_face
 from dragoman.reference_model import Transformer, load_checkpoint
+from dragoman.reference_model.checkpoint import CONFIG_FILE
 from dragoman.reference_model.pretrained import find_checkpoint
 from dragoman.reference_model.recipes import RECIPES, Recipe, read_examples
 from dragoman.reference_model.recipes.recipe import (
@@ -18,8 +20,10 @@ from dragoman.reference_model.recipes.recipe import (
     SOURCE_TOKENIZER_FILE,
     TARGET_TOKENIZER_FILE,
 )
+from dragoman.runtime.audio import LogMel
 from dragoman.runtime.tokenizer import TextCodec
 
+from .recordings import recordings, windows
 from .texts import source_tokens
 
 
@@ -37,6 +41,10 @@ class Checkpoint:
 
 def open_checkpoint(name_or_path: str) -> Checkpoint:
     directory = find_checkpoint(name_or_path)
+    if _is_foreign(directory):
+        model, tokenizer = load_hugging_face(directory), directory / "tokenizer.json"
+        found = TokenizerFiles(tokenizer, tokenizer) if tokenizer.is_file() else None
+        return Checkpoint(directory, model, found, None)
     model = load_checkpoint(directory)
     files = TokenizerFiles(directory / SOURCE_TOKENIZER_FILE, directory / TARGET_TOKENIZER_FILE)
     present = [file.is_file() for file in (files.source, files.target)]
@@ -49,11 +57,15 @@ def open_checkpoint(name_or_path: str) -> Checkpoint:
 
 
 def parity_inputs(checkpoint: Checkpoint, file: Path | None, limit: int | None) -> ParityInputs:
-    """The inputs to verify on: a file's lines, else the checkpoint's held-out data, else random.
+    """The inputs to verify on: a file's lines, of a speech model the windows of audio files, else
+    the checkpoint's held-out data, else random.
 
     Raises:
         DragomanError: the file cannot be used with this checkpoint.
     """
+    log_mel = log_mel_of(checkpoint.model.config)
+    if file is not None and log_mel is not None:
+        return _windows(file, log_mel, limit)
     if file is not None and checkpoint.tokenizers is None:
         raise DragomanError(
             f"{file}: texts need a checkpoint with tokenizers, found none in {checkpoint.directory}"
@@ -80,6 +92,25 @@ def parity_inputs(checkpoint: Checkpoint, file: Path | None, limit: int | None) 
         examples if scored else None,
         checkpoint.recipe if scored else None,
     )
+
+
+def _windows(place: Path, log_mel: LogMel, limit: int | None) -> ParityInputs:
+    files = recordings(place)
+    sources = windows(files, log_mel)
+    described = f"{place.name}, {len(files)} files, {len(sources)} windows"
+    if limit is not None and limit < len(sources):
+        sources = sources[:limit]
+        described += f", the first {limit} of them"
+    return ParityInputs(described, sources)
+
+
+def _is_foreign(directory: Path) -> bool:
+    """Whether it is of Hugging Face, where a configuration names its family."""
+    try:
+        values = json.loads((directory / CONFIG_FILE).read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError):
+        return False  # `load_checkpoint` says what is wrong
+    return isinstance(values, dict) and "model_type" in values
 
 
 def _recipe(directory: Path) -> Recipe | None:
