@@ -13,7 +13,7 @@ from .bundle import Bundle, read_bundle
 from .manifest import BundleError, Manifest
 from .model import Model, RejectedError, load
 from .options import GenerationOptions
-from .results import FinishReason, Result, Token
+from .results import FinishReason, Result, Segment, Token
 
 __all__ = [
     "BackendError",
@@ -27,6 +27,7 @@ __all__ = [
     "Model",
     "RejectedError",
     "Result",
+    "Segment",
     "Token",
     "load",
     "read_bundle",

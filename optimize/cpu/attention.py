@@ -1,7 +1,8 @@
 """Attention over a whole source -> `com.microsoft.MultiHeadAttention`.
 
 Of the decoder it is cross-attention, whose keys and values come from the encoder with their heads
-apart; of the encoder self-attention. The mask of padding stays [B, S]: nothing is expanded.
+apart; of the encoder self-attention. The mask of padding stays [B, S]: nothing is expanded. The
+encoder of a speech model has none.
 """
 
 from __future__ import annotations
@@ -89,8 +90,56 @@ class MaskedAttention(RewriteRuleClassBase):
         return result
 
 
+class UnmaskedAttention(RewriteRuleClassBase):
+    """Attention (opset 23) over a whole window of audio.
+
+    q, k, v [B, S, H * Dh] -> [B, S, H * Dh].
+    """
+
+    def __init__(self) -> None:
+        super().__init__("unmasked-self-attention", remove_nodes=False)
+
+    def pattern(self, op: Any, query: Any, key: Any, value: Any, split: Any, merge: Any) -> Any:
+        attended = op.Attention(
+            split_heads(op, query, split, "query_heads"),
+            split_heads(op, key, split, "key_heads"),
+            split_heads(op, value, split, "value_heads"),
+            _outputs=["attended"],
+        )
+        return merge_heads(op, attended, merge)
+
+    def check(
+        self, context: Any, query_heads: ir.Value, attended: ir.Value, **_: Any
+    ) -> MatchResult:
+        result = MatchResult()
+        if unknown := unknown_attributes(attended):
+            return result.fail(f"expected no attributes but scale, found {unknown}", attended)
+        if known_heads(query_heads) is None:
+            found = query_heads.shape
+            return result.fail(f"expected known heads [B, S, H, Dh], found {found}", query_heads)
+        return result
+
+    def rewrite(
+        self,
+        op: Any,
+        query: ir.Value,
+        key: ir.Value,
+        value: ir.Value,
+        query_heads: ir.Value,
+        attended: ir.Value,
+        **_: Any,
+    ) -> ir.Value:
+        result: ir.Value = op.MultiHeadAttention(
+            query, key, value, **attributes(attended, query_heads), _domain=MICROSOFT
+        )
+        return result
+
+
 ATTENTION = RulePass(
     "attention",
-    lambda: [MaskedAttention.rule(heads_apart=apart) for apart in (False, True)],
+    lambda: [
+        *(MaskedAttention.rule(heads_apart=apart) for apart in (False, True)),
+        UnmaskedAttention.rule(),
+    ],
     lambda node: node.op_type == "Attention" and node.domain == "",
 )
