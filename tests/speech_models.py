@@ -97,6 +97,9 @@ def whisper(
         else:
             fan_in = parameter[0].numel()
             parameter.copy_(torch.randn(parameter.shape) * wide * fan_in**-0.5)
+    # Times are chosen where they are asked for, and hardly ever where not: there, two of 0.00 s in
+    # a row would keep Hugging Face at one place for ever.
+    model.model.decoder.embed_tokens.weight[vocabulary["notimestamps"] :] *= 0.35
     model.generation_config = generation(vocabulary, config.max_target_positions, settings or {})
     return model
 
@@ -153,3 +156,45 @@ def noise(seconds: float, seed: int) -> NDArray[np.float32]:
     pitch = 200 * np.exp(2 * np.sin(2 * np.pi * time * generator.uniform(0.5, 3)))
     signal = np.sin(2 * np.pi * np.cumsum(pitch) / RATE) * np.sin(7 * time + seed)
     return (0.2 * signal + 0.02 * generator.standard_normal(len(time))).astype(np.float32)
+
+
+MODELS = {
+    "english": lambda: whisper(multilingual=False, seed=3),
+    "multilingual": lambda: whisper(
+        multilingual=True,
+        seed=5,
+        bins=128,
+        d_model=32,
+        encoder_attention_heads=2,
+        decoder_attention_heads=2,
+        max_target_positions=37,
+    ),
+    "distilled": lambda: whisper(
+        multilingual=True,
+        seed=7,
+        d_model=42,
+        encoder_layers=3,
+        decoder_layers=1,
+        encoder_ffn_dim=19,
+        decoder_ffn_dim=19,
+        scale_embedding=True,
+    ),
+}
+"""English alone and several languages; 80 and 128 mel bins; fewer layers than the encoder has."""
+
+
+def their_segments(model: Any, audio: NDArray[np.float32], **settings: Any) -> list[dict[str, Any]]:
+    """What `generate` of Hugging Face gives: a window is padded with silence, what is longer is
+    not."""
+    padding = "longest" if len(audio) > RATE else "max_length"
+    features = extractor(model)(
+        audio, sampling_rate=RATE, return_tensors="pt", truncation=False, padding=padding
+    )
+    output = model.generate(features.input_features, return_segments=True, **settings)
+    segments: list[dict[str, Any]] = output["segments"][0]
+    return segments
+
+
+def their_tokens(model: Any, audio: NDArray[np.float32], **settings: Any) -> list[int]:
+    segments = their_segments(model, audio, **settings)
+    return [int(token) for segment in segments for token in segment["tokens"]]
