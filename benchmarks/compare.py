@@ -34,6 +34,7 @@ from .report import Comparison, plot, show
 PACKAGES = (
     "dragoman",
     "ctranslate2",
+    "faster-whisper",
     "numpy",
     "cuda-bindings",
     "onnxruntime",
@@ -126,7 +127,7 @@ def main(
         failures=tuple(results.failures),
         machine=_device(device),
         load_average=load_average,
-        versions=_versions(),
+        versions=versions(),
         date=datetime.now(UTC).date().isoformat(),
         command=" ".join(["python -m dragoman.benchmarks.compare", *sys.argv[1:]]),
     )
@@ -172,14 +173,15 @@ def _device(device: str) -> str:
     return f"{gpu.name}, compute capability {gpu.compute_capability}; {machine()}"
 
 
-def _versions() -> dict[str, str]:
-    versions = {}
+def versions() -> dict[str, str]:
+    """Of the packages that take part, where installed."""
+    found = {}
     for package in PACKAGES:
         try:
-            versions[package] = version(package)
+            found[package] = version(package)
         except PackageNotFoundError:
             continue
-    return versions
+    return found
 
 
 if __name__ == "__main__":

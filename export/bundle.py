@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-import shutil
 from collections.abc import Callable
-from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 
@@ -21,7 +19,6 @@ from dragoman.runtime.manifest import (
     GraphSpec,
     Manifest,
     ModelFacts,
-    Tokenizers,
 )
 from dragoman.runtime.rules import Rules
 from dragoman.runtime.speech.facts import Speech
@@ -29,18 +26,11 @@ from dragoman.stored_weights import store_weights
 
 from .contract import check_file, check_graph
 from .exporter import export_decoder, export_encoder
+from .tokenizers import TokenizerFiles
 
 ENCODER_FILE = "encoder.onnx"
 DECODER_FILE = "decoder.onnx"
 DEFAULT_MAX_NEW_TOKENS = 256
-
-
-@dataclass(frozen=True)
-class TokenizerFiles:
-    """Files of the `tokenizers` library, to be copied into the bundle."""
-
-    source: Path
-    target: Path
 
 
 def export_bundle(
@@ -84,7 +74,8 @@ def export_bundle(
         default_max_new_tokens=_max_new_tokens(model),
         encoder=GraphSpec(ENCODER_FILE, encoder.inputs, encoder.outputs),
         decoder=GraphSpec(DECODER_FILE, decoder.inputs, decoder.outputs),
-        tokenizers=_copy_tokenizers(tokenizers, directory),
+        tokenizers=tokenizers.write(directory) if tokenizers else None,
+        languages=tokenizers.languages if tokenizers else None,
         files=record_files(directory),
         rules=_rules(model.generation),
         audio=log_mel_of(model.config),
@@ -137,12 +128,3 @@ def _speech(model: Transformer) -> Speech | None:
     if model.config.feature_size is None:
         return None
     return Speech(**dataclasses.asdict(model.generation.speech or ReferenceSpeech()))
-
-
-def _copy_tokenizers(files: TokenizerFiles | None, directory: Path) -> Tokenizers | None:
-    if files is None:
-        return None
-    names = Tokenizers("source_tokenizer.json", "target_tokenizer.json")
-    shutil.copyfile(files.source, directory / names.source)
-    shutil.copyfile(files.target, directory / names.target)
-    return names

@@ -34,5 +34,5 @@ def write_graphs(
 def copy_tokenizers(source: Bundle, directory: Path) -> None:
     """Those of a bundle, if it has any."""
     tokenizers = source.manifest.tokenizers
-    for file in () if tokenizers is None else {tokenizers.source, tokenizers.target}:
+    for file in () if tokenizers is None else tokenizers.files:
         shutil.copyfile(source.path(file), directory / file)

@@ -10,10 +10,12 @@ from dragoman.errors import DragomanError
 
 from .backends.errors import BackendError, DeviceLostError
 from .bundle import Bundle, read_bundle
+from .languages import LanguageError, Languages
 from .manifest import BundleError, Manifest
-from .model import Model, RejectedError, load
+from .model import Model, load
 from .options import GenerationOptions
 from .results import FinishReason, Result, Segment, Token
+from .text import RejectedError
 
 __all__ = [
     "BackendError",
@@ -23,6 +25,8 @@ __all__ = [
     "DragomanError",
     "FinishReason",
     "GenerationOptions",
+    "LanguageError",
+    "Languages",
     "Manifest",
     "Model",
     "RejectedError",

@@ -14,6 +14,7 @@ from dragoman.errors import DragomanError
 
 from .audio import LogMel
 from .engines import Engines
+from .languages import Languages, SourceTemplate
 from .plain_data import Problems, from_plain, to_plain
 from .records import Parity, PassRecord
 from .rules import Rules
@@ -129,10 +130,23 @@ class ModelFacts:
 
 @dataclass(frozen=True)
 class Tokenizers:
-    """Files in the format of the `tokenizers` library, one for each side."""
+    """How texts become source tokens, and target tokens texts: a file for each side, in the format
+    of the `tokenizers` library or, with a vocabulary, a SentencePiece model."""
 
-    source: str
+    source: str | None
+    """None: the model does not take texts."""
     target: str
+    source_vocabulary: str | None = None
+    """The token ids of the pieces of a SentencePiece model: `codecs.pieces.Vocabulary` in JSON."""
+    target_vocabulary: str | None = None
+    template: SourceTemplate | None = None
+    """None: the file of the source says itself which special tokens surround a text."""
+
+    @property
+    def files(self) -> tuple[str, ...]:
+        """All files, each once."""
+        names = (self.source, self.target, self.source_vocabulary, self.target_vocabulary)
+        return tuple(dict.fromkeys(name for name in names if name is not None))
 
 
 @dataclass(frozen=True)
@@ -152,6 +166,8 @@ class Manifest:
     tokenizers: Tokenizers | None
     files: tuple[FileRecord, ...]
     tool_versions: dict[str, str]
+    languages: Languages | None = None
+    """None: the model is not told of any language."""
     parity: Parity | None = None
     """None: not verified."""
     rules: Rules = field(default_factory=Rules)
@@ -234,14 +250,15 @@ def _inconsistencies(manifest: Manifest) -> list[str]:
     recorded = {file.path for file in manifest.files}
     named = [manifest.encoder.file, manifest.decoder.file]
     if manifest.tokenizers is not None:
-        named += [manifest.tokenizers.source, manifest.tokenizers.target]
+        named += manifest.tokenizers.files
+        problems += _wrong_tokenizers(manifest, manifest.tokenizers)
+    if manifest.languages is not None:
+        problems += _wrong_languages(manifest, manifest.languages)
     problems += [
         f"file {name} is used but not listed in files" for name in named if name not in recorded
     ]
     problems += _wrong_speech(manifest)
-    encoder_inputs = (
-        AUDIO_ENCODER_INPUTS if model.source_vocab_size is None else ENCODER_INPUTS
-    )
+    encoder_inputs = AUDIO_ENCODER_INPUTS if model.source_vocab_size is None else ENCODER_INPUTS
     for graph, tensors, roles in (
         ("encoder inputs", manifest.encoder.inputs, encoder_inputs),
         ("encoder outputs", manifest.encoder.outputs, ENCODER_OUTPUTS),
@@ -275,6 +292,35 @@ def _wrong_speech(manifest: Manifest) -> list[str]:
             if tensor.role == "source" and tensor.shape[1:] != found
         ]
     return problems + wrong
+
+
+def _wrong_tokenizers(manifest: Manifest, tokenizers: Tokenizers) -> list[str]:
+    problems = []
+    template = tokenizers.template
+    if tokenizers.source_vocabulary is not None and template is None:
+        problems.append("tokenizers.template: expected one beside source_vocabulary, found none")
+    if template is not None and template.has_language and manifest.languages is None:
+        problems.append("tokenizers.template: has a source language, but the model no languages")
+    known = manifest.model.source_vocab_size or 0
+    for token in (*template.prefix, *template.suffix) if template else ():
+        if isinstance(token, int) and not 0 <= token < known:
+            problems.append(f"tokenizers.template: expected ids in [0, {known}), found {token}")
+    return problems
+
+
+def _wrong_languages(manifest: Manifest, languages: Languages) -> list[str]:
+    known = manifest.model.target_vocab_size
+    known = min(manifest.model.source_vocab_size or known, known)
+    problems = [
+        f"languages.tokens.{code}: expected an id in [0, {known}), found {token}"
+        for code, token in languages.tokens.items()
+        if not 0 <= token < known
+    ]
+    for name in ("default_source", "default_target"):
+        code = getattr(languages, name)
+        if code is not None and code not in languages.tokens:
+            problems.append(f"languages.{name}: expected one of languages.tokens, found {code!r}")
+    return problems
 
 
 def _wrong_engines(manifest: Manifest, engines: Engines) -> list[str]:

@@ -1,32 +1,76 @@
-"""Texts to token ids and back, with the files of the `tokenizers` library."""
+"""The texts of a model: source texts to token ids, target token ids to texts."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
 
-from tokenizers import Tokenizer
-from tokenizers.decoders import DecodeStream
+from dragoman.errors import DragomanError
 
-from .manifest import BundleError
+from .codecs import Codec, LibraryCodec, PieceCodec, TextStream, UnknownSymbolsError
+from .languages import Languages, SourceTemplate
+from .manifest import Tokenizers
 
-
-class UnknownSymbolsError(ValueError):
-    """A text with symbols that the tokenizer has no token for."""
-
-    def __init__(self, symbols: Sequence[str]) -> None:
-        shown = ", ".join(repr(s) for s in symbols[:5]) + (", ..." if len(symbols) > 5 else "")
-        super().__init__(f"unknown to this model: {shown}")
+__all__ = ["TextCodec", "TextStream", "UnknownSymbolsError"]
 
 
 class TextCodec:
-    """A tokenizer for each side of a model."""
+    """A tokenizer for each side of a model.
 
-    def __init__(self, source: Path, target: Path) -> None:
-        self._source = _load(source)
-        self._target = _load(target)
+    Args:
+        source, target: files of the `tokenizers` library, or SentencePiece models where there is a
+            vocabulary; no source for a model that does not take texts
+        source_vocabulary, target_vocabulary: the ids of a SentencePiece model's pieces
+        template: the special tokens around a source text; those of the source's file if None
+        languages: of a multilingual model
 
-    def encode(self, text: str) -> list[int]:
+    Raises:
+        BundleError: a file is no tokenizer or no vocabulary, or it is a SentencePiece model and the
+            package sentencepiece is missing.
+    """
+
+    def __init__(
+        self,
+        source: Path | None,
+        target: Path,
+        *,
+        source_vocabulary: Path | None = None,
+        target_vocabulary: Path | None = None,
+        template: SourceTemplate | None = None,
+        languages: Languages | None = None,
+    ) -> None:
+        own_template = template is None
+        self._target = _open(target, target_vocabulary, own_template)
+        if source is None or (source, source_vocabulary) == (target, target_vocabulary):
+            self._source = self._target if source else None
+        else:
+            self._source = _open(source, source_vocabulary, own_template)
+        self._template = template or SourceTemplate((), ())
+        self._languages = languages
+
+    @classmethod
+    def of(
+        cls, tokenizers: Tokenizers, directory: Path, languages: Languages | None = None
+    ) -> TextCodec:
+        """The codec of tokenizers that lie in a directory, as a manifest names them."""
+        source, source_vocabulary, target_vocabulary = (
+            directory / name if name else None
+            for name in (
+                tokenizers.source,
+                tokenizers.source_vocabulary,
+                tokenizers.target_vocabulary,
+            )
+        )
+        return cls(
+            source,
+            directory / tokenizers.target,
+            source_vocabulary=source_vocabulary,
+            target_vocabulary=target_vocabulary,
+            template=tokenizers.template,
+            languages=languages,
+        )
+
+    def encode(self, text: str, source_language: str | None = None) -> list[int]:
         """Source token ids, with the special tokens that the model was trained with.
 
         Empty if nothing but special tokens is left of the text.
@@ -34,52 +78,29 @@ class TextCodec:
         Raises:
             UnknownSymbolsError: the text has symbols without a token, and the tokenizer has no
                 token for unknown ones.
+            LanguageError: the language is unknown, or is needed and not given.
+            DragomanError: the model takes no texts.
         """
+        if self._source is None:
+            raise DragomanError("this model takes no texts")
+        language = None
+        if self._languages is not None and self._template.has_language:
+            language = self._languages.source_token(source_language)
         try:
             text.encode()
-        except UnicodeEncodeError as error:  # the library takes no lone surrogates
+        except UnicodeEncodeError as error:  # the libraries take no lone surrogates
             raise UnknownSymbolsError([text[error.start : error.end]]) from error
-        try:
-            encoding = self._source.encode(text)
-        except Exception as error:  # the library raises no narrower type
-            raise UnknownSymbolsError(self._unknown_symbols(text) or [str(error)]) from error
-        return [] if all(encoding.special_tokens_mask) else list(encoding.ids)
+        tokens = self._source.encode(text)
+        return self._template.around(tokens, language) if tokens else []
 
     def decode(self, tokens: Sequence[int]) -> str:
-        return str(self._target.decode(list(tokens), skip_special_tokens=True))
+        return self._target.decode(tokens)
 
     def stream(self) -> TextStream:
-        return TextStream(self._target)
-
-    def _unknown_symbols(self, text: str) -> list[str]:
-        normalizer, splitter = self._source.normalizer, self._source.pre_tokenizer
-        normalized = normalizer.normalize_str(text) if normalizer else text
-        pieces = splitter.pre_tokenize_str(normalized) if splitter else [(normalized, (0, 0))]
-        unknown = (piece for piece, _ in pieces if self._source.token_to_id(piece) is None)
-        return list(dict.fromkeys(unknown))
+        return self._target.stream()
 
 
-class TextStream:
-    """Decodes tokens one by one: the pieces joined are the text of them all, less what ends in an
-    incomplete symbol."""
-
-    def __init__(self, tokenizer: Tokenizer) -> None:
-        self._tokenizer = tokenizer
-        self._stream = DecodeStream(skip_special_tokens=True)
-
-    def step(self, token: int) -> str:
-        """The text that this token adds; empty while a symbol is incomplete."""
-        return self._stream.step(self._tokenizer, token) or ""
-
-
-def _load(path: Path) -> Tokenizer:
-    try:
-        tokenizer = Tokenizer.from_file(str(path))
-    except Exception as error:  # the library raises no narrower type
-        raise BundleError(str(path), [f"not a tokenizer file: {error}"]) from error
-    # The file may ask for these, and does not hold the first: what a user types is text, and a
-    # text too long is rejected, never cut.
-    tokenizer.encode_special_tokens = True
-    tokenizer.no_truncation()
-    tokenizer.no_padding()
-    return tokenizer
+def _open(path: Path, vocabulary: Path | None, own_template: bool) -> Codec:
+    if vocabulary is None:
+        return LibraryCodec(path, special_tokens=own_template)
+    return PieceCodec(path, vocabulary)

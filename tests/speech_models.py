@@ -121,7 +121,12 @@ def generation(vocabulary: Vocabulary, positions: int, settings: dict[str, Any])
             "max_length": positions,
             "max_initial_timestamp_index": 20,
             "no_timestamps_token_id": vocabulary["notimestamps"],
-            "suppress_tokens": [1, 7, vocabulary["startoftranscript"], *map(vocabulary.__getitem__, names)],
+            "suppress_tokens": [
+                1,
+                7,
+                vocabulary["startoftranscript"],
+                *map(vocabulary.__getitem__, names),
+            ],
             "begin_suppress_tokens": [3, end],
             "decoder_start_token_id": vocabulary["startoftranscript"],
             "bos_token_id": end,

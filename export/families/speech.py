@@ -1,7 +1,7 @@
 """Generation settings of Hugging Face -> what prompts of a speech model are made of.
 
-What `generate` does with long audio beyond greedy decoding (`no_speech_threshold`, ...) and with the
-times of words (`alignment_heads`) is passed over.
+What `generate` does with long audio beyond greedy decoding (`no_speech_threshold`, ...) and with
+the times of words (`alignment_heads`) is passed over.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Whisper (Radford et al. 2022), Distil-Whisper: pre-norm, mel features in, both tables of positions
+"""Whisper (Radford et al. 2022), Distil-Whisper: pre-norm, mel features in, positions of both sides
 stored, keys without bias."""
 
 from __future__ import annotations
@@ -8,9 +8,9 @@ from typing import Any
 
 from dragoman.reference_model import ModelConfig
 
-from .bart import config_of, renamed
+from .bart import config_of
 from .bart import weight_name as bart_weight_name
-from .family import Family, Values, Weights, merge_tied
+from .family import Family, Values, Weights, merge_tied, renamed
 
 DEFAULTS: Mapping[str, Any] = {
     "vocab_size": 51865,

@@ -63,11 +63,12 @@ class Speech:
         last = self.no_timestamps_token_id
         return None if last is None else last + 1
 
-    def timestamp_rule(self, end_token_id: int) -> TimestampRule:
-        assert self.no_timestamps_token_id is not None  # `SpeechOptions` are checked
-        return TimestampRule(
-            end_token_id, self.no_timestamps_token_id, self.max_initial_timestamp_index
-        )
+    def timestamp_rule(self, end_token_id: int) -> TimestampRule | None:
+        """None: the model has no times."""
+        last = self.no_timestamps_token_id
+        if last is None:
+            return None
+        return TimestampRule(end_token_id, last, self.max_initial_timestamp_index)
 
     def language_of(self, token: int | None) -> str | None:
         """The code of a language's token."""

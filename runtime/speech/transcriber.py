@@ -7,7 +7,7 @@ from typing import Any
 
 from dragoman.errors import DragomanError
 
-from ..audio import AudioError
+from ..audio import AudioError, LogMel
 from ..backends import Backend
 from ..backends.errors import DeviceLostError
 from ..decoding import each_if_not_all, outputs
@@ -16,7 +16,7 @@ from ..manifest import Manifest
 from ..options import GenerationOptions
 from ..results import Result, Segment
 from ..tokenizer import TextCodec
-from .facts import SpeechOptions
+from .facts import Speech, SpeechOptions
 from .recording import Recording, open_recording
 from .windows import WindowDecoder
 
@@ -31,10 +31,16 @@ class Transcriber:
         codec: None for a bundle without tokenizers
     """
 
-    def __init__(self, manifest: Manifest, backend: Backend, codec: TextCodec | None) -> None:
-        assert manifest.speech is not None and manifest.audio is not None
-        self._manifest, self._backend, self._codec = manifest, backend, codec
-        self._speech, self._log_mel = manifest.speech, manifest.audio
+    def __init__(
+        self,
+        manifest: Manifest,
+        speech: Speech,
+        log_mel: LogMel,
+        backend: Backend,
+        codec: TextCodec | None,
+    ) -> None:
+        self._manifest, self._speech, self._log_mel = manifest, speech, log_mel
+        self._backend, self._codec = backend, codec
 
     def generate(
         self,
@@ -165,7 +171,7 @@ class Transcriber:
     def _result(self, recording: Recording) -> Result:
         tokens = tuple(token for segment in recording.segments for token in segment.tokens)
         text = self.text(tokens)
-        segments = (Segment(0.0, recording.seconds, text, tokens),)
+        segments: tuple[Segment, ...] = (Segment(0.0, recording.seconds, text, tokens),)
         if recording.timed:
             segments = tuple(
                 Segment(s.start, s.end, self.text(s.tokens), s.tokens) for s in recording.segments
@@ -194,7 +200,8 @@ class Transcriber:
             limit = options.max_new_tokens + len(manifest.rules.prompt) - told
         return WindowDecoder(
             self._backend,
-            manifest,
+            manifest.model,
+            self._speech,
             manifest.rules.with_minimum(options.min_new_tokens),
             instructions,
             limit,

@@ -12,7 +12,7 @@ from ..audio import TimestampRule
 from ..backends import Backend, DecodingState, Step
 from ..choosing import Rule
 from ..greedy import Choice, continued
-from ..manifest import Manifest
+from ..manifest import ModelFacts
 from ..rules import Rules
 from ..scheduling import as_batch
 from .facts import Speech
@@ -43,18 +43,16 @@ class WindowDecoder:
     def __init__(
         self,
         backend: Backend,
-        manifest: Manifest,
+        facts: ModelFacts,
+        speech: Speech,
         rules: Rules,
         instructions: Sequence[int],
         limit: int,
         *,
         timestamps: bool,
     ) -> None:
-        assert manifest.speech is not None
-        self.timestamps = timestamps
-        self._backend, self._facts, self._rules = backend, manifest.model, rules
-        self._speech: Speech = manifest.speech
-        self._instructions, self._limit = instructions, limit
+        self._backend, self._facts, self._speech, self._rules = backend, facts, speech, rules
+        self._instructions, self._limit, self._timestamps = instructions, limit, timestamps
 
     def choices(
         self, windows: Sequence[NDArray[np.float32]], languages: list[int | None]
@@ -110,9 +108,8 @@ class WindowDecoder:
         return chosen
 
     def _times(self, prompt_length: int) -> list[Rule]:
-        if not self.timestamps:
-            return []
-        return [Times(self._speech.timestamp_rule(self._facts.end_token_id), prompt_length)]
+        rule = self._speech.timestamp_rule(self._facts.end_token_id)
+        return [Times(rule, prompt_length)] if self._timestamps and rule is not None else []
 
 
 def _feed(state: DecodingState, tokens: NDArray[np.int64]) -> None:

@@ -137,3 +137,10 @@ def test_limits_on_new_tokens(run: Dragoman, model: Model) -> None:
     assert max(lengths("--max-new-tokens-per-source-token", 0.1)) == 1
     assert min(lengths("--min-new-tokens", 20)) >= 20
     assert lengths("--max-new-tokens", 24) == lengths()
+
+
+@pytest.mark.parametrize("option", ["source_language", "target_language"])
+def test_languages_of_a_model_that_has_none(run: Dragoman, option: str) -> None:
+    outcome = run(f"--{option.replace('_', '-')}", "de", "dragoman")
+    assert (outcome.returncode, outcome.stdout) == (2, "")
+    assert f"{option}: expected none, this model has no languages, found 'de'" in outcome.stderr

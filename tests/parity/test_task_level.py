@@ -44,7 +44,7 @@ def speaking(bundle: Model, tmp_path_factory: pytest.TempPathFactory) -> Model:
     directory = tmp_path_factory.mktemp("bundles") / "speaking"
     shutil.copytree(bundle.bundle.directory, directory)
     files = Tokenizers("source.json", "target.json")
-    for name in (files.source, files.target):
+    for name in files.files:
         make_target_tokenizer().save(str(directory / name))
     recorded = record_files(directory)
     write_manifest(

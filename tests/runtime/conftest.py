@@ -74,6 +74,7 @@ def plain_manifest() -> dict[str, Any]:
             for path, data in CONTENTS.items()
         ],
         "tool_versions": {"dragoman": "0"},
+        "languages": None,
         "parity": None,
         "passes": [],
         "rules": {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
@@ -79,7 +80,7 @@ def test_the_longest_source_and_the_last_position_work(pair: Pair) -> None:
     ids=str,
 )
 def test_however_batched_the_results_are_in_the_order_of_the_inputs(
-    pair: Pair, random_sources: RandomSources, options: dict[str, float]
+    pair: Pair, random_sources: RandomSources, options: dict[str, Any]
 ) -> None:
     reference, model = pair
     sources = random_sources(reference.config, 20, seed=3)

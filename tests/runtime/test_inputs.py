@@ -160,7 +160,9 @@ def test_every_input_may_be_bad(text_model: Model) -> None:
 
 
 def test_an_option_out_of_range_is_an_error_before_anything_is_decoded(text_model: Model) -> None:
-    for options in ({"min_new_tokens": -1}, {"max_batch_size": 0}, {"max_new_tokens": 25}):
+    wrong: list[dict[str, Any]]
+    wrong = [{"min_new_tokens": -1}, {"max_batch_size": 0}, {"max_new_tokens": 25}]
+    for options in wrong:
         with pytest.raises(DragomanError, match=next(iter(options))):
             text_model.generate(["abc"], **options)
         with pytest.raises(DragomanError, match=next(iter(options))):

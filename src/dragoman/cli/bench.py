@@ -62,7 +62,8 @@ def bench(
     backend: str | None,
     threads: int | None,
 ) -> None:
-    """Measure BUNDLE on random tokens, or windows of noise: encoder and decoder step apart, per sentence, tokens/s.
+    """Measure BUNDLE on random tokens, of speech on noise: encoder and decoder step apart, per
+    sentence, tokens/s.
 
     Every batch does the same work: the end token is not heeded.
 

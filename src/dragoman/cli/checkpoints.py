@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
+import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
 from dragoman import DragomanError
 from dragoman.benchmarks.parity import ParityInputs, random_inputs
 from dragoman.export import TokenizerFiles, log_mel_of
-from dragoman.export.families.hugging_face import load_hugging_face
+from dragoman.export.families.hugging_face import load_hugging_face, read_json
+from dragoman.export.tokenizers import find_tokenizers
+from dragoman.export.tokenizers.reading import read_library_file
 from dragoman.reference_model import Transformer, load_checkpoint
 from dragoman.reference_model.checkpoint import CONFIG_FILE
 from dragoman.reference_model.pretrained import find_checkpoint
@@ -42,18 +45,23 @@ class Checkpoint:
 def open_checkpoint(name_or_path: str) -> Checkpoint:
     directory = find_checkpoint(name_or_path)
     if _is_foreign(directory):
-        model, tokenizer = load_hugging_face(directory), directory / "tokenizer.json"
-        found = TokenizerFiles(tokenizer, tokenizer) if tokenizer.is_file() else None
+        model, values = load_hugging_face(directory), read_json(directory / CONFIG_FILE)
+        found = find_tokenizers(directory, values["model_type"], values)
         return Checkpoint(directory, model, found, None)
     model = load_checkpoint(directory)
-    files = TokenizerFiles(directory / SOURCE_TOKENIZER_FILE, directory / TARGET_TOKENIZER_FILE)
-    present = [file.is_file() for file in (files.source, files.target)]
+    names = (SOURCE_TOKENIZER_FILE, TARGET_TOKENIZER_FILE)
+    present = [(directory / name).is_file() for name in names]
     if any(present) and not all(present):
         raise DragomanError(
-            f"{directory}: expected both {SOURCE_TOKENIZER_FILE} and {TARGET_TOKENIZER_FILE}, or "
-            "neither, found one"
+            f"{directory}: expected both {' and '.join(names)}, or neither, found one"
         )
-    return Checkpoint(directory, model, files if all(present) else None, _recipe(directory))
+    files = None
+    if all(present):
+        files = TokenizerFiles(directory / names[0], directory / names[1])
+        target_size = model.config.target_vocab_size
+        read_library_file(directory / names[0], model.config.source_vocab_size or target_size)
+        read_library_file(directory / names[1], target_size)
+    return Checkpoint(directory, model, files, _recipe(directory))
 
 
 def parity_inputs(checkpoint: Checkpoint, file: Path | None, limit: int | None) -> ParityInputs:
@@ -82,7 +90,7 @@ def parity_inputs(checkpoint: Checkpoint, file: Path | None, limit: int | None) 
         stride = len(examples) / limit
         examples = [examples[int(i * stride)] for i in range(limit)]
         described += f", {limit} of them spread evenly"
-    codec = TextCodec(checkpoint.tokenizers.source, checkpoint.tokenizers.target)
+    codec = _codec(checkpoint.tokenizers)
     longest = checkpoint.model.config.max_source_positions
     scored = checkpoint.recipe is not None and all(e.references for e in examples)
     return ParityInputs(
@@ -111,6 +119,12 @@ def _is_foreign(directory: Path) -> bool:
     except (OSError, ValueError, RecursionError):
         return False  # `load_checkpoint` says what is wrong
     return isinstance(values, dict) and "model_type" in values
+
+
+def _codec(files: TokenizerFiles) -> TextCodec:
+    """That of the bundle, before there is one."""
+    with tempfile.TemporaryDirectory() as written:
+        return TextCodec.of(files.write(Path(written)), Path(written), files.languages)
 
 
 def _recipe(directory: Path) -> Recipe | None:

@@ -11,7 +11,7 @@ from rich.markup import escape
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from dragoman.runtime import Bundle
+    from dragoman.runtime import Bundle, Languages
     from dragoman.runtime.engines import EngineReport, Engines, Range
     from dragoman.runtime.manifest import Manifest
     from dragoman.runtime.records import Parity, PassRecord
@@ -56,6 +56,7 @@ def _print(bundle: Bundle) -> None:
         ("new tokens", f"at most {manifest.default_max_new_tokens} unless told otherwise"),
         ("tokenizers", "inside" if manifest.tokenizers else "none: takes and gives token ids"),
         *_speech(manifest),
+        *([("languages", _languages(manifest.languages))] if manifest.languages else []),
         ("parity", _parity(manifest.parity)),
         ("passes", _passes(manifest.passes)),
         ("made with", versions),
@@ -176,6 +177,19 @@ def _passes(passes: tuple[PassRecord, ...]) -> str:
         )
         or "none"
     )
+
+
+def _languages(languages: Languages) -> str:
+    defaults = [
+        f"{side} {code} unless told otherwise"
+        for side, code in (
+            ("source", languages.default_source),
+            ("target", languages.default_target),
+        )
+        if code is not None
+    ]
+    codes = f"{len(languages.tokens)}: {', '.join(sorted(languages.tokens))}"
+    return "; ".join([codes, *defaults])
 
 
 def _parity(parity: Parity | None) -> str:

@@ -62,6 +62,12 @@ class BatchSize(click.ParamType):  # type: ignore[type-arg]
     help="Speech: a line for each segment, with its times; an empty line after each file.",
 )
 @click.option(
+    "--source-language",
+    metavar="CODE",
+    help="Of the texts, as a multilingual model calls it [the bundle's].",
+)
+@click.option("--target-language", metavar="CODE", help="To translate to [the bundle's].")
+@click.option(
     "--batch-size",
     type=BatchSize(),
     default="64",
@@ -88,6 +94,8 @@ def run(
     language: str | None,
     task: str | None,
     timestamps: bool,
+    source_language: str | None,
+    target_language: str | None,
     batch_size: int | None,
     as_json: bool,
     stream: bool,
@@ -113,9 +121,15 @@ def run(
         raise click.UsageError("--stream and --json exclude each other")
     if stream and timestamps:
         raise click.UsageError("--stream and --timestamps exclude each other")
-    options: dict[str, Any] = {"max_new_tokens": max_new_tokens, "min_new_tokens": min_new_tokens}
-    spoken = {"language": language, "task": task, "timestamps": timestamps}
-    options |= {name: value for name, value in spoken.items() if value}
+    options: dict[str, Any] = {
+        "max_new_tokens": max_new_tokens,
+        "min_new_tokens": min_new_tokens,
+        "source_language": source_language,
+        "target_language": target_language,
+        "language": language,
+        "task": task,
+        "timestamps": timestamps,
+    }
     if max_new_tokens_per_source_token is not None:
         options["max_new_tokens_per_source_token"] = max_new_tokens_per_source_token
     writer = _Writer(as_json, timestamps)

@@ -28,7 +28,7 @@ def calibration_sources(bundle: Bundle, file: Path) -> Sequence[Encodable]:
     examples = read_examples(file)
     if not examples:
         raise DragomanError(f"{file}: expected at least one line, found none")
-    codec = TextCodec(bundle.path(tokenizers.source), bundle.path(tokenizers.target))
+    codec = TextCodec.of(tokenizers, bundle.directory, bundle.manifest.languages)
     longest = bundle.manifest.model.max_source_positions
     return [source_tokens(codec, example.source, longest, file) for example in examples]
 

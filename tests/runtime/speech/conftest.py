@@ -43,7 +43,9 @@ def exported(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Any, P
     return made
 
 
-@pytest.fixture(scope="session", params=["english", "multilingual", "distilled", "multilingual-cpu"])
+@pytest.fixture(
+    scope="session", params=["english", "multilingual", "distilled", "multilingual-cpu"]
+)
 def case(request: pytest.FixtureRequest, exported: dict[str, tuple[Any, Path]]) -> Case:
     name, _, target = request.param.partition("-")
     theirs, place = exported[name]

@@ -1,0 +1,70 @@
+"""faster-whisper, which runs Whisper on CTranslate2."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any
+
+from dragoman.benchmarks.speech.contenders import Stages
+from dragoman.errors import DragomanError
+
+LANGUAGE = "en"
+
+
+class FasterWhisperPeer:
+    """A CTranslate2 directory of Whisper, decoding greedily without timestamps."""
+
+    def __init__(self, directory: Path, threads: int, compute_type: str) -> None:
+        try:
+            import faster_whisper
+        except ImportError as error:
+            raise DragomanError(f"faster-whisper cannot be imported ({error})") from error
+        self._library: Any = faster_whisper
+        self._model = faster_whisper.WhisperModel(
+            str(directory),
+            device="cpu",
+            compute_type=compute_type,
+            cpu_threads=threads,
+            num_workers=1,
+            local_files_only=True,
+        )
+
+    def transcribe(self, clip: Path) -> str:
+        """By the library's own call."""
+        segments, _ = self._model.transcribe(
+            str(clip),
+            language=LANGUAGE,
+            beam_size=1,
+            best_of=1,
+            temperature=0.0,
+            condition_on_previous_text=False,
+            without_timestamps=True,
+        )
+        return " ".join(segment.text.strip() for segment in segments)
+
+    def stages(self, clip: Path) -> Stages:
+        """The library's parts one by one, with the settings of `transcribe`."""
+        model = self._model
+        audio = self._library.audio.decode_audio(str(clip))
+        features = model.feature_extractor(audio, padding=True)
+        window = self._library.audio.pad_or_trim(
+            features[:, : model.feature_extractor.nb_max_frames]
+        )
+        tokenizer = self._library.tokenizer.Tokenizer(
+            model.hf_tokenizer, model.model.is_multilingual, task="transcribe", language=LANGUAGE
+        )
+        prompt = model.get_prompt(tokenizer, [], without_timestamps=True)
+        started = time.perf_counter()
+        encoded = model.encode(window)
+        middle = time.perf_counter()
+        (result,) = model.model.generate(
+            encoded,
+            [prompt],
+            beam_size=1,
+            suppress_blank=True,
+            suppress_tokens=[-1],
+            max_length=448,
+        )
+        ended = time.perf_counter()
+        return Stages(middle - started, ended - middle, len(result.sequences_ids[0]) + 1)

@@ -1,0 +1,1 @@
+"""Whisper beside faster-whisper: the same weights, clips and threads, interleaved in one run."""

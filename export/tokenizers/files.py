@@ -1,0 +1,84 @@
+"""What tokenizers are before they are in a bundle, and how they get there."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from tokenizers import Tokenizer
+
+from dragoman.runtime.languages import Languages, SourceTemplate
+from dragoman.runtime.manifest import Tokenizers
+
+
+@dataclass(frozen=True)
+class PieceModel:
+    """A SentencePiece model, and the ids that a checkpoint gives its pieces.
+
+    Attributes:
+        pieces: piece -> token id; an id without a piece is of a special token
+        unknown, leading_code: as in `runtime.codecs.pieces.Vocabulary`
+    """
+
+    model: Path
+    pieces: Mapping[str, int] = field(repr=False)
+    unknown: int | None
+    leading_code: bool = False
+
+    def vocabulary(self) -> str:
+        """The JSON that the runtime reads."""
+        data = {
+            "unknown": self.unknown,
+            "leading_code": self.leading_code,
+            "pieces": dict(self.pieces),
+        }
+        return json.dumps(data, ensure_ascii=False, separators=(",", ":")) + "\n"
+
+
+@dataclass(frozen=True)
+class TokenizerFiles:
+    """The tokenizers of a model, to be written into its bundle.
+
+    Attributes:
+        source, target: a file of the `tokenizers` library, such a tokenizer in memory, or a
+            SentencePiece model; no source for a model that does not take texts
+        template: the special tokens around a source text; those of the source's file if None
+        languages: of a multilingual model
+    """
+
+    source: Path | Tokenizer | PieceModel | None
+    target: Path | Tokenizer | PieceModel
+    template: SourceTemplate | None = None
+    languages: Languages | None = None
+
+    def write(self, directory: Path) -> Tokenizers:
+        """Write them into an existing directory; what both sides share, once."""
+        if self.source is None:
+            target, vocabulary = _write(self.target, directory, "")
+            return Tokenizers(None, target, None, vocabulary, self.template)
+        if self.source == self.target:
+            target, vocabulary = _write(self.target, directory, "")
+            return Tokenizers(target, target, vocabulary, vocabulary, self.template)
+        source, source_vocabulary = _write(self.source, directory, "source_")
+        target, target_vocabulary = _write(self.target, directory, "target_")
+        return Tokenizers(source, target, source_vocabulary, target_vocabulary, self.template)
+
+
+def _write(
+    tokenizer: Path | Tokenizer | PieceModel, directory: Path, side: str
+) -> tuple[str, str | None]:
+    """The names of the file and of its vocabulary, if it has one."""
+    name = f"{side}tokenizer.json"
+    if isinstance(tokenizer, Path):
+        shutil.copyfile(tokenizer, directory / name)
+        return name, None
+    if isinstance(tokenizer, Tokenizer):
+        tokenizer.save(str(directory / name), pretty=False)
+        return name, None
+    name, vocabulary = f"{side}sentencepiece.model", f"{side}vocabulary.json"
+    shutil.copyfile(tokenizer.model, directory / name)
+    (directory / vocabulary).write_text(tokenizer.vocabulary(), encoding="utf-8")
+    return name, vocabulary

@@ -1,0 +1,154 @@
+"""A bundle of a model with languages, and one of a model without."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import sentencepiece
+
+from dragoman.export import TokenizerFiles
+from dragoman.export.tokenizers import PieceModel
+from dragoman.reference_model import Transformer
+from dragoman.runtime import BundleError, LanguageError, Languages, Model, load, read_bundle
+from dragoman.runtime.bundle import record_files, write_manifest
+from dragoman.runtime.languages import SourceTemplate
+from dragoman.runtime.manifest import manifest_from_json
+
+Case = tuple[Transformer, Path]
+LANGUAGES = Languages({"de": 3, "en": 4, "fr": 5}, "first", default_target="fr")
+
+
+@pytest.fixture(scope="module")
+def model(text_case: Case, tmp_path_factory: pytest.TempPathFactory) -> Model:
+    """The bundle of other tests, its tokenizers replaced."""
+    directory = tmp_path_factory.mktemp("languages")
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter(["abc cab bac abba"] * 9),
+        model_prefix=str(directory / "spm"),
+        vocab_size=12,
+        hard_vocab_limit=False,
+        minloglevel=2,
+    )
+    processor = sentencepiece.SentencePieceProcessor(model_file=str(directory / "spm.model"))
+    pieces = {processor.id_to_piece(i): i + 3 for i in range(3, processor.get_piece_size())}
+    pieces_model = PieceModel(directory / "spm.model", pieces, 1)
+    template = SourceTemplate(("source_language",), (2,))
+    files = TokenizerFiles(pieces_model, pieces_model, template, LANGUAGES)
+    bundle = read_bundle(text_case[1])
+    copy = directory / "bundle"
+    copy.mkdir()
+    for file in bundle.manifest.files:
+        if "tokenizer" not in file.path:
+            (copy / file.path).write_bytes(bundle.path(file.path).read_bytes())
+    manifest = dataclasses.replace(
+        bundle.manifest,
+        tokenizers=files.write(copy),
+        languages=files.languages,
+        files=record_files(copy),
+    )
+    write_manifest(manifest, copy)
+    return load(copy, threads=1)
+
+
+def test_the_manifest_is_read_back_equal(model: Model) -> None:
+    manifest = read_bundle(model.bundle.directory).manifest
+    assert manifest.languages == LANGUAGES
+    assert manifest.tokenizers is not None
+    assert manifest.tokenizers.template == SourceTemplate(("source_language",), (2,))
+    assert manifest.tokenizers.files == ("sentencepiece.model", "vocabulary.json")
+
+
+def test_a_text_is_encoded_in_its_language(model: Model) -> None:
+    english = model.tokenize("abc cab", "en")
+    assert english[0] == 4 and english[-1] == 2
+    assert model.tokenize("abc cab", "de") == [3, *english[1:]]
+    assert model.generate(["abc cab"], source_language="en") == model.generate([english])
+    assert [*model.stream("abc", source_language="de")] == [
+        *model.stream(model.tokenize("abc", "de"))
+    ]
+    (result,) = model.generate([[4, 6, 7, 2]], target_language="de")
+    assert result.finish_reason in ("end", "length")
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        ({}, "source_language: expected one of the 3 languages of this model"),
+        ({"source_language": "xx"}, "source_language: .* found 'xx'; the closest are"),
+        ({"source_language": "en", "target_language": "frr"}, "found 'frr'; the closest are fr, "),
+    ],
+)
+def test_a_wrong_language_is_an_error_of_the_call(
+    model: Model, options: dict[str, Any], told: str
+) -> None:
+    with pytest.raises(LanguageError, match=told):
+        model.generate(["abc"], **options)
+    with pytest.raises(LanguageError, match=told):
+        list(model.stream("abc", **options))
+
+
+@pytest.mark.parametrize("option", ["source_language", "target_language"])
+def test_a_model_without_languages_takes_none(text_model: Model, option: str) -> None:
+    message = f"{option}: expected none, this model has no languages, found 'de'"
+    options: dict[str, Any] = {option: "de"}
+    with pytest.raises(LanguageError, match=message):
+        text_model.generate(["abc"], **options)
+    with pytest.raises(LanguageError, match=message):
+        text_model.stream("abc", **options)
+
+
+TOKENIZERS = {
+    "source": "encoder.onnx",
+    "target": "encoder.onnx",
+    "source_vocabulary": "data/weights.bin",
+    "target_vocabulary": "data/weights.bin",
+    "template": {"prefix": ["source_language"], "suffix": [2]},
+}
+TOLD = {"tokens": {"de": 3, "fr": 4}, "target": "first"}
+INCONSISTENT: dict[str, tuple[dict[str, Any], dict[str, Any] | None, str]] = {
+    "no languages": (TOKENIZERS, None, "tokenizers.template: has a source language"),
+    "no template": (TOKENIZERS | {"template": None}, TOLD, "tokenizers.template: expected one"),
+    "a token outside": (
+        TOKENIZERS | {"template": {"prefix": [], "suffix": [11]}},
+        TOLD,
+        "tokenizers.template: expected ids in [0, 11), found 11",
+    ),
+    "another placeholder": (
+        TOKENIZERS | {"template": {"prefix": ["target_language"], "suffix": []}},
+        TOLD,
+        "tokenizers.template.prefix[0]",
+    ),
+    "a language outside": (
+        TOKENIZERS,
+        TOLD | {"tokens": {"de": 11}},
+        "languages.tokens.de: expected an id in [0, 11), found 11",
+    ),
+    "an unknown default": (
+        TOKENIZERS,
+        TOLD | {"default_target": "es"},
+        "languages.default_target: expected one of languages.tokens, found 'es'",
+    ),
+    "a vocabulary not listed": (
+        TOKENIZERS | {"target_vocabulary": "v.json"},
+        TOLD,
+        "file v.json is used but not listed in files",
+    ),
+}
+
+
+def test_a_manifest_with_languages_is_valid(plain_manifest: dict[str, Any]) -> None:
+    plain_manifest |= {"tokenizers": TOKENIZERS, "languages": TOLD}
+    assert manifest_from_json(json.dumps(plain_manifest), "p").languages is not None
+
+
+@pytest.mark.parametrize("case", INCONSISTENT)
+def test_what_does_not_fit_is_told(case: str, plain_manifest: dict[str, Any]) -> None:
+    tokenizers, languages, told = INCONSISTENT[case]
+    plain_manifest |= {"tokenizers": tokenizers, "languages": languages}
+    with pytest.raises(BundleError) as caught:
+        manifest_from_json(json.dumps(plain_manifest), "p")
+    assert told in str(caught.value)
