@@ -48,7 +48,7 @@ class Vocabulary:
 
 def tokenizer(vocabulary: Vocabulary) -> Tokenizer:
     words = {name: i for i, name in enumerate(vocabulary.names)}
-    made = Tokenizer(models.WordLevel(words, unk_token=" w0"))
+    made = Tokenizer(models.WordLevel(words, " w0"))
     made.add_tokens([AddedToken(n, special="." not in n) for n in vocabulary.names[TEXT:]])
     made.decoder = decoders.Fuse()
     return made

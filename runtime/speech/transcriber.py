@@ -81,7 +81,7 @@ class Transcriber:
         recording = open_recording(source, self._log_mel)
         if self._is_long(recording):
             raise AudioError(
-                f"expected audio of at most {self._log_mel.chunk_seconds} s to stream, found "
+                f"expected audio of at most {self._log_mel.chunk_seconds:g} s to stream, found "
                 f"{recording.seconds:.2f} s"
             )
         decoder = self._decoder(options, asked, limit, timestamps=asked.timestamps)

@@ -100,14 +100,20 @@ def test_text_is_that_of_the_tokens(multilingual: Case) -> None:
 def test_without_timestamps_a_window_is_one_segment(english: Case) -> None:
     [result] = english.ours.generate([SHORT[0]])
     [segment] = result.segments or ()
-    assert (segment.start, segment.end) == (0.0, pytest.approx(0.31))
+    assert (segment.start, segment.end) == (0, 0.31)
     assert (segment.tokens, segment.text) == (result.tokens, result.text)
 
 
-@pytest.mark.parametrize("timestamps", [False, True])
-def test_a_stream_has_the_tokens_of_a_window(case: Case, timestamps: bool) -> None:
+def test_a_stream_has_the_tokens_of_a_window(case: Case) -> None:
     audio = SHORT[3]
-    streamed = list(case.ours.stream(audio, timestamps=timestamps))
-    [result] = case.ours.generate([audio], timestamps=timestamps)
-    # `generate` goes on where the model has said less than all of the window.
-    assert [t.id for t in streamed][: len(result.tokens)] == list(result.tokens)[: len(streamed)]
+    [result] = case.ours.generate([audio])
+    assert [token.id for token in case.ours.stream(audio)] == list(result.tokens)
+
+
+def test_a_stream_with_timestamps(case: Case) -> None:
+    """What follows the last whole segment is not decoded again."""
+    for audio in SHORT:
+        [result] = case.ours.generate([audio], timestamps=True)
+        streamed = tuple(t.id for t in case.ours.stream(audio, timestamps=True))
+        first = (result.segments or ())[0].tokens
+        assert streamed[: len(first)] == first
