@@ -54,6 +54,7 @@ def _config(values: Values) -> ModelConfig:
         feature_size=known["num_mel_bins"],
         tie_source_target=False,
         norm_order="pre",
+        scale_embedding=False,  # Hugging Face does not heed the field
         key_bias=False,
         max_source_positions=known["max_source_positions"],
         max_target_positions=known["max_target_positions"],

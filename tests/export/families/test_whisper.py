@@ -151,8 +151,10 @@ def test_without_generation_settings_the_tokenizer_names_the_tokens(
     from dragoman.export.families import speech
 
     for path in checkpoint.iterdir():
-        if path.name != "generation_config.json":
+        if path.name not in ("config.json", "generation_config.json"):
             (tmp_path / path.name).symlink_to(path)
+    values = json.loads((checkpoint / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps(values | {"begin_suppress_tokens": [3, 60]}))
     vocabulary = Vocabulary(True)
     english = load_hugging_face(tmp_path).generation.speech
     assert english == Speech(no_timestamps_token_id=vocabulary["notimestamps"])
