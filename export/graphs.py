@@ -108,11 +108,14 @@ class ScatteredCaches:
 def onnx_attention(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None) -> Tensor:
     """`reference_model.scaled_dot_product_attention` as one ONNX operator.
 
-    ONNX Runtime does not broadcast the queries' axis of the mask, so it is expanded here.
+    ONNX Runtime does not broadcast the queries' axis of a mask, so that of bool is expanded here;
+    one of floats has every head's scores.
     """
     inputs = [query, key, value]
     if mask is not None:
-        inputs.append(mask.expand(query.shape[0], -1, query.shape[2], key.shape[2]))
+        if mask.dtype == torch.bool:
+            mask = mask.expand(query.shape[0], -1, query.shape[2], key.shape[2])
+        inputs.append(mask)
     return torch.onnx.ops.symbolic(
         "Attention",
         inputs,

@@ -80,12 +80,12 @@ class RelativePositions(nn.Module):
         """Positions of queries int64 [B, Q], keys at 0 ... K - 1 -> [B, H, Q, K]"""
         key = torch.arange(keys, device=position.device)
         distance = (key - position[:, :, None]).clamp(-self.max_distance, self.max_distance)
-        bucket = F.embedding(distance + self.max_distance, self.bucket[:, None]).squeeze(-1)
-        return F.embedding(bucket, self.table).permute(0, 3, 1, 2)
+        by_distance = F.embedding(self.bucket, self.table)
+        return F.embedding(distance + self.max_distance, by_distance).permute(0, 3, 1, 2)
 
     def masked(self, position: Tensor, mask: Tensor) -> Tensor:
         """The same with `MASKED` where mask, bool broadcastable to [B, H, Q, K], is False."""
-        return self(position, mask.shape[-1]).masked_fill(~mask, MASKED)
+        return torch.where(mask, self(position, mask.shape[-1]), MASKED)
 
 
 def _buckets(distance: Tensor, buckets: int, max_distance: int, *, both_sides: bool) -> Tensor:

@@ -161,10 +161,10 @@ class ModelConfig:
         checks.add(
             ["positions", "relative_buckets", "relative_max_distance"],
             lambda kind, buckets, distance: (
-                kind == "relative" and (buckets < 4 or buckets % 4 or distance <= buckets // 2)
+                kind == "relative" and (buckets < 4 or distance <= buckets // 2)
             ),
-            "{} positions need relative_buckets that are a multiple of 4, and "
-            "relative_max_distance of more than half of them, found {} and {}",
+            "{} positions need relative_buckets of at least 4, and relative_max_distance of more "
+            "than half of them, found {} and {}",
         )
         checks.add(
             ["source_vocab_size", "target_vocab_size", "tie_source_target"],

@@ -42,12 +42,12 @@ class RMSNorm(nn.Module):
 
     def __init__(self, size: int, *, gain: bool, epsilon: float) -> None:
         super().__init__()
+        self.size = size
         self.epsilon = epsilon
         self.gain = nn.Parameter(torch.ones(size)) if gain else None
 
     def forward(self, x: Tensor) -> Tensor:
-        x = x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + self.epsilon)
-        return x if self.gain is None else x * self.gain
+        return F.rms_norm(x, (self.size,), self.gain, self.epsilon)
 
 
 Norm = LayerNorm | RMSNorm

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import dataclasses
 import difflib
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Literal, cast
 
 from dragoman.errors import DragomanError
+
+from .rules import Rules
 
 
 class LanguageError(DragomanError):
@@ -65,6 +68,17 @@ class Languages:
             LanguageError: the language is unknown, or None and there is no default.
         """
         return self._token(code, self.default_target, "target")
+
+    def told(self, code: str | None, start_token_id: int, rules: Rules) -> tuple[int, Rules]:
+        """Start token and rules with which the model writes a language.
+
+        Raises:
+            LanguageError: the language is unknown, or None and there is no default.
+        """
+        token = self.target_token(code)
+        if self.target == "start":
+            return token, rules
+        return start_token_id, dataclasses.replace(rules, forced_first_token_id=token)
 
     def _token(self, code: str | None, default: str | None, side: str) -> int:
         code = default if code is None else code

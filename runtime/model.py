@@ -111,7 +111,9 @@ class Model:
             LanguageError: a language is unknown, missing, or given to a model without languages.
             DeviceLostError: the device failed for good; has the results that were finished.
         """
-        checked = GenerationOptions.for_model(self.manifest, max_new_tokens, **options)
+        checked = GenerationOptions.for_model(
+            self.manifest, max_new_tokens, target_language=target_language, **options
+        )
         asked = self._speech_options(language, task, timestamps)
         self._texts.check_languages(source_language, target_language)
         if isinstance(sources, str | os.PathLike):
@@ -141,7 +143,9 @@ class Model:
             DragomanError: an option is out of range.
             LanguageError: a language is unknown, missing, or given to a model without languages.
         """
-        checked = GenerationOptions.for_model(self.manifest, max_new_tokens, **options)
+        checked = GenerationOptions.for_model(
+            self.manifest, max_new_tokens, target_language=target_language, **options
+        )
         asked = self._speech_options(language, task, timestamps)
         self._texts.check_languages(source_language, target_language)
         if self._transcriber is None:

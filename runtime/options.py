@@ -28,6 +28,7 @@ class GenerationOptions:
             on a processor `DEFAULT_BATCH_SIZE`
         max_batch_tokens: the most source tokens decoded together, padding included; of speech the
             source positions of `DEFAULT_WINDOWS` windows unless told otherwise
+        target_language: of a multilingual model, as it calls it; None: its default
 
     Raises:
         DragomanError: an option is out of range; all are listed.
@@ -38,10 +39,11 @@ class GenerationOptions:
     min_new_tokens: int = 0
     max_batch_size: int | None = DEFAULT_BATCH_SIZE
     max_batch_tokens: int = 4096
+    target_language: str | None = None
 
     @classmethod
     def for_model(
-        cls, manifest: Manifest, max_new_tokens: int | None = None, **options: float | None
+        cls, manifest: Manifest, max_new_tokens: int | None = None, **options: float | str | None
     ) -> GenerationOptions:
         """Options for a model, `max_new_tokens` being the bundle's default where None."""
         if manifest.audio is not None:

@@ -144,7 +144,10 @@ class TextFrontEnd:
 
     def _choices(self, sources: list[list[int]], options: GenerationOptions) -> Iterator[Choice]:
         facts, rules = self._manifest.model, self._manifest.rules
-        given = [facts.start_token_id, *rules.prompt]
+        start = facts.start_token_id
+        if self._manifest.languages is not None:
+            start, rules = self._manifest.languages.told(options.target_language, start, rules)
+        given = [start, *rules.prompt]
         return greedy(
             self._backend,
             *pad(sources, facts.pad_token_id),

@@ -1,244 +1,23 @@
-"""A GPU and a TensorRT that run on the processor and hold everyone to the contract.
+"""A TensorRT that runs on the double of a GPU and holds everyone to the contract.
 
-The device does what is put into a stream only when somebody waits for it, so that memory which is
-read too early holds rubbish. It knows every address: what is not allocated cannot be read. Engines
-are ONNX files that ONNX Runtime runs on the device's memory; their contexts demand what TensorRT
-does: every tensor has an address, shapes are inside the profile, a cache is written where it lies.
+Engines are ONNX files; their contexts demand what TensorRT does: every tensor has an address,
+shapes are inside the profile, a cache is written where it lies.
 """
 
 from __future__ import annotations
 
-import functools
 import json
-import math
-import threading
-from collections.abc import Callable
-from dataclasses import dataclass, field
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import numpy as np
-import onnxruntime
-from numpy.typing import NDArray
-
-from dragoman.runtime.backends.errors import BackendError
 from dragoman.runtime.engines import Profile
 from dragoman.runtime.manifest import GraphSpec
 from dragoman.runtime.plain_data import Problems, from_plain, to_plain
 
-Work = Callable[[], None]
-RUBBISH = 0xAB
-ALIGNMENT = 256
+from .device_double import ALIGNMENT, DoubleDevice, GraphOnDevice
+
 PREFIX = b"an engine of the double: "
-
-
-@dataclass
-class Event:
-    """Happens when what was recorded last does."""
-
-    stream: int | None = None
-    recorded: int = 0
-    happened: int = 0
-
-
-@dataclass
-class Graph:
-    work: list[Work]
-
-
-def locked(method: Any) -> Any:
-    """Threads share the device."""
-
-    @functools.wraps(method)
-    def call(self: DoubleDevice, *args: Any) -> Any:
-        with self.lock:
-            return method(self, *args)
-
-    return call
-
-
-@dataclass
-class DoubleDevice:
-    """See `cuda.Device`.
-
-    Attributes:
-        log: what was asked for, by name
-        room: bytes that can be allocated
-        refuse: raises for a call, if it wants to
-    """
-
-    room: int = 1 << 40
-    log: list[str] = field(default_factory=list)
-    refuse: Callable[[str], None] = lambda name: None
-    blocks: dict[int, NDArray[np.uint8]] = field(default_factory=dict)
-    host: list[NDArray[np.uint8]] = field(default_factory=list)
-    streams: dict[int, list[Work]] = field(default_factory=dict)
-    capturing: dict[int, list[Work]] = field(default_factory=dict)
-    events: list[Event] = field(default_factory=list)
-    graphs: list[Graph] = field(default_factory=list)
-    next_address: int = 0x7000_0000
-    lock: threading.RLock = field(default_factory=threading.RLock)
-
-    @locked
-    def allocate(self, size: int) -> int:
-        self._note("allocate")
-        if sum(block.size for block in self.blocks.values()) + size > self.room:
-            raise BackendError("cudaMalloc: out of memory (cudaErrorMemoryAllocation)")
-        address = self.next_address
-        self.next_address += size + 4096 - size % ALIGNMENT
-        self.blocks[address] = np.full(size, RUBBISH, np.uint8)
-        return address
-
-    @locked
-    def free(self, address: int) -> None:
-        self._note("free")
-        for stream in self.streams:
-            self._run(stream)
-        del self.blocks[address]
-
-    def allocate_host(self, size: int) -> NDArray[np.uint8]:
-        self._note("allocate_host")
-        memory = np.full(size, RUBBISH, np.uint8)
-        self.host.append(memory)
-        return memory
-
-    def free_host(self, memory: NDArray[np.uint8]) -> None:
-        self._note("free_host")
-        self.host = [known for known in self.host if known is not memory]
-
-    @locked
-    def new_stream(self) -> int:
-        self._note("new_stream")
-        stream = 1 + max(self.streams, default=0)
-        self.streams[stream] = []
-        return stream
-
-    @locked
-    def free_stream(self, stream: int) -> None:
-        self._note("free_stream")
-        self._run(stream)
-        del self.streams[stream]
-
-    def synchronize(self, stream: int) -> None:
-        self._note("synchronize")
-        assert stream not in self.capturing, "a stream that is captured cannot be waited for"
-        self._run(stream)
-
-    def new_event(self) -> Event:
-        self._note("new_event")
-        self.events.append(Event())
-        return self.events[-1]
-
-    def free_event(self, event: Event) -> None:
-        self._note("free_event")
-        self.events = [known for known in self.events if known is not event]
-
-    def record(self, event: Event, stream: int) -> None:
-        self._note("record")
-        event.stream, event.recorded = stream, event.recorded + 1
-        number = event.recorded
-        self._put(stream, lambda: setattr(event, "happened", number))
-
-    @locked
-    def wait(self, event: Event) -> None:
-        self._note("wait")
-        assert event.stream is not None, "an event that was never recorded"
-        queue = self.streams[event.stream]
-        while event.happened < event.recorded:
-            queue.pop(0)()
-
-    def upload(self, address: int, values: NDArray[Any], stream: int) -> None:
-        self._note("upload")
-        taken = np.ascontiguousarray(values).copy().view(np.uint8).reshape(-1)
-        self._put(stream, lambda: self._write(address, taken))
-
-    def download(self, memory: NDArray[np.uint8], address: int, stream: int) -> None:
-        self._note("download")
-        assert any(np.shares_memory(memory, known) for known in self.host), "not page-locked"
-
-        def fill() -> None:
-            memory[:] = self.at(address, memory.size)
-
-        self._put(stream, fill)
-
-    def copy(self, to: int, source: int, size: int, stream: int) -> None:
-        self._note("copy")
-        assert abs(to - source) >= size, "source and destination overlap"
-        self._put(stream, lambda: self._write(to, self.at(source, size).copy()))
-
-    def copy_2d(
-        self, to: int, source: int, pitch: int, width: int, height: int, stream: int
-    ) -> None:
-        self._note("copy_2d")
-        assert width <= pitch and abs(to - source) >= pitch * height
-
-        def move() -> None:
-            for line in range(height):
-                self._write(to + line * pitch, self.at(source + line * pitch, width).copy())
-
-        self._put(stream, move)
-
-    def clear(self, address: int, size: int, stream: int) -> None:
-        self._note("clear")
-        self._put(stream, lambda: self._write(address, np.zeros(size, np.uint8)))
-
-    def begin_capture(self, stream: int) -> None:
-        self._note("begin_capture")
-        assert stream not in self.capturing
-        self.capturing[stream] = []
-
-    def end_capture(self, stream: int) -> Graph:
-        self._note("end_capture")
-        self.graphs.append(Graph(self.capturing.pop(stream)))
-        return self.graphs[-1]
-
-    @locked
-    def launch(self, graph: Graph, stream: int) -> None:
-        self._note("launch")
-        assert any(graph is known for known in self.graphs), "a graph that was freed"
-        self.streams[stream].extend(graph.work)
-
-    def free_graph(self, graph: Graph) -> None:
-        self._note("free_graph")
-        self.graphs = [known for known in self.graphs if known is not graph]
-
-    def free_memory(self) -> int:
-        return self.room - sum(block.size for block in self.blocks.values())
-
-    def at(self, address: int, size: int) -> NDArray[np.uint8]:
-        """The memory there."""
-        for start, block in self.blocks.items():
-            if start <= address and address + size <= start + block.size:
-                return block[address - start : address - start + size]
-        raise AssertionError(f"{size} bytes at {address:#x} are not allocated")
-
-    def put(self, stream: int, work: Work) -> None:
-        """What an execution context puts into a stream."""
-        self._note("execute")
-        self._put(stream, work)
-
-    def assert_empty(self) -> None:
-        """Everything was freed."""
-        held = (self.blocks, self.host, self.streams, self.capturing, self.events, self.graphs)
-        assert [len(things) for things in held] == [0] * len(held)
-
-    def _note(self, name: str) -> None:
-        self.refuse(name)
-        self.log.append(name)
-
-    @locked
-    def _put(self, stream: int, work: Work) -> None:
-        self.capturing.get(stream, self.streams[stream]).append(work)
-
-    @locked
-    def _run(self, stream: int) -> None:
-        queue = self.streams[stream]
-        while queue:
-            queue.pop(0)()
-
-    def _write(self, address: int, values: NDArray[np.uint8]) -> None:
-        self.at(address, values.size)[:] = values
 
 
 def plan(graph: Path, spec: GraphSpec, profiles: tuple[Profile, ...]) -> bytes:
@@ -346,48 +125,28 @@ def package_module(device: DoubleDevice) -> Any:
             self.warm = True
             names = {t.name for t in (*engine.spec.inputs, *engine.spec.outputs)}
             assert self.scratch and addresses.keys() == names
-            for key, tensor in engine.caches.items():
+            for key, tensor in engine.graph.caches.items():
                 assert addresses[key] == addresses[tensor], "a cache is not written in place"
             if self.config.cache is not None:
                 self.config.cache.kernels = b"kernels of the double"
-            device.put(stream_handle, lambda: engine.run(shapes, addresses))
+            device.put(stream_handle, lambda: engine.graph.run(shapes, addresses))
             return True
 
     class ICudaEngine:
         device_memory_size_v2 = 4096
 
         def __init__(self, made: dict[str, Any]) -> None:
-            options = onnxruntime.SessionOptions()
-            options.intra_op_num_threads = 1
-            options.log_severity_level = 3
-            self.session = onnxruntime.InferenceSession(made["graph"], options)
             spec = from_plain(GraphSpec, made["spec"], "spec", Problems())
             assert spec is not None
             self.spec = spec
+            self.graph = GraphOnDevice(device, Path(made["graph"]), spec)
             self.profiles = [from_plain(Profile, p, "p", Problems()) for p in made["profiles"]]
-            roles = {(t.role, t.layer): t.name for t in spec.inputs}
-            self.caches = {
-                t.name: roles["past_key" if t.role == "present_key" else "past_value", t.layer]
-                for t in spec.outputs
-                if t.role in ("present_key", "present_value")
-            }
 
         def create_runtime_config(self) -> IRuntimeConfig:
             return IRuntimeConfig()
 
         def create_execution_context(self, runtime_config: Any = None) -> IExecutionContext:
             return IExecutionContext(self, runtime_config)
-
-        def run(self, shapes: dict[str, tuple[int, ...]], addresses: dict[str, int]) -> None:
-            feeds = {}
-            for tensor in self.spec.inputs:
-                dtype, shape = np.dtype(tensor.dtype), shapes[tensor.name]
-                raw = device.at(addresses[tensor.name], dtype.itemsize * math.prod(shape))
-                feeds[tensor.name] = raw.view(dtype).reshape(shape).copy()
-            outputs = self.session.run([t.name for t in self.spec.outputs], feeds)
-            for tensor, values in zip(self.spec.outputs, outputs, strict=True):
-                raw = np.ascontiguousarray(values).view(np.uint8).reshape(-1)
-                device.at(addresses[tensor.name], raw.size)[:] = raw
 
     class Runtime:
         def __init__(self, logger: Any) -> None:

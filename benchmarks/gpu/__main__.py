@@ -4,7 +4,8 @@
 
 Every part runs in a process of its own, so that what is missing, fails or takes too long is
 reported and the others go on: what GPU this is, whether TensorRT-RTX engines run on it at all,
-parity of every backend in every precision, and speed beside PyTorch and CTranslate2.
+parity of every backend in every precision, speed beside PyTorch and CTranslate2, and where the
+time of a step goes.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ import click
 from rich.console import Console
 from rich.table import Table
 
-SECONDS = 460
+SECONDS = 470
 """For all parts together."""
 
 
@@ -57,9 +58,10 @@ def _compare(shape: str, seconds: int, *only: str) -> Part:
 PARTS = (
     Part("device", 20, "dragoman.benchmarks.gpu.facts"),
     Part("engines", 60, "dragoman.benchmarks.gpu.engines"),
-    Part("parity", 120, "dragoman.benchmarks.gpu.parity"),
-    _compare("big", 140, "fp16", "float16"),
-    _compare("base", 120, "fp16", "float16"),
+    Part("parity", 110, "dragoman.benchmarks.gpu.parity"),
+    _compare("big", 120, "fp16", "float16"),
+    Part("where the time goes", 70, "dragoman.benchmarks.gpu.time_split"),
+    _compare("base", 100, "fp16", "float16"),
 )
 """Precisions below fp16 take minutes to prepare; all of them are measured by
 `python -m dragoman.benchmarks.compare --device cuda --shape big`."""
@@ -87,6 +89,8 @@ def main(output: Path, only: tuple[str, ...]) -> None:
                 console.print(f"{part.name}: {why}", markup=False)
             if part.name == "device" and not found:
                 raise click.ClickException(f"there is no GPU to measure: {why}")
+        if "time_split" in results:
+            results["time_split"] = [_with_floor(r, results) for r in results["time_split"]]
         output.mkdir(parents=True, exist_ok=True)
         for picture in Path(directory).rglob("*.png"):
             (output / picture.name).write_bytes(picture.read_bytes())
@@ -138,16 +142,26 @@ def _written(directory: Path) -> dict[str, Any]:
     return found
 
 
+def _with_floor(row: dict[str, Any], results: dict[str, Any]) -> dict[str, Any]:
+    from dragoman.benchmarks.gpu.facts import shortest_step
+    from dragoman.benchmarks.gpu.time_split import beyond_the_floor
+
+    device = results.get("device", {})
+    floor = shortest_step(device, row["shape"], row["contender"], row["batch"])
+    return beyond_the_floor(row, floor)
+
+
 def _show(results: dict[str, Any]) -> None:
     console = Console()
-    for name in ("engines", "parity"):
+    for name in ("engines", "parity", "time_split"):
         rows = results.get(name, [])
         if rows:
-            table = Table(title=name, title_justify="left")
-            for heading in rows[0]:
+            table = Table(title=name.replace("_", " "), title_justify="left")
+            headings = [heading for heading in rows[0] if heading != "shape"]
+            for heading in headings:
                 table.add_column(heading)
             for row in rows:
-                table.add_row(*map(str, row.values()))
+                table.add_row(*(str(row[heading]) for heading in headings))
             console.print(table)
     for name, comparison in results.items():
         if name.startswith("gpu-"):

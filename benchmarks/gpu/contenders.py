@@ -6,6 +6,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from dragoman.runtime.backends.onnx_runtime_cuda import PRECISIONS
+
 from ..contenders import (
     CTRANSLATE2,
     REFERENCE,
@@ -28,7 +30,7 @@ ENGINES = (
     ("Dragoman RTX int4", "tensorrt-rtx", "int4"),
     ("Dragoman TensorRT fp16", "tensorrt", "fp16"),
 )
-GRAPHS = (("Dragoman CUDA fp32", "fp32"), ("Dragoman CUDA fp16", "fp16"))
+GRAPHS = tuple((f"Dragoman CUDA {precision}", precision) for precision in PRECISIONS)
 LARGEST_BATCH = 128
 LONGEST_SOURCE = 64
 CAPACITY = 64
@@ -107,6 +109,12 @@ def load_on(directory: Path, threads: int, *, backend: str) -> Generate:
     from dragoman.runtime import load
 
     return generator(load(directory, threads=threads, backend=backend))
+
+
+def backend_of(contender: Contender) -> str | None:
+    """The backend of ours that it loads, if it is one."""
+    load = contender.load
+    return load.keywords["backend"] if isinstance(load, partial) and load.func is load_on else None
 
 
 def load_torch(directory: Path, threads: int, *, dtype: str, graphs: bool = False) -> Generate:

@@ -82,6 +82,8 @@ BYTES_OF: dict[str, tuple[float, float]] = {
     "fp32": (4.0, 4.0),
     "fp16": (2.0, 2.0),
     "float16": (2.0, 2.0),
+    "CUDA int8": (1.0, 4.0),
+    "CUDA int4": (0.5625, 4.0),
     "int8": (1.0, 2.0),
     "int4": (0.5625, 2.0),
 }

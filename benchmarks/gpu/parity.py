@@ -23,7 +23,7 @@ INPUTS = 200
 LARGEST_BATCH = 64
 BACKENDS = (
     ("tensorrt-rtx", "tensorrt-rtx", PRECISIONS["tensorrt-rtx"]),
-    ("onnxruntime-cuda", "neutral", ("fp32", "fp16")),
+    ("onnxruntime-cuda", "neutral", PRECISIONS["neutral"]),
     ("tensorrt", "tensorrt", PRECISIONS["tensorrt"]),
 )
 """Name, target of the bundle, precisions."""

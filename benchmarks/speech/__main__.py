@@ -118,18 +118,16 @@ def _prepare(contender: Contender, whisper: Path, place: Path) -> Path:
     if contender.precision is None:
         return whisper
     # Imported here: the processes of the contenders import this module, and do without torch.
-    from dragoman.export.checkpoints import load_model
-
     from dragoman.export import export_bundle
-    from dragoman.export.tokenizers import find_tokenizers
+    from dragoman.export.checkpoints import read_checkpoint
     from dragoman.optimize.bundle import optimize_bundle
     from dragoman.runtime import read_bundle
 
     neutral, directory = place / "neutral", place / contender.precision
     if not neutral.exists():
         neutral.mkdir()
-        tokenizers = find_tokenizers(whisper)
-        export_bundle(load_model(whisper), neutral, name="whisper", tokenizers=tokenizers)
+        read = read_checkpoint(whisper)
+        export_bundle(read.model, neutral, name="whisper", tokenizers=read.tokenizers)
     directory.mkdir()
     precision = cast("Precision", contender.precision)
     optimize_bundle(read_bundle(neutral), directory, target="cpu", precision=precision)

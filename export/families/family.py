@@ -29,6 +29,8 @@ class Family:
     weight_name: name of a parameter of `Transformer` -> its name in the checkpoint
     complete: changes the weights that were read so that every parameter is among them in the
         shape of `Transformer`: tied, computed, transposed or scaled; gives what is wrong
+    with_weights: before that, what only fields of `config.json` and weights together say: the
+        configuration as it is with these weights; may change them
     """
 
     model_type: str
@@ -36,6 +38,9 @@ class Family:
     config: Callable[[Values], ModelConfig]
     weight_name: Callable[[str], str]
     complete: Callable[[Weights, ModelConfig], list[str]]
+    with_weights: Callable[[Values, ModelConfig, Weights], ModelConfig] = (
+        lambda values, config, weights: config
+    )
 
 
 ACTIVATIONS: Mapping[str, Activation] = {

@@ -11,12 +11,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from dragoman.reference_model import CheckpointError, ConfigError, ModelConfig, Transformer
-from dragoman.reference_model.checkpoint import CONFIG_FILE, check_weights, weight_shapes
+from dragoman.reference_model.checkpoint import CONFIG_FILE
 
 from . import FAMILIES
+from .building import build
 from .family import Family
 from .generation import generation_config
 from .speech import check_features, special_tokens, with_speech
@@ -44,16 +43,9 @@ def load_hugging_face(directory: Path) -> Transformer:
         check_features(directory, config)
         generation = with_speech(generation, settings, special_tokens(directory), config)
     weights, origin = read_weights(directory)
+    config = family.with_weights(values, config, weights)
     problems = family.complete(weights, config)
-    # Compared before any memory is taken: a damaged configuration may ask for more than there is.
-    shapes = weight_shapes(config)
-    expected = {family.weight_name(name): shape for name, shape in shapes.items()}
-    check_weights(expected, weights, origin, problems)
-    model = Transformer(config, generation)
-    with torch.no_grad():
-        for name, parameter in model.named_parameters():
-            parameter.copy_(weights[family.weight_name(name)])
-    return model.eval()
+    return build(config, generation, weights, family.weight_name, origin, problems)
 
 
 def family_of(values: Mapping[str, Any]) -> Family:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import pickle
 from pathlib import Path
+from typing import Any
 
 import torch
 from safetensors import SafetensorError
@@ -40,10 +41,25 @@ def read_file(path: Path) -> dict[str, Tensor]:
     Raises:
         CheckpointError: it is damaged, or holds something else than a dictionary of tensors.
     """
+    weights = load_safely(path)
+    if not isinstance(weights, dict):
+        raise CheckpointError(path, [f"expected a dictionary, found {type(weights).__name__}"])
+    strange = [str(name) for name, value in weights.items() if not isinstance(value, Tensor)]
+    if strange:
+        raise CheckpointError(path, [f"expected tensors, found others: {', '.join(strange[:5])}"])
+    return weights
+
+
+def load_safely(path: Path) -> Any:
+    """What a file of safetensors or of PyTorch holds; nothing in it is executed.
+
+    Raises:
+        CheckpointError: it is damaged, or holds something else than plain data and tensors.
+    """
     try:
         if path.suffix == ".safetensors":
             return load_file(path)
-        weights = torch.load(path, map_location="cpu", weights_only=True)
+        return torch.load(path, map_location="cpu", weights_only=True)
     except SafetensorError as error:
         raise CheckpointError(path, [f"not a whole safetensors file: {error}"]) from error
     except pickle.UnpicklingError as error:
@@ -54,12 +70,6 @@ def read_file(path: Path) -> dict[str, Tensor]:
     except Exception as error:  # of damaged files torch raises a dozen types
         first = (str(error).splitlines() or [type(error).__name__])[0]
         raise CheckpointError(path, [f"not a whole PyTorch file: {first}"]) from error
-    if not isinstance(weights, dict):
-        raise CheckpointError(path, [f"expected a dictionary, found {type(weights).__name__}"])
-    strange = [str(name) for name, value in weights.items() if not isinstance(value, Tensor)]
-    if strange:
-        raise CheckpointError(path, [f"expected tensors, found others: {', '.join(strange[:5])}"])
-    return weights
 
 
 def _read_split(directory: Path, index: Path) -> dict[str, Tensor]:

@@ -1,38 +1,57 @@
 """Attention over a whole source -> `com.microsoft.MultiHeadAttention`.
 
 Of the decoder it is cross-attention, whose keys and values come from the encoder with their heads
-apart; of the encoder self-attention. The mask of padding stays [B, S]: nothing is expanded. The
-encoder of a speech model has none.
+apart; of the encoder self-attention. The mask of padding stays [B, S]: nothing is expanded. Nor is
+what is added to the scores for the distance of key and query (T5): it is the same for every row.
+The encoder of a speech model has no mask.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import onnx_ir as ir
 from onnxscript.rewriter import MatchResult, RewriteRuleClassBase, pattern
 
 from ..graph_pass import RulePass
-from ..values import MICROSOFT
-from .heads import attributes, known_heads, merge_heads, split_heads, unknown_attributes
+from ..values import MICROSOFT, number
+from .heads import MASKED, attributes, known_heads, merge_heads, split_heads, unknown_attributes
+
+HIDDEN = float(np.finfo(np.float32).min)
+"""Added to the score of padding. The operator's own choice, -10000, is not below every score of
+models that were trained to attend sharply."""
 
 
 class MaskedAttention(RewriteRuleClassBase):
     """Attention (opset 23) under a mask of padding [B, S], expanded to [B, 1, Q, S].
 
     q [B, Q, H * Dh]; k, v [B, S, H * Dh], or [B, H, S, Dh] where `heads_apart` -> [B, Q, H * Dh].
+    Where `biased`, numbers [1, H, Q, S] are added to the scores of all keys but padding.
     """
 
-    def __init__(self, *, heads_apart: bool) -> None:
-        super().__init__("cross-attention" if heads_apart else "self-attention", remove_nodes=False)
-        self.heads_apart = heads_apart
+    def __init__(self, *, heads_apart: bool, biased: bool = False) -> None:
+        name = "cross-attention" if heads_apart else "self-attention"
+        super().__init__(f"biased-{name}" if biased else name, remove_nodes=False)
+        self.heads_apart, self.biased = heads_apart, biased
 
     def pattern(
-        self, op: Any, query: Any, key: Any, value: Any, source_mask: Any, split: Any, merge: Any
+        self,
+        op: Any,
+        query: Any,
+        key: Any,
+        value: Any,
+        source_mask: Any,
+        split: Any,
+        merge: Any,
+        bias: Any,
+        masked: Any,
     ) -> Any:
-        mask = op.Expand(
-            op.Unsqueeze(source_mask, pattern.ANY_VALUE, _outputs=["wide_mask"]), pattern.ANY_VALUE
-        )
+        mask = op.Unsqueeze(source_mask, pattern.ANY_VALUE, _outputs=["wide_mask"])
+        if self.biased:
+            mask = op.Where(mask, bias, masked)
+        else:
+            mask = op.Expand(mask, pattern.ANY_VALUE)
         attended = op.Attention(
             split_heads(op, query, split, "query_heads"),
             key if self.heads_apart else split_heads(op, key, split, "key_heads"),
@@ -50,6 +69,8 @@ class MaskedAttention(RewriteRuleClassBase):
         source_mask: ir.Value,
         wide_mask: ir.Value,
         attended: ir.Value,
+        bias: ir.Value | None = None,
+        masked: ir.Value | None = None,
         **_: Any,
     ) -> MatchResult:
         result = MatchResult()
@@ -65,6 +86,10 @@ class MaskedAttention(RewriteRuleClassBase):
         wide = wide_mask.shape
         if wide is None or len(wide) != 4 or tuple(wide)[1:3] != (1, 1):
             return result.fail(f"expected a mask [B, 1, 1, S], found {wide}", wide_mask)
+        if masked is not None and not (number(masked) or 0) <= MASKED:
+            return result.fail(f"expected {MASKED:g} or less added to hide a key", masked)
+        if bias is not None and (bias.shape is None or len(bias.shape) != 4):
+            return result.fail(f"expected numbers [1, H, Q, S] to add, found {bias.shape}", bias)
         return result
 
     def rewrite(
@@ -76,6 +101,7 @@ class MaskedAttention(RewriteRuleClassBase):
         source_mask: ir.Value,
         query_heads: ir.Value,
         attended: ir.Value,
+        bias: ir.Value | None = None,
         **_: Any,
     ) -> ir.Value:
         result: ir.Value = op.MultiHeadAttention(
@@ -84,6 +110,8 @@ class MaskedAttention(RewriteRuleClassBase):
             value,
             None,
             op.Cast(source_mask, to=ir.DataType.INT32),
+            *([] if bias is None else [bias]),
+            mask_filter_value=HIDDEN,
             **attributes(attended, query_heads),
             _domain=MICROSOFT,
         )
@@ -139,6 +167,7 @@ ATTENTION = RulePass(
     "attention",
     lambda: [
         *(MaskedAttention.rule(heads_apart=apart) for apart in (False, True)),
+        MaskedAttention.rule(heads_apart=False, biased=True),
         UnmaskedAttention.rule(),
     ],
     lambda node: node.op_type == "Attention" and node.domain == "",

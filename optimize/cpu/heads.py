@@ -6,6 +6,9 @@ from typing import Any
 
 import onnx_ir as ir
 
+MASKED = -1e4
+"""What ONNX Runtime's own operators add to the score of a key that is hidden by a mask."""
+
 
 def split_heads(op: Any, x: Any, split: Any, name: str) -> Any:
     """The pattern [B, T, H * Dh] -> [B, T, H, Dh], which gets the name, -> [B, H, T, Dh]."""

@@ -39,6 +39,7 @@ class CachedQueryKeyValue(RewriteRuleClassBase):
             last,
             total,
             _domain=MICROSOFT,
+            _allow_other_inputs=True,  # what is added to the scores
             _outputs=["attended", "present_key", "present_value"],
         )
 
@@ -83,6 +84,7 @@ class CachedQueryKeyValue(RewriteRuleClassBase):
             past_value,
             last,
             total,
+            *node.inputs[7:],
             **dict(node.attributes),
             _domain=MICROSOFT,
             _outputs=3,

@@ -3,6 +3,9 @@
 The standard form scores every position that a cache has room for. This one reads what has been
 written: its time does not depend on the capacity, nor on the length of other rows. Several queries
 at once it takes from position 0 on, or of one row only: all that decoding and scoring ask for.
+
+What is added to the scores for the distance of key and query (T5) is computed once a step, for the
+positions that have been written, and without a mask: the operator has one of its own.
 """
 
 from __future__ import annotations
@@ -14,7 +17,7 @@ from onnxscript.rewriter import MatchResult, RewriteRuleClassBase, pattern
 
 from ..graph_pass import RulePass
 from ..values import MICROSOFT, number
-from .heads import attributes, known_heads, merge_heads, split_heads, unknown_attributes
+from .heads import MASKED, attributes, known_heads, merge_heads, split_heads, unknown_attributes
 
 HEAD_SIZE_MULTIPLE = 8
 """ONNX Runtime's kernel takes only head sizes that are multiples of it."""
@@ -24,10 +27,13 @@ class CachedSelfAttention(RewriteRuleClassBase):
     """TensorScatter x 2 + Attention (opset 24) under a mask that is causal from `position` on.
 
     q, k, v [B, Q, H * Dh], caches [B, H, C, Dh], position [B] -> [B, Q, H * Dh], caches.
+    The mask is of bool, or where `biased` of floats: an entry for each head and distance.
     """
 
-    def __init__(self) -> None:
-        super().__init__("cached-self-attention", remove_nodes=False)
+    def __init__(self, *, biased: bool) -> None:
+        name = "biased-cached-self-attention" if biased else "cached-self-attention"
+        super().__init__(name, remove_nodes=False)
+        self.biased = biased
 
     def pattern(
         self,
@@ -44,6 +50,11 @@ class CachedSelfAttention(RewriteRuleClassBase):
         capacity: Any,
         zero: Any,
         one: Any,
+        by_distance: Any,
+        lowest: Any,
+        highest: Any,
+        first: Any,
+        masked: Any,
     ) -> Any:
         present_key = op.TensorScatter(
             past_key, split_heads(op, key, split, "key_heads"), position, axis=2, mode="linear"
@@ -58,15 +69,16 @@ class CachedSelfAttention(RewriteRuleClassBase):
         query_index = op.Add(
             op.Unsqueeze(position, pattern.ANY_VALUE), op.Range(zero, queries, one)
         )
+        query_column = op.Unsqueeze(query_index, pattern.ANY_VALUE, _outputs=["query_column"])
         key_index = op.Range(zero, capacity, one)
         mask = op.Unsqueeze(
-            op.LessOrEqual(
-                op.Unsqueeze(key_index, pattern.ANY_VALUE),
-                op.Unsqueeze(query_index, pattern.ANY_VALUE),
-            ),
+            op.LessOrEqual(op.Unsqueeze(key_index, pattern.ANY_VALUE), query_column),
             pattern.ANY_VALUE,
             _outputs=["mask"],
         )
+        if self.biased:
+            bias = relative_bias(op, key_index, query_column, by_distance, lowest, highest, first)
+            mask = op.Where(mask, bias, masked)
         attended = op.Attention(
             split_heads(op, query, split, "query_heads"),
             present_key,
@@ -84,9 +96,12 @@ class CachedSelfAttention(RewriteRuleClassBase):
         zero: ir.Value,
         one: ir.Value,
         mask: ir.Value,
+        masked: ir.Value | None = None,
         **_: Any,
     ) -> MatchResult:
         result = MatchResult()
+        if masked is not None and not (number(masked) or 0) <= MASKED:
+            return result.fail(f"expected {MASKED:g} or less added to hide a key", masked)
         if (number(zero), number(one)) != (0, 1):
             return result.fail("expected a mask of positions counted from 0 by 1", mask)
         if mask.shape is None or len(mask.shape) != 4 or mask.shape[1] != 1:
@@ -117,13 +132,25 @@ class CachedSelfAttention(RewriteRuleClassBase):
         query_heads: ir.Value,
         attended: ir.Value,
         queries: ir.Value,
+        query_column: ir.Value,
+        zero: ir.Value,
+        one: ir.Value,
+        by_distance: ir.Value | None = None,
+        lowest: ir.Value | None = None,
+        highest: ir.Value | None = None,
+        first: ir.Value | None = None,
         **_: Any,
     ) -> Any:
         common = attributes(attended, query_heads)
-        one = op.Constant(value_int=1)
-        # Index of each row's last key; of all rows, the number of keys of the longest.
+        # Index of each row's last key; of all rows, the number of keys of the longest. Made of what
+        # is the same for all layers, so that it is merged afterwards.
         last = op.Sub(op.Add(position, queries), one)
         total = op.Add(op.ReduceMax(last, keepdims=0), one)
+        more: tuple[ir.Value | None, ...] = ()
+        if self.biased:
+            keys = op.Range(zero, total, one)
+            bias = relative_bias(op, keys, query_column, by_distance, lowest, highest, first)
+            more = (None, None, None, bias)
         return op.GroupQueryAttention(
             query,
             key,
@@ -132,11 +159,23 @@ class CachedSelfAttention(RewriteRuleClassBase):
             past_value,
             op.Cast(last, to=ir.DataType.INT32),
             op.Cast(total, to=ir.DataType.INT32),
+            *more,
             **common,
             kv_num_heads=common["num_heads"],
             _domain=MICROSOFT,
             _outputs=3,
         )
+
+
+def relative_bias(
+    op: Any, key: Any, query: Any, by_distance: Any, lowest: Any, highest: Any, first: Any
+) -> Any:
+    """Positions of keys [K] and queries [B, Q, 1], by_distance [distances, H] -> [B, H, Q, K].
+
+    As pattern and as nodes.
+    """
+    distance = op.Clip(op.Sub(key, query), lowest, highest)
+    return op.Transpose(op.Gather(by_distance, op.Add(distance, first)), perm=[0, 3, 1, 2])
 
 
 def _cached_attention(node: ir.Node) -> bool:
@@ -148,7 +187,7 @@ def _cached_attention(node: ir.Node) -> bool:
 
 SELF_ATTENTION = RulePass(
     "cached-self-attention",
-    lambda: [CachedSelfAttention.rule()],
+    lambda: [CachedSelfAttention.rule(biased=biased) for biased in (False, True)],
     _cached_attention,
     ensures=frozenset({"grouped attention"}),
 )

@@ -54,7 +54,7 @@ def observe(
     given = _random(bundle.manifest) if sources is None else _spread(sources)
     if not given:
         raise DragomanError("calibration: expected at least one source, found none")
-    backend = OnnxRuntimeBackend(bundle, device="cpu", threads=None)
+    backend = OnnxRuntimeBackend(bundle, threads=None)
     limit = min(LONGEST, bundle.manifest.default_max_new_tokens)
     results = Model(bundle, backend).generate(
         given, max_new_tokens=limit, **options_of_prompt(bundle.manifest)

@@ -7,8 +7,8 @@ from ..manifest import TENSORRT_TARGETS
 from .errors import BackendError
 from .interface import Backend, DecodingState, Limits, Step
 
-ONNX_RUNTIME = {"onnxruntime": "cpu", "onnxruntime-cuda": "cuda"}
-"""Backends that run graphs, and on which device."""
+ONNX_RUNTIME = ("onnxruntime", "onnxruntime-cuda")
+"""Backends that run graphs."""
 
 BACKENDS = (*ONNX_RUNTIME, *sorted(TENSORRT_TARGETS))
 
@@ -32,11 +32,11 @@ def open_backend(bundle: Bundle, name: str | None, threads: int | None) -> Backe
     if chosen not in BACKENDS:
         raise BackendError(f"unknown backend {chosen!r}, expected one of: {', '.join(BACKENDS)}")
     if chosen in ONNX_RUNTIME:
-        return _onnx_runtime(bundle, ONNX_RUNTIME[chosen], threads)
+        return _onnx_runtime(bundle, chosen, threads)
     return _tensorrt(bundle, chosen)
 
 
-def _onnx_runtime(bundle: Bundle, device: str, threads: int | None) -> Backend:
+def _onnx_runtime(bundle: Bundle, name: str, threads: int | None) -> Backend:
     manifest = bundle.manifest
     if manifest.engines is not None:
         raise BackendError(
@@ -50,7 +50,11 @@ def _onnx_runtime(bundle: Bundle, device: str, threads: int | None) -> Backend:
             f"the package onnxruntime cannot be imported ({error}): pip install 'dragoman[cpu]' "
             "(or 'dragoman[cuda]' for an NVIDIA GPU)"
         ) from error
-    return OnnxRuntimeBackend(bundle, device=device, threads=threads)
+    if name == "onnxruntime":
+        return OnnxRuntimeBackend(bundle, threads=threads)
+    from .onnx_runtime_cuda.backend import open_cuda_provider
+
+    return open_cuda_provider(bundle)
 
 
 def _tensorrt(bundle: Bundle, name: str) -> Backend:

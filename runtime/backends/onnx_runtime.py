@@ -1,4 +1,4 @@
-"""ONNX Runtime, on the processor or through its CUDA provider.
+"""ONNX Runtime on the processor.
 
 Every buffer of a batch is allocated once and bound by address. The caches are bound as input and
 output at the same address, which makes `TensorScatter` write in place; nothing is bound again
@@ -15,12 +15,12 @@ import onnxruntime
 from numpy.typing import NDArray
 
 from ..bundle import Bundle
-from ..manifest import DataType, GraphSpec, Role, TensorSpec
+from ..manifest import GraphSpec, Role, TensorSpec
 from .errors import BackendError
 from .interface import Limits, Step
-from .memory import Buffer, DeviceBuffer, HostBuffer
+from .memory import HostBuffer
+from .sessions import open_session, run
 
-PROVIDERS = {"cpu": "CPUExecutionProvider", "cuda": "CUDAExecutionProvider"}
 DTYPES: dict[str, type[np.generic]] = {
     "float32": np.float32,
     "float16": np.float16,
@@ -31,18 +31,9 @@ DTYPES: dict[str, type[np.generic]] = {
 class OnnxRuntimeBackend:
     """Two sessions, encoder and decoder step. See `interface.Backend`."""
 
-    def __init__(self, bundle: Bundle, *, device: str, threads: int | None) -> None:
+    def __init__(self, bundle: Bundle, *, threads: int | None) -> None:
         self.manifest = bundle.manifest
-        self.device = device
         self.dtype = _cache_dtype(bundle)
-        if PROVIDERS[device] not in onnxruntime.get_available_providers():
-            raise BackendError(
-                f"onnxruntime {onnxruntime.__version__} has no {PROVIDERS[device]}: use the "
-                "backend onnxruntime, or, on a machine with an NVIDIA GPU, replace the package: "
-                "pip uninstall onnxruntime; pip install 'dragoman[cuda]'"
-            )
-        if device == "cuda" and hasattr(onnxruntime, "preload_dlls"):
-            onnxruntime.preload_dlls()  # CUDA's libraries, where pip installed them
         self.encoder = self._session(bundle, bundle.manifest.encoder, threads, spin=False)
         self.decoder = self._session(bundle, bundle.manifest.decoder, threads, spin=True)
 
@@ -50,27 +41,7 @@ class OnnxRuntimeBackend:
         self, bundle: Bundle, graph: GraphSpec, threads: int | None, *, spin: bool
     ) -> onnxruntime.InferenceSession:
         options = self._options(threads, spin=spin)
-        try:
-            session = onnxruntime.InferenceSession(
-                str(bundle.path(graph.file)), options, providers=[PROVIDERS[self.device]]
-            )
-        except Exception as error:  # the library raises a dozen types that share no other base
-            raise BackendError(
-                f"{bundle.path(graph.file)}: onnxruntime {onnxruntime.__version__} cannot load "
-                f"this graph: {error}"
-            ) from error
-        if PROVIDERS[self.device] not in session.get_providers():
-            raise BackendError(
-                f"expected a working {PROVIDERS[self.device]}, found none: no GPU, no driver or no "
-                "CUDA libraries; use the backend onnxruntime"
-            )
-        problems = _differences(graph.inputs, session.get_inputs())
-        problems += _differences(graph.outputs, session.get_outputs())
-        if problems:
-            raise BackendError(
-                f"{bundle.path(graph.file)} is not as the manifest says: " + "; ".join(problems)
-            )
-        return session
+        return open_session(bundle, graph, options, "CPUExecutionProvider")
 
     def _options(self, threads: int | None, *, spin: bool) -> onnxruntime.SessionOptions:
         """Each session has threads of its own. Those of the encoder must not spin while the decoder
@@ -107,7 +78,7 @@ class OnnxRuntimeBackend:
         feeds = {}
         for tensor in self.manifest.encoder.inputs:
             feeds[tensor.name] = source if tensor.role == "source" else source_mask
-        return dict(zip(names, _run(self.encoder.run, names, feeds), strict=True))
+        return dict(zip(names, run(self.encoder.run, names, feeds), strict=True))
 
     def score(
         self,
@@ -135,7 +106,7 @@ class OnnxRuntimeBackend:
             value = single.get(tensor.role)
             feeds[tensor.name] = cross[tensor.role, tensor.layer] if value is None else value
         logits = _one(self.manifest.decoder.outputs, "logits").name
-        return np.asarray(_run(self.decoder.run, [logits], feeds)[0])
+        return np.asarray(run(self.decoder.run, [logits], feeds)[0])
 
     def close(self) -> None:
         """Sessions free what they hold when nobody has them any more."""
@@ -159,29 +130,29 @@ class BoundState:
         batch, length = source_mask.shape
         heads, size = model.num_heads, model.head_size
 
-        self._source_mask = self._allocate((batch, length), np.bool_)
+        self._source_mask = HostBuffer((batch, length), np.bool_)
         self._source_mask.write(source_mask)
-        self._token = self._allocate(prompt.shape, np.int64)
+        self._token = HostBuffer(prompt.shape, np.int64)
         self._token.write(prompt)
-        self._position = self._allocate((batch,), np.int64)
-        self._next_token = self._allocate((batch,), np.int64)
-        self._log_probability = self._allocate((batch,), np.float32)
-        self._cross: dict[tuple[Role, int | None], Buffer] = {}
-        self._caches: dict[tuple[Role, int | None], Buffer] = {}
+        self._position = HostBuffer((batch,), np.int64)
+        self._next_token = HostBuffer((batch,), np.int64)
+        self._log_probability = HostBuffer((batch,), np.float32)
+        self._cross: dict[tuple[Role, int | None], HostBuffer] = {}
+        self._caches: dict[tuple[Role, int | None], HostBuffer] = {}
         for tensor in self._graph.inputs:
             slot = (tensor.role, tensor.layer)
             # Zeroed: an unwritten position is masked, but NaN would survive the mask.
             if tensor.role in ("cross_key", "cross_value"):
-                self._cross[slot] = self._allocate((batch, heads, length, size), backend.dtype)
+                self._cross[slot] = HostBuffer((batch, heads, length, size), backend.dtype)
             elif tensor.role in ("past_key", "past_value"):
-                self._caches[slot] = self._allocate((batch, heads, capacity, size), backend.dtype)
-        self._logits: Buffer | None = None
+                self._caches[slot] = HostBuffer((batch, heads, capacity, size), backend.dtype)
+        self._logits: HostBuffer | None = None
         """Only where a step chooses among some tokens: the graph's own choice is among all."""
         self._encode(source)
         self._binding = self._bound()
 
     def step(self) -> Step:
-        _run(self._backend.decoder.run_with_iobinding, self._binding)
+        run(self._backend.decoder.run_with_iobinding, self._binding)
         return self._advance(
             Step(self._next_token.read().copy(), self._log_probability.read().copy())
         )
@@ -190,10 +161,10 @@ class BoundState:
         if self._logits is None:
             spec = _one(self._graph.outputs, "logits")
             shape = (*self._token.read().shape, self._backend.manifest.model.target_vocab_size)
-            self._logits = self._allocate(shape, DTYPES[spec.dtype])
+            self._logits = HostBuffer(shape, DTYPES[spec.dtype])
             self._logits_binding = self._bound()
             self._logits.bind_output(self._logits_binding, spec.name)
-        _run(self._backend.decoder.run_with_iobinding, self._logits_binding)
+        run(self._backend.decoder.run_with_iobinding, self._logits_binding)
         return self._advance(choose(self._logits.read()[:, -1].astype(np.float32, copy=False)))
 
     def keep(self, rows: NDArray[np.intp]) -> None:
@@ -215,20 +186,16 @@ class BoundState:
         batch, queries = self._token.read().shape
         self._position.write(self._position.read() + queries)
         if queries > 1:  # the prompt; from here on a token at a time
-            self._token = self._allocate((batch, 1), np.int64)
+            self._token = HostBuffer((batch, 1), np.int64)
             self._binding, self._logits = self._bound(), None
         self._token.write(step.tokens[:, None])
         return step
-
-    def _allocate(self, shape: tuple[int, ...], dtype: type[np.generic]) -> Buffer:
-        kind = HostBuffer if self._backend.device == "cpu" else DeviceBuffer
-        return kind(shape, dtype)
 
     def _encode(self, source: NDArray[Any]) -> None:
         graph = self._backend.manifest.encoder
         session = self._backend.encoder
         dtype = np.float32 if source.dtype == np.float32 else np.int64
-        source_buffer = self._allocate(source.shape, dtype)
+        source_buffer = HostBuffer(source.shape, dtype)
         source_buffer.write(source)
         binding = session.io_binding()
         for tensor in graph.inputs:
@@ -236,12 +203,12 @@ class BoundState:
             buffer.bind_input(binding, tensor.name)
         for tensor in graph.outputs:
             self._cross[tensor.role, tensor.layer].bind_output(binding, tensor.name)
-        _run(session.run_with_iobinding, binding)
+        run(session.run_with_iobinding, binding)
 
     def _bound(self) -> onnxruntime.IOBinding:
         """Every buffer but the logits bound at its address and present shape."""
         binding = self._backend.decoder.io_binding()
-        single: dict[Role, Buffer] = {
+        single: dict[Role, HostBuffer] = {
             "token": self._token,
             "position": self._position,
             "source_mask": self._source_mask,
@@ -263,38 +230,6 @@ class BoundState:
 
 def _one(tensors: tuple[TensorSpec, ...], role: Role) -> TensorSpec:
     return next(tensor for tensor in tensors if tensor.role == role)
-
-
-def _run(call: Callable[..., Any], *arguments: Any) -> Any:
-    """Call into ONNX Runtime, whose exceptions share no base but Exception."""
-    try:
-        return call(*arguments)
-    except Exception as error:
-        raise BackendError(f"onnxruntime failed: {error}") from error
-
-
-def _differences(expected: tuple[TensorSpec, ...], found: list[Any]) -> list[str]:
-    """How a graph's inputs or outputs differ from the manifest's."""
-    values = {value.name: value for value in found}
-    problems = [f"no tensor {spec.name}" for spec in expected if spec.name not in values]
-    problems += [f"unexpected tensor {name}" for name in values.keys() - {s.name for s in expected}]
-    for spec in expected:
-        value = values.get(spec.name)
-        if value is not None and value.type != f"tensor({_ONNX_TYPES[spec.dtype]})":
-            problems.append(f"{spec.name}: expected {spec.dtype}, found {value.type}")
-        if value is not None and tuple(value.shape) != spec.shape:
-            problems.append(f"{spec.name}: expected shape {list(spec.shape)}, found {value.shape}")
-    return problems
-
-
-_ONNX_TYPES: dict[DataType, str] = {
-    "float32": "float",
-    "float16": "float16",
-    "bfloat16": "bfloat16",
-    "int64": "int64",
-    "int32": "int32",
-    "bool": "bool",
-}
 
 
 def _cache_dtype(bundle: Bundle) -> type[np.generic]:

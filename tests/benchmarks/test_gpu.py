@@ -9,10 +9,19 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
+from dragoman.benchmarks.contenders import Contender
 from dragoman.benchmarks.gpu import __main__ as gpu
+from dragoman.benchmarks.gpu import time_split
+from dragoman.benchmarks.gpu.contenders import backend_of, gpu_contenders
 from dragoman.benchmarks.gpu.facts import bandwidth, launch_latency, shortest_step
+from dragoman.benchmarks.gpu.time_split import Activity, split, stream_times
+from dragoman.benchmarks.random_model import random_model
+from dragoman.export import export_bundle
+from dragoman.reference_model import ModelConfig
+from dragoman.runtime import load
 
-from ..tensorrt_double import DoubleDevice
+from ..device_double import DoubleDevice
+from ..provider_double import opened
 
 DEVICE = {"gigabytes_per_second": 3000.0, "microseconds_per_launch": 2.0}
 BASE = "Marian base, vocabulary 32000, random weights"
@@ -106,3 +115,90 @@ def test_the_device_is_measured_and_left_empty(monkeypatch: pytest.MonkeyPatch) 
     assert bandwidth(device) > 0
     assert launch_latency(device) > 0
     device.assert_empty()
+
+
+def test_the_time_of_a_step_by_hand() -> None:
+    """Two steps, in microseconds: kernels of 30, 20 (10 of which under the first) and 40, then one
+    of 50 after a gap of 5, then 100 in which nobody asks, then a copy of 10."""
+    done = [
+        *(Activity(100, 130), Activity(120, 140), Activity(140, 180)),
+        *(Activity(285, 295), Activity(185, 235)),
+    ]
+    found = split(done[:-1], 0.2, 2)
+    assert found["kernels"] == pytest.approx((80 + 10) / 2e3)
+    found = split(done, 0.2, 2)
+    assert found == {
+        "kernels": pytest.approx((80 + 50 + 10) / 2e3),
+        "kernels per step": 2.5,
+        "launch gaps": pytest.approx(5 / 2e3),
+        "host": pytest.approx(0.2 - 0.0725),
+    }
+    assert split([], 0.2, 2)["host"] == 0.2
+
+
+def test_what_kernels_take_beyond_the_floor(run: Any, tmp_path: Path) -> None:
+    """Where either is known."""
+    row = {"contender": "PyTorch fp16", "batch": 1, "shape": BASE, "ms/step": 0.5}
+    rows = [{**row, "kernels": 0.4}, {**row, "kernels": ""}, {**row, "contender": "PyTorch"}]
+    rows[2]["kernels"] = 0.4
+    facts = f"import json; json.dump({DEVICE!r}, open(folder + '/device.json', 'w'))"
+    (tmp_path / "device.py").write_text(f"import sys; folder = sys.argv[-1]\n{facts}")
+    code = f"import json; json.dump({rows!r}, open(folder + '/time_split.json', 'w'))"
+    status, output, report = run(part(tmp_path, "split", code))
+    assert status == 0
+    assert "time split" in output
+    floor = shortest_step(DEVICE, BASE, "PyTorch fp16", 1)
+    one, other, unknown = report["time_split"]
+    assert one["kernels beyond the floor"] == pytest.approx(0.4 - floor, abs=1e-4)
+    assert (other["floor"], other["kernels beyond the floor"]) == (round(floor, 4), "")
+    assert (unknown["floor"], unknown["kernels beyond the floor"]) == ("", "")
+
+
+@pytest.fixture(scope="module")
+def bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    config = ModelConfig(
+        source_vocab_size=17,
+        target_vocab_size=19,
+        encoder_layers=1,
+        decoder_layers=1,
+        d_model=16,
+        num_heads=2,
+        d_ff=24,
+        max_source_positions=33,
+        max_target_positions=64,
+        dropout=0.0,
+    )
+    directory = tmp_path_factory.mktemp("small") / "bundle"
+    directory.mkdir()
+    export_bundle(random_model(config, seed=3), directory, name="small")
+    return directory
+
+
+def test_steps_in_a_stream_are_timed_and_leave_nothing(bundle: Path) -> None:
+    device, graphs = DoubleDevice(), load(bundle, threads=1)
+    model = opened(graphs.bundle, device)
+    times = stream_times(model, [[3, 4, 5]] * 3, 12)
+    assert 0 < times["putting it into the stream"] < times["steps in a row"]
+    assert device.log.count("download") == 0
+    model.close()
+    device.assert_empty()
+    assert stream_times(graphs, [[3, 4, 5]], 2) == {}
+
+
+def test_without_a_profiler_the_rest_is_still_measured(
+    bundle: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(time_split, "BATCH_SIZES", (1,))
+    monkeypatch.setattr(time_split, "VOCABULARY", 17)
+    contender = Contender("other fp16", lambda a, b: a, lambda d, n: lambda sources, count: [])
+    (row,) = time_split.measured(contender, bundle)
+    assert row["ms/step"] >= 0
+    assert row["kernels"] == ""
+    assert row["why not more"].startswith("RuntimeError: PyTorch, whose profiler times kernels")
+
+
+def test_which_contenders_are_ours() -> None:
+    ours = {c.name: backend_of(c) for c in gpu_contenders()}
+    assert ours["Dragoman CUDA int4"] == "onnxruntime-cuda"
+    assert ours["Dragoman RTX fp16"] == "tensorrt-rtx"
+    assert ours["PyTorch fp16"] is None

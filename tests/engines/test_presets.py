@@ -1,10 +1,12 @@
-"""Every preset and the shipped model become TensorRT-RTX engines, in every precision, for one and
-two profiles, and attention is fused in all of them. Minutes of work: `make test-engines`."""
+"""Every preset, a T5 and the shipped model become TensorRT-RTX engines, in every precision, for
+one and two profiles, and attention is fused in all of them. Minutes of work: `make test-engines`.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -22,7 +24,17 @@ from dragoman.runtime.manifest import Precision
 
 pytestmark = pytest.mark.engines
 
-MODELS = ("tiny", "base", "big", "g2p-en")
+MODELS = ("tiny", "t5", "base", "big", "g2p-en")
+T5: dict[str, Any] = {
+    "positions": "relative",
+    "norm_order": "pre",
+    "norm": "rms",
+    "norm_bias": False,
+    "gated_feed_forward": True,
+    "activation": "gelu_tanh",
+    "tie_source_target": True,
+    "scale_embedding": False,
+}
 PRECISIONS: tuple[Precision, ...] = ("fp32", "fp16", "bf16", "int8", "int4")
 VOCABULARY = 8000
 NewDirectory = Callable[[str], Path]
@@ -69,11 +81,16 @@ def test_engines(neutral: Bundle, precision: Precision, tmp_path: Path) -> None:
             assert [warning.partition(":")[0] for warning in warnings] == ["encoder"]
         else:
             assert sum(engines.encoder.fused.values()) == layers["encoder_layers"] * len(profiles)
-            assert warnings == ()
+            # Of a gated feed-forward in int8 one weight in each layer is written out in fp16.
+            gated = layers["gated_feed_forward"] and precision == "int8"
+            assert gated or warnings == ()
+            assert all("dequantized by a kernel of their own" in warning for warning in warnings)
 
 
 def _model(name: str) -> Transformer:
     if name == "g2p-en":
         return load_checkpoint(find_checkpoint(name)).eval()
-    config = preset(name, source_vocab_size=VOCABULARY, target_vocab_size=VOCABULARY)
+    changes = T5 if name == "t5" else {}
+    size = "tiny" if name == "t5" else name
+    config = preset(size, source_vocab_size=VOCABULARY, target_vocab_size=VOCABULARY, **changes)
     return random_model(config, seed=1)

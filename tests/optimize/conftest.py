@@ -31,6 +31,34 @@ def odd_heads(tmp_path_factory: pytest.TempPathFactory) -> Bundle:
     )
 
 
+T5: dict[str, object] = {
+    "num_heads": 4,
+    "d_head": 16,
+    "tie_source_target": True,
+    "scale_embedding": False,
+    "positions": "relative",
+    "relative_buckets": 8,
+    "relative_max_distance": 9,
+    "norm_order": "pre",
+    "norm": "rms",
+    "gated_feed_forward": True,
+    "activation": "gelu_tanh",
+    **dict.fromkeys(
+        (
+            *("norm_bias", "query_bias", "key_bias", "value_bias"),
+            *("attention_output_bias", "feed_forward_bias"),
+        ),
+        False,
+    ),
+}
+
+
+@pytest.fixture(scope="session")
+def t5(tmp_path_factory: pytest.TempPathFactory) -> Bundle:
+    """Relative positions, RMSNorm, a gated feed-forward; no biases; tied."""
+    return _export(tmp_path_factory, **T5)
+
+
 @pytest.fixture(scope="session")
 def optimize(tmp_path_factory: pytest.TempPathFactory) -> Optimize:
     def make(bundle: Bundle, precision: Precision = "fp32", target: Target = "cpu") -> Bundle:
@@ -57,7 +85,7 @@ def _export(factory: pytest.TempPathFactory, **changes: object) -> Bundle:
     model = Transformer(ModelConfig.from_dict(values | changes)).eval()
     with torch.no_grad():
         for name, parameter in model.named_parameters():
-            if name.endswith("gain"):
+            if name.endswith(("gain", "relative_positions.table")):
                 parameter.copy_(torch.randn_like(parameter))
     directory = factory.mktemp("neutral")
     export_bundle(model, directory, name="random")

@@ -17,18 +17,20 @@ from dragoman.export import export_bundle
 from dragoman.optimize.tensorrt.bundle import pinned_bundle
 from dragoman.reference_model import ModelConfig, Transformer
 from dragoman.runtime import Bundle, DeviceLostError, DragomanError, Model, Result, load
+from dragoman.runtime.backends.cuda.layout import Sizes
+from dragoman.runtime.backends.cuda.tensors import as_numbers
 from dragoman.runtime.backends.errors import BackendError
 from dragoman.runtime.backends.tensorrt.backend import TensorRTBackend
 from dragoman.runtime.backends.tensorrt.contexts import KernelCache
 from dragoman.runtime.backends.tensorrt.packages import Package
-from dragoman.runtime.backends.tensorrt.sizes import Sizes, sizes_for
-from dragoman.runtime.backends.tensorrt.tensors import as_numbers
+from dragoman.runtime.backends.tensorrt.sizes import sizes_for
 from dragoman.runtime.backends.tensorrt.user_cache import cache_file
 from dragoman.runtime.engines import EngineReport, Engines, Profile, Range
 from dragoman.runtime.manifest import Target
 
+from ..device_double import DoubleDevice
 from ..tensorrt_api import checked_module, recorded
-from ..tensorrt_double import DoubleDevice, package_module, plan
+from ..tensorrt_double import package_module, plan
 
 CAPACITY = 13
 SOURCE = Range(1, 16, 33)

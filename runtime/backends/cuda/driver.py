@@ -11,24 +11,22 @@ from numpy.typing import NDArray
 from ..errors import BackendError, DeviceLostError
 from .device import Bytes
 
-LOST = frozenset(
-    {
-        "cudaErrorDevicesUnavailable",
-        "cudaErrorECCUncorrectable",
-        "cudaErrorIllegalAddress",
-        "cudaErrorLaunchTimeout",
-        "cudaErrorContextIsDestroyed",
-        "cudaErrorAssert",
-        "cudaErrorHardwareStackError",
-        "cudaErrorIllegalInstruction",
-        "cudaErrorMisalignedAddress",
-        "cudaErrorInvalidAddressSpace",
-        "cudaErrorInvalidPc",
-        "cudaErrorLaunchFailure",
-        "cudaErrorUnknown",
-    }
-)
-"""After one of these every later call fails too, until the process ends."""
+LOST = {
+    "cudaErrorDevicesUnavailable": 46,
+    "cudaErrorECCUncorrectable": 214,
+    "cudaErrorIllegalAddress": 700,
+    "cudaErrorLaunchTimeout": 702,
+    "cudaErrorContextIsDestroyed": 709,
+    "cudaErrorAssert": 710,
+    "cudaErrorHardwareStackError": 714,
+    "cudaErrorIllegalInstruction": 715,
+    "cudaErrorMisalignedAddress": 716,
+    "cudaErrorInvalidAddressSpace": 717,
+    "cudaErrorInvalidPc": 718,
+    "cudaErrorLaunchFailure": 719,
+    "cudaErrorUnknown": 999,
+}
+"""After one of these every later call fails too, until the process ends. Names and numbers."""
 
 
 class CudaDevice:

@@ -3,27 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
 
-from ...engines import Profile, Range
+from ...engines import Engines, Profile, Range
+from ..cuda.layout import Sizes, multiple_of, power_of_two
 from ..errors import BackendError
 
 SOURCE_STEP = 16
 """Lengths of sources are multiples of this."""
 
 
-class Sizes(NamedTuple):
-    """What a batch looks like on the device.
+class ProfileRounding:
+    """Into the profiles of a bundle's engines. See `layout.Rounding`."""
 
-    Attributes:
-        profile: index of the engines' profile
-        rows: at least those of the batch; the others are copies
-        source: tokens of a source, padding included
-    """
+    def __init__(self, engines: Engines) -> None:
+        self._engines = engines
 
-    profile: int
-    rows: int
-    source: int
+    def first(self, rows: int, source: int, capacity: int) -> Sizes:
+        if capacity > self._engines.capacity:
+            raise BackendError(
+                f"the engines hold {self._engines.capacity} target positions: found {capacity}"
+            )
+        return sizes_for(self._engines.profiles, rows, source)
+
+    def after(self, present: Sizes, rows: int) -> Sizes:
+        return sizes_after(self._engines.profiles, present, rows)
 
 
 def sizes_for(profiles: Sequence[Profile], rows: int, source: int) -> Sizes:
@@ -36,7 +39,7 @@ def sizes_for(profiles: Sequence[Profile], rows: int, source: int) -> Sizes:
     for index in _by_batch(profiles):
         batch, lengths = profiles[index].batch, profiles[index].source
         if rows <= batch.largest and source <= lengths.largest:
-            padded = -(-source // SOURCE_STEP) * SOURCE_STEP
+            padded = multiple_of(SOURCE_STEP, source)
             return Sizes(
                 index,
                 _rounded(rows, batch),
@@ -63,4 +66,4 @@ def _by_batch(profiles: Sequence[Profile]) -> list[int]:
 
 
 def _rounded(rows: int, batch: Range) -> int:
-    return min(max(1 << (rows - 1).bit_length(), batch.smallest), batch.largest)
+    return min(max(power_of_two(rows), batch.smallest), batch.largest)

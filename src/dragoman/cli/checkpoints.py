@@ -10,24 +10,19 @@ from pathlib import Path
 from dragoman import DragomanError
 from dragoman.benchmarks.parity import ParityInputs, random_inputs
 from dragoman.export import TokenizerFiles, log_mel_of
-from dragoman.export.families.hugging_face import load_hugging_face, read_json
-from dragoman.export.tokenizers import find_tokenizers
-from dragoman.export.tokenizers.reading import read_library_file
-from dragoman.reference_model import Transformer, load_checkpoint
-from dragoman.reference_model.checkpoint import CONFIG_FILE
+from dragoman.export.checkpoints import read_checkpoint
+from dragoman.reference_model import Transformer
 from dragoman.reference_model.pretrained import find_checkpoint
 from dragoman.reference_model.recipes import RECIPES, Recipe, read_examples
 from dragoman.reference_model.recipes.recipe import (
     HELD_OUT_FILE,
     RECIPE_FILE,
-    SOURCE_TOKENIZER_FILE,
-    TARGET_TOKENIZER_FILE,
 )
 from dragoman.runtime.audio import LogMel
 from dragoman.runtime.tokenizer import TextCodec
 
 from .recordings import recordings, windows
-from .texts import source_tokens
+from .texts import source_language, source_tokens
 
 
 @dataclass(frozen=True)
@@ -44,24 +39,8 @@ class Checkpoint:
 
 def open_checkpoint(name_or_path: str) -> Checkpoint:
     directory = find_checkpoint(name_or_path)
-    if _is_foreign(directory):
-        model, values = load_hugging_face(directory), read_json(directory / CONFIG_FILE)
-        found = find_tokenizers(directory, values["model_type"], values)
-        return Checkpoint(directory, model, found, None)
-    model = load_checkpoint(directory)
-    names = (SOURCE_TOKENIZER_FILE, TARGET_TOKENIZER_FILE)
-    present = [(directory / name).is_file() for name in names]
-    if any(present) and not all(present):
-        raise DragomanError(
-            f"{directory}: expected both {' and '.join(names)}, or neither, found one"
-        )
-    files = None
-    if all(present):
-        files = TokenizerFiles(directory / names[0], directory / names[1])
-        target_size = model.config.target_vocab_size
-        read_library_file(directory / names[0], model.config.source_vocab_size or target_size)
-        read_library_file(directory / names[1], target_size)
-    return Checkpoint(directory, model, files, _recipe(directory))
+    opened = read_checkpoint(directory)
+    return Checkpoint(directory, opened.model, opened.tokenizers, _recipe(directory))
 
 
 def parity_inputs(checkpoint: Checkpoint, file: Path | None, limit: int | None) -> ParityInputs:
@@ -91,14 +70,18 @@ def parity_inputs(checkpoint: Checkpoint, file: Path | None, limit: int | None) 
         examples = [examples[int(i * stride)] for i in range(limit)]
         described += f", {limit} of them spread evenly"
     codec = _codec(checkpoint.tokenizers)
+    language = source_language(checkpoint.tokenizers.languages)
+    if language is not None:
+        described += f", taken as {language}"
     longest = checkpoint.model.config.max_source_positions
     scored = checkpoint.recipe is not None and all(e.references for e in examples)
     return ParityInputs(
         described,
-        [source_tokens(codec, example.source, longest, file) for example in examples],
+        [source_tokens(codec, example.source, longest, file, language) for example in examples],
         [example.source for example in examples],
         examples if scored else None,
         checkpoint.recipe if scored else None,
+        language,
     )
 
 
@@ -110,15 +93,6 @@ def _windows(place: Path, log_mel: LogMel, limit: int | None) -> ParityInputs:
         sources = sources[:limit]
         described += f", the first {limit} of them"
     return ParityInputs(described, sources)
-
-
-def _is_foreign(directory: Path) -> bool:
-    """Whether it is of Hugging Face, where a configuration names its family."""
-    try:
-        values = json.loads((directory / CONFIG_FILE).read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError):
-        return False  # `load_checkpoint` says what is wrong
-    return isinstance(values, dict) and "model_type" in values
 
 
 def _codec(files: TokenizerFiles) -> TextCodec:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import signal
 import sys
@@ -58,7 +59,7 @@ class Commands(click.Group):
     cls=Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100}
 )
 @click.version_option(__version__, prog_name="dragoman")
-@click.option("-v", "--verbose", is_flag=True, help="Show more: the traceback of an error.")
+@click.option("-v", "--verbose", is_flag=True, help="Show more: notes, tracebacks.")
 def cli(verbose: bool) -> None:
     """Take a trained encoder-decoder Transformer from PyTorch to a checked deployment.
 
@@ -66,6 +67,10 @@ def cli(verbose: bool) -> None:
     dragoman build g2p-en -o bundles/g2p-en     export the shipped model and prove parity
     dragoman run bundles/g2p-en dragoman        D R AE G AH M AH N
     """
+    if verbose:
+        notes = logging.getLogger("dragoman")
+        notes.setLevel(logging.INFO)
+        notes.addHandler(logging.StreamHandler())
 
 
 for command in (train, export, optimize, build, run, verify, bench, inspect):

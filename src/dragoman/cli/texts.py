@@ -7,7 +7,7 @@ from pathlib import Path
 
 from dragoman import DragomanError
 from dragoman.reference_model.recipes import read_examples
-from dragoman.runtime import Bundle
+from dragoman.runtime import Bundle, Languages
 from dragoman.runtime.scheduling import Encodable
 from dragoman.runtime.tokenizer import TextCodec, UnknownSymbolsError
 
@@ -30,10 +30,22 @@ def calibration_sources(bundle: Bundle, file: Path) -> Sequence[Encodable]:
         raise DragomanError(f"{file}: expected at least one line, found none")
     codec = TextCodec.of(tokenizers, bundle.directory, bundle.manifest.languages)
     longest = bundle.manifest.model.max_source_positions
-    return [source_tokens(codec, example.source, longest, file) for example in examples]
+    language = source_language(bundle.manifest.languages)
+    return [source_tokens(codec, example.source, longest, file, language) for example in examples]
 
 
-def source_tokens(codec: TextCodec, text: str, longest: int, file: Path) -> list[int]:
+def source_language(languages: Languages | None) -> str | None:
+    """What texts are taken to be in where nobody says it: the model's default, else English, else
+    the first of its languages. What is compared is numbers, not translations."""
+    if languages is None:
+        return None
+    english = (code for code in sorted(languages.tokens) if code.startswith("en"))
+    return languages.default_source or next(english, None) or min(languages.tokens)
+
+
+def source_tokens(
+    codec: TextCodec, text: str, longest: int, file: Path, language: str | None = None
+) -> list[int]:
     """The tokens of a line of a file.
 
     Raises:
@@ -41,7 +53,7 @@ def source_tokens(codec: TextCodec, text: str, longest: int, file: Path) -> list
     """
     place = f"{file}: {text[:40]!r}"
     try:
-        tokens = codec.encode(text)
+        tokens = codec.encode(text, language)
     except UnknownSymbolsError as error:
         raise DragomanError(f"{place}: {error}") from error
     if not 1 <= len(tokens) <= longest:

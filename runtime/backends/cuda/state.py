@@ -1,4 +1,4 @@
-"""A batch being decoded by engines. See `interface.DecodingState`.
+"""A batch being decoded on the device. See `interface.DecodingState`.
 
 A step is put into the device's stream long before its tokens are looked at: the device feeds its
 choice back by itself, and the host reads some steps at once, later. What the device decoded after
@@ -15,14 +15,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ...engines import Engines
-from ...manifest import GraphSpec, Manifest, Role, TensorSpec
-from ..cuda.device import Bytes
+from ...manifest import Manifest, Role
 from ..interface import Step
-from .contexts import Context
-from .sizes import Sizes, sizes_after, sizes_for
+from .device import Bytes
+from .layout import Rounding, Sizes, Slot, multiple_of, shape_of, tensors_with_memory
 from .tensors import as_numbers, size_of
-from .workplace import EngineName, Workplace
+from .workplace import Workplace
 
 MOST_AT_ONCE = 4
 """Steps whose tokens are read together."""
@@ -36,7 +34,7 @@ IN_FLIGHT = 2
 
 SLOTS = MOST_AT_ONCE * (IN_FLIGHT + 1)
 ALIGNMENT = 256
-"""Of the address of a tensor, in bytes (TensorRT, `setTensorAddress`)."""
+"""Of the address of a tensor, in bytes (TensorRT, `setTensorAddress`; cudaMalloc gives no less)."""
 
 
 @dataclass
@@ -55,37 +53,36 @@ class _Result:
     rows: NDArray[np.intp]
 
 
-class EngineState:
+class DeviceState:
     """One batch, in a workplace that is its own until `close`."""
 
     def __init__(
         self,
         place: Workplace,
         manifest: Manifest,
-        engines: Engines,
+        rounding: Rounding,
         source: NDArray[Any],
         source_mask: NDArray[np.bool_],
         prompt: NDArray[np.int64],
         capacity: int,
         release: Callable[[Workplace], None],
     ) -> None:
-        self._place, self._manifest, self._engines = place, manifest, engines
+        self._place, self._manifest, self._rounding = place, manifest, rounding
         self._release: Callable[[Workplace], None] | None = release
         self._capacity = capacity
-        self._sizes = sizes_for(engines.profiles, *source_mask.shape)
+        rows, longest = source_mask.shape
+        self._sizes = rounding.first(rows, longest, capacity)
         self._rows = np.arange(len(source))
-        # Room for any batch: results lie at the same place in all, as captured graphs expect.
-        widest = max(profile.batch.largest for profile in engines.profiles)
-        self._tokens_size = -(-8 * widest // ALIGNMENT) * ALIGNMENT
-        self._result_size = self._tokens_size + 4 * widest
         self._launched = 0
         self._read = 0
         self._flight: deque[_Group] = deque()
         self._ready: deque[_Result] = deque()
-        self._reserve()
-        self._encode(source, source_mask)
-        self._begin()
+        with place.preparing:
+            self._reserve()
+            self._encode(source, source_mask)
+            self._begin()
         self._prompt = prompt
+        self._last = prompt[:, -1]
 
     # What `interface.DecodingState` asks for.
 
@@ -100,21 +97,24 @@ class EngineState:
             self._fill()
         result = self._ready.popleft()
         self._read += 1
-        return Step(result.tokens[result.rows], result.log_probabilities[result.rows])
+        self._last = result.tokens[result.rows]
+        return Step(self._last, result.log_probabilities[result.rows])
 
     def step_choosing(self, choose: Callable[[NDArray[np.float32]], Step]) -> Step:
         self._take_prompt()
+        self._rewind()
         chosen = choose(self._logits()[self._rows, 0])
         self._feed_rows(chosen.tokens)
         return chosen
 
     def keep(self, rows: NDArray[np.intp]) -> None:
         self._rows, self._prompt = self._rows[rows], self._prompt[rows]
+        self._last = self._last[rows]
         for group in self._flight:
             group.rows = group.rows[rows]
         for result in self._ready:
             result.rows = result.rows[rows]
-        wanted = sizes_after(self._engines.profiles, self._sizes, len(rows))
+        wanted = self._rounding.after(self._sizes, len(rows))
         if wanted.rows < self._sizes.rows:
             self._compact(wanted)
 
@@ -122,9 +122,7 @@ class EngineState:
         """Give the workplace back; the state is of no use afterwards."""
         release, self._release = self._release, None
         if release is not None:
-            for group in self._flight:
-                self._place.return_event(group.event)
-            self._flight.clear()
+            self._forget_flight()
             release(self._place)
 
     # For scoring: tokens that are given, not chosen.
@@ -137,7 +135,21 @@ class EngineState:
 
     def feed(self, tokens: NDArray[np.int64]) -> None:
         """Let these be the next step's input, for all rows on the device."""
-        self._place.device.upload(self._token, tokens.astype(np.int64), self._place.stream)
+        address = self._address["token", None]
+        self._place.device.upload(address, tokens.astype(np.int64), self._place.stream)
+
+    # For measuring.
+
+    def put(self, steps: int) -> None:
+        """Put steps into the stream whose tokens nobody reads."""
+        self._take_prompt()
+        for _ in range(steps):
+            self._launch()
+        self._read = self._launched
+
+    def wait(self) -> None:
+        """Until all that is in the stream is done."""
+        self._place.device.synchronize(self._place.stream)
 
     def encoded(self, rows: int, source: int) -> dict[str, NDArray[Any]]:
         """The encoder's outputs, so many rows and source positions of them."""
@@ -152,6 +164,20 @@ class EngineState:
             outputs[tensor.name] = as_numbers(memory, tensor.dtype, shape)[:rows, :, :source]
         return outputs
 
+    def _rewind(self) -> None:
+        """Let the next step be the one after the last that was asked for: those that ran ahead
+        chose for themselves."""
+        if self._launched > self._read:
+            self._forget_flight()
+            self._ready.clear()
+            self._launched = self._read
+            self._feed_rows(self._last)
+
+    def _forget_flight(self) -> None:
+        for group in self._flight:
+            self._place.return_event(group.event)
+        self._flight.clear()
+
     def _feed_rows(self, tokens: NDArray[np.int64]) -> None:
         """The next step's input [B] of the batch's rows; the others on the device get a copy."""
         wide = np.full(self._sizes.rows, tokens[-1])
@@ -159,7 +185,7 @@ class EngineState:
         self.feed(wide)
 
     def _take_prompt(self) -> None:
-        """Engines take a token at a time: all of the prompt but the last is decoded for its keys
+        """A token at a time: all of the prompt but the last is decoded for its keys
         and values, and the last is the next step's input."""
         prompt, self._prompt = self._prompt, self._prompt[:, :0]
         for index, tokens in enumerate(prompt.T):
@@ -172,36 +198,35 @@ class EngineState:
 
     def _reserve(self) -> None:
         """Memory for every tensor, which keeps its address as rows leave."""
-        reserve, sizes, manifest = self._place.arena.reserve, self._sizes, self._manifest
-        self._address: dict[tuple[Role, int | None], int] = {}
-        for tensor in tensors_with_memory(manifest):
+        place, sizes = self._place, self._sizes
+        # Results lie at the same place whatever the batch, as captured graphs expect.
+        place.widest = max(place.widest, sizes.rows)
+        self._tokens_size = multiple_of(ALIGNMENT, 8 * place.widest)
+        self._result_size = self._tokens_size + 4 * place.widest
+        self._address: dict[Slot, int] = {}
+        for tensor in tensors_with_memory(self._manifest):
             size = size_of(tensor.dtype, shape_of(tensor, sizes))
             slot = (tensor.role, tensor.layer)
-            self._address[slot] = reserve(f"{tensor.role} {tensor.layer}", size)
-        self._token = self._address["token", None]
-        results = reserve("results", self._result_size)
+            self._address[slot] = place.arena.reserve(f"{tensor.role} {tensor.layer}", size)
+        results = place.arena.reserve("results", self._result_size)
         self._address["next_token", None] = results
         self._address["next_log_probability", None] = results + self._tokens_size
-        self._positions = reserve("positions", 8 * sizes.rows * self._engines.capacity)
         self._line = 8 * sizes.rows
+        most = self._manifest.model.max_target_positions
+        self._positions = place.arena.reserve("positions", self._line * most)
 
     def _encode(self, source: NDArray[Any], source_mask: NDArray[np.bool_]) -> None:
-        device, stream = self._place.device, self._place.stream
-        missing = (
-            (0, self._sizes.rows - source.shape[0]),
-            (0, self._sizes.source - source.shape[1]),
-        )
-        # Rows that fill up are copies: rows without any token would give numbers that are none.
-        columns = ((0, 0), missing[1])
-        rows = (missing[0], (0, 0))
-        given: tuple[tuple[Role, NDArray[Any], int], ...] = (
-            ("source", source, self._manifest.model.pad_token_id),
-            ("source_mask", source_mask, False),
-        )
-        for role, values, padding in given:
-            wide = np.pad(np.pad(values, columns, constant_values=padding), rows, mode="edge")
-            device.upload(self._address[role, None], wide, stream)
-        self._context("encoder", self._manifest.encoder).run(stream)
+        given: dict[Role, tuple[NDArray[Any], int]] = {
+            "source": (source, self._manifest.model.pad_token_id),
+            "source_mask": (source_mask, False),
+        }
+        for tensor in tensors_with_memory(self._manifest):
+            if tensor.role in given:
+                values, padding = given[tensor.role]
+                wide = _filled(values, shape_of(tensor, self._sizes), padding)
+                address = self._address[tensor.role, None]
+                self._place.device.upload(address, wide, self._place.stream)
+        self._place.encode(self._sizes, self._address)
 
     def _begin(self) -> None:
         device, stream, sizes = self._place.device, self._place.stream, self._sizes
@@ -210,23 +235,10 @@ class EngineState:
                 # A position that is not written is masked, but what is no number survives a mask.
                 address = self._address[tensor.role, tensor.layer]
                 device.clear(address, size_of(tensor.dtype, shape_of(tensor, sizes)), stream)
-        steps = np.repeat(np.arange(self._engines.capacity)[:, None], sizes.rows, 1)
+        steps = np.repeat(np.arange(self._capacity)[:, None], sizes.rows, 1)
         device.upload(self._positions, steps.astype(np.int64), stream)
         self._slots = self._place.host_memory("results", SLOTS * self._result_size)
-        self._decoder = self._context("decoder", self._manifest.decoder)
-
-    def _context(self, name: EngineName, graph: GraphSpec) -> Context:
-        """The engine's context for these sizes, told where its tensors are."""
-        sizes = self._sizes
-
-        def bind(context: Context) -> None:
-            for tensor in graph.inputs:
-                address = self._address[tensor.role, tensor.layer]
-                context.bind(tensor.name, address, shape_of(tensor, sizes))
-            for tensor in graph.outputs:
-                context.bind(tensor.name, self._address[_same_memory(tensor), tensor.layer])
-
-        return self._place.context(name, sizes, bind)
+        self._place.prepare(sizes, self._address)
 
     # Steps.
 
@@ -250,14 +262,8 @@ class EngineState:
         device, stream, rows = self._place.device, self._place.stream, self._sizes.rows
         step = self._positions + self._line * self._launched
         device.copy(self._address["position", None], step, 8 * rows, stream)
-        self._place.run_step(self._sizes, self._decoder, self._work)
+        self._place.step()
         self._launched += 1
-
-    def _work(self) -> None:
-        device, stream = self._place.device, self._place.stream
-        self._decoder.run(stream)
-        chosen = self._address["next_token", None]
-        device.copy(self._token, chosen, 8 * self._sizes.rows, stream)
 
     def _logits(self) -> NDArray[np.float32]:
         """Do one step and wait for its logits, float32 [rows, 1, V]. No other may be in flight."""
@@ -290,7 +296,7 @@ class EngineState:
             self._move(int(rows[index]), to)
             rows[index] = to
         self._rows, self._sizes = rows, sizes
-        self._decoder = self._context("decoder", self._manifest.decoder)
+        self._place.prepare(sizes, self._address)
 
     def _move(self, row: int, to: int) -> None:
         """One row of everything that the decoder reads; of caches what was written."""
@@ -310,33 +316,9 @@ class EngineState:
                 device.copy(there, here, size, stream)
 
 
-def tensors_with_memory(manifest: Manifest) -> list[TensorSpec]:
-    """Those that have memory of their own: caches one for both sides, results apart."""
-    own = {"token", "position", "past_key", "past_value", "logits"}
-    encoder, decoder = manifest.encoder, manifest.decoder
-    return [
-        *(*encoder.inputs, *encoder.outputs),
-        *(t for t in (*decoder.inputs, *decoder.outputs) if t.role in own),
-    ]
-
-
-def row_bytes(manifest: Manifest, sizes: Sizes) -> int:
-    """What a row takes on the device, sources of that size."""
-    one = sizes._replace(rows=1)
-    return sum(size_of(t.dtype, shape_of(t, one)) for t in tensors_with_memory(manifest))
-
-
-def shape_of(tensor: TensorSpec, sizes: Sizes) -> tuple[int, ...]:
-    """With numbers for its axes."""
-    axes = {"batch": sizes.rows, "source": sizes.source}
-    return tuple(axes[d] if isinstance(d, str) else d for d in tensor.shape)
-
-
-def _same_memory(tensor: TensorSpec) -> Role:
-    """The role whose memory an output takes: caches are written in place."""
-    match tensor.role:
-        case "present_key":
-            return "past_key"
-        case "present_value":
-            return "past_value"
-    return tensor.role
+def _filled(values: NDArray[Any], shape: tuple[int, ...], padding: int) -> NDArray[Any]:
+    """Made as large as that. Rows that fill up are copies: rows without any token would give
+    numbers that are none."""
+    missing = [(0, wanted - found) for wanted, found in zip(shape, values.shape, strict=True)]
+    inner = np.pad(values, [(0, 0), *missing[1:]], constant_values=padding)
+    return np.pad(inner, [missing[0], *((0, 0) for _ in missing[1:])], mode="edge")

@@ -3,7 +3,7 @@ that graphs which were captured with it can be launched again, batch after batch
 
 from __future__ import annotations
 
-from ..cuda import Device
+from .device import Device
 
 
 class Arena:

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...manifest import DataType
-from ..cuda.device import Bytes
+from .device import Bytes
 
 SIZES: dict[DataType, int] = {
     "float32": 4,

@@ -1,0 +1,71 @@
+"""Weights that were read -> a reference model."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from dragoman.reference_model import CheckpointError, GenerationConfig, ModelConfig, Transformer
+from dragoman.reference_model.checkpoint import check_weights, weight_shapes
+
+from .family import Weights
+
+
+def build(
+    config: ModelConfig,
+    generation: GenerationConfig,
+    weights: Weights,
+    weight_name: Callable[[str], str],
+    origin: Path,
+    problems: Sequence[str] = (),
+) -> Transformer:
+    """A model in evaluation mode, fp32, with exactly these weights.
+
+    Args:
+        weights: by the names of the checkpoint, in the shapes of `Transformer`
+        weight_name: name of a parameter of `Transformer` -> its name in the checkpoint
+        origin: where the weights come from
+        problems: found before
+
+    Raises:
+        CheckpointError: with these, all weights that are missing, unknown, misshapen or not finite.
+        ConfigError: the sizes are beyond this machine.
+    """
+    # Compared before any memory is taken: a damaged configuration may ask for more than there is.
+    shapes = weight_shapes(config)
+    expected = {weight_name(name): shape for name, shape in shapes.items()}
+    check_weights(expected, weights, origin, problems)
+    model = Transformer(config, generation)
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            parameter.copy_(weights[weight_name(name)])
+    return model.eval()
+
+
+def measure(
+    weights: Mapping[str, Tensor],
+    axes: Mapping[str, int],
+    origin: Path,
+    problems: Sequence[str] = (),
+) -> list[tuple[int, ...]]:
+    """The shapes of the weights that a configuration is derived from.
+
+    Args:
+        axes: how many axes each must have, by its name
+        problems: found before
+
+    Raises:
+        CheckpointError: with these, all that are missing or of another form.
+    """
+    missing = [f"missing weight {name}" for name in axes if name not in weights]
+    misshapen = [
+        f"{name} must have {count} axes that are not empty, found {list(weights[name].shape)}"
+        for name, count in axes.items()
+        if name in weights and (weights[name].dim() != count or 0 in weights[name].shape)
+    ]
+    if missing or misshapen:
+        raise CheckpointError(origin, [*problems, *missing, *misshapen])
+    return [tuple(weights[name].shape) for name in axes]

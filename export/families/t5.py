@@ -1,0 +1,196 @@
+"""T5 and FLAN-T5 (Raffel et al. 2020; Chung et al. 2022), mT5 (Xue et al. 2021).
+
+Pre-norm with RMSNorm, no biases, relative positions; T5 1.1, FLAN-T5 and mT5 have a gated
+feed-forward and an output of their own. Two factors differ from the Transformer's and are folded
+into weights: scores are not divided by sqrt(d_head), and the first T5 multiplies what enters its
+output by d_model^-0.5.
+
+Whether the output is tied, the weights say: Hugging Face writes `tie_word_embeddings` true for all
+of them, and ties what is missing or equal. Whether there is a factor before it, for T5
+`scale_decoder_outputs` says or, in older files, `tie_word_embeddings`; for mT5 there is none.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from functools import partial
+from typing import Any
+
+from dragoman.reference_model import ConfigError, ModelConfig
+
+from .family import Family, Values, Weights, activation, merge_tied, renamed
+
+MOST_POSITIONS = 2048
+"""The longest source and target. There is no table that would end: distances beyond
+`relative_attention_max_distance` are one. But the encoder's memory grows as the square: at 2048,
+one source of a model with 32 heads takes 0.5 GiB for what is added to its scores. T5 was trained on
+512 tokens; a configuration whose `n_positions` are more has so many."""
+
+FIELDS: Mapping[str, str] = {
+    "source_vocab_size": "vocab_size",
+    "target_vocab_size": "vocab_size",
+    "encoder_layers": "num_layers",
+    "d_model": "d_model",
+    "num_heads": "num_heads",
+    "d_head": "d_kv",
+    "d_ff": "d_ff",
+    "relative_buckets": "relative_attention_num_buckets",
+    "relative_max_distance": "relative_attention_max_distance",
+    "norm_epsilon": "layer_norm_epsilon",
+    "dropout": "dropout_rate",
+    "pad_token_id": "pad_token_id",
+    "end_token_id": "eos_token_id",
+}
+"""Fields of `ModelConfig`, and what `config.json` calls them."""
+
+T5_DEFAULTS: Mapping[str, Any] = {
+    "vocab_size": 32128,
+    "num_layers": 6,
+    "d_model": 512,
+    "num_heads": 8,
+    "d_kv": 64,
+    "d_ff": 2048,
+    "relative_attention_num_buckets": 32,
+    "relative_attention_max_distance": 128,
+    "layer_norm_epsilon": 1e-6,
+    "dropout_rate": 0.1,
+    "pad_token_id": 0,
+    "eos_token_id": 1,
+    "feed_forward_proj": "relu",
+}
+MT5_DEFAULTS: Mapping[str, Any] = {
+    **T5_DEFAULTS,
+    "vocab_size": 250112,
+    "num_layers": 8,
+    "num_heads": 6,
+    "d_ff": 1024,
+    "feed_forward_proj": "gated-gelu",
+}
+"""What a `config.json` that is silent means."""
+
+SHARED, OUTPUT = "shared.weight", "lm_head.weight"
+TABLES = [SHARED, "encoder.embed_tokens.weight", "decoder.embed_tokens.weight"]
+"""Names of the one token embedding; files have one or several."""
+
+UNUSED = "decoder.block.0.layer.1.EncDecAttention.relative_attention_bias.weight"
+"""In the first published files; no implementation reads it."""
+
+PARTS: Mapping[str, str] = {
+    "encoder.embedding.tokens": "shared",
+    "relative_positions.table": "block.0.layer.0.SelfAttention.relative_attention_bias.weight",
+    "coder.norm.gain": "coder.final_layer_norm.weight",
+    ".layers.": ".block.",
+    ".self_attention_residual.norm.gain": ".layer.0.layer_norm.weight",
+    ".cross_attention_residual.norm.gain": ".layer.1.layer_norm.weight",
+    ".self_attention.": ".layer.0.SelfAttention.",
+    ".cross_attention.": ".layer.1.EncDecAttention.",
+    ".query.": ".q.",
+    ".key.": ".k.",
+    ".value.": ".v.",
+    ".output.": ".o.",
+    ".feed_forward.gate.": ".feed_forward.wi_0.",
+    ".feed_forward.inner.": ".feed_forward.wi.",
+    ".feed_forward.outer.": ".feed_forward.wo.",
+    ".feed_forward.": ".DenseReluDense.",
+    ".feed_forward_residual.norm.gain": ".layer_norm.weight",
+}
+"""Parts of a weight's name in `Transformer`, to be replaced in this order."""
+
+
+def weight_name(name: str) -> str:
+    """What a checkpoint calls a parameter of `Transformer`; of two inner products of a gated
+    feed-forward the second is called as that of an ungated one."""
+    if name == "output.weight":
+        return OUTPUT
+    sublayer = "2" if name.startswith("decoder.") else "1"
+    for part in ("feed_forward.", "feed_forward_residual."):
+        name = name.replace(f".{part}", f".layer.{sublayer}.{part}")
+    return renamed(name, PARTS)
+
+
+def _config(values: Values, defaults: Mapping[str, Any]) -> ModelConfig:
+    known = {**defaults, **{name: value for name, value in values.items() if value is not None}}
+    problems: list[str] = []
+    gate, dash, function = str(known["feed_forward_proj"]).rpartition("-")
+    if dash and gate != "gated":
+        found = known["feed_forward_proj"]
+        problems.append(f"feed_forward_proj: expected an activation or gated-..., found {found!r}")
+    # T5 1.1 was published as gated-gelu, and is with the approximation by tanh.
+    known.setdefault(
+        "dense_act_fn", "gelu_new" if (gate, function) == ("gated", "gelu") else function
+    )
+    positions = known.get("n_positions", 0)
+    if not isinstance(positions, int):
+        problems.append(f"n_positions: expected an integer, found {positions!r}")
+        positions = 0
+    positions = max(MOST_POSITIONS, positions)
+    try:
+        config = ModelConfig(
+            **{ours: known[theirs] for ours, theirs in FIELDS.items()},
+            decoder_layers=known.get("num_decoder_layers", known["num_layers"]),
+            activation=activation(known, "dense_act_fn", "relu", problems),
+            gated_feed_forward=known.get("is_gated_act", gate == "gated"),
+            norm_order="pre",
+            norm="rms",
+            norm_bias=False,
+            query_bias=False,
+            key_bias=False,
+            value_bias=False,
+            attention_output_bias=False,
+            feed_forward_bias=False,
+            tie_source_target=True,
+            scale_embedding=False,
+            positions="relative",
+            max_source_positions=positions,
+            max_target_positions=positions,
+            start_token_id=known.get("decoder_start_token_id", known["pad_token_id"]),
+        )
+    except ConfigError as error:
+        raise ConfigError(problems + error.problems) from error
+    if problems:
+        raise ConfigError(problems)
+    return config
+
+
+def _with_weights(values: Values, config: ModelConfig, weights: Weights) -> ModelConfig:
+    """Tied to the token embedding where the output is missing, or the same."""
+    if values.get("model_type") == "t5" and _scales_output(values):
+        _scale(weights, weight_name("decoder.norm.gain"), config.d_model**-0.5)
+    output = weights.get(OUTPUT)
+    tables = [weights[name] for name in TABLES if name in weights]
+    tied = output is None or not tables or output.equal(tables[0])
+    return config.replace(tie_target_output=tied)
+
+
+def _scales_output(values: Values) -> bool:
+    says = values.get("scale_decoder_outputs")
+    return values.get("tie_word_embeddings") is not False if says is None else bool(says)
+
+
+def _complete(weights: Weights, config: ModelConfig) -> list[str]:
+    weights.pop(UNUSED, None)
+    for name in list(weights):
+        if name.endswith("Attention.q.weight"):
+            _scale(weights, name, math.sqrt(config.head_size))
+        elif config.gated_feed_forward and name.endswith(".wi_1.weight"):
+            weights[name.replace(".wi_1.", ".wi.")] = weights.pop(name)
+    return merge_tied(weights, [*TABLES, *[OUTPUT] * config.tie_target_output])
+
+
+def _scale(weights: Weights, name: str, factor: float) -> None:
+    if name in weights and weights[name].is_floating_point():
+        weights[name] = weights[name].float() * factor
+
+
+T5 = Family(
+    "t5",
+    "T5, FLAN-T5",
+    partial(_config, defaults=T5_DEFAULTS),
+    weight_name,
+    _complete,
+    _with_weights,
+)
+MT5 = Family(
+    "mt5", "mT5", partial(_config, defaults=MT5_DEFAULTS), weight_name, _complete, _with_weights
+)

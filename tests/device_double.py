@@ -1,0 +1,269 @@
+"""A GPU that runs on the processor and holds everyone to the contract.
+
+The device does what is put into a stream only when somebody waits for it, so that memory which is
+read too early holds rubbish. It knows every address: what is not allocated cannot be read.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnxruntime
+from numpy.typing import NDArray
+
+from dragoman.runtime.backends.errors import BackendError
+from dragoman.runtime.manifest import GraphSpec
+
+Work = Callable[[], None]
+RUBBISH = 0xAB
+ALIGNMENT = 256
+GUARDED = frozenset({"allocate", "free", "allocate_host", "free_host"})
+"""What nobody may do, in any thread, while a stream is captured for the whole process."""
+
+
+@dataclass
+class Event:
+    """Happens when what was recorded last does."""
+
+    stream: int | None = None
+    recorded: int = 0
+    happened: int = 0
+
+
+@dataclass
+class Graph:
+    work: list[Work]
+
+
+def locked(method: Any) -> Any:
+    """Threads share the device."""
+
+    @functools.wraps(method)
+    def call(self: DoubleDevice, *args: Any) -> Any:
+        with self.lock:
+            return method(self, *args)
+
+    return call
+
+
+@dataclass
+class DoubleDevice:
+    """See `cuda.Device`.
+
+    Attributes:
+        log: what was asked for, by name
+        room: bytes that can be allocated
+        captured_by: who captures a stream in the mode that forbids others to allocate
+        refuse: raises for a call, if it wants to
+    """
+
+    room: int = 1 << 40
+    log: list[str] = field(default_factory=list)
+    captured_by: str = ""
+    refuse: Callable[[str], None] = lambda name: None
+    blocks: dict[int, NDArray[np.uint8]] = field(default_factory=dict)
+    host: list[NDArray[np.uint8]] = field(default_factory=list)
+    streams: dict[int, list[Work]] = field(default_factory=dict)
+    capturing: dict[int, list[Work]] = field(default_factory=dict)
+    events: list[Event] = field(default_factory=list)
+    graphs: list[Graph] = field(default_factory=list)
+    next_address: int = 0x7000_0000
+    lock: threading.RLock = field(default_factory=threading.RLock)
+
+    @locked
+    def allocate(self, size: int) -> int:
+        self._note("allocate")
+        if sum(block.size for block in self.blocks.values()) + size > self.room:
+            raise BackendError("cudaMalloc: out of memory (cudaErrorMemoryAllocation)")
+        address = self.next_address
+        self.next_address += size + 4096 - size % ALIGNMENT
+        self.blocks[address] = np.full(size, RUBBISH, np.uint8)
+        return address
+
+    @locked
+    def free(self, address: int) -> None:
+        self._note("free")
+        for stream in self.streams:
+            self._run(stream)
+        del self.blocks[address]
+
+    def allocate_host(self, size: int) -> NDArray[np.uint8]:
+        self._note("allocate_host")
+        memory = np.full(size, RUBBISH, np.uint8)
+        self.host.append(memory)
+        return memory
+
+    def free_host(self, memory: NDArray[np.uint8]) -> None:
+        self._note("free_host")
+        self.host = [known for known in self.host if known is not memory]
+
+    @locked
+    def new_stream(self) -> int:
+        self._note("new_stream")
+        stream = 1 + max(self.streams, default=0)
+        self.streams[stream] = []
+        return stream
+
+    @locked
+    def free_stream(self, stream: int) -> None:
+        self._note("free_stream")
+        self._run(stream)
+        del self.streams[stream]
+
+    def synchronize(self, stream: int) -> None:
+        self._note("synchronize")
+        assert stream not in self.capturing, "a stream that is captured cannot be waited for"
+        self._run(stream)
+
+    def new_event(self) -> Event:
+        self._note("new_event")
+        self.events.append(Event())
+        return self.events[-1]
+
+    def free_event(self, event: Event) -> None:
+        self._note("free_event")
+        self.events = [known for known in self.events if known is not event]
+
+    def record(self, event: Event, stream: int) -> None:
+        self._note("record")
+        event.stream, event.recorded = stream, event.recorded + 1
+        number = event.recorded
+        self._put(stream, lambda: setattr(event, "happened", number))
+
+    @locked
+    def wait(self, event: Event) -> None:
+        self._note("wait")
+        assert event.stream is not None, "an event that was never recorded"
+        queue = self.streams[event.stream]
+        while event.happened < event.recorded:
+            queue.pop(0)()
+
+    def upload(self, address: int, values: NDArray[Any], stream: int) -> None:
+        self._note("upload")
+        taken = np.ascontiguousarray(values).copy().view(np.uint8).reshape(-1)
+        self._put(stream, lambda: self._write(address, taken))
+
+    def download(self, memory: NDArray[np.uint8], address: int, stream: int) -> None:
+        self._note("download")
+        assert any(np.shares_memory(memory, known) for known in self.host), "not page-locked"
+
+        def fill() -> None:
+            memory[:] = self.at(address, memory.size)
+
+        self._put(stream, fill)
+
+    def copy(self, to: int, source: int, size: int, stream: int) -> None:
+        self._note("copy")
+        assert abs(to - source) >= size, "source and destination overlap"
+        self._put(stream, lambda: self._write(to, self.at(source, size).copy()))
+
+    def copy_2d(
+        self, to: int, source: int, pitch: int, width: int, height: int, stream: int
+    ) -> None:
+        self._note("copy_2d")
+        assert width <= pitch and abs(to - source) >= pitch * height
+
+        def move() -> None:
+            for line in range(height):
+                self._write(to + line * pitch, self.at(source + line * pitch, width).copy())
+
+        self._put(stream, move)
+
+    def clear(self, address: int, size: int, stream: int) -> None:
+        self._note("clear")
+        self._put(stream, lambda: self._write(address, np.zeros(size, np.uint8)))
+
+    def begin_capture(self, stream: int) -> None:
+        self._note("begin_capture")
+        assert stream not in self.capturing
+        self.capturing[stream] = []
+
+    def end_capture(self, stream: int) -> Graph:
+        self._note("end_capture")
+        if stream not in self.capturing:
+            raise BackendError("cudaStreamEndCapture: invalid (cudaErrorIllegalState)")
+        self.graphs.append(Graph(self.capturing.pop(stream)))
+        return self.graphs[-1]
+
+    @locked
+    def launch(self, graph: Graph, stream: int) -> None:
+        self._note("launch")
+        assert any(graph is known for known in self.graphs), "a graph that was freed"
+        self.streams[stream].extend(graph.work)
+
+    def free_graph(self, graph: Graph) -> None:
+        self._note("free_graph")
+        self.graphs = [known for known in self.graphs if known is not graph]
+
+    def free_memory(self) -> int:
+        return self.room - sum(block.size for block in self.blocks.values())
+
+    def at(self, address: int, size: int) -> NDArray[np.uint8]:
+        """The memory there."""
+        for start, block in self.blocks.items():
+            if start <= address and address + size <= start + block.size:
+                return block[address - start : address - start + size]
+        raise AssertionError(f"{size} bytes at {address:#x} are not allocated")
+
+    def put(self, stream: int, work: Work) -> None:
+        """What an execution context puts into a stream."""
+        self._note("execute")
+        self._put(stream, work)
+
+    def assert_empty(self) -> None:
+        """Everything was freed."""
+        held = (self.blocks, self.host, self.streams, self.capturing, self.events, self.graphs)
+        assert [len(things) for things in held] == [0] * len(held)
+
+    def _note(self, name: str) -> None:
+        self.refuse(name)
+        assert not (self.captured_by and name in GUARDED), f"{name} while {self.captured_by}"
+        self.log.append(name)
+
+    @locked
+    def _put(self, stream: int, work: Work) -> None:
+        self.capturing.get(stream, self.streams[stream]).append(work)
+
+    @locked
+    def _run(self, stream: int) -> None:
+        queue = self.streams[stream]
+        while queue:
+            queue.pop(0)()
+
+    def _write(self, address: int, values: NDArray[np.uint8]) -> None:
+        self.at(address, values.size)[:] = values
+
+
+class GraphOnDevice:
+    """An ONNX file that ONNX Runtime computes on the processor, in the device's memory."""
+
+    def __init__(self, device: DoubleDevice, file: Path, spec: GraphSpec) -> None:
+        options = onnxruntime.SessionOptions()
+        options.intra_op_num_threads = 1
+        options.log_severity_level = 3
+        self.session = onnxruntime.InferenceSession(str(file), options)
+        self.device, self.spec = device, spec
+        roles = {(t.role, t.layer): t.name for t in spec.inputs}
+        self.caches = {
+            t.name: roles["past_key" if t.role == "present_key" else "past_value", t.layer]
+            for t in spec.outputs
+            if t.role in ("present_key", "present_value")
+        }
+
+    def run(self, shapes: Mapping[str, tuple[int, ...]], addresses: Mapping[str, int]) -> None:
+        feeds = {}
+        for tensor in self.spec.inputs:
+            dtype, shape = np.dtype(tensor.dtype), shapes[tensor.name]
+            raw = self.device.at(addresses[tensor.name], dtype.itemsize * math.prod(shape))
+            feeds[tensor.name] = raw.view(dtype).reshape(shape).copy()
+        outputs = self.session.run([t.name for t in self.spec.outputs], feeds)
+        for tensor, values in zip(self.spec.outputs, outputs, strict=True):
+            raw = np.ascontiguousarray(values).view(np.uint8).reshape(-1)
+            self.device.at(addresses[tensor.name], raw.size)[:] = raw

@@ -1,0 +1,115 @@
+"""Whisper models in CTranslate2's format: the model, the tokens never chosen, the special ones."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from dragoman.export.families import ctranslate2_vocabulary
+from dragoman.export.families.ctranslate2 import load_ctranslate2
+from dragoman.export.families.ctranslate2_vocabulary import whisper_tokens
+from dragoman.reference_model import CheckpointError, ModelConfig, Transformer
+
+from ..conftest import randomized
+from .ctranslate2_writer import described, quantized, write_whisper_model
+
+WORDS = [f"w{i}" for i in range(20)]
+SPECIAL = [
+    "<|endoftext|>",
+    "<|startoftranscript|>",
+    "<|en|>",
+    "<|haw|>",
+    "<|translate|>",
+    "<|transcribe|>",
+    "<|startoflm|>",
+    "<|startofprev|>",
+    "<|nocaptions|>",
+    "<|notimestamps|>",
+    "<|0.00|>",
+    "<|0.02|>",
+]
+TOKENS = WORDS + SPECIAL
+SUPPRESSED: dict[str, Any] = {
+    "suppress_ids": [3, 1, 7],
+    "suppress_ids_begin": [2, 20],
+    "lang_ids": [22, 23],
+    "alignment_heads": [[0, 0]],
+}
+
+
+@pytest.fixture
+def model() -> Transformer:
+    config = ModelConfig(
+        source_vocab_size=None,
+        target_vocab_size=len(TOKENS),
+        feature_size=5,
+        encoder_layers=1,
+        decoder_layers=2,
+        d_model=24,
+        num_heads=3,
+        d_ff=40,
+        norm_order="pre",
+        activation="gelu",
+        key_bias=False,
+        scale_embedding=False,
+        positions="learned",
+        max_source_positions=9,
+        max_target_positions=13,
+    )
+    return randomized(config, 0)
+
+
+@pytest.mark.parametrize("numbers", ["float32", "float16", "int8"])
+def test_is_read_as_it_was_stored(model: Transformer, numbers: str, tmp_path: Path) -> None:
+    write_whisper_model(model, tmp_path, TOKENS, numbers=numbers, **SUPPRESSED)
+    read = load_ctranslate2(tmp_path)
+    tokens = {"start_token_id": 21, "end_token_id": 20, "pad_token_id": 20}
+    expected = model.config.replace(final_norm=True, dropout=read.config.dropout, **tokens)
+    assert read.config == expected
+    assert read.generation.suppressed_token_ids == (1, 3, 7)
+    assert read.generation.first_suppressed_token_ids == (2, 20)
+    assert read.generation.prompt == ()
+    stored = quantized(described(model)[0], numbers)
+    for name, found in described(read)[0].items():
+        value = stored[name].float()
+        if (scale := stored.get(f"{name}_scale")) is not None:
+            value = value / scale.reshape(-1, *[1] * (value.dim() - 1))
+        assert torch.equal(found.float(), value), name
+
+
+def test_nothing_is_suppressed_where_nothing_is_said(model: Transformer, tmp_path: Path) -> None:
+    write_whisper_model(model, tmp_path, TOKENS, numbers="float32", suppress_ids=None)
+    assert load_ctranslate2(tmp_path).generation.is_plain
+
+
+@pytest.mark.parametrize("ids", [[99], ["1"], [-1], [True], 5])
+def test_suppressed_tokens_must_be_tokens(model: Transformer, ids: Any, tmp_path: Path) -> None:
+    write_whisper_model(model, tmp_path, TOKENS, numbers="float32", suppress_ids=ids)
+    with pytest.raises(CheckpointError, match=r"suppress_ids: expected token ids in \[0, 32\)"):
+        load_ctranslate2(tmp_path)
+
+
+def test_special_tokens(
+    model: Transformer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_whisper_model(model, tmp_path, TOKENS, numbers="float32")
+    english = whisper_tokens(tmp_path)
+    assert (english.languages, english.transcribe, english.translate) == ({}, None, None)
+    monkeypatch.setattr(ctranslate2_vocabulary, "MULTILINGUAL_SIZE", len(TOKENS))
+    tokens = whisper_tokens(tmp_path)
+    assert (tokens.end, tokens.start, tokens.translate, tokens.transcribe) == (20, 21, 24, 25)
+    assert dict(tokens.languages) == {"en": 22, "haw": 23}
+    assert (tokens.no_speech, tokens.no_timestamps, tokens.first_timestamp) == (28, 29, 30)
+
+
+def test_the_vocabulary_must_have_them(model: Transformer, tmp_path: Path) -> None:
+    tokens = [token.replace("<|notimestamps|>", "x") for token in TOKENS]
+    write_whisper_model(model, tmp_path, tokens, numbers="float32")
+    with pytest.raises(CheckpointError, match="notimestamps"):
+        load_ctranslate2(tmp_path)
+    (tmp_path / "vocabulary.json").unlink()
+    with pytest.raises(CheckpointError, match=r"vocabulary\.json or vocabulary\.txt"):
+        load_ctranslate2(tmp_path)

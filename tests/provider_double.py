@@ -1,0 +1,166 @@
+"""ONNX Runtime's CUDA provider on the double of a GPU, as onnxruntime-gpu 1.31 was seen to behave.
+
+A run is put into the session's stream and happens later. The first run with a graph's number in a
+thread is three: two as they are, and one captured and launched; later ones launch what was
+captured, and do not look at the binding, which must therefore be the same. While the provider
+captures, it forbids every thread of the process to allocate. It takes memory of the device itself:
+for weights, and for what runs need the first time.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+import threading
+import weakref
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import onnxruntime
+
+from dragoman.runtime import Bundle
+from dragoman.runtime.backends.onnx_runtime_cuda.backend import CudaProviderBackend
+from dragoman.runtime.backends.onnx_runtime_cuda.sessions import Sessions
+from dragoman.runtime.manifest import TensorSpec
+from dragoman.runtime.model import Model
+
+from .device_double import DoubleDevice, Graph, GraphOnDevice
+
+WEIGHTS = 4096
+Bound = dict[str, tuple[np.dtype[Any], tuple[int, ...], int]]
+
+
+@dataclass
+class IOBinding:
+    """What is bound: type, shape and address by name."""
+
+    session: InferenceSession
+    inputs: Bound = field(default_factory=dict)
+    outputs: Bound = field(default_factory=dict)
+
+    def bind_input(
+        self, name: str, kind: str, number: int, dtype: Any, shape: Any, pointer: int
+    ) -> None:
+        assert (kind, number) == ("cuda", 0)
+        self.inputs[name] = np.dtype(dtype), tuple(shape), pointer
+
+    def bind_output(
+        self, name: str, kind: str, number: int, dtype: Any, shape: Any, pointer: int
+    ) -> None:
+        assert (kind, number) == ("cuda", 0)
+        self.outputs[name] = np.dtype(dtype), tuple(shape), pointer
+
+
+class InferenceSession:
+    """A session whose provider options name a stream."""
+
+    def __init__(self, graph: GraphOnDevice, stream: int, *, captures: bool) -> None:
+        device = graph.device
+        assert stream in device.streams
+        self._graph, self._device, self._stream = graph, device, stream
+        self._captures = captures
+        self._captured = threading.local()
+        held = [device.allocate(WEIGHTS)]
+        graphs: list[Graph] = []
+        self._held, self._graphs = held, graphs
+        self._needs: set[tuple[tuple[int, ...], ...]] = set()
+        self.closed = weakref.finalize(self, _free, device, held, graphs)
+
+    def io_binding(self) -> IOBinding:
+        return IOBinding(self)
+
+    def run_with_iobinding(self, binding: IOBinding, options: onnxruntime.RunOptions) -> None:
+        """See the module."""
+        assert binding.session is self
+        self._device.refuse("run")
+        self._check(binding)
+        number = int(options.get_run_config_entry("gpu_graph_id"))
+        if number < 0 or not self._captures:
+            self._as_it_is(binding)
+        else:
+            self._as_graph(binding, number)
+        if options.get_run_config_entry("disable_synchronize_execution_providers") != "1":
+            self._device.synchronize(self._stream)
+
+    def _as_it_is(self, binding: IOBinding) -> None:
+        shapes = tuple(shape for _, shape, _ in binding.inputs.values())
+        if shapes not in self._needs:
+            self._needs.add(shapes)
+            self._held.append(self._device.allocate(64 * sum(map(math.prod, shapes))))
+        self._device.put(self._stream, self._work(binding))
+
+    def _as_graph(self, binding: IOBinding, number: int) -> None:
+        known: dict[int, tuple[Graph, Bound, Bound]] = self._captured.__dict__.setdefault(
+            "known", {}
+        )
+        if number in known:
+            graph, *captured = known[number]
+            assert captured == [binding.inputs, binding.outputs]
+            self._device.launch(graph, self._stream)
+            return
+        self._as_it_is(binding)
+        self._as_it_is(binding)
+        self._device.synchronize(self._stream)
+        self._device.begin_capture(self._stream)
+        self._device.captured_by = "the provider captures a graph"
+        try:
+            self._device.refuse("captured run")
+            self._device.put(self._stream, self._work(binding))
+            graph = self._device.end_capture(self._stream)
+        finally:
+            self._device.captured_by = ""
+        self._graphs.append(graph)
+        known[number] = graph, dict(binding.inputs), dict(binding.outputs)
+        self._device.launch(graph, self._stream)
+
+    def _work(self, binding: IOBinding) -> functools.partial[None]:
+        shapes = {name: shape for name, (_, shape, _) in binding.inputs.items()}
+        bound = {**binding.inputs, **binding.outputs}
+        return functools.partial(
+            self._graph.run, shapes, {name: address for name, (_, _, address) in bound.items()}
+        )
+
+    def _check(self, binding: IOBinding) -> None:
+        spec = self._graph.spec
+        for tensors, bound in ((spec.inputs, binding.inputs), (spec.outputs, binding.outputs)):
+            assert bound.keys() == {tensor.name for tensor in tensors}
+            axes: dict[str, int] = {}
+            for tensor in tensors:
+                dtype, shape, address = bound[tensor.name]
+                self._device.at(address, dtype.itemsize * math.prod(shape))
+                assert dtype == np.dtype(tensor.dtype)
+                assert _fits(tensor, shape, axes)
+        for output, cache in self._graph.caches.items():
+            assert binding.outputs[output] == binding.inputs[cache], "a cache is not in place"
+
+
+def _fits(tensor: TensorSpec, shape: tuple[int, ...], axes: dict[str, int]) -> bool:
+    """An axis has the same size in all tensors."""
+    return len(shape) == len(tensor.shape) and all(
+        size == (axes.setdefault(axis, size) if isinstance(axis, str) else axis)
+        for axis, size in zip(tensor.shape, shape, strict=True)
+    )
+
+
+def _free(device: DoubleDevice, held: list[int], graphs: list[Graph]) -> None:
+    while held:
+        device.free(held.pop())
+    while graphs:
+        device.free_graph(graphs.pop())
+
+
+def opened(bundle: Bundle, device: DoubleDevice, *, captures: bool = True) -> Model:
+    """The bundle on the double's provider."""
+    manifest = bundle.manifest
+
+    def open_sessions(stream: int) -> Sessions:
+        encoder = GraphOnDevice(device, bundle.path(manifest.encoder.file), manifest.encoder)
+        decoder = GraphOnDevice(device, bundle.path(manifest.decoder.file), manifest.decoder)
+        return Sessions(
+            InferenceSession(encoder, stream, captures=False),
+            InferenceSession(decoder, stream, captures=captures),
+            captures,
+        )
+
+    return Model(bundle, CudaProviderBackend(bundle, device, open_sessions))

@@ -1,0 +1,440 @@
+"""Decoding on ONNX Runtime's CUDA provider, on a double that computes and holds to its contract."""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from threading import Thread
+from typing import Any
+
+import numpy as np
+import onnxruntime
+import pytest
+from numpy.typing import NDArray
+
+from dragoman.benchmarks.random_model import random_model
+from dragoman.export import export_bundle
+from dragoman.optimize.bundle import optimize_bundle
+from dragoman.reference_model import ModelConfig, Transformer
+from dragoman.runtime import Bundle, DeviceLostError, Model, Result, load, read_bundle
+from dragoman.runtime.backends import Step, sessions
+from dragoman.runtime.backends.cuda.layout import Sizes
+from dragoman.runtime.backends.errors import BackendError
+from dragoman.runtime.backends.onnx_runtime_cuda import workplace
+from dragoman.runtime.backends.onnx_runtime_cuda.backend import check_bundle
+from dragoman.runtime.backends.onnx_runtime_cuda.sessions import open_sessions
+from dragoman.runtime.backends.onnx_runtime_cuda.sizes import PositionRounding
+
+from ..device_double import DoubleDevice
+from ..provider_double import opened
+
+CAPACITY = 13
+Sources = Callable[..., list[list[int]]]
+Case = tuple[Transformer, Path]
+
+
+@pytest.fixture
+def device() -> DoubleDevice:
+    return DoubleDevice()
+
+
+@pytest.fixture
+def bundle(ids_case: Case) -> Bundle:
+    return read_bundle(ids_case[1])
+
+
+@pytest.fixture
+def model(bundle: Bundle, device: DoubleDevice) -> Model:
+    return opened(bundle, device)
+
+
+@pytest.fixture(scope="module")
+def long(tmp_path_factory: pytest.TempPathFactory) -> Model:
+    """On the processor; with room for 150 target positions."""
+    config = ModelConfig(
+        source_vocab_size=17,
+        target_vocab_size=19,
+        encoder_layers=1,
+        decoder_layers=1,
+        d_model=16,
+        num_heads=2,
+        d_ff=24,
+        max_source_positions=33,
+        max_target_positions=150,
+        dropout=0.0,
+    )
+    directory = tmp_path_factory.mktemp("long") / "bundle"
+    directory.mkdir()
+    export_bundle(random_model(config, seed=3), directory, name="long")
+    return load(directory, threads=1)
+
+
+def same(found: list[Result], expected: list[Result]) -> None:
+    assert [r.tokens for r in found] == [r.tokens for r in expected]
+    assert [r.finish_reason for r in found] == [r.finish_reason for r in expected]
+    for one, other in zip(found, expected, strict=True):
+        assert one.log_probability == pytest.approx(other.log_probability, rel=1e-4, abs=1e-4)
+
+
+def batch(rows: int, length: int, seed: int) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+    """Sources of unequal length."""
+    generator = np.random.default_rng(seed)
+    source = generator.integers(0, 17, (rows, length))
+    return source, np.arange(length) < generator.integers(1, length + 1, (rows, 1))
+
+
+def first(rows: int) -> NDArray[np.int64]:
+    return np.full((rows, 1), 1)
+
+
+@pytest.mark.parametrize("captures", [True, False])
+@pytest.mark.parametrize("count", [1, 2, 7, 21])
+def test_what_comes_out_is_what_the_processor_gives(
+    bundle: Bundle,
+    ids_case: Case,
+    ids_model: Model,
+    random_sources: Sources,
+    device: DoubleDevice,
+    count: int,
+    captures: bool,
+) -> None:
+    sources = random_sources(ids_case[0].config, count, seed=count)
+    model = opened(bundle, device, captures=captures)
+    cases: list[dict[str, Any]] = [
+        {"max_new_tokens": 1},
+        {"max_new_tokens": 21},  # all positions that there are
+        {"max_new_tokens": CAPACITY, "min_new_tokens": 6},
+        {"max_new_tokens": CAPACITY, "max_batch_size": 3},
+    ]
+    for options in cases:
+        same(model.generate(sources, **options), ids_model.generate(sources, **options))
+    assert ("launch" in device.log) is captures
+    model.close()
+    device.assert_empty()
+
+
+def test_the_graphs_by_themselves(model: Model, ids_model: Model) -> None:
+    source, mask = batch(9, 11, seed=0)
+    target = np.random.default_rng(1).integers(0, 19, (9, CAPACITY))
+    found, expected = model.backend.encode(source, mask), ids_model.backend.encode(source, mask)
+    assert found.keys() == expected.keys()
+    for name, values in expected.items():
+        used = np.broadcast_to(mask[:, None, :, None], values.shape)
+        np.testing.assert_allclose(found[name][used], values[used], atol=1e-5)
+    np.testing.assert_allclose(
+        model.backend.score(source, mask, target),
+        ids_model.backend.score(source, mask, target),
+        atol=1e-4,
+    )
+
+
+def test_prompts_choices_of_the_caller_and_rows_that_leave(model: Model, ids_model: Model) -> None:
+    """In any order: a step that is chosen may follow some of which more are in flight."""
+    source, mask = batch(7, 9, seed=2)
+    prompt = np.random.default_rng(3).integers(3, 19, (7, 4))
+    found, expected = (
+        m.backend.start(source, mask, prompt, 4 + CAPACITY) for m in (model, ids_model)
+    )
+
+    def second(logits: NDArray[np.float32]) -> Step:
+        order = np.argsort(logits, axis=1)
+        return Step(order[:, -2], logits[np.arange(len(logits)), order[:, -2]])
+
+    for index in range(CAPACITY):
+        if index in (0, 3, 4, 9):
+            one, other = found.step_choosing(second), expected.step_choosing(second)
+        else:
+            one, other = found.step(), expected.step()
+        np.testing.assert_array_equal(one.tokens, other.tokens)
+        np.testing.assert_allclose(one.log_probabilities, other.log_probabilities, atol=1e-4)
+        if index in (1, 3, 6, 8):
+            stay = np.arange(len(one.tokens)) != index % len(one.tokens)
+            for state in (found, expected):
+                state.keep(np.flatnonzero(stay))
+
+
+def test_sizes_that_were_seen_allocate_nothing_and_capture_nothing(
+    model: Model, ids_case: Case, random_sources: Sources, device: DoubleDevice
+) -> None:
+    sources = random_sources(ids_case[0].config, 12, seed=4)
+    model.generate(sources, max_new_tokens=CAPACITY)
+    device.log.clear()
+    again = model.generate(sources, max_new_tokens=CAPACITY)
+    made = {"allocate", "free", "allocate_host", "new_stream", "new_event", "begin_capture"}
+    assert made.isdisjoint(device.log)
+    assert device.log.count("execute") == 1  # the encoder; steps are launched
+    assert device.log.count("launch") >= max(len(r.tokens) for r in again)
+    model.generate([source[:-1] or source for source in sources[:11]], max_new_tokens=CAPACITY - 1)
+    assert made.isdisjoint(device.log)  # sizes are rounded
+
+
+def test_features_of_audio(tmp_path: Path, device: DoubleDevice) -> None:
+    """Whose length is the model's; only rows are rounded up."""
+    config = ModelConfig(
+        source_vocab_size=None,
+        feature_size=6,
+        target_vocab_size=19,
+        encoder_layers=1,
+        decoder_layers=2,
+        d_model=16,
+        num_heads=2,
+        d_ff=24,
+        max_source_positions=10,
+        max_target_positions=20,
+        dropout=0.0,
+    )
+    export_bundle(random_model(config, seed=4), tmp_path, name="speech")
+    graphs = load(tmp_path, threads=1)
+    model = opened(graphs.bundle, device)
+    features = np.random.default_rng(0).standard_normal((3, 6, 20)).astype(np.float32)
+    mask = np.ones((3, 10), np.bool_)
+    prompt = np.array([[1, 4, 6]] * 3)
+    found, expected = (m.backend.start(features, mask, prompt, 12) for m in (model, graphs))
+    for _ in range(10):
+        np.testing.assert_array_equal(found.step().tokens, expected.step().tokens)
+    found.close()
+    model.close()
+    device.assert_empty()
+
+
+def test_tokens_are_read_some_steps_at_once(long: Model, device: DoubleDevice) -> None:
+    source, mask = batch(9, 7, seed=2)
+    model = opened(long.bundle, device)
+    expected, found = (m.backend.start(source, mask, first(9), 150) for m in (long, model))
+    found.step(), expected.step()
+    device.log.clear()
+    kept = np.arange(9)
+    for step in range(1, 150):
+        np.testing.assert_array_equal(found.step().tokens, expected.step().tokens[: len(kept)])
+        if step in (30, 41, 50):  # in the middle of what was read at once
+            kept = np.arange(len(kept) - 2)
+            found.keep(kept)
+            expected.keep(kept)
+    assert device.log.count("wait") < 0.4 * 150
+    assert device.log.count("synchronize") == device.log.count("begin_capture") <= 2
+    assert device.log.count("upload") == 0
+    found.close()
+    model.close()
+    device.assert_empty()
+
+
+def test_finished_rows_leave_on_the_device(model: Model, device: DoubleDevice) -> None:
+    source, mask = batch(13, 9, seed=5)
+    whole, part = (model.backend.start(source, mask, first(13), CAPACITY) for _ in range(2))
+    kept = np.array([2, 3, 5, 11])
+    for _ in range(3):
+        np.testing.assert_array_equal(whole.step().tokens, part.step().tokens)
+    device.log.clear()
+    part.keep(kept)
+    assert "copy_2d" in device.log
+    assert {"download", "upload", "synchronize", "wait"}.isdisjoint(device.log)
+    for _ in range(CAPACITY - 3):
+        np.testing.assert_array_equal(whole.step().tokens[kept], part.step().tokens)
+
+
+def test_memory_that_moves_takes_its_graphs_with_it(
+    model: Model, ids_model: Model, device: DoubleDevice
+) -> None:
+    """A larger batch in between: the smaller one's graphs hold addresses that are no more."""
+    for sources in ([[3, 4]], [[5] * 30] * 6, [[3, 4]], [[7, 8, 9]] * 2, [[3]]):
+        same(model.generate(sources, CAPACITY), ids_model.generate(sources, CAPACITY))
+    assert device.log.count("begin_capture") > 3
+
+
+def test_threads_have_a_stream_and_graphs_each(
+    model: Model, ids_case: Case, ids_model: Model, random_sources: Sources, device: DoubleDevice
+) -> None:
+    sources = [random_sources(ids_case[0].config, 5, seed=seed) for seed in range(6)]
+    with ThreadPoolExecutor(3) as executor:
+        found = list(executor.map(lambda s: model.generate(s, CAPACITY), sources))
+    for one, source in zip(found, sources, strict=True):
+        same(one, ids_model.generate(source, CAPACITY))
+    assert 1 <= len(device.streams) <= 3
+    model.close()
+    device.assert_empty()
+
+
+def test_another_thread_captures_anew_what_one_had(
+    model: Model, ids_model: Model, device: DoubleDevice
+) -> None:
+    expected = ids_model.generate([[3, 4]], CAPACITY)
+    found: list[list[Result]] = []
+    for _ in range(3):
+        thread = Thread(target=lambda: found.append(model.generate([[3, 4]], CAPACITY)))
+        thread.start()
+        thread.join()
+    for results in found:
+        same(results, expected)
+    assert len(device.streams) == 1
+    assert device.log.count("begin_capture") == 3
+
+
+def test_not_more_graphs_than_there_is_room_for(
+    model: Model, ids_model: Model, device: DoubleDevice, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(workplace, "MOST_GRAPHS", 2)
+    for rows in (1, 2, 4, 8, 1, 8):
+        same(
+            model.generate([[3, 4]] * rows, CAPACITY), ids_model.generate([[3, 4]] * rows, CAPACITY)
+        )
+    assert device.log.count("begin_capture") == 2
+
+
+def test_a_capture_that_fails_leaves_steps_as_they_are_and_says_so_once(
+    model: Model,
+    ids_case: Case,
+    ids_model: Model,
+    random_sources: Sources,
+    device: DoubleDevice,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    def refuse(name: str) -> None:
+        if name == "captured run":
+            raise RuntimeError("CUDA failure 901: operation failed due to a previous error")
+
+    device.refuse = refuse
+    sources = random_sources(ids_case[0].config, 5, seed=2)
+    with caplog.at_level(logging.INFO, logger="dragoman"):
+        same(model.generate(sources, CAPACITY), ids_model.generate(sources, CAPACITY))
+    assert "launch" not in device.log
+    assert not device.capturing
+    (record,) = caplog.records
+    assert record.levelno == logging.INFO
+    assert "decoding without CUDA graphs: onnxruntime failed: CUDA failure 901" in record.message
+    model.close()
+    device.assert_empty()
+
+
+@pytest.mark.parametrize("share", [0.3, 0.5, 0.7, 0.9])
+def test_a_batch_that_does_not_fit_is_halved(
+    bundle: Bundle, ids_case: Case, ids_model: Model, random_sources: Sources, share: float
+) -> None:
+    """Whether our memory is short, or the provider's in the middle of a run."""
+    sources = random_sources(ids_case[0].config, 16, seed=6)
+    full = DoubleDevice()
+    opened(bundle, full).generate(sources, CAPACITY)
+    tight = DoubleDevice(room=int(sum(block.size for block in full.blocks.values()) * share))
+    model = opened(bundle, tight)
+    same(model.generate(sources, CAPACITY), ids_model.generate(sources, CAPACITY))
+    model.close()
+    tight.assert_empty()
+
+
+def test_a_device_without_room_for_the_weights(bundle: Bundle) -> None:
+    device = DoubleDevice(room=5000)
+    with pytest.raises(BackendError, match="out of memory"):
+        opened(bundle, device)
+    device.assert_empty()
+
+
+def test_a_device_without_room_for_any_batch(bundle: Bundle) -> None:
+    (result,) = opened(bundle, DoubleDevice(room=9000)).generate([[3, 4]], CAPACITY)
+    assert result.finish_reason == "rejected"
+    assert result.error is not None and "out of memory" in result.error
+
+
+@pytest.mark.parametrize("place", ["wait", "run"])
+def test_a_device_that_is_lost_ends_the_job(
+    model: Model, ids_model: Model, device: DoubleDevice, place: str
+) -> None:
+    calls: list[str] = []
+
+    def refuse(name: str) -> None:
+        calls.extend([name] if name == place else [])
+        if len(calls) > 30:
+            raise {
+                "wait": DeviceLostError("cudaEventSynchronize: (cudaErrorIllegalAddress)"),
+                "run": RuntimeError("CUDA failure 700: an illegal memory access; expr=launch"),
+            }[place]
+
+    device.refuse = refuse
+    sources = [[3, 4], [5], [6, 7, 8], [9] * 5, [10] * 4, [11]]
+    with pytest.raises(DeviceLostError, match=r"cudaErrorIllegalAddress|CUDA failure 700") as error:
+        model.generate(sources, CAPACITY, max_batch_size=2)
+    finished = error.value.finished
+    assert 0 < len(finished) < len(sources)
+    device.refuse = lambda name: None
+    for index, result in finished.items():
+        same([result], ids_model.generate([sources[index]], CAPACITY))
+
+
+def test_what_onnx_runtime_raises_is_told_apart() -> None:
+    def fail(message: str) -> None:
+        raise ValueError(message)
+
+    for message in ("Failed to allocate memory for requested buffer", "CUDA failure 2: out of"):
+        with pytest.raises(BackendError, match=message):
+            sessions.run(fail, message)
+    with pytest.raises(DeviceLostError, match="onnxruntime failed: CUDA failure 719"):
+        sessions.run(fail, "CUDA failure 719: unspecified launch failure ; GPU=0")
+
+
+def test_an_abandoned_stream_gives_its_workplace_back(
+    model: Model, ids_model: Model, device: DoubleDevice
+) -> None:
+    tokens = model.stream([3, 4, 5], CAPACITY)
+    next(tokens)
+    del tokens
+    same(model.generate([[6, 7]], CAPACITY), ids_model.generate([[6, 7]], CAPACITY))
+    assert len(device.streams) == 1
+    model.close()
+    device.assert_empty()
+    (result,) = model.generate([[3]], CAPACITY)
+    assert result.error == "the model was closed"
+
+
+def test_sizes_are_rounded_within_the_positions(bundle: Bundle) -> None:
+    """17 source tokens of at most 33, 21 target positions."""
+    rounding = PositionRounding(bundle.manifest.model)
+    assert rounding.first(1, 1, 1) == Sizes(0, 1, 16, 21)
+    assert rounding.first(5, 17, 13) == Sizes(0, 8, 32, 21)
+    assert rounding.first(33, 33, 21) == Sizes(0, 64, 33, 21)
+    long = dataclasses.replace(bundle.manifest.model, max_target_positions=150)
+    assert PositionRounding(long).first(2, 3, 65) == Sizes(0, 2, 16, 128)
+    assert PositionRounding(long).first(2, 3, 129) == Sizes(0, 2, 16, 150)
+    assert rounding.after(Sizes(0, 64, 33, 21), 9) == Sizes(0, 16, 33, 21)
+
+
+def test_graphs_that_the_provider_does_not_run_whole_are_refused(
+    bundle: Bundle, tmp_path: Path
+) -> None:
+    check_bundle(bundle)
+    optimize_bundle(bundle, tmp_path, target="cpu", precision="fp32")
+    with pytest.raises(BackendError, match=r"for target cpu.*expected target neutral"):
+        check_bundle(read_bundle(tmp_path))
+    manifest = dataclasses.replace(bundle.manifest, precision="bf16")
+    with pytest.raises(BackendError, match="no ArgMax in bf16: expected fp32, fp16, int8, int4"):
+        check_bundle(dataclasses.replace(bundle, manifest=manifest))
+
+
+def test_a_session_that_cannot_capture_is_opened_without(
+    bundle: Bundle, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The options of every session, as ONNX Runtime is given them."""
+    real, asked = onnxruntime.InferenceSession, []
+
+    def session(file: str, options: object, providers: list[tuple[str, dict[str, str]]]) -> object:
+        ((provider, given),) = providers
+        assert provider == "CUDAExecutionProvider"
+        asked.append((Path(file).name, given))
+        if given["enable_cuda_graph"] == "1":
+            raise RuntimeError("This session cannot use the graph capture feature")
+        made = real(file, providers=["CPUExecutionProvider"])
+        monkeypatch.setattr(made, "get_providers", lambda: ["CUDAExecutionProvider"])
+        return made
+
+    monkeypatch.setattr(onnxruntime, "InferenceSession", session)
+    with caplog.at_level(logging.INFO, logger="dragoman"):
+        made = open_sessions(bundle, 77)
+    assert not made.captures
+    assert [(file, given["enable_cuda_graph"]) for file, given in asked] == [
+        ("encoder.onnx", "0"),
+        ("decoder.onnx", "1"),
+        ("decoder.onnx", "0"),
+    ]
+    assert {given["user_compute_stream"] for _, given in asked} == {"77"}
+    assert {given["use_tf32"] for _, given in asked} == {"0"}
+    assert "without CUDA graphs" in caplog.text and "graph capture feature" in caplog.text
