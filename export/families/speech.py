@@ -49,8 +49,6 @@ def with_speech(
     if last is None:
         last = vocabulary.get(NO_TIMESTAMPS)
     language, task = _defaults(settings, languages, tasks, problems)
-    if problems:
-        raise ConfigError(problems)
     speech = Speech(
         languages=languages,
         tasks=tasks,
@@ -59,17 +57,22 @@ def with_speech(
         default_language=language,
         default_task=task,
     )
-    prompt = _prompt(speech)
-    room = config.max_target_positions - 1 - len(prompt)
-    # At Hugging Face the prompt does not count.
-    longest = _count(settings, "max_new_tokens", problems) or _count(
-        settings, "max_length", problems
-    )
+    limits = [_count(settings, name, problems) for name in ("max_new_tokens", "max_length")]
     if problems:
         raise ConfigError(problems)
-    return dataclasses.replace(
-        generation, speech=speech, prompt=prompt, max_new_tokens=min(longest or room, room)
-    )
+    # At Hugging Face the prompt does not count.
+    longest = limits[0] or limits[1] or config.max_target_positions
+    generation = dataclasses.replace(generation, max_new_tokens=longest)
+    return prompted(generation, speech, config.max_target_positions)
+
+
+def prompted(generation: GenerationConfig, speech: Speech, positions: int) -> GenerationConfig:
+    """With one of the prompts that a speech model has, and no more new tokens than that leaves room
+    for among its positions: with the start token, all of them."""
+    prompt = _prompt(speech)
+    room = positions - 1 - len(prompt)
+    limit = min(generation.max_new_tokens or room, room)
+    return dataclasses.replace(generation, speech=speech, prompt=prompt, max_new_tokens=limit)
 
 
 def special_tokens(directory: Path) -> dict[str, int]:

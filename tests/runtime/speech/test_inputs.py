@@ -127,10 +127,10 @@ def test_no_more_than_a_batch_of_recordings_is_read_ahead(
     english: Case, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The features of all files are never held together."""
-    from dragoman.runtime.speech import transcriber
+    from dragoman.runtime.speech import recording, transcriber
 
     opened, most = [0], [0]
-    before, result = transcriber.open_recording, transcriber.Transcriber._result
+    before, result = recording.open_recording, transcriber.Transcriber._result
 
     def counting(*arguments: Any) -> Any:
         opened[0] += 1
