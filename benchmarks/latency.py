@@ -25,6 +25,8 @@ from dragoman.runtime.scheduling import as_batch
 from .machine import machine, peak_memory_mb
 
 PERCENTILES = (50, 90, 99)
+BATCH_SIZES, WINDOWS = (1, 8, 32), (1, 4)
+"""Measured unless told otherwise, of texts and of speech."""
 
 
 @dataclass(frozen=True)
@@ -84,7 +86,7 @@ def bench(
     *,
     backend: str | None,
     threads: int | None,
-    batch_sizes: Sequence[int],
+    batch_sizes: Sequence[int] | None = None,
     source_length: int,
     new_tokens: int,
     runs: int,
@@ -94,7 +96,8 @@ def bench(
     """Measure a bundle on random tokens. One run of each batch size before them is not counted.
 
     Args:
-        source_length: tokens of every source
+        batch_sizes: `BATCH_SIZES` or, of a speech model, `WINDOWS` if None
+        source_length: tokens of every source; of a speech model it is a window's
         new_tokens: decoding steps of every batch
         runs: batches measured of each size
         progress: called after each run, the uncounted ones too
@@ -103,6 +106,9 @@ def bench(
     model = load(directory, threads=threads, backend=backend)
     load_seconds = time.perf_counter() - started
     facts = model.manifest.model
+    if facts.source_vocab_size is None:
+        source_length = facts.max_source_positions
+        batch_sizes = batch_sizes or WINDOWS
     for name, asked, most in (
         ("source length", source_length, facts.max_source_positions),
         ("new tokens", new_tokens, facts.max_target_positions),
@@ -112,7 +118,7 @@ def bench(
                 f"{name}: expected at most {most}, the positions of this model, found {asked}"
             )
     figures = []
-    for size in batch_sizes:
+    for size in batch_sizes or BATCH_SIZES:
         source, mask = as_batch(random_sources(model.manifest, [source_length] * size), facts)
         prompt = np.full((size, 1), facts.start_token_id)
         encoder: list[float] = []

@@ -29,6 +29,7 @@ from dragoman.runtime import Model
 from dragoman.runtime.manifest import Manifest, Precision
 from dragoman.runtime.records import Divergence, Parity, TaskParity, TensorParity, TokenParity
 from dragoman.runtime.scheduling import Encodable, as_batch, batches, pad
+from dragoman.runtime.speech.prompts import options_of_prompt
 
 TOLERANCES: dict[Precision, float] = {
     "fp32": 1e-4,
@@ -212,9 +213,12 @@ def _generate(
 ) -> list[list[int]]:
     """Free-running output as the oracle gives it: with the end token where reached."""
     end = model.manifest.model.end_token_id
+    prompted = options_of_prompt(model.manifest)
     return [
         [*result.tokens, end] if result.finish_reason == "end" else list(result.tokens)
-        for result in model.generate(sources, max_new_tokens=limit, target_language=language)
+        for result in model.generate(
+            sources, max_new_tokens=limit, target_language=language, **prompted
+        )
     ]
 
 

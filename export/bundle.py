@@ -11,6 +11,8 @@ import onnx_ir as ir
 
 from dragoman import __version__
 from dragoman.reference_model import GenerationConfig, ModelConfig, Transformer
+from dragoman.reference_model import Speech as ReferenceSpeech
+from dragoman.runtime.audio import LogMel
 from dragoman.runtime.bundle import record_files, write_manifest
 from dragoman.runtime.manifest import (
     SCHEMA_VERSION,
@@ -19,6 +21,7 @@ from dragoman.runtime.manifest import (
     ModelFacts,
 )
 from dragoman.runtime.rules import Rules
+from dragoman.runtime.speech.facts import Speech
 from dragoman.stored_weights import store_weights
 
 from .contract import check_file, check_graph
@@ -75,6 +78,8 @@ def export_bundle(
         languages=tokenizers.languages if tokenizers else None,
         files=record_files(directory),
         rules=_rules(model.generation),
+        audio=log_mel_of(model.config),
+        speech=_speech(model),
         tool_versions={"dragoman": __version__}
         | {package: version(package) for package in ("torch", "onnx", "onnx-ir", "onnxscript")},
     )
@@ -105,5 +110,21 @@ def _max_new_tokens(model: Transformer) -> int:
 
 def _rules(generation: GenerationConfig) -> Rules:
     values = dataclasses.asdict(generation)
-    del values["max_new_tokens"]  # which `Manifest.default_max_new_tokens` says
+    for name in ("max_new_tokens", "speech"):  # which the manifest says elsewhere
+        del values[name]
     return Rules(**values)
+
+
+def log_mel_of(config: ModelConfig) -> LogMel | None:
+    """How a speech model's features are made; None for a model of texts."""
+    if config.feature_size is None:
+        return None
+    own = LogMel(config.feature_size)
+    seconds = config.feature_frames * own.hop / own.sampling_rate
+    return dataclasses.replace(own, chunk_seconds=seconds)
+
+
+def _speech(model: Transformer) -> Speech | None:
+    if model.config.feature_size is None:
+        return None
+    return Speech(**dataclasses.asdict(model.generation.speech or ReferenceSpeech()))

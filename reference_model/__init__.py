@@ -8,7 +8,7 @@ from .attention import scaled_dot_product_attention
 from .checkpoint import CheckpointError, load_checkpoint, load_weights, save_checkpoint
 from .config import PRESETS, ConfigError, ModelConfig, preset
 from .decoding import KeyValueCache, Source, as_batch, greedy_cached, greedy_uncached, pad
-from .generation import GenerationConfig
+from .generation import GenerationConfig, Speech
 from .layers import KeysValues
 from .transformer import Memory, NoMemory, Transformer
 
@@ -23,6 +23,7 @@ __all__ = [
     "ModelConfig",
     "NoMemory",
     "Source",
+    "Speech",
     "Transformer",
     "as_batch",
     "greedy_cached",

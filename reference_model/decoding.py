@@ -9,7 +9,7 @@ from torch import Tensor
 
 from .config import ModelConfig
 from .layers import KeysValues
-from .transformer import Transformer
+from .transformer import NoMemory, Transformer
 
 
 class KeyValueCache:
@@ -67,7 +67,7 @@ def as_batch(sources: Sequence[Source], config: ModelConfig) -> tuple[Tensor, Te
 def greedy_uncached(
     model: Transformer, sources: Sequence[Source], max_new_tokens: int
 ) -> list[list[int]]:
-    """Greedy output of each source: every step recomputes the whole prefix. Slow, and the oracle.
+    """Greedy output of each source: every step recomputes the whole target. Slow, and the oracle.
 
     Args:
         sources: token ids of each source, at least one each
@@ -78,9 +78,11 @@ def greedy_uncached(
     """
     source, source_mask = as_batch(sources, model.config)
     rows = _Rows(model, len(sources), max_new_tokens)
+    cross = model.encode(source, source_mask)
+    start = torch.zeros(len(sources), dtype=torch.long)
     while rows.running:
         target = torch.tensor([rows.given + row for row in rows.new])
-        logits = model(source, source_mask, target)
+        logits = model.decode(target, start, source_mask, cross, NoMemory())
         rows.choose(logits[:, -1])
     return rows.outputs
 

@@ -3,9 +3,32 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from torch import Tensor
+
+
+@dataclass(frozen=True, kw_only=True)
+class Speech:
+    """What Whisper is told by the tokens of its prompt (Radford et al. 2022, section 2.3).
+
+    Attributes:
+        languages: language code -> token; empty: the model knows one language and is not told it
+        tasks: "transcribe" and "translate" -> token; empty: it is not told a task
+        no_timestamps_token_id: the last token of a prompt that asks for text alone; the tokens of
+            times follow it in the vocabulary. None: the model has none.
+        max_initial_timestamp_index: the latest first time, in steps of 0.02 s; None: any
+        default_language: a code; None: what the model finds most probable
+        default_task: None: as Hugging Face has it, a given language is transcribed, and with a
+            language that is found the prompt says no task
+    """
+
+    languages: dict[str, int] = field(default_factory=dict)
+    tasks: dict[str, int] = field(default_factory=dict)
+    no_timestamps_token_id: int | None = None
+    max_initial_timestamp_index: int | None = None
+    default_language: str | None = None
+    default_task: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -13,7 +36,8 @@ class GenerationConfig:
     """Rules of greedy decoding; the names are those of Hugging Face's generation settings.
 
     Attributes:
-        prompt: tokens that the decoder is given after the start token; not part of the output
+        prompt: tokens that the decoder is given after the start token; not part of the output. Of
+            a speech model with languages: one of the prompts that there are.
         forced_first_token_id: the first new token, whatever the logits (mBART-50, NLLB: the
             language)
         forced_last_token_id: the new token with which an output reaches its limit
@@ -24,6 +48,7 @@ class GenerationConfig:
         repetition_penalty: logits of tokens that occurred are divided by it where they are
             positive, multiplied where negative (Keskar et al. 2019, section 4.1)
         max_new_tokens: the most tokens to generate unless told otherwise; None: not said
+        speech: what prompts of a speech model are made of; None: not said, or no speech model
     """
 
     prompt: tuple[int, ...] = ()
@@ -35,11 +60,14 @@ class GenerationConfig:
     no_repeat_ngram_size: int = 0
     repetition_penalty: float = 1.0
     max_new_tokens: int | None = None
+    speech: Speech | None = None
 
     @property
     def is_plain(self) -> bool:
         """Whether every token is the argmax of all."""
-        return self == GenerationConfig(prompt=self.prompt, max_new_tokens=self.max_new_tokens)
+        return self == GenerationConfig(
+            prompt=self.prompt, max_new_tokens=self.max_new_tokens, speech=self.speech
+        )
 
     def choose(
         self, logits: Tensor, given: list[int], new: list[int], *, end_token_id: int, limit: int

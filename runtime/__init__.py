@@ -12,9 +12,10 @@ from .backends.errors import BackendError, DeviceLostError
 from .bundle import Bundle, read_bundle
 from .languages import LanguageError, Languages
 from .manifest import BundleError, Manifest
-from .model import Model, RejectedError, load
+from .model import Model, load
 from .options import GenerationOptions
-from .results import FinishReason, Result, Token
+from .results import FinishReason, Result, Segment, Token
+from .text import RejectedError
 
 __all__ = [
     "BackendError",
@@ -30,6 +31,7 @@ __all__ = [
     "Model",
     "RejectedError",
     "Result",
+    "Segment",
     "Token",
     "load",
     "read_bundle",

@@ -55,18 +55,22 @@ def greedy(
     given = prompt.shape[1]
     capacity = max(given, given + max(limits) - (1 if forced is None else 2))
     with closing(backend.start(source, source_mask, prompt, capacity)) as state:
-        yield from _choices(state, prompt.tolist(), limits, rules, end_token_id, more)
+        yield from continued(state, prompt.tolist(), limits, rules, end_token_id, more)
 
 
-def _choices(
+def continued(
     state: DecodingState,
     tokens: list[list[int]],
     limits: Sequence[int],
     rules: Rules,
     end_token_id: int,
-    more: Sequence[Rule],
+    more: Sequence[Rule] = (),
 ) -> Iterator[Choice]:
-    """`tokens`: what the decoder of each input has been given."""
+    """`greedy` from a state that is begun.
+
+    Args:
+        tokens: what the decoder of each row has been given; the new tokens are added to it
+    """
     rows = np.arange(len(limits))  # which input each row of the state is
     running = np.ones(len(limits), np.bool_)
     limit = np.asarray(limits)

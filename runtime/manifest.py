@@ -12,11 +12,13 @@ from typing import Any, Literal
 
 from dragoman.errors import DragomanError
 
+from .audio import LogMel
 from .engines import Engines
 from .languages import Languages, SourceTemplate
 from .plain_data import Problems, from_plain, to_plain
 from .records import Parity, PassRecord
 from .rules import Rules
+from .speech.facts import Speech
 
 SCHEMA_VERSION = 1
 MANIFEST_FILE = "manifest.json"
@@ -169,7 +171,12 @@ class Manifest:
     parity: Parity | None = None
     """None: not verified."""
     rules: Rules = field(default_factory=Rules)
-    """Of greedy decoding, beyond the argmax."""
+    """Of greedy decoding, beyond the argmax. Of a speech model with languages, the prompt is one of
+    those that `speech` makes; parity is checked with it."""
+    audio: LogMel | None = None
+    """How audio becomes the source; None: the source is tokens."""
+    speech: Speech | None = None
+    """What prompts of a speech model are made of."""
     passes: tuple[PassRecord, ...] = ()
     """What made the graphs of this target, in order."""
     engines: Engines | None = None
@@ -250,8 +257,8 @@ def _inconsistencies(manifest: Manifest) -> list[str]:
     problems += [
         f"file {name} is used but not listed in files" for name in named if name not in recorded
     ]
-    audio = model.source_vocab_size is None
-    encoder_inputs = AUDIO_ENCODER_INPUTS if audio else ENCODER_INPUTS
+    problems += _wrong_speech(manifest)
+    encoder_inputs = AUDIO_ENCODER_INPUTS if model.source_vocab_size is None else ENCODER_INPUTS
     for graph, tensors, roles in (
         ("encoder inputs", manifest.encoder.inputs, encoder_inputs),
         ("encoder outputs", manifest.encoder.outputs, ENCODER_OUTPUTS),
@@ -260,6 +267,31 @@ def _inconsistencies(manifest: Manifest) -> list[str]:
     ):
         problems += _wrong_roles(graph, tensors, roles, model.decoder_layers)
     return problems
+
+
+def _wrong_speech(manifest: Manifest) -> list[str]:
+    model, audio, speech = manifest.model, manifest.audio, manifest.speech
+    is_speech = model.source_vocab_size is None
+    problems = [
+        f"{name}: expected {'one' if is_speech else 'none'}, as model.source_vocab_size is "
+        f"{model.source_vocab_size}, found {'none' if value is None else 'one'}"
+        for name, value in (("audio", audio), ("speech", speech))
+        if (value is not None) != is_speech
+    ]
+    if speech is not None:
+        problems += [f"speech.{p}" for p in speech.problems(model.target_vocab_size)]
+    if audio is None:
+        return problems
+    wrong = [f"audio.{p}" for p in audio.problems()]
+    if not wrong:
+        found = (audio.bins, audio.frames)
+        wrong += [
+            f"audio: its windows have shape {list(found)}, but {tensor.name} has "
+            f"{list(tensor.shape[1:])}"
+            for tensor in manifest.encoder.inputs
+            if tensor.role == "source" and tensor.shape[1:] != found
+        ]
+    return problems + wrong
 
 
 def _wrong_tokenizers(manifest: Manifest, tokenizers: Tokenizers) -> list[str]:

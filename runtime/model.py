@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -11,23 +12,24 @@ from numpy.typing import NDArray
 
 from dragoman.errors import DragomanError
 
+from .audio import AudioError
 from .backends import Backend, open_backend
-from .backends.errors import BackendError, DeviceLostError
 from .bundle import Bundle, read_bundle
-from .greedy import Choice, greedy
-from .languages import LanguageError
+from .greedy import Choice
 from .manifest import Manifest
-from .options import DEFAULT_BATCH_SIZE, GenerationOptions
-from .results import FinishReason, Result, Token
-from .scheduling import batches, pad
-from .tokenizer import TextCodec, UnknownSymbolsError
+from .options import GenerationOptions
+from .results import Result, Token
+from .speech.facts import SpeechOptions
+from .speech.language_names import language_code
+from .speech.transcriber import Transcriber
+from .text import RejectedError, TextFrontEnd
+from .tokenizer import TextCodec
 
-Source = str | Sequence[int] | NDArray[np.integer[Any]] | NDArray[np.float32]
-"""A text, or the token ids of one, special tokens included."""
-
-
-class RejectedError(DragomanError):
-    """An input that cannot be decoded."""
+Source = (
+    str | os.PathLike[str] | Sequence[int] | NDArray[np.integer[Any]] | NDArray[np.floating[Any]]
+)
+"""A text, or the token ids of one, special tokens included. For a speech model the path of an audio
+file, samples [samples] (`audio.Audio`), or features float32 [mel bins, frames]."""
 
 
 class Model:
@@ -40,6 +42,13 @@ class Model:
         self._codec = (
             TextCodec.of(tokenizers, bundle.directory, bundle.manifest.languages)
             if tokenizers
+            else None
+        )
+        self._texts = TextFrontEnd(bundle.manifest, backend, self._codec)
+        speech, log_mel = bundle.manifest.speech, bundle.manifest.audio
+        self._transcriber = (
+            Transcriber(bundle.manifest, speech, log_mel, backend, self._codec)
+            if speech is not None and log_mel is not None
             else None
         )
 
@@ -73,16 +82,24 @@ class Model:
         *,
         source_language: str | None = None,
         target_language: str | None = None,
+        language: str | None = None,
+        task: str | None = None,
+        timestamps: bool = False,
         **options: float | None,
     ) -> list[Result]:
         """Decode any number of inputs of any lengths greedily.
 
+        Speech of more than a window is decoded window by window, windows of several inputs
+        together.
+
         Args:
-            sources: texts, or integer token ids with the special tokens the model expects
-            max_new_tokens: the most tokens to generate for each, the end token included; the
-                bundle's default if None
+            sources: texts, or integer token ids with the special tokens the model expects; for a
+                speech model audio
+            max_new_tokens: the most tokens to generate for each, the end token included, of speech
+                for each window; the bundle's default if None
             source_language, target_language: codes as the model calls them, of multilingual
                 models only; the bundle's default if None
+            language, task, timestamps: of speech models only, see `speech.facts.SpeechOptions`
             options: further fields of `GenerationOptions`
 
         Returns:
@@ -97,29 +114,13 @@ class Model:
         checked = GenerationOptions.for_model(
             self.manifest, max_new_tokens, target_language=target_language, **options
         )
-        self._check_languages(source_language, target_language)
-        if isinstance(sources, str):
-            raise DragomanError("expected a list of texts, found one text: put it in a list")
-        results: dict[int, Result] = {}
-        accepted: dict[int, list[int]] = {}
-        for index, source in enumerate(sources):
-            try:
-                accepted[index] = self.tokenize(source, source_language)
-            except RejectedError as error:
-                results[index] = self._result([], 0.0, "rejected", str(error))
-        results |= {i: self._result([], 0.0, "empty") for i, t in accepted.items() if not t}
-        indices = [i for i, tokens in accepted.items() if tokens]
-        lengths = [len(accepted[i]) for i in indices]
-        rows, tokens = self._batch_limits(checked, max(lengths, default=1))
-        for batch in batches(lengths, max_batch_size=rows, max_batch_tokens=tokens):
-            members = [indices[i] for i in batch]
-            try:
-                decoded = self._decode_or_reject([accepted[i] for i in members], checked)
-            except DeviceLostError as error:
-                error.finished = results
-                raise
-            results.update(zip(members, decoded, strict=True))
-        return [results[index] for index in range(len(sources))]
+        asked = self._speech_options(language, task, timestamps)
+        self._texts.check_languages(source_language, target_language)
+        if isinstance(sources, str | os.PathLike):
+            raise DragomanError("expected a list of inputs, found one: put it in a list")
+        if self._transcriber is not None:
+            return self._transcriber.generate(sources, checked, asked, max_new_tokens)
+        return self._texts.generate(sources, checked, source_language)
 
     def stream(
         self,
@@ -128,11 +129,14 @@ class Model:
         *,
         source_language: str | None = None,
         target_language: str | None = None,
+        language: str | None = None,
+        task: str | None = None,
+        timestamps: bool = False,
         **options: float | None,
     ) -> Iterator[Token]:
         """Decode one input, yielding each token as soon as it is chosen, the end token apart.
 
-        Arguments as for `generate`.
+        Arguments as for `generate`. Speech: of a window at most.
 
         Raises:
             RejectedError: the input cannot be decoded.
@@ -142,128 +146,52 @@ class Model:
         checked = GenerationOptions.for_model(
             self.manifest, max_new_tokens, target_language=target_language, **options
         )
-        self._check_languages(source_language, target_language)
-        tokens = self.tokenize(source, source_language)
-        return self._stream(tokens, checked) if tokens else iter(())
+        asked = self._speech_options(language, task, timestamps)
+        self._texts.check_languages(source_language, target_language)
+        if self._transcriber is None:
+            return self._tokens(self._texts.stream(source, checked, source_language))
+        try:
+            return self._tokens(self._transcriber.stream(source, checked, asked, max_new_tokens))
+        except AudioError as error:
+            raise RejectedError(str(error)) from error
 
     def tokenize(self, source: Source, source_language: str | None = None) -> list[int]:
-        """The source token ids of an input; none for an empty one.
+        """The source token ids of a text; none for an empty one.
 
         Raises:
             LanguageError: the language of a text is unknown, or is needed and not given.
             RejectedError: it has symbols or ids that the model does not know, is longer than its
-                positions, or is a text and the bundle has no tokenizers.
+                positions, or is a text and the bundle has no tokenizers; or the source of the model
+                is no text.
         """
-        if isinstance(source, str):
-            if self._codec is None:
-                raise RejectedError("this bundle has no tokenizers: expected token ids")
-            try:
-                tokens = self._codec.encode(source, source_language)
-            except UnknownSymbolsError as error:
-                raise RejectedError(str(error)) from error
-        else:
-            tokens = _token_ids(source)
-        positions = self.manifest.model.max_source_positions
-        longest = self._backend.limits.source or positions
-        if len(tokens) > longest:
-            whose = "positions of this model" if longest == positions else "longest of its engines"
-            raise RejectedError(
-                f"source has {len(tokens)} tokens, expected at most {longest}, the {whose}"
-            )
-        known = self.manifest.model.source_vocab_size or 0
-        unknown = next((token for token in tokens if not 0 <= token < known), None)
-        if unknown is not None:
-            raise RejectedError(f"expected token ids in [0, {known}), found {unknown}")
-        return tokens
+        if self._transcriber is not None:
+            raise RejectedError("expected a model of texts, found one of speech")
+        return self._texts.tokenize(source, source_language)
 
     def detokenize(self, tokens: Sequence[int]) -> str | None:
         """The text of target token ids, special tokens left out; None without tokenizers."""
-        return self._codec.decode(tokens) if self._codec else None
+        return (self._transcriber or self._texts).text(tokens)
 
-    def _check_languages(self, source: str | None, target: str | None) -> None:
-        """A language is a mistake in the call, not in one of its inputs."""
-        languages = self.manifest.languages
-        for side, code in (("source", source), ("target", target)):
-            if languages is None and code is not None:
-                raise LanguageError(
-                    f"{side}_language: expected none, this model has no languages, found {code!r}"
-                )
-        if languages is not None:
-            languages.target_token(target)
-            if source is not None:
-                languages.source_token(source)
+    def _speech_options(
+        self, language: str | None, task: str | None, timestamps: bool
+    ) -> SpeechOptions:
+        """
+        Raises:
+            DragomanError: they are given for a model of texts.
+        """
+        code = None if language is None else language_code(language)
+        asked = SpeechOptions(code, task, timestamps)
+        if self._transcriber is None and asked != SpeechOptions():
+            raise DragomanError("language, task and timestamps are for speech models")
+        return asked
 
-    def _batch_limits(self, options: GenerationOptions, longest: int) -> tuple[int, int]:
-        """Rows and source tokens of a batch, whose longest source has so many."""
-        rows, tokens = options.max_batch_size, options.max_batch_tokens
-        if rows is None:
-            fitting = self._backend.rows_that_fit(longest)
-            rows = fitting or DEFAULT_BATCH_SIZE
-            tokens = tokens if fitting is None else rows * longest
-        return min(rows, self._backend.limits.rows or rows), tokens
-
-    def _decode_or_reject(
-        self, sources: list[list[int]], options: GenerationOptions
-    ) -> list[Result]:
-        """Decode a batch; if the backend fails, as for want of memory, its halves one by one."""
-        try:
-            return self._decode(sources, options)
-        except (BackendError, MemoryError) as error:
-            if len(sources) == 1:
-                return [self._result([], 0.0, "rejected", str(error) or "not enough memory")]
-        half = len(sources) // 2
-        return [
-            *self._decode_or_reject(sources[:half], options),
-            *self._decode_or_reject(sources[half:], options),
-        ]
-
-    def _decode(self, sources: list[list[int]], options: GenerationOptions) -> list[Result]:
-        tokens: list[list[int]] = [[] for _ in sources]
-        log_probability = [0.0] * len(sources)
-        for choice in self._choices(sources, options):
-            tokens[choice.row].append(choice.token)
-            log_probability[choice.row] += choice.log_probability
-        if not np.isfinite(log_probability).all():
-            raise BackendError("the model's logits are not finite numbers")
-        end = self.manifest.model.end_token_id
-        return [
-            self._result(row[:-1], total, "end")
-            if row[-1] == end
-            else self._result(row, total, "length")
-            for row, total in zip(tokens, log_probability, strict=True)
-        ]
-
-    def _choices(self, sources: list[list[int]], options: GenerationOptions) -> Iterator[Choice]:
-        facts, rules = self.manifest.model, self.manifest.rules
-        start = facts.start_token_id
-        if self.manifest.languages is not None:
-            start, rules = self.manifest.languages.told(options.target_language, start, rules)
-        given = [start, *rules.prompt]
-        return greedy(
-            self._backend,
-            *pad(sources, facts.pad_token_id),
-            np.tile(np.asarray(given, np.int64), (len(sources), 1)),
-            [options.limit(len(source)) for source in sources],
-            rules.with_minimum(options.min_new_tokens),
-            facts.end_token_id,
-        )
-
-    def _stream(self, source: list[int], options: GenerationOptions) -> Iterator[Token]:
+    def _tokens(self, choices: Iterator[Choice]) -> Iterator[Token]:
+        """Of one input, the end token apart, with the text that each adds."""
         text = self._codec.stream() if self._codec else None
-        end = self.manifest.model.end_token_id
-        for choice in self._choices([source], options):
-            if choice.token != end:
+        for choice in choices:
+            if choice.token != self.manifest.model.end_token_id:
                 piece = text.step(choice.token) if text else None
                 yield Token(choice.token, piece, choice.log_probability)
-
-    def _result(
-        self,
-        tokens: list[int],
-        log_probability: float,
-        reason: FinishReason,
-        error: str | None = None,
-    ) -> Result:
-        return Result(self.detokenize(tokens), tuple(tokens), log_probability, reason, error)
 
 
 def load(directory: str | Path, *, threads: int | None = None, backend: str | None = None) -> Model:
@@ -284,18 +212,3 @@ def load(directory: str | Path, *, threads: int | None = None, backend: str | No
         raise DragomanError(f"threads: expected at least 1, found {threads}")
     bundle = read_bundle(Path(directory))
     return Model(bundle, open_backend(bundle, backend, threads))
-
-
-def _token_ids(source: Sequence[int] | NDArray[Any]) -> list[int]:
-    try:
-        ids = np.asarray(source)
-    except ValueError as error:
-        raise RejectedError(f"expected a text or a list of token ids: {error}") from error
-    if ids.size == 0:
-        return []
-    if ids.ndim != 1 or not np.issubdtype(ids.dtype, np.integer):
-        raise RejectedError(
-            "expected a text or a one-dimensional array of integer token ids, found "
-            f"{ids.dtype} of shape {list(ids.shape)}"
-        )
-    return [int(i) for i in ids]

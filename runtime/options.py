@@ -11,6 +11,8 @@ from dragoman.errors import DragomanError
 from .manifest import Manifest
 
 DEFAULT_BATCH_SIZE = 64
+DEFAULT_WINDOWS = 8
+"""Of audio, decoded together."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,7 +26,8 @@ class GenerationOptions:
         min_new_tokens: the end token is not chosen before that many other tokens
         max_batch_size: the most inputs decoded together; None: as many as a GPU has memory for, or
             on a processor `DEFAULT_BATCH_SIZE`
-        max_batch_tokens: the most source tokens decoded together, padding included
+        max_batch_tokens: the most source tokens decoded together, padding included; of speech the
+            source positions of `DEFAULT_WINDOWS` windows unless told otherwise
         target_language: of a multilingual model, as it calls it; None: its default
 
     Raises:
@@ -43,6 +46,9 @@ class GenerationOptions:
         cls, manifest: Manifest, max_new_tokens: int | None = None, **options: float | str | None
     ) -> GenerationOptions:
         """Options for a model, `max_new_tokens` being the bundle's default where None."""
+        if manifest.audio is not None:
+            windows = DEFAULT_WINDOWS * manifest.model.max_source_positions
+            options = {"max_batch_tokens": windows, **options}
         if max_new_tokens is None:
             max_new_tokens = manifest.default_max_new_tokens
         longest, whose = manifest.model.max_target_positions, "positions of this model"

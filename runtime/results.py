@@ -9,18 +9,39 @@ FinishReason = Literal["end", "length", "empty", "rejected"]
 
 
 @dataclass(frozen=True)
+class Segment:
+    """What is said between two times.
+
+    Attributes:
+        start: seconds from the begin of the audio
+        end: likewise
+        text: None for a bundle without tokenizers
+        tokens: timestamps included
+    """
+
+    start: float
+    end: float
+    text: str | None
+    tokens: tuple[int, ...]
+
+
+@dataclass(frozen=True)
 class Result:
     """The output for one input.
 
     Attributes:
         text: the decoded tokens; None for a bundle without tokenizers
-        tokens: generated ids, without start and end token
+        tokens: generated ids, without start and end token; of speech those of the segments
         log_probability: sum of the natural logarithms of the probabilities of the generated
             tokens, the end token's included
         finish_reason: "end": the model produced its end token; "length": the limit was reached;
             "empty": the input had no tokens, and the model was not run; "rejected": the input
             cannot be decoded, and `error` says why. The other inputs are not affected.
         error: the reason for "rejected", else None
+        segments: of speech, in order, one at least for each window; of one without timestamps it
+            is the whole. None for text.
+        language: of speech, the code of the language that was given or detected; None for text and
+            for models that are not told one
     """
 
     text: str | None
@@ -28,6 +49,8 @@ class Result:
     log_probability: float
     finish_reason: FinishReason
     error: str | None = None
+    segments: tuple[Segment, ...] | None = None
+    language: str | None = None
 
 
 @dataclass(frozen=True)

@@ -22,6 +22,7 @@ from dragoman.reference_model import (
     ConfigError,
     GenerationConfig,
     ModelConfig,
+    Speech,
     Transformer,
 )
 from dragoman.reference_model.checkpoint import CONFIG_FILE
@@ -43,6 +44,7 @@ from .ctranslate2_weights import (
 from .family import Weights
 from .hugging_face import read_json
 from .m2m_100 import position_table
+from .speech import prompted
 
 TEXT, WHISPER = "TransformerSpec", "WhisperSpec"
 REVISIONS: Mapping[str, range] = {
@@ -64,6 +66,10 @@ COMPUTED_POSITIONS = 1024
 
 Fields = dict[str, Any]
 """Of a `ModelConfig`."""
+
+
+LATEST_FIRST_TIME = 50
+"""In steps of 0.02 s. The published settings of all Whisper models say so; here they are not kept."""
 
 
 def load_ctranslate2(directory: Path) -> Transformer:
@@ -194,10 +200,20 @@ def _speech(reading: _Reading) -> tuple[Fields, GenerationConfig]:
             return ()
         return tuple(sorted(set(found)))
 
-    return fields, GenerationConfig(
+    generation = GenerationConfig(
         suppressed_token_ids=ids("suppress_ids"),
         first_suppressed_token_ids=ids("suppress_ids_begin"),
     )
+    tasks = {"transcribe": tokens.transcribe, "translate": tokens.translate}
+    speech = Speech(
+        languages=dict(tokens.languages),
+        tasks={name: token for name, token in tasks.items() if token is not None},
+        no_timestamps_token_id=tokens.no_timestamps,
+        max_initial_timestamp_index=LATEST_FIRST_TIME,
+        default_task=None if tokens.transcribe is None else "transcribe",
+    )
+    positions = reading.shape("decoder/position_encodings/encodings", 2)[0]
+    return fields, prompted(generation, speech, positions)
 
 
 def _architecture(reading: _Reading) -> Fields:

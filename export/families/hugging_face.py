@@ -18,6 +18,7 @@ from . import FAMILIES
 from .building import build
 from .family import Family
 from .generation import generation_config
+from .speech import check_features, special_tokens, with_speech
 from .weights import read_weights
 
 GENERATION_FILE = "generation_config.json"
@@ -38,6 +39,9 @@ def load_hugging_face(directory: Path) -> Transformer:
     settings = read_json(path) if path.is_file() else values
     config = _with_tokens(config, settings)
     generation = generation_config(settings, config)
+    if config.feature_size is not None:
+        check_features(directory, config)
+        generation = with_speech(generation, settings, special_tokens(directory), config)
     weights, origin = read_weights(directory)
     config = family.with_weights(values, config, weights)
     problems = family.complete(weights, config)

@@ -3,6 +3,7 @@
 Of the decoder it is cross-attention, whose keys and values come from the encoder with their heads
 apart; of the encoder self-attention. The mask of padding stays [B, S]: nothing is expanded. Nor is
 what is added to the scores for the distance of key and query (T5): it is the same for every row.
+The encoder of a speech model has no mask.
 """
 
 from __future__ import annotations
@@ -117,11 +118,57 @@ class MaskedAttention(RewriteRuleClassBase):
         return result
 
 
+class UnmaskedAttention(RewriteRuleClassBase):
+    """Attention (opset 23) over a whole window of audio.
+
+    q, k, v [B, S, H * Dh] -> [B, S, H * Dh].
+    """
+
+    def __init__(self) -> None:
+        super().__init__("unmasked-self-attention", remove_nodes=False)
+
+    def pattern(self, op: Any, query: Any, key: Any, value: Any, split: Any, merge: Any) -> Any:
+        attended = op.Attention(
+            split_heads(op, query, split, "query_heads"),
+            split_heads(op, key, split, "key_heads"),
+            split_heads(op, value, split, "value_heads"),
+            _outputs=["attended"],
+        )
+        return merge_heads(op, attended, merge)
+
+    def check(
+        self, context: Any, query_heads: ir.Value, attended: ir.Value, **_: Any
+    ) -> MatchResult:
+        result = MatchResult()
+        if unknown := unknown_attributes(attended):
+            return result.fail(f"expected no attributes but scale, found {unknown}", attended)
+        if known_heads(query_heads) is None:
+            found = query_heads.shape
+            return result.fail(f"expected known heads [B, S, H, Dh], found {found}", query_heads)
+        return result
+
+    def rewrite(
+        self,
+        op: Any,
+        query: ir.Value,
+        key: ir.Value,
+        value: ir.Value,
+        query_heads: ir.Value,
+        attended: ir.Value,
+        **_: Any,
+    ) -> ir.Value:
+        result: ir.Value = op.MultiHeadAttention(
+            query, key, value, **attributes(attended, query_heads), _domain=MICROSOFT
+        )
+        return result
+
+
 ATTENTION = RulePass(
     "attention",
     lambda: [
         *(MaskedAttention.rule(heads_apart=apart) for apart in (False, True)),
         MaskedAttention.rule(heads_apart=False, biased=True),
+        UnmaskedAttention.rule(),
     ],
     lambda node: node.op_type == "Attention" and node.domain == "",
 )

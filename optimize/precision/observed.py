@@ -14,6 +14,7 @@ from dragoman.runtime.bundle import Bundle
 from dragoman.runtime.manifest import GraphSpec, Manifest
 from dragoman.runtime.model import Model
 from dragoman.runtime.scheduling import Encodable, as_batch, batches, pad
+from dragoman.runtime.speech.prompts import options_of_prompt
 
 from ..samples import Samples, random_sources
 
@@ -55,11 +56,14 @@ def observe(
         raise DragomanError("calibration: expected at least one source, found none")
     backend = OnnxRuntimeBackend(bundle, threads=None)
     limit = min(LONGEST, bundle.manifest.default_max_new_tokens)
-    results = Model(bundle, backend).generate(given, max_new_tokens=limit)
+    results = Model(bundle, backend).generate(
+        given, max_new_tokens=limit, **options_of_prompt(bundle.manifest)
+    )
     targets = [list(result.tokens) for result in results]
     prompt = [facts.start_token_id, *bundle.manifest.rules.prompt]
     observed: dict[str, list[Observed]] = {"encoder": [], "decoder": []}
-    lengths = [len(source) for source in given]
+    speech = facts.source_vocab_size is None
+    lengths = [facts.max_source_positions if speech else len(source) for source in given]
     for batch in batches(lengths, max_batch_size=32, max_batch_tokens=4096):
         source, mask = as_batch([given[i] for i in batch], facts)
         forced = [[*prompt, *targets[i]][:limit] for i in batch]

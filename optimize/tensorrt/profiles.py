@@ -17,7 +17,14 @@ THROUGHPUT = Range(1, 32, 32)
 
 
 class Positions(Protocol):
-    """How many a model has: its configuration, or what a bundle says of it."""
+    """How many a model has: its configuration, or what a bundle says of it.
+
+    Attributes:
+        source_vocab_size: None of a speech model, whose sources are all as long
+    """
+
+    @property
+    def source_vocab_size(self) -> int | None: ...
 
     @property
     def max_source_positions(self) -> int: ...
@@ -27,8 +34,11 @@ class Positions(Protocol):
 
 
 def default_source_range(facts: Positions) -> Range:
-    """Every length that the model takes, fastest at what a sentence has."""
-    return Range(1, min(32, facts.max_source_positions), facts.max_source_positions)
+    """Every length that the model takes, fastest at what a sentence has; of audio a window."""
+    longest = facts.max_source_positions
+    if facts.source_vocab_size is None:
+        return Range(longest, longest, longest)
+    return Range(1, min(32, longest), longest)
 
 
 def check_profiles(profiles: Sequence[Profile], capacity: int, facts: Positions) -> None:

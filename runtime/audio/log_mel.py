@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -38,12 +39,12 @@ class LogMel:
     sampling_rate: int = 16_000
     n_fft: int = 400
     hop: int = 160
-    chunk_seconds: int = 30
+    chunk_seconds: float = 30
 
     @property
     def samples(self) -> int:
         """Samples in a chunk: 480000."""
-        return self.chunk_seconds * self.sampling_rate
+        return round(self.chunk_seconds * self.sampling_rate)
 
     @property
     def frames(self) -> int:
@@ -55,11 +56,13 @@ class LogMel:
         problems = [
             f"{name}: expected at least 1, found {value}"
             for name, value in vars(self).items()
-            if value < 1
+            if name != "chunk_seconds" and value < 1
         ]
+        if not 0 < self.chunk_seconds < math.inf:
+            problems.append(f"chunk_seconds: expected over 0, found {self.chunk_seconds}")
         if self.n_fft % 2:
             problems.append(f"n_fft: expected an even number, found {self.n_fft}")
-        if not problems and self.samples % self.hop:
+        if not problems and (self.samples % self.hop or not self.samples):
             problems.append(
                 f"hop: expected a divisor of the {self.samples} samples of a chunk, found "
                 f"{self.hop}"

@@ -21,16 +21,14 @@ if TYPE_CHECKING:
     "batch_sizes",
     type=click.IntRange(min=1),
     multiple=True,
-    default=(1, 8, 32),
-    show_default=True,
-    help="Give it once for each size.",
+    help="Give it once for each size [1, 8, 32; of speech 1, 4].",
 )
 @click.option(
     "--source-length",
     type=click.IntRange(min=1),
     default=32,
     show_default=True,
-    help="Tokens of a source.",
+    help="Tokens of a source; of speech it is always a window.",
 )
 @click.option(
     "--new-tokens",
@@ -64,7 +62,8 @@ def bench(
     backend: str | None,
     threads: int | None,
 ) -> None:
-    """Measure BUNDLE on random tokens: encoder and decoder step apart, per sentence, tokens/s.
+    """Measure BUNDLE on random tokens, of speech on noise: encoder and decoder step apart, per
+    sentence, tokens/s.
 
     Every batch does the same work: the end token is not heeded.
 
@@ -78,12 +77,12 @@ def bench(
 
     console = Console(stderr=True)
     with Progress(console=console, transient=True, disable=not console.is_terminal) as progress:
-        task = progress.add_task("measuring", total=len(batch_sizes) * (runs + 1))
+        task = progress.add_task("measuring", total=(len(batch_sizes) or 3) * (runs + 1))
         report = measure(
             bundle,
             backend=backend,
             threads=threads,
-            batch_sizes=batch_sizes,
+            batch_sizes=batch_sizes or None,
             source_length=source_length,
             new_tokens=new_tokens,
             runs=runs,

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from dragoman import DragomanError
 from dragoman.benchmarks.parity import ParityInputs, random_inputs
-from dragoman.export import TokenizerFiles
+from dragoman.export import TokenizerFiles, log_mel_of
 from dragoman.export.checkpoints import read_checkpoint
 from dragoman.reference_model import Transformer
 from dragoman.reference_model.pretrained import find_checkpoint
@@ -18,8 +18,10 @@ from dragoman.reference_model.recipes.recipe import (
     HELD_OUT_FILE,
     RECIPE_FILE,
 )
+from dragoman.runtime.audio import LogMel
 from dragoman.runtime.tokenizer import TextCodec
 
+from .recordings import recordings, windows
 from .texts import source_language, source_tokens
 
 
@@ -42,11 +44,15 @@ def open_checkpoint(name_or_path: str) -> Checkpoint:
 
 
 def parity_inputs(checkpoint: Checkpoint, file: Path | None, limit: int | None) -> ParityInputs:
-    """The inputs to verify on: a file's lines, else the checkpoint's held-out data, else random.
+    """The inputs to verify on: a file's lines, of a speech model the windows of audio files, else
+    the checkpoint's held-out data, else random.
 
     Raises:
         DragomanError: the file cannot be used with this checkpoint.
     """
+    log_mel = log_mel_of(checkpoint.model.config)
+    if file is not None and log_mel is not None:
+        return _windows(file, log_mel, limit)
     if file is not None and checkpoint.tokenizers is None:
         raise DragomanError(
             f"{file}: texts need a checkpoint with tokenizers, found none in {checkpoint.directory}"
@@ -77,6 +83,16 @@ def parity_inputs(checkpoint: Checkpoint, file: Path | None, limit: int | None) 
         checkpoint.recipe if scored else None,
         language,
     )
+
+
+def _windows(place: Path, log_mel: LogMel, limit: int | None) -> ParityInputs:
+    files = recordings(place)
+    sources = windows(files, log_mel)
+    described = f"{place.name}, {len(files)} files, {len(sources)} windows"
+    if limit is not None and limit < len(sources):
+        sources = sources[:limit]
+        described += f", the first {limit} of them"
+    return ParityInputs(described, sources)
 
 
 def _codec(files: TokenizerFiles) -> TextCodec:

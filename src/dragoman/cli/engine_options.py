@@ -83,6 +83,10 @@ class EngineRequest:
         from dragoman.runtime.engines import Profile, Range
 
         given = self.source_length
+        if given is not None and positions.source_vocab_size is None:
+            raise DragomanError(
+                "--source-length is for models of texts: of speech every source is a window"
+            )
         source = default_source_range(positions) if given is None else Range(*given)
         profiles = tuple(Profile(Range(*batch), source) for batch in self.profiles)
         capacity = self.capacity or most_new_tokens

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 
     from dragoman.runtime import Bundle, Languages
     from dragoman.runtime.engines import EngineReport, Engines, Range
+    from dragoman.runtime.manifest import Manifest
     from dragoman.runtime.records import Parity, PassRecord
 
 
@@ -41,6 +42,8 @@ def _print(bundle: Bundle) -> None:
     manifest, model = bundle.manifest, bundle.manifest.model
     facts = Table(show_header=False, box=None, padding=(0, 2, 0, 0))
     vocabularies = f"{model.source_vocab_size} source, {model.target_vocab_size} target"
+    if manifest.audio is not None:
+        vocabularies = f"{model.target_vocab_size} target"
     positions = f"{model.max_source_positions} source, {model.max_target_positions} target"
     versions = ", ".join(f"{name} {version}" for name, version in manifest.tool_versions.items())
     heads = f"{model.num_heads} of size {model.head_size}"
@@ -52,6 +55,7 @@ def _print(bundle: Bundle) -> None:
         ("positions", positions),
         ("new tokens", f"at most {manifest.default_max_new_tokens} unless told otherwise"),
         ("tokenizers", "inside" if manifest.tokenizers else "none: takes and gives token ids"),
+        *_speech(manifest),
         *([("languages", _languages(manifest.languages))] if manifest.languages else []),
         ("parity", _parity(manifest.parity)),
         ("passes", _passes(manifest.passes)),
@@ -73,6 +77,23 @@ def _print(bundle: Bundle) -> None:
     console.print(facts, tensors, files)
     if manifest.engines is not None:
         console.print(_engines(bundle, manifest.engines))
+
+
+def _speech(manifest: Manifest) -> list[tuple[str, str]]:
+    """What a speech model hears, and what it can be told."""
+    audio, speech = manifest.audio, manifest.speech
+    if audio is None or speech is None:
+        return []
+    rate = f"{audio.sampling_rate} Hz, {audio.bins} mel bins"
+    codes = ", ".join(sorted(speech.languages))
+    default = speech.default_language or "detected"
+    languages = f"{len(speech.languages)}: {codes} ({default} unless told otherwise)"
+    return [
+        ("audio", f"windows of {audio.chunk_seconds:g} s, {rate}"),
+        ("languages", languages if speech.languages else "one, which it is not told"),
+        ("tasks", ", ".join(sorted(speech.tasks)) or "transcribe"),
+        ("timestamps", "no" if speech.no_timestamps_token_id is None else "on demand"),
+    ]
 
 
 def _engines(bundle: Bundle, engines: Engines) -> Table:

@@ -15,7 +15,7 @@ import click
 from .options import backend_option, threads_option
 
 if TYPE_CHECKING:
-    from dragoman.runtime import Model, Result
+    from dragoman.runtime import Model, Result, Segment
 
 
 class BatchSize(click.ParamType):  # type: ignore[type-arg]
@@ -49,6 +49,19 @@ class BatchSize(click.ParamType):  # type: ignore[type-arg]
     "--min-new-tokens", type=click.IntRange(min=0), default=0, help="No end before so many tokens."
 )
 @click.option(
+    "--language", metavar="CODE", help="Speech: what is spoken, such as de or german [detected]."
+)
+@click.option(
+    "--task",
+    type=click.Choice(["transcribe", "translate"]),
+    help="Speech: translate to English instead [the bundle's].",
+)
+@click.option(
+    "--timestamps",
+    is_flag=True,
+    help="Speech: a line for each segment, with its times; an empty line after each file.",
+)
+@click.option(
     "--source-language",
     metavar="CODE",
     help="Of the texts, as a multilingual model calls it [the bundle's].",
@@ -78,6 +91,9 @@ def run(
     max_new_tokens: int | None,
     max_new_tokens_per_source_token: float | None,
     min_new_tokens: int,
+    language: str | None,
+    task: str | None,
+    timestamps: bool,
     source_language: str | None,
     target_language: str | None,
     batch_size: int | None,
@@ -88,7 +104,8 @@ def run(
 ) -> int:
     """Decode TEXTS, or the lines of standard input, with BUNDLE: one line out for each line in.
 
-    Of a bundle without tokenizers, lines are token ids separated by spaces, in and out.
+    Of a speech model, lines are paths of audio files. Of a bundle without tokenizers, lines are
+    token ids separated by spaces, in and out.
 
     A line that cannot be decoded gives an empty line, a message on standard error, and exit
     status 1 in the end; the others are not affected.
@@ -96,24 +113,32 @@ def run(
     \b
     dragoman run bundles/g2p-en dragoman transformer
     cut -f1 words.tsv | dragoman run bundles/g2p-en --json > pronunciations.jsonl
+    dragoman run bundles/whisper-tiny talk.flac --language de --timestamps
     """
     from dragoman.runtime import load
 
     if stream and as_json:
         raise click.UsageError("--stream and --json exclude each other")
+    if stream and timestamps:
+        raise click.UsageError("--stream and --timestamps exclude each other")
     options: dict[str, Any] = {
         "max_new_tokens": max_new_tokens,
         "min_new_tokens": min_new_tokens,
         "source_language": source_language,
         "target_language": target_language,
+        "language": language,
+        "task": task,
+        "timestamps": timestamps,
     }
     if max_new_tokens_per_source_token is not None:
         options["max_new_tokens_per_source_token"] = max_new_tokens_per_source_token
-    writer = _Writer(as_json)
+    writer = _Writer(as_json, timestamps)
     groups: Iterable[Sequence[Line]] = [texts]
     if not texts:
         groups = arriving_lines(sys.stdin.buffer) if sys.stdin else []  # None: closed
     with load(bundle, threads=threads, backend=backend) as model:
+        if model.manifest.speech is not None:
+            groups = (part for lines in groups for part in _parts(lines))
         for lines in groups:
             if stream:
                 _stream(model, lines, options, writer)
@@ -125,6 +150,15 @@ def run(
 
 Line = str | UnicodeDecodeError
 """A line of input, or why it is not one."""
+
+
+RECORDINGS = 32
+"""Decoded between two outputs."""
+
+
+def _parts(lines: Sequence[Line]) -> Iterator[Sequence[Line]]:
+    for begin in range(0, len(lines), RECORDINGS):
+        yield lines[begin : begin + RECORDINGS]
 
 
 def arriving_lines(file: BinaryIO) -> Iterator[list[Line]]:
@@ -149,8 +183,8 @@ def _decoded(line: bytes) -> Line:
 class _Writer:
     """Writes a line for each line of input, and counts those rejected."""
 
-    def __init__(self, as_json: bool) -> None:
-        self.as_json = as_json
+    def __init__(self, as_json: bool, timestamps: bool) -> None:
+        self.as_json, self.timestamps = as_json, timestamps
         self.rejected = 0
         self.number = 0
 
@@ -160,13 +194,33 @@ class _Writer:
             self.reject(result.error)
         if self.as_json:
             click.echo(json.dumps(dataclasses.asdict(result), ensure_ascii=False))
-        else:
-            text = " ".join(map(str, result.tokens)) if result.text is None else result.text
-            click.echo(" ".join(text.splitlines()))  # one line for each line
+            return
+        if not self.timestamps:
+            line = _one_line(result)
+            # Speech begins with a space: its words are tokens with the space before them.
+            click.echo(line if result.segments is None else line.strip())
+            return
+        for segment in result.segments or ():
+            times = f"[{_clock(segment.start)} --> {_clock(segment.end)}]"
+            click.echo(f"{times} {_one_line(segment).strip()}")
+        click.echo()
 
     def reject(self, reason: str) -> None:
         self.rejected += 1
         click.echo(f"line {self.number}: {reason}", err=True)
+
+
+def _one_line(output: Result | Segment) -> str:
+    """The text of each line of input on one line; of a bundle without tokenizers, token ids."""
+    text = " ".join(map(str, output.tokens)) if output.text is None else output.text
+    return " ".join(text.splitlines())
+
+
+def _clock(seconds: float) -> str:
+    """As subtitles have it: 01:02:03.450."""
+    thousandths = round(seconds * 1000)
+    minutes, rest = divmod(thousandths, 60_000)
+    return f"{minutes // 60:02}:{minutes % 60:02}:{rest // 1000:02}.{rest % 1000:03}"
 
 
 def _generate(
@@ -223,7 +277,7 @@ def _source(model: Model, line: Line) -> str | list[int] | _Bad:
     """What a line stands for: its text or, for a bundle without tokenizers, token ids."""
     if isinstance(line, UnicodeDecodeError):
         return _Bad(f"expected UTF-8 text: {line.reason} at byte {line.start}")
-    if model.manifest.tokenizers is not None:
+    if model.manifest.tokenizers is not None or model.manifest.speech is not None:
         return line
     try:
         return [int(word) for word in line.split()]

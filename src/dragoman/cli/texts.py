@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from dragoman import DragomanError
 from dragoman.reference_model.recipes import read_examples
 from dragoman.runtime import Bundle, Languages
+from dragoman.runtime.scheduling import Encodable
 from dragoman.runtime.tokenizer import TextCodec, UnknownSymbolsError
 
+from .recordings import recordings, windows
 
-def calibration_sources(bundle: Bundle, file: Path) -> list[list[int]]:
-    """The tokens of each line, references apart.
+
+def calibration_sources(bundle: Bundle, file: Path) -> Sequence[Encodable]:
+    """The tokens of each line, references apart; of a speech model, windows of audio files.
 
     Raises:
         DragomanError: the bundle has no tokenizers, or a line is no input of the model; names it.
     """
+    if bundle.manifest.audio is not None:
+        return windows(recordings(file), bundle.manifest.audio)
     tokenizers = bundle.manifest.tokenizers
     if tokenizers is None:
         raise DragomanError(f"{file}: texts need a model with tokenizers, found none")

@@ -1,0 +1,109 @@
+"""One audio on its way through the model, window by window."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..audio import Audio, AudioError, LogMel, Segment, read_audio, split_segments
+from ..audio.segments import SECONDS_PER_FRAME
+from ..decoding import Output
+
+AudioOrFeatures = Audio | NDArray[np.float32]
+"""Audio, or its features: float32 [bins, frames]."""
+
+
+class Recording:
+    """Features, how far they are decoded, and what was found so far.
+
+    Attributes:
+        features: float32 [bins, frames], at least a window of them
+        frames: how many of them are not zeros appended to fill a window
+        seconds: how long the audio is
+    """
+
+    def __init__(self, features: NDArray[np.float32], frames: int, seconds: float) -> None:
+        self.features, self.frames, self.seconds = features, frames, seconds
+        self.language: int | None = None
+        """The token of the language, once it is known."""
+        self.timed = False
+        """Whether it is decoded with times."""
+        self.segments: list[Segment] = []
+        self.log_probability = 0.0
+        self.ended = True
+        """Whether every window's output has."""
+        self._position = 0
+
+    def window(self, log_mel: LogMel) -> NDArray[np.float32]:
+        """What is decoded next: [bins, frames of a window]."""
+        return log_mel.segment(self.features, self._position)
+
+    @property
+    def done(self) -> bool:
+        return self._position >= self.frames
+
+    def add(self, output: Output, timestamp_begin: int | None, window: int) -> None:
+        """Take what was generated for the window, and go on to the next.
+
+        Tokens of times count even where none were asked for, as at Hugging Face. What is said ends
+        when the audio does, at the latest.
+
+        Args:
+            timestamp_begin: the token of 0.00 s; None: the model has no times, and the window is
+                all of the audio
+            window: frames of one
+        """
+        self.log_probability += output.log_probability
+        self.ended = self.ended and output.ended
+        if timestamp_begin is None:
+            self.segments.append(Segment(0.0, self.seconds, output.tokens))
+            self._position = self.frames
+            return
+        segments, advance = split_segments(
+            output.tokens,
+            timestamp_begin=timestamp_begin,
+            first_frame=self._position,
+            frames=min(window, self.frames - self._position),
+        )
+        self.segments += [replace(s, end=min(s.end, max(s.start, self.seconds))) for s in segments]
+        self._position += advance
+
+
+def open_recording(source: AudioOrFeatures | Sequence[Any], log_mel: LogMel) -> Recording:
+    """Read audio and compute its features, or take features as they are.
+
+    Up to a window of audio is padded with silence, which is decoded like the rest, as Hugging Face
+    does.
+
+    Raises:
+        AudioError: see `read_audio`; features that are not float32, not finite or of another number
+            of bins.
+    """
+    if isinstance(source, np.ndarray) and source.ndim == 2:
+        features = _checked(source, log_mel)
+        frames = features.shape[1]
+        return Recording(features, frames, frames * SECONDS_PER_FRAME)
+    if isinstance(source, str) and not source:
+        raise AudioError("expected the path of an audio file, found an empty text")
+    signal = read_audio(source, log_mel.sampling_rate)  # type: ignore[arg-type]
+    seconds = len(signal) / log_mel.sampling_rate
+    if len(signal) <= log_mel.samples:
+        return Recording(log_mel.chunk(signal), log_mel.frames, seconds)
+    features = log_mel.whole(signal)
+    return Recording(features, features.shape[1], seconds)
+
+
+def _checked(features: NDArray[Any], log_mel: LogMel) -> NDArray[np.float32]:
+    bins, frames = features.shape
+    if features.dtype != np.float32 or bins != log_mel.bins or frames < 1:
+        raise AudioError(
+            f"features: expected float32 of shape [{log_mel.bins}, frames], found "
+            f"{features.dtype} of shape {list(features.shape)}"
+        )
+    if not np.isfinite(features).all():
+        raise AudioError("features: expected finite numbers, found NaN or infinity")
+    return features

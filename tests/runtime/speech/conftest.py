@@ -1,0 +1,76 @@
+"""Three random Whisper models, each beside its bundles."""
+
+from __future__ import annotations
+
+import functools
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dragoman.export import export_bundle
+from dragoman.export.families.hugging_face import load_hugging_face
+from dragoman.export.tokenizers import find_tokenizers
+from dragoman.optimize.bundle import optimize_bundle
+from dragoman.runtime import Model, load, read_bundle
+
+from ...speech_models import MODELS, save
+
+
+@dataclass(frozen=True)
+class Case:
+    """Hugging Face's model, and ours."""
+
+    theirs: Any
+    ours: Model
+
+
+Exported = Callable[[str], tuple[Any, Path]]
+
+
+@pytest.fixture(scope="session")
+def exported(tmp_path_factory: pytest.TempPathFactory) -> Exported:
+    """By name: a model of Hugging Face, and its neutral bundle."""
+
+    @functools.cache
+    def export(name: str) -> tuple[Any, Path]:
+        directory, theirs = tmp_path_factory.mktemp(name), MODELS[name]()
+        checkpoint = save(theirs, directory / "checkpoint")
+        (directory / "neutral").mkdir()
+        values = json.loads((checkpoint / "config.json").read_text())
+        export_bundle(
+            load_hugging_face(checkpoint),
+            directory / "neutral",
+            name=name,
+            tokenizers=find_tokenizers(checkpoint, "whisper", values),
+        )
+        return theirs, directory / "neutral"
+
+    return export
+
+
+@pytest.fixture(scope="session", params=["english", "multilingual", "multilingual-cpu"])
+def case(request: pytest.FixtureRequest, exported: Exported) -> Case:
+    name, _, target = request.param.partition("-")
+    theirs, place = exported(name)
+    if target:
+        optimized = place.with_name(target)
+        optimized.mkdir()
+        optimize_bundle(read_bundle(place), optimized, target="cpu")
+        place = optimized
+    return Case(theirs, load(place, threads=1))
+
+
+@pytest.fixture(scope="session")
+def english(exported: Exported) -> Case:
+    theirs, place = exported("english")
+    return Case(theirs, load(place, threads=1))
+
+
+@pytest.fixture(scope="session")
+def multilingual(exported: Exported) -> Case:
+    theirs, place = exported("multilingual")
+    return Case(theirs, load(place, threads=1))

@@ -1,0 +1,147 @@
+"""Audio as users have it, and what is none: that is rejected, the others are not affected."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import soundfile
+
+from dragoman.errors import DragomanError
+from dragoman.runtime import RejectedError
+from dragoman.runtime.audio import LogMel
+
+from ...speech_models import RATE, noise
+from .conftest import Case
+
+GOOD = noise(0.6, seed=4)
+
+
+def test_paths_samples_and_features_are_one(multilingual: Case, tmp_path: Path) -> None:
+    wav, flac = tmp_path / "a.wav", tmp_path / "a b.flac"
+    samples = (GOOD * 32768).astype(np.int16)
+    for file in (wav, flac):
+        soundfile.write(file, samples, RATE, subtype="PCM_16")
+    log_mel = LogMel(bins=128, chunk_seconds=1)
+    features = log_mel.chunk(samples.astype(np.float32) / np.float32(32768))
+    sources: list[Any] = [wav, str(flac), samples, features, samples.astype(np.float64) / 32768]
+    results = multilingual.ours.generate(sources)
+    assert {result.tokens for result in results} == {results[0].tokens}
+    assert results[0].tokens
+
+
+def test_features_of_more_than_a_window_are_decoded_window_by_window(multilingual: Case) -> None:
+    audio = noise(2.3, seed=10)
+    features = LogMel(bins=128, chunk_seconds=1).whole(audio)
+    from_audio, from_features = multilingual.ours.generate([audio, features])
+    assert from_audio.tokens == from_features.tokens
+
+
+def test_bad_inputs_among_good_ones(english: Case, tmp_path: Path) -> None:
+    text, empty = tmp_path / "notes.wav", tmp_path / "empty.flac"
+    text.write_text("no audio at all")
+    empty.touch()
+    nan = GOOD.copy()
+    nan[17] = np.nan
+    bad: dict[str, Any] = {
+        "No such file": tmp_path / "missing.wav",
+        "notes.wav": text,
+        "empty.flac": empty,
+        "a directory": tmp_path,
+        "an empty text": "",
+        "nan at 17": nan,
+        "at least one sample": GOOD[:0],
+        "found list": [1, 2, 3],
+        "dtype int64": np.arange(9),
+        "of shape [81, 100]": np.zeros((81, 100), np.float32),
+        "float64 of shape": np.zeros((80, 100)),
+        "infinity": np.full((80, 100), np.inf, np.float32),
+    }
+    mixed = [
+        source for pair in zip([GOOD] * len(bad), bad.values(), strict=True) for source in pair
+    ]
+    results = english.ours.generate(mixed)
+    [alone] = english.ours.generate([GOOD])
+    assert [r.tokens for r in results[::2]] == [alone.tokens] * len(bad)
+    for reason, result in zip(bad, results[1::2], strict=True):
+        assert result.finish_reason == "rejected"
+        assert reason in (result.error or ""), result.error
+        assert (result.tokens, result.segments) == ((), ())
+
+
+def test_silence_and_a_single_sample_are_audio(english: Case) -> None:
+    results = english.ours.generate([np.zeros(RATE // 2, np.float32), np.zeros(1, np.float32)])
+    assert [r.finish_reason == "rejected" for r in results] == [False, False]
+    assert results[0].segments is not None and results[0].segments[0].end == 0.5
+
+
+def test_nothing_at_all(english: Case) -> None:
+    assert english.ours.generate([]) == []
+
+
+def test_a_stream_of_bad_or_long_audio(english: Case, tmp_path: Path) -> None:
+    with pytest.raises(RejectedError, match="No such file"):
+        english.ours.stream(tmp_path / "missing.wav")
+    with pytest.raises(RejectedError, match=r"at most 1 s to stream, found 2\.50 s"):
+        english.ours.stream(noise(2.5, seed=1))
+
+
+@pytest.mark.parametrize(
+    ("asked", "message"),
+    [
+        ({"language": "de"}, "this model transcribes one language, found 'de'"),
+        ({"task": "translate"}, "this model transcribes one language, found 'translate'"),
+        ({"source_language": "de"}, "source_language: expected none"),
+        ({"max_new_tokens": 30}, "expected at most 29"),
+    ],
+)
+def test_what_an_english_model_cannot_do(
+    english: Case, asked: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(DragomanError, match=message):
+        english.ours.generate([GOOD], **asked)
+
+
+@pytest.mark.parametrize(
+    ("asked", "message"),
+    [
+        ({"language": "klingon"}, "expected one of de, en, fr, haw, found 'klingon'"),
+        ({"task": "summarize"}, "expected one of transcribe, translate, found 'summarize'"),
+    ],
+)
+def test_unknown_languages_and_tasks(
+    multilingual: Case, asked: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(DragomanError, match=message):
+        multilingual.ours.generate([GOOD], **asked)
+
+
+def test_one_path_is_not_a_list(english: Case) -> None:
+    with pytest.raises(DragomanError, match="put it in a list"):
+        english.ours.generate(Path("a.wav"))  # type: ignore[arg-type]
+
+
+def test_no_more_than_a_batch_of_recordings_is_read_ahead(
+    english: Case, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The features of all files are never held together."""
+    from dragoman.runtime.speech import recording, transcriber
+
+    opened, most = [0], [0]
+    before, result = recording.open_recording, transcriber.Transcriber._result
+
+    def counting(*arguments: Any) -> Any:
+        opened[0] += 1
+        most[0] = max(most[0], opened[0])
+        return before(*arguments)
+
+    def closing(self: Any, recording: Any) -> Any:
+        opened[0] -= 1
+        return result(self, recording)
+
+    monkeypatch.setattr(transcriber, "open_recording", counting)
+    monkeypatch.setattr(transcriber.Transcriber, "_result", closing)
+    english.ours.generate([GOOD] * 11, max_batch_size=3)
+    assert (opened[0], most[0]) == (0, 3)
