@@ -69,7 +69,7 @@ Fields = dict[str, Any]
 
 
 LATEST_FIRST_TIME = 50
-"""In steps of 0.02 s. The published settings of all Whisper models say so; here they are not kept."""
+"""In steps of 0.02 s, as the published settings of all Whisper models say, which are not kept."""
 
 
 def load_ctranslate2(directory: Path) -> Transformer:
