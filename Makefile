@@ -12,7 +12,7 @@ GPU_VENV := .venv-gpu
 GPU_BIN := $(GPU_VENV)/bin
 HELD_OUT := reference_model/pretrained/g2p-en/held_out.tsv
 
-.PHONY: demo test test-engines test-peers test-real lint format bench-peers gpu clean
+.PHONY: demo demo-speech test test-engines test-peers test-real lint format bench-peers gpu clean
 
 demo: $(VENV)/installed
 	$(BIN)/dragoman build g2p-en --output bundles/g2p-en --limit 1000 --force
@@ -25,6 +25,12 @@ test: $(VENV)/installed-dev
 # TensorRT-RTX engines of every preset, which need no GPU to be built.
 test-engines: $(VENV)/installed-dev
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m engines --numprocesses auto --dist loadgroup tests/engines
+
+# Transcribes clips with Whisper tiny.en, which is fetched (71 MB, kept in .real).
+demo-speech: $(VENV)/installed-speech
+	$(BIN)/python -m dragoman.benchmarks.real_models tiny.en
+	$(BIN)/dragoman build .real/whisper-tiny.en --output bundles/whisper-tiny.en --inputs tests/real/clips --force
+	$(BIN)/dragoman run bundles/whisper-tiny.en tests/real/clips/librivox-*.flac
 
 # Trained weights of the package registry (220 MB, kept in .real), beside the code that they came with.
 test-real: $(VENV)/installed-dev
@@ -64,6 +70,10 @@ $(VENV)/bin/pip $(PEERS_VENV)/bin/pip $(GPU_VENV)/bin/pip:
 
 $(VENV)/installed: $(VENV)/bin/pip pyproject.toml constraints.txt
 	$(INSTALL) --editable ".[cpu,export]"
+	@touch $@
+
+$(VENV)/installed-speech: $(VENV)/installed
+	$(INSTALL) --editable ".[cpu,export,audio]"
 	@touch $@
 
 $(VENV)/installed-dev: $(VENV)/installed

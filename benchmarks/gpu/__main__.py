@@ -116,7 +116,7 @@ def _run(part: Part, directory: Path, left: float) -> tuple[dict[str, Any], str]
     seconds = min(left, part.seconds)
     log = directory / "log"
     with log.open("w") as file:
-        process = subprocess.Popen(  # noqa: S603
+        process = subprocess.Popen(
             command, stdout=file, stderr=subprocess.STDOUT, start_new_session=True
         )
         try:

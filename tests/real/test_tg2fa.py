@@ -13,12 +13,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+from dragoman.benchmarks.real_models import package
 from dragoman.export import export_bundle
 from dragoman.export.families.torch_transformer import load_torch_transformer
 from dragoman.optimize.bundle import optimize_bundle
 from dragoman.runtime import load, read_bundle
-
-from .packages import package
 
 pytestmark = [
     pytest.mark.real,

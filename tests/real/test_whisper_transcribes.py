@@ -1,0 +1,103 @@
+"""Whisper on real clips: the text that Hugging Face's implementation gives for the same weights,
+and few words wrong."""
+
+from __future__ import annotations
+
+import importlib
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import soundfile
+
+from dragoman.benchmarks.real_models import whisper
+from dragoman.benchmarks.speech.clips import read_clips, word_error
+from dragoman.export import export_bundle
+from dragoman.export.checkpoints import read_checkpoint
+from dragoman.optimize.bundle import optimize_bundle
+from dragoman.runtime import load, read_bundle
+
+pytestmark = [
+    pytest.mark.real,
+    pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning"),
+]
+transformers: Any = importlib.import_module("transformers")
+
+CLIPS = read_clips(Path(__file__).parent / "clips")
+LIBRIVOX = [clip for clip in CLIPS if clip.name.startswith("librivox")]
+ALLOWED = {"tiny.en": 0.057, "base": 0.029}
+"""Share of the words of LibriVox that may be wrong: 4 and 2 of 71."""
+
+
+@pytest.fixture(scope="module", params=["tiny.en", "base"])
+def model(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """Size, checkpoint, and bundles by precision."""
+    directory, place = whisper(request.param), tmp_path_factory.mktemp("whisper")
+    read = read_checkpoint(directory)
+    neutral = place / "neutral"
+    neutral.mkdir()
+    export_bundle(read.model, neutral, name=request.param, tokenizers=read.tokenizers)
+    bundles = {}
+    for precision in ("fp32", "int8"):
+        bundles[precision] = place / precision
+        bundles[precision].mkdir()
+        optimize_bundle(read_bundle(neutral), bundles[precision], precision=precision)  # type: ignore[arg-type]
+    return request.param, directory, bundles
+
+
+def test_text_is_that_of_hugging_face(
+    model: Any, whisper_at_hugging_face: Callable[[Path], Any]
+) -> None:
+    size, directory, bundles = model
+    theirs = whisper_at_hugging_face(directory)
+    tokenizer = transformers.PreTrainedTokenizerFast(
+        tokenizer_file=str(directory / "tokenizer.json")
+    )
+    settings = json.loads((directory / "config.json").read_text())
+    extractor = transformers.WhisperFeatureExtractor()
+
+    def token(name: str) -> int:
+        return int(tokenizer.convert_tokens_to_ids(f"<|{name}|>"))
+
+    multilingual = size == "base"
+    theirs.generation_config = transformers.GenerationConfig(
+        eos_token_id=token("endoftext"),
+        pad_token_id=token("endoftext"),
+        bos_token_id=token("endoftext"),
+        decoder_start_token_id=token("startoftranscript"),
+        no_timestamps_token_id=token("notimestamps"),
+        suppress_tokens=settings["suppress_ids"],
+        begin_suppress_tokens=settings["suppress_ids_begin"],
+        is_multilingual=multilingual,
+        max_length=448,
+        return_timestamps=False,
+        **(
+            {
+                "lang_to_id": {"<|en|>": token("en")},
+                "task_to_id": {"transcribe": token("transcribe")},
+            }
+            if multilingual
+            else {}
+        ),
+    )
+    told = {"language": "en"} if multilingual else {}
+    found = load(bundles["fp32"], threads=2).generate(list(CLIPS), **told)
+    for clip, result in zip(CLIPS, found, strict=True):
+        samples, _ = soundfile.read(clip, dtype="float32")
+        features = extractor(samples, sampling_rate=16000, return_tensors="pt").input_features
+        row = theirs.generate(features, num_beams=1, do_sample=False, **told)[0].tolist()
+        expected = [i for i in row if i < token("endoftext")]
+        assert list(result.tokens) == expected, clip.name
+        assert result.text == tokenizer.decode(expected, skip_special_tokens=True)
+
+
+@pytest.mark.parametrize("precision", ["fp32", "int8"])
+def test_few_words_are_wrong(model: Any, precision: str) -> None:
+    size, _, bundles = model
+    results = load(bundles[precision], threads=2).generate(
+        LIBRIVOX, language="en" if size == "base" else None
+    )
+    found = {clip: r.text or "" for clip, r in zip(LIBRIVOX, results, strict=True)}
+    assert word_error(found, CLIPS) <= ALLOWED[size]
