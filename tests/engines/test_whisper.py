@@ -1,0 +1,52 @@
+"""A Whisper model becomes TensorRT-RTX engines, whose sources are all of one length."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from dragoman.export import export_bundle
+from dragoman.export.families.hugging_face import load_hugging_face
+from dragoman.optimize.bundle import optimize_bundle
+from dragoman.optimize.tensorrt.builder import EngineOptions
+from dragoman.optimize.tensorrt.bundle import build_engines
+from dragoman.optimize.tensorrt.profiles import LATENCY, THROUGHPUT, default_source_range
+from dragoman.runtime import Bundle, read_bundle
+from dragoman.runtime.engines import Profile, Range
+from dragoman.runtime.manifest import Precision
+
+from ..speech_models import POSITIONS, save, whisper
+
+pytestmark = pytest.mark.engines
+
+
+@pytest.fixture(scope="module")
+def neutral(tmp_path_factory: pytest.TempPathFactory) -> Bundle:
+    directory = tmp_path_factory.mktemp("whisper")
+    heads = {"encoder_attention_heads": 4, "decoder_attention_heads": 4}
+    theirs = whisper(multilingual=True, d_model=64, max_target_positions=448, **heads)
+    checkpoint = save(theirs, directory / "checkpoint")
+    (directory / "neutral").mkdir()
+    export_bundle(load_hugging_face(checkpoint), directory / "neutral", name="whisper")
+    return read_bundle(directory / "neutral")
+
+
+@pytest.mark.parametrize("precision", ["fp32", "fp16"])
+def test_engines(neutral: Bundle, precision: Precision, tmp_path: Path) -> None:
+    facts, layers = neutral.manifest.model, neutral.manifest.architecture
+    source = default_source_range(facts)
+    assert source == Range(POSITIONS, POSITIONS, POSITIONS)
+    graphs, directory = tmp_path / "graphs", tmp_path / "engines"
+    graphs.mkdir()
+    directory.mkdir()
+    optimize_bundle(neutral, graphs, target="tensorrt-rtx", precision=precision)
+    profiles = (Profile(LATENCY, source), Profile(THROUGHPUT, source))
+    manifest, _ = build_engines(read_bundle(graphs), directory, EngineOptions(profiles, 64))
+    engines = manifest.engines
+    assert engines is not None and engines.decoder.fused is not None
+    assert sum(engines.decoder.fused.values()) == 2 * layers["decoder_layers"] * len(profiles)
+    expected = layers["encoder_layers"] * len(profiles)
+    if precision == "fp16":
+        assert engines.encoder.fused is not None
+        assert sum(engines.encoder.fused.values()) == expected
