@@ -158,7 +158,7 @@ def _too_far(error: float, allowed: float) -> str:
 def _added_bias(node: ir.Node) -> ir.Value | None:
     """The bias that is added to a product and nothing else is done with it."""
     following = users(node.outputs[0])
-    if len(following) != 1 or following[0].op_type != "Add":
+    if len(following) != 1 or following[0].op_type != "Add" or node.outputs[0].is_graph_output():
         return None
     return next((value for value in following[0].inputs if weight(value, 1)), None)
 
