@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -24,7 +25,7 @@ pytestmark = pytest.mark.engines
 @pytest.fixture(scope="module")
 def neutral(tmp_path_factory: pytest.TempPathFactory) -> Bundle:
     directory = tmp_path_factory.mktemp("whisper")
-    heads = {"encoder_attention_heads": 4, "decoder_attention_heads": 4}
+    heads: dict[str, Any] = {"encoder_attention_heads": 4, "decoder_attention_heads": 4}
     theirs = whisper(multilingual=True, d_model=64, max_target_positions=448, **heads)
     checkpoint = save(theirs, directory / "checkpoint")
     (directory / "neutral").mkdir()

@@ -87,6 +87,8 @@ def plain_manifest() -> dict[str, Any]:
             "no_repeat_ngram_size": 0,
             "repetition_penalty": 1.0,
         },
+        "audio": None,
+        "speech": None,
         "engines": None,
     }
 

@@ -1,0 +1,156 @@
+"""From a directory of Whisper and audio files to text, by commands."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from subprocess import CompletedProcess
+from typing import Any
+
+import pytest
+import soundfile
+
+from dragoman.runtime import load
+from dragoman.runtime.manifest import Manifest, manifest_from_json
+
+from ..speech_models import RATE, noise, save, whisper
+
+pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
+
+Outcome = CompletedProcess[str]
+Dragoman = Callable[..., Outcome]
+
+
+@pytest.fixture(scope="module")
+def clips(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    directory = tmp_path_factory.mktemp("clips")
+    for name, seconds in (("a.wav", 0.7), ("b.flac", 2.3)):
+        soundfile.write(directory / name, noise(seconds, seed=int(seconds)), RATE)
+    (directory / "list.tsv").write_text("a.wav\tsaid there\n\nb.flac\n")
+    (directory / "notes.txt").write_text("")
+    return directory
+
+
+@pytest.fixture(scope="module")
+def speech_checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    heads: dict[str, Any] = {"encoder_attention_heads": 2, "decoder_attention_heads": 2}
+    layers: dict[str, Any] = {"encoder_layers": 2, "decoder_layers": 1}
+    model = whisper(multilingual=True, seed=5, d_model=32, **heads, **layers)
+    return save(model, tmp_path_factory.mktemp("whisper"))
+
+
+@pytest.fixture(scope="module")
+def built(
+    spawn: Dragoman, speech_checkpoint: Path, clips: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Path:
+    directory = tmp_path_factory.mktemp("bundles") / "whisper"
+    done = spawn("build", speech_checkpoint, "-o", directory, "--inputs", clips, "--threads", 1)
+    assert done.returncode == 0, done.stderr
+    return directory
+
+
+@pytest.fixture(scope="module")
+def manifest(built: Path) -> Manifest:
+    return manifest_from_json((built / "manifest.json").read_text(), "built")
+
+
+def test_parity_is_of_all_windows(manifest: Manifest) -> None:
+    parity = manifest.parity
+    assert parity is not None and parity.passed
+    assert parity.tokens.sequences == parity.tokens.identical == 1 + 3
+    assert parity.inputs.endswith("2 files, 4 windows")
+
+
+def test_every_attention_is_fused(built: Path, manifest: Manifest) -> None:
+    import onnx_ir as ir
+
+    def count(file: str, operator: str) -> int:
+        return sum(node.op_type == operator for node in ir.load(built / file).graph)
+
+    encoder, decoder = manifest.encoder.file, manifest.decoder.file
+    assert count(encoder, "MultiHeadAttention") == 2
+    assert count(decoder, "MultiHeadAttention") == 1
+    assert count(decoder, "GroupQueryAttention") == 1
+    assert count(encoder, "Attention") == count(decoder, "Attention") == 0
+
+
+def test_a_line_for_each_file(dragoman: Dragoman, built: Path, clips: Path) -> None:
+    files = [clips / "a.wav", clips / "missing.wav", clips / "b.flac"]
+    done = dragoman("run", built, *files, "--threads", 1)
+    with load(built, threads=1) as model:
+        expected = [(result.text or "").strip() for result in model.generate(files)]
+    assert done.stdout.splitlines() == expected
+    assert expected[0] and expected[2] and not expected[1]
+    assert done.returncode == 1
+    assert "line 2: " in done.stderr and "missing.wav" in done.stderr
+    lines = "".join(f"{file}\n" for file in files).encode()
+    assert dragoman("run", built, "--threads", 1, stdin=lines).stdout == done.stdout
+
+
+def test_a_block_of_lines_with_times(dragoman: Dragoman, built: Path, clips: Path) -> None:
+    files = [clips / "a.wav", clips / "b.flac"]
+    done = dragoman("run", built, *files, "--timestamps", "--threads", 1)
+    with load(built, threads=1) as model:
+        results = model.generate(files, timestamps=True)
+    blocks = done.stdout.removesuffix("\n\n").split("\n\n")
+    for block, result in zip(blocks, results, strict=True):
+        for line, segment in zip(block.splitlines(), result.segments or (), strict=True):
+            start, end = (f"00:00:{time:06.3f}" for time in (segment.start, segment.end))
+            assert line == f"[{start} --> {end}] {(segment.text or '').strip()}"
+
+
+def test_json_has_segments(dragoman: Dragoman, built: Path, clips: Path) -> None:
+    asked = ("--json", "--language", "German", "--task", "translate", "--threads", 1)
+    found = json.loads(dragoman("run", built, clips / "b.flac", *asked).stdout)
+    assert found["language"] == "de"
+    assert len(found["segments"]) > 1
+    assert set(found["segments"][0]) == {"start", "end", "text", "tokens"}
+
+
+def test_other_commands(
+    dragoman: Dragoman, built: Path, clips: Path, speech_checkpoint: Path
+) -> None:
+    shown = dragoman("inspect", built).stdout
+    assert "windows of 1 s, 16000 Hz, 80 mel bins" in shown
+    assert "4: de, en, fr, haw (detected unless told otherwise)" in shown
+    listed = clips / "list.tsv"
+    verified = dragoman("verify", built, speech_checkpoint, "--inputs", listed, "--limit", 2)
+    assert verified.returncode == 0, verified.stderr
+    measured = dragoman("bench", built, "--runs", 1, "--new-tokens", 2, "--threads", 1)
+    assert measured.returncode == 0, measured.stderr
+    assert "source 50" in measured.stdout
+
+
+@pytest.mark.parametrize("options", [["--language", "de"], ["--timestamps"]])
+def test_a_model_of_texts_refuses_them(
+    dragoman: Dragoman, bundle: Path, options: list[str]
+) -> None:
+    done = dragoman("run", bundle, "word", *options)
+    assert done.returncode == 2
+    assert "language, task and timestamps are for speech models" in done.stderr
+
+
+def test_inputs_that_are_none(
+    dragoman: Dragoman, speech_checkpoint: Path, tmp_path: Path, clips: Path
+) -> None:
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "broken.txt").write_text("gone.wav\n")
+    for place, message in (
+        (tmp_path / "empty", "expected at least one audio file, found none"),
+        (tmp_path / "nowhere.txt", "expected a directory of audio files, or a list of them"),
+        (tmp_path / "broken.txt", "gone.wav: expected an audio file that can be read"),
+    ):
+        done = dragoman("build", speech_checkpoint, "-o", tmp_path / "out", "--inputs", place)
+        assert (done.returncode, message in done.stderr) == (2, True), done.stderr
+        assert not (tmp_path / "out").exists()
+
+
+def test_source_length_is_for_texts(
+    dragoman: Dragoman, speech_checkpoint: Path, tmp_path: Path
+) -> None:
+    pytest.importorskip("tensorrt_rtx")
+    asked = ("--target", "tensorrt-rtx", "--source-length", "8")
+    done = dragoman("build", speech_checkpoint, "-o", tmp_path / "out", *asked)
+    assert done.returncode == 2
+    assert "--source-length is for models of texts" in done.stderr

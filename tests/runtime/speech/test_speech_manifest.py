@@ -1,0 +1,89 @@
+"""What a bundle says of a speech model is read whole, or everything that is wrong is told."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from dragoman.runtime.manifest import BundleError, manifest_from_json
+
+Plain = dict[str, Any]
+
+
+@pytest.fixture
+def plain_speech(plain_manifest: Plain) -> Plain:
+    """A valid manifest of a speech model."""
+    plain_manifest["model"]["source_vocab_size"] = None
+    [source] = [t for t in plain_manifest["encoder"]["inputs"] if t["role"] == "source"]
+    plain_manifest["encoder"]["inputs"] = [source | {"shape": ["batch", 5, 16]}]
+    return plain_manifest | {
+        "audio": {
+            "bins": 5,
+            "sampling_rate": 8000,
+            "n_fft": 400,
+            "hop": 100,
+            "chunk_seconds": 0.2,
+        },
+        "speech": {
+            "languages": {"en": 3, "de": 4},
+            "tasks": {"transcribe": 5},
+            "no_timestamps_token_id": 7,
+            "max_initial_timestamp_index": 2,
+            "default_language": "de",
+            "default_task": None,
+        },
+    }
+
+
+def test_what_is_written_is_read_back_equal(plain_speech: Plain) -> None:
+    manifest = manifest_from_json(json.dumps(plain_speech), "p")
+    assert json.loads(manifest.to_json()) == plain_speech
+    audio, speech = manifest.audio, manifest.speech
+    assert audio is not None and speech is not None
+    assert (audio.samples, audio.frames, speech.timestamp_begin) == (1600, 16, 8)
+
+
+def change(record: str, **values: Any) -> Callable[[Plain], None]:
+    def apply(manifest: Plain) -> None:
+        manifest[record] |= values
+
+    return apply
+
+
+@pytest.mark.parametrize(
+    ("damage", "problem"),
+    [
+        (change("audio", bins=6), "windows have shape [6, 16], but source has [5, 16]"),
+        (change("audio", chunk_seconds=0.3), "windows have shape [5, 24]"),
+        (change("audio", hop=0), "audio.hop: expected at least 1, found 0"),
+        (change("audio", chunk_seconds=-1), "audio.chunk_seconds: expected over 0, found -1"),
+        (
+            change("speech", languages={"en": 13}),
+            "languages.en: expected a token id in [0, 13)",
+        ),
+        (change("speech", tasks={"translate": -1}), "speech.tasks.translate: expected a token id"),
+        (change("speech", no_timestamps_token_id=12), "in [0, 12), with times after it, found 12"),
+        (change("speech", default_language="fr"), "expected one of de, en, found 'fr'"),
+        (
+            change("speech", default_task="translate"),
+            "one of transcribe, found 'translate'",
+        ),
+        (change("speech", max_initial_timestamp_index=-1), "expected at least 0, found -1"),
+        (lambda m: m.update(speech=None), "speech: expected one"),
+        (lambda m: m.update(audio=None), "audio: expected one"),
+    ],
+)
+def test_damage(plain_speech: Plain, damage: Callable[[Plain], None], problem: str) -> None:
+    damage(plain_speech)
+    with pytest.raises(BundleError) as caught:
+        manifest_from_json(json.dumps(plain_speech), "p")
+    assert any(problem in found for found in caught.value.problems), caught.value.problems
+
+
+def test_a_model_of_texts_hears_nothing(plain_manifest: Plain) -> None:
+    plain_manifest["speech"] = {}
+    with pytest.raises(BundleError, match="speech: expected none, as "):
+        manifest_from_json(json.dumps(plain_manifest), "p")
