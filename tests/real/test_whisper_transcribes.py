@@ -82,7 +82,7 @@ def test_text_is_that_of_hugging_face(
             else {}
         ),
     )
-    told = {"language": "en"} if multilingual else {}
+    told: dict[str, Any] = {"language": "en"} if multilingual else {}
     found = load(bundles["fp32"], threads=2).generate(list(CLIPS), **told)
     for clip, result in zip(CLIPS, found, strict=True):
         samples, _ = soundfile.read(clip, dtype="float32")
