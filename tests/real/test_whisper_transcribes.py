@@ -43,7 +43,7 @@ def model(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     for precision in ("fp32", "int8"):
         bundles[precision] = place / precision
         bundles[precision].mkdir()
-        optimize_bundle(read_bundle(neutral), bundles[precision], precision=precision)  # type: ignore[arg-type]
+        optimize_bundle(read_bundle(neutral), bundles[precision], precision=precision)
     return request.param, directory, bundles
 
 
