@@ -50,12 +50,13 @@ def greedy(
         more: rules beyond those that `rules` states
     """
     forced = rules.forced_first_token_id
+    tokens = prompt.tolist()  # the forced one is a new token, and is added as such
     if forced is not None:
         prompt = np.pad(prompt, ((0, 0), (0, 1)), constant_values=forced)
     given = prompt.shape[1]
     capacity = max(given, given + max(limits) - (1 if forced is None else 2))
     with closing(backend.start(source, source_mask, prompt, capacity)) as state:
-        yield from continued(state, prompt.tolist(), limits, rules, end_token_id, more)
+        yield from continued(state, tokens, limits, rules, end_token_id, more)
 
 
 def continued(
