@@ -17,7 +17,7 @@ import onnxruntime
 
 from dragoman import __version__
 from dragoman.errors import DragomanError
-from dragoman.optimize.samples import random_sources
+from dragoman.optimize.random_sources import random_sources
 from dragoman.runtime import load
 from dragoman.runtime.backends import default_backend
 from dragoman.runtime.scheduling import as_batch

@@ -20,7 +20,7 @@ import onnxruntime
 from rich.console import Console
 from rich.table import Table
 
-from dragoman.optimize.samples import random_sources
+from dragoman.optimize.random_sources import random_sources
 from dragoman.runtime import read_bundle
 from dragoman.runtime.backends.onnx_runtime import OnnxRuntimeBackend
 from dragoman.runtime.scheduling import as_batch

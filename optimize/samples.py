@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 import numpy as np
 import onnx_ir as ir
 from numpy.typing import NDArray
 
-from dragoman.runtime.manifest import GraphSpec, Manifest, ModelFacts
-from dragoman.runtime.scheduling import Encodable
+from dragoman.runtime.manifest import GraphSpec, ModelFacts
 
 from .graph_pass import PassError
 from .values import constant, weight
@@ -56,18 +55,6 @@ def samples_for_graph(spec: GraphSpec, facts: ModelFacts, *, seed: int = 0) -> S
                 value = generator.standard_normal(shape)
         values[tensor.name] = value.astype(np.dtype(tensor.dtype))
     return values
-
-
-def random_sources(manifest: Manifest, lengths: Sequence[int], *, seed: int = 0) -> list[Encodable]:
-    """Uniformly random tokens of these lengths; of a speech model, windows of noise."""
-    generator = np.random.default_rng(seed)
-    vocabulary = manifest.model.source_vocab_size
-    if vocabulary is not None:
-        return [generator.integers(0, vocabulary, length).tolist() for length in lengths]
-    features = next(t.shape[1:] for t in manifest.encoder.inputs if t.role == "source")
-    return [
-        generator.standard_normal([int(d) for d in features]).astype(np.float32) for _ in lengths
-    ]
 
 
 def samples_for_model(model: ir.Model, *, seed: int = 0) -> Samples:

@@ -16,7 +16,8 @@ from dragoman.runtime.model import Model
 from dragoman.runtime.scheduling import Encodable, as_batch, batches, pad
 from dragoman.runtime.speech.prompts import options_of_prompt
 
-from ..samples import Samples, random_sources
+from ..random_sources import random_sources
+from ..samples import Samples
 
 SOURCES = 96
 WINDOWS = 4

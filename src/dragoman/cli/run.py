@@ -193,7 +193,10 @@ class _Writer:
         if result.error is not None:
             self.reject(result.error)
         if self.as_json:
-            click.echo(json.dumps(dataclasses.asdict(result), ensure_ascii=False))
+            values = dataclasses.asdict(result)
+            if result.segments is None:  # of texts
+                del values["segments"], values["language"]
+            click.echo(json.dumps(values, ensure_ascii=False))
             return
         if not self.timestamps:
             line = _one_line(result)
