@@ -32,7 +32,7 @@ class BatchSize(click.ParamType):  # type: ignore[type-arg]
         return number
 
 
-@click.command(short_help="Decode texts with a bundle.")
+@click.command(short_help="Decode texts or audio with a bundle.")
 @click.argument("bundle", type=click.Path(path_type=Path))
 @click.argument("texts", nargs=-1)
 @click.option(
@@ -102,7 +102,7 @@ def run(
     backend: str | None,
     threads: int | None,
 ) -> int:
-    """Decode TEXTS, or the lines of standard input, with BUNDLE: one line out for each line in.
+    """Decode TEXTS (of a speech model, audio files), or the lines of standard input, with BUNDLE: one line out for each line in.
 
     Of a speech model, lines are paths of audio files. Of a bundle without tokenizers, lines are
     token ids separated by spaces, in and out.
