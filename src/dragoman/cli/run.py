@@ -102,7 +102,7 @@ def run(
     backend: str | None,
     threads: int | None,
 ) -> int:
-    """Decode TEXTS (of a speech model, audio files), or the lines of standard input, with BUNDLE: one line out for each line in.
+    """Decode TEXTS, or the lines of standard input, with BUNDLE: one line out for each line in.
 
     Of a speech model, lines are paths of audio files. Of a bundle without tokenizers, lines are
     token ids separated by spaces, in and out.
