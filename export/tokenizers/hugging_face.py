@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -35,6 +36,7 @@ from .reading import (
 CONFIG_FILE = "tokenizer_config.json"
 FAMILIES = {
     "BartTokenizer": "bart",
+    "BarthezTokenizer": "other",  # of mBART models that know one language only
     "M2M100Tokenizer": "m2m_100",
     "MBart50Tokenizer": "mbart_50",
     "MBartTokenizer": "mbart",
@@ -46,6 +48,7 @@ FAMILIES = {
     "T5Tokenizer": "t5",
     "WhisperTokenizer": "whisper",
 }
+"""By the class of the tokenizer; others, as PreTrainedTokenizerFast, say nothing of the family."""
 SENTENCEPIECE_FILES = {
     "mbart": "sentencepiece.bpe.model",
     "mbart_50": "sentencepiece.bpe.model",
@@ -64,10 +67,26 @@ class _Checkpoint:
     """Of config.json."""
     settings: Mapping[str, Any]
     """Of tokenizer_config.json."""
+    source_vocab_size: int
+    target_vocab_size: int
 
     @property
     def vocab_size(self) -> int:
-        return int(self.values["vocab_size"])
+        """Of what numbers the tokens of both sides."""
+        return min(self.source_vocab_size, self.target_vocab_size)
+
+    @cached_property
+    def library(self) -> Tokenizer | None:
+        """The file of the `tokenizers` library; None where there is none."""
+        path = self.directory / LIBRARY_FILE
+        return read_library_file(path, self.vocab_size) if path.is_file() else None
+
+    def has_languages(self, family: str) -> bool:
+        """Whether the checkpoint lists tokens of languages as the family names them."""
+        listed = self.added_tokens()
+        if self.library is not None:
+            listed |= self.library.get_vocab(with_added_tokens=True)
+        return bool(MULTILINGUAL[family].among(listed))
 
     def setting(self, name: str, kind: type[T]) -> T | None:
         """A value of tokenizer_config.json; None where there is none."""
@@ -86,7 +105,7 @@ class _Checkpoint:
     def added_tokens(self) -> dict[str, int]:
         """The tokens beside the vocabulary that the checkpoint lists with their ids."""
         path = self.directory / "added_tokens.json"
-        listed = read_vocabulary(path, self.vocab_size) if path.is_file() else {}
+        listed = read_vocabulary(path, self.source_vocab_size) if path.is_file() else {}
         decoder = self.setting("added_tokens_decoder", dict) or {}
         try:
             return listed | {token["content"]: int(i) for i, token in decoder.items()}
@@ -108,27 +127,33 @@ class _Checkpoint:
 
 
 def find_tokenizers(
-    directory: Path, model_type: str, values: Mapping[str, Any]
+    directory: Path,
+    model_type: str,
+    values: Mapping[str, Any],
+    *,
+    source_vocab_size: int,
+    target_vocab_size: int,
 ) -> TokenizerFiles | None:
     """The tokenizers of a Hugging Face directory, or None where there are none.
 
     Args:
         model_type: as config.json states it, as marian, bart, mbart, m2m_100, pegasus, t5, whisper
         values: of config.json
+        source_vocab_size, target_vocab_size: of the model as read; the same where it takes no texts
 
     Raises:
         DragomanError: a file is damaged or of no use, half of a pair is missing, ids are outside
             the model's vocabulary, or the package sentencepiece is missing.
     """
     settings = read_object(directory / CONFIG_FILE)
-    checkpoint = _Checkpoint(directory, values, settings)
+    checkpoint = _Checkpoint(directory, values, settings, source_vocab_size, target_vocab_size)
     family = _family(checkpoint, model_type)
     if family == "marian" and complete(directory, "source.spm", "target.spm", "vocab.json"):
         return _marian(checkpoint)
     if family == "m2m_100" and complete(directory, "sentencepiece.bpe.model", "vocab.json"):
         return _m2m_100(checkpoint)
-    if (directory / LIBRARY_FILE).is_file():
-        return _library(checkpoint, family)
+    if checkpoint.library is not None:
+        return _library(checkpoint, checkpoint.library, family)
     name = SENTENCEPIECE_FILES.get(family)
     if name is not None and (directory / name).is_file():
         return _pieces(checkpoint, family, directory / name)
@@ -138,27 +163,40 @@ def find_tokenizers(
 
 
 def _family(checkpoint: _Checkpoint, model_type: str) -> str:
-    """By the class of its tokenizer, or by the model's type where no class is stated."""
-    directory, values = checkpoint.directory, checkpoint.values
-    stated = checkpoint.settings.get("tokenizer_class") or values.get("tokenizer_class")
-    if stated is not None:
-        return FAMILIES.get(str(stated).removesuffix("Fast"), "other")
+    """By the class of its tokenizer, or by the model's type where the class does not tell."""
+    stated = checkpoint.settings.get("tokenizer_class") or checkpoint.values.get("tokenizer_class")
+    named = FAMILIES.get(str(stated).removesuffix("Fast"))
+    if named is not None:
+        return named
+    family = _family_of_model(checkpoint, model_type)
+    # A class of another name may be there because the model knows one language only.
+    if stated and family in MULTILINGUAL and checkpoint.library is not None:
+        return family if checkpoint.has_languages(family) else "other"
+    return family
+
+
+def _family_of_model(checkpoint: _Checkpoint, model_type: str) -> str:
     if model_type == "mbart" and checkpoint.vocab_size >= 250_054:  # 27 languages more
         return "mbart_50"
-    if model_type == "m2m_100" and not (directory / "vocab.json").is_file():
-        return "nllb"
+    if model_type == "m2m_100":  # of M2M-100 and of NLLB, which name their languages differently
+        for family in ("nllb", "m2m_100"):
+            if checkpoint.has_languages(family):
+                return family
+        return "m2m_100" if (checkpoint.directory / "vocab.json").is_file() else "nllb"
     return "t5" if model_type in ("mt5", "umt5") else model_type
 
 
 def _marian(checkpoint: _Checkpoint) -> TokenizerFiles:
     """Two SentencePiece models and one vocabulary, or two, that number their pieces."""
     directory = checkpoint.directory
-    target_size = checkpoint.values.get("decoder_vocab_size") or checkpoint.vocab_size
-    vocabulary = read_vocabulary(directory / "vocab.json", checkpoint.vocab_size)
-    target_vocabulary = vocabulary
     if checkpoint.setting("separate_vocabs", bool):
         complete(directory, "vocab.json", "target_vocab.json")
-        target_vocabulary = read_vocabulary(directory / "target_vocab.json", target_size)
+        path = directory / "target_vocab.json"
+        vocabulary = read_vocabulary(directory / "vocab.json", checkpoint.source_vocab_size)
+        target_vocabulary = read_vocabulary(path, checkpoint.target_vocab_size)
+    else:
+        vocabulary = read_vocabulary(directory / "vocab.json", checkpoint.vocab_size)
+        target_vocabulary = vocabulary
     end = checkpoint.special("eos", "</s>")
     unknown = checkpoint.special("unk", "<unk>")
     special = {end, unknown, checkpoint.special("pad", "<pad>")}
@@ -199,9 +237,8 @@ def _m2m_100(checkpoint: _Checkpoint) -> TokenizerFiles:
     return _multilingual(checkpoint, family, tokenizer, languages, vocabulary[end])
 
 
-def _library(checkpoint: _Checkpoint, family: str) -> TokenizerFiles:
+def _library(checkpoint: _Checkpoint, tokenizer: Tokenizer, family: str) -> TokenizerFiles:
     path = checkpoint.directory / LIBRARY_FILE
-    tokenizer = read_library_file(path, checkpoint.vocab_size)
     if family == "whisper":
         return TokenizerFiles(None, without_timestamps(tokenizer))
     if family not in MULTILINGUAL:
