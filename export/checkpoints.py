@@ -55,7 +55,15 @@ def read_checkpoint(directory: Path) -> Checkpoint:
         return Checkpoint(model, find_ctranslate2_tokenizers(directory, spec))
     if "model_type" in values:
         model = load_hugging_face(directory)
-        return Checkpoint(model, find_tokenizers(directory, values["model_type"], values))
+        target_vocab_size = model.config.target_vocab_size
+        tokenizers = find_tokenizers(
+            directory,
+            values["model_type"],
+            values,
+            source_vocab_size=model.config.source_vocab_size or target_vocab_size,
+            target_vocab_size=target_vocab_size,
+        )
+        return Checkpoint(model, tokenizers)
     model = load_checkpoint(directory)
     return Checkpoint(model, _own_tokenizers(directory, model.config))
 
