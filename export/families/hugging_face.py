@@ -33,10 +33,10 @@ def load_hugging_face(directory: Path) -> Transformer:
             finite, or unequal although tied. All problems are listed at once.
         ConfigError: an unknown architecture, or one with options that are not supported.
     """
-    values = read_json(directory / CONFIG_FILE)
+    values: Values = read_json(directory / CONFIG_FILE)
     family = family_of(values)
     path = directory / GENERATION_FILE
-    settings = read_json(path) if path.is_file() else values
+    settings: Values = read_json(path) if path.is_file() else values
     values = _with_tokens(values, settings)
     config = family.config(values)
     check_positions(config)
