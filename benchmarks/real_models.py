@@ -83,8 +83,10 @@ def whisper(size: str) -> Path:
     """A Whisper model in CTranslate2's format: tiny.en, or base, which comes in two halves.
 
     Raises:
-        DragomanError: as `package`, or model.bin is not what it was.
+        DragomanError: there is no such model; as `package`; or model.bin is not what it was.
     """
+    if size not in WHISPER:
+        raise DragomanError(f"expected one of {', '.join(WHISPER)}, found {size!r}")
     directory = cache() / f"whisper-{size}"
     if not directory.is_dir():
         partial = directory.with_suffix(".partial")
@@ -129,5 +131,8 @@ def _sha256(path: Path) -> str:
 
 
 if __name__ == "__main__":
-    for size in sys.argv[1:]:
-        whisper(size)
+    try:
+        for size in sys.argv[1:]:
+            whisper(size)
+    except DragomanError as error:
+        sys.exit(" ".join(str(error).split()))

@@ -15,7 +15,8 @@ from dragoman.reference_model.recipes.recipe import SOURCE_TOKENIZER_FILE, TARGE
 from .families import pytorch_seq2seq, torch_transformer
 from .families.ctranslate2 import load_ctranslate2
 from .families.ctranslate2_file import MODEL_FILE
-from .families.hugging_face import load_hugging_face, read_json
+from .families.hugging_face import load_hugging_face
+from .families.json_files import read_json
 from .tokenizers import TokenizerFiles, find_ctranslate2_tokenizers, find_tokenizers
 from .tokenizers.reading import read_library_file
 
@@ -43,8 +44,9 @@ def read_checkpoint(directory: Path) -> Checkpoint:
     """
     path = directory / CONFIG_FILE
     values = read_json(path) if path.is_file() else {}
-    if values.get("model_type") in STATE_DICTIONARIES:
-        model = STATE_DICTIONARIES[values["model_type"]](directory)
+    model_type = values.get("model_type")
+    if isinstance(model_type, str) and model_type in STATE_DICTIONARIES:
+        model = STATE_DICTIONARIES[model_type](directory)
         return Checkpoint(model, _own_tokenizers(directory, model.config))
     if "model_type" not in values and (directory / MODEL_FILE).is_file():
         model = load_ctranslate2(directory)
@@ -55,7 +57,15 @@ def read_checkpoint(directory: Path) -> Checkpoint:
         return Checkpoint(model, find_ctranslate2_tokenizers(directory, spec))
     if "model_type" in values:
         model = load_hugging_face(directory)
-        return Checkpoint(model, find_tokenizers(directory, values["model_type"], values))
+        target_vocab_size = model.config.target_vocab_size
+        tokenizers = find_tokenizers(
+            directory,
+            values["model_type"],
+            values,
+            source_vocab_size=model.config.source_vocab_size or target_vocab_size,
+            target_vocab_size=target_vocab_size,
+        )
+        return Checkpoint(model, tokenizers)
     model = load_checkpoint(directory)
     return Checkpoint(model, _own_tokenizers(directory, model.config))
 

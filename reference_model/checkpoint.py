@@ -77,7 +77,7 @@ def load_checkpoint(directory: Path) -> Transformer:
     try:
         model = Transformer(config)
     except (RuntimeError, MemoryError) as error:
-        raise _too_large(error) from error
+        raise too_large(error) from error
     load_weights(model, weights, origin=directory / WEIGHTS_FILE)
     return model.eval()
 
@@ -101,10 +101,11 @@ def weight_shapes(config: ModelConfig) -> dict[str, torch.Size]:
         with torch.device("meta"):
             return {name: p.shape for name, p in Transformer(config).named_parameters()}
     except (RuntimeError, TypeError, OverflowError, MemoryError) as error:
-        raise _too_large(error) from error
+        raise too_large(error) from error
 
 
-def _too_large(error: Exception) -> ConfigError:
+def too_large(error: Exception) -> ConfigError:
+    """What is said of sizes for which no memory can be had."""
     reason = (str(error).splitlines() or [type(error).__name__])[0]
     return ConfigError([f"the sizes are beyond this machine: {reason}"])
 

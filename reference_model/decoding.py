@@ -129,13 +129,15 @@ class _Rows:
             tokens = logits.argmax(-1).tolist()  # at once: on a GPU each number read is a wait
         else:
             tokens = [
-                self.rules.choose(
-                    scores, self.given, row, end_token_id=self.config.end_token_id, limit=self.limit
-                )
-                for row, scores in zip(self.new, logits, strict=True)
+                int(self._scores(row, own).argmax())
+                for row, own in zip(self.new, logits, strict=True)
             ]
         for row, token in zip(self.new, tokens, strict=True):
             row.append(token)
+
+    def _scores(self, row: list[int], logits: Tensor) -> Tensor:
+        end = self.config.end_token_id
+        return self.rules.scores(logits, self.given, row, end_token_id=end, limit=self.limit)
 
 
 def _until_end(row: list[int], end_token_id: int) -> list[int]:

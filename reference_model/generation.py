@@ -69,10 +69,11 @@ class GenerationConfig:
             prompt=self.prompt, max_new_tokens=self.max_new_tokens, speech=self.speech
         )
 
-    def choose(
+    def scores(
         self, logits: Tensor, given: list[int], new: list[int], *, end_token_id: int, limit: int
-    ) -> int:
-        """The next token of one sequence.
+    ) -> Tensor:
+        """Logits [V] of the next token of one sequence as the rules leave them: minus infinity at
+        tokens that they forbid. The greedy choice is the largest.
 
         Args:
             logits: [V]
@@ -80,11 +81,15 @@ class GenerationConfig:
             new: tokens generated so far
             limit: the most new tokens
         """
+        forced = self.forced_first_token_id if not new else None
         if len(new) + 1 == limit and self.forced_last_token_id is not None:
-            return self.forced_last_token_id
-        if not new and self.forced_first_token_id is not None:
-            return self.forced_first_token_id
+            forced = self.forced_last_token_id
         logits = logits.clone()
+        if forced is not None:
+            only = logits[forced].clone()
+            logits[:] = -math.inf
+            logits[forced] = only
+            return logits
         tokens = given + new
         penalty = self.repetition_penalty
         for token in set(tokens) if penalty != 1 else ():
@@ -97,7 +102,7 @@ class GenerationConfig:
             logits[end_token_id] = -math.inf
         for token in self._repeating(tokens):
             logits[token] = -math.inf
-        return int(logits.argmax())
+        return logits
 
     def _repeating(self, tokens: list[int]) -> set[int]:
         """Tokens that would end an n-gram that was there before."""

@@ -115,7 +115,13 @@ class Model:
             self.manifest, max_new_tokens, target_language=target_language, **options
         )
         asked = self._speech_options(language, task, timestamps)
-        self._texts.check_languages(source_language, target_language)
+        if self._transcriber is None:
+            self._texts.check_languages(source_language, target_language)
+        elif source_language or target_language or "max_new_tokens_per_source_token" in options:
+            raise DragomanError(
+                "source_language, target_language and max_new_tokens_per_source_token are for "
+                "models of texts; a speech model takes language and task"
+            )
         if isinstance(sources, str | os.PathLike):
             raise DragomanError("expected a list of inputs, found one: put it in a list")
         if self._transcriber is not None:
@@ -147,7 +153,13 @@ class Model:
             self.manifest, max_new_tokens, target_language=target_language, **options
         )
         asked = self._speech_options(language, task, timestamps)
-        self._texts.check_languages(source_language, target_language)
+        if self._transcriber is None:
+            self._texts.check_languages(source_language, target_language)
+        elif source_language or target_language or "max_new_tokens_per_source_token" in options:
+            raise DragomanError(
+                "source_language, target_language and max_new_tokens_per_source_token are for "
+                "models of texts; a speech model takes language and task"
+            )
         if self._transcriber is None:
             return self._tokens(self._texts.stream(source, checked, source_language))
         try:
@@ -182,7 +194,10 @@ class Model:
         code = None if language is None else language_code(language)
         asked = SpeechOptions(code, task, timestamps)
         if self._transcriber is None and asked != SpeechOptions():
-            raise DragomanError("language, task and timestamps are for speech models")
+            raise DragomanError(
+                "language, task and timestamps are for speech models; a multilingual model of "
+                "texts takes source_language and target_language"
+            )
         return asked
 
     def _tokens(self, choices: Iterator[Choice]) -> Iterator[Token]:

@@ -95,7 +95,7 @@ def contenders() -> list[Contender]:
     return [
         *(
             Contender(f"Dragoman {precision}", DragomanTranscriber, precision)
-            for precision in ("fp32", "int8")
+            for precision in ("fp32", "int8", "int4")
         ),
         *(
             Contender(

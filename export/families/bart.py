@@ -105,12 +105,13 @@ def config_of(values: Values, defaults: Mapping[str, Any], **fields: Any) -> Mod
         if (encoder := known[f"encoder_{name}"]) != (decoder := known[f"decoder_{name}"])
     ]
     tied = known.get("tie_word_embeddings", True)
+    start = {**DEFAULTS, **defaults, **values}["decoder_start_token_id"]
     try:
         config = ModelConfig(
             **{ours: known[theirs] for ours, theirs in FIELDS.items()}
             | {
                 "activation": activation(known, "activation_function", "gelu", problems),
-                "start_token_id": known.get("decoder_start_token_id", known["bos_token_id"]),
+                "start_token_id": known["bos_token_id"] if start is None else start,
                 "tie_source_target": True,
                 "tie_target_output": tied,
                 "positions": "learned",
@@ -146,7 +147,7 @@ def add_logits_bias(weights: Weights, config: ModelConfig) -> None:
 def complete(weights: Weights, config: ModelConfig) -> list[str]:
     """Positions begin in the third row of their tables, as fairseq left them."""
     for name in POSITIONS.values():
-        if name in weights:
+        if name in weights and weights[name].dim() == 2:
             weights[name] = weights[name][2:]
     for name in ("model.encoder.version", "model.decoder.version"):
         weights.pop(name, None)

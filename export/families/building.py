@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from dragoman.reference_model import CheckpointError, GenerationConfig, ModelConfig, Transformer
-from dragoman.reference_model.checkpoint import check_weights, weight_shapes
+from dragoman.reference_model.checkpoint import check_weights, too_large, weight_shapes
 
 from .family import Weights
 
@@ -38,7 +38,10 @@ def build(
     shapes = weight_shapes(config)
     expected = {weight_name(name): shape for name, shape in shapes.items()}
     check_weights(expected, weights, origin, problems)
-    model = Transformer(config, generation)
+    try:
+        model = Transformer(config, generation)
+    except (RuntimeError, MemoryError) as error:
+        raise too_large(error) from error
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             parameter.copy_(weights[weight_name(name)])

@@ -42,7 +42,7 @@ from .ctranslate2_weights import (
     weight_name,
 )
 from .family import Weights
-from .hugging_face import read_json
+from .json_files import read_json
 from .m2m_100 import position_table
 from .speech import prompted
 

@@ -12,11 +12,9 @@ from typing import Any
 from dragoman.reference_model import CheckpointError
 
 from .ctranslate2_file import ModelFile
+from .speech import MULTILINGUAL_SIZE
 
 Vocabulary = list[str]
-
-MULTILINGUAL_SIZE = 51865
-"""Whisper models of fewer tokens know English only, whatever tokens they have for languages."""
 
 
 @dataclass(frozen=True)
@@ -41,7 +39,6 @@ class WhisperTokens:
     Attributes:
         languages: by their codes, such as "en"; empty of a model for English only
         transcribe, translate: the tasks; None of a model for English only
-        no_speech: the token whose probability at the start says that nobody speaks
         first_timestamp: 0.00 seconds; every token from it on is a time, in steps of 0.02 seconds
     """
 
@@ -50,7 +47,6 @@ class WhisperTokens:
     languages: Mapping[str, int]
     transcribe: int | None
     translate: int | None
-    no_speech: int
     no_timestamps: int
     first_timestamp: int
 
@@ -115,7 +111,6 @@ def whisper_tokens(directory: Path) -> WhisperTokens:
         "<|notimestamps|>",
         "<|0.00|>",
     )
-    no_speech = "<|nospeech|>" if "<|nospeech|>" in vocabulary else "<|nocaptions|>"
     names = (re.fullmatch(r"<\|([a-z]{2,3})\|>", token) for token in vocabulary[start:translate])
     languages = {m[1]: start + i for i, m in enumerate(names) if m}
     multilingual = len(vocabulary) >= MULTILINGUAL_SIZE
@@ -125,7 +120,6 @@ def whisper_tokens(directory: Path) -> WhisperTokens:
         languages=languages if multilingual else {},
         transcribe=transcribe if multilingual else None,
         translate=translate if multilingual else None,
-        no_speech=_ids(directory, vocabulary, no_speech)[0],
         no_timestamps=no_timestamps,
         first_timestamp=first,
     )

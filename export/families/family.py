@@ -8,7 +8,7 @@ from typing import Any
 
 from torch import Tensor
 
-from dragoman.reference_model import ModelConfig
+from dragoman.reference_model import ConfigError, ModelConfig
 from dragoman.reference_model.config import Activation
 
 Values = Mapping[str, Any]
@@ -57,10 +57,36 @@ ACTIVATIONS: Mapping[str, Activation] = {
 def activation(values: Values, field: str, default: str, problems: list[str]) -> Activation:
     """The activation that a field names; an unknown one is added to `problems`."""
     name = values.get(field, default)
-    if name not in ACTIVATIONS:
+    if not isinstance(name, str) or name not in ACTIVATIONS:
         known = ", ".join(ACTIVATIONS)
         problems.append(f"{field}: expected one of {known}, found {name!r}")
-    return ACTIVATIONS.get(name, "relu")
+        return "relu"
+    return ACTIVATIONS[name]
+
+
+MOST_POSITIONS = 10**6
+MOST_NUMBERS = 2**30
+"""In a table of positions: 4 GiB."""
+
+
+def check_positions(config: ModelConfig) -> None:
+    """To be called before tables are computed: what no weight states no weight can contradict.
+
+    Raises:
+        ConfigError: there are more positions than any model has.
+    """
+    problems = []
+    for name in ("max_source_positions", "max_target_positions"):
+        positions = getattr(config, name)
+        if positions > MOST_POSITIONS:
+            problems.append(f"{name}: expected at most {MOST_POSITIONS}, found {positions}")
+        elif positions * config.d_model > MOST_NUMBERS:
+            problems.append(
+                f"{name}: expected a table of at most {MOST_NUMBERS} numbers, "
+                f"found {positions} positions of {config.d_model}"
+            )
+    if problems:
+        raise ConfigError(problems)
 
 
 def renamed(name: str, parts: Mapping[str, str]) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
 from typing import Any
 
@@ -17,6 +18,7 @@ NEUTRAL: Mapping[str, tuple[Any, ...]] = {
     "constraints": (),
     "watermarking_config": (),
     "stop_strings": (),
+    "penalty_alpha": (0,),
 }
 """Settings that would change greedy output and are not supported: the values, besides null, with
 which they change nothing. Those of sampling and of beam search are passed over."""
@@ -49,7 +51,7 @@ def generation_config(values: Mapping[str, Any], config: ModelConfig) -> Generat
         first_suppressed_token_ids=tuple(sorted(set(read.ids("begin_suppress_tokens")))),
         min_new_tokens=max(read.number("min_new_tokens", 0), read.number("min_length", 0) - 1, 0),
         no_repeat_ngram_size=read.number("no_repeat_ngram_size", 0),
-        repetition_penalty=float(values.get("repetition_penalty") or 1.0),
+        repetition_penalty=read.penalty("repetition_penalty"),
         max_new_tokens=read.number("max_new_tokens", 0) or (longest if longest > 0 else None),
     )
     problems += read.outside(config.target_vocab_size)
@@ -72,7 +74,21 @@ class _Read:
         if not isinstance(value, int) or isinstance(value, bool):
             self._problems.append(f"{name}: expected an integer, found {value!r}")
             return default
+        if value < 0:
+            self._problems.append(f"{name}: expected at least 0, found {value}")
+            return default
         return value
+
+    def penalty(self, name: str) -> float:
+        """A positive, finite number; 1 changes nothing."""
+        value = self._values.get(name)
+        if value is None:
+            return 1.0
+        number = isinstance(value, int | float) and not isinstance(value, bool)
+        if not number or not 0 < value <= sys.float_info.max:
+            self._problems.append(f"{name}: expected a number of more than 0, found {value!r}")
+            return 1.0
+        return float(value)
 
     def token(self, name: str) -> int | None:
         """One token; a list of one is one, too."""
@@ -92,9 +108,13 @@ class _Read:
 
     def bad_words(self) -> list[int]:
         """Words of one token: those of several are not supported."""
-        words = self._values.get("bad_words_ids") or []
-        if not all(isinstance(word, list) and len(word) == 1 for word in words):
-            self._problems.append(f"bad_words_ids: expected words of one token, found {words}")
+        words = self._values.get("bad_words_ids")
+        if words is None:
+            return []
+        if not isinstance(words, list) or not all(
+            isinstance(word, list) and len(word) == 1 and type(word[0]) is int for word in words
+        ):
+            self._problems.append(f"bad_words_ids: expected words of one token, found {words!r}")
             return []
         self._seen["bad_words_ids"] = [word[0] for word in words]
         return self._seen["bad_words_ids"]

@@ -6,22 +6,23 @@ PyTorch's format, in one file or in several with an index.
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
-from dragoman.reference_model import CheckpointError, ConfigError, ModelConfig, Transformer
+from dragoman.reference_model import ConfigError, Transformer
 from dragoman.reference_model.checkpoint import CONFIG_FILE
 
 from . import FAMILIES
 from .building import build
-from .family import Family
+from .family import Family, Values, Weights, check_positions
 from .generation import generation_config
+from .json_files import read_json
 from .speech import check_features, special_tokens, with_speech
 from .weights import read_weights
 
 GENERATION_FILE = "generation_config.json"
+PREFIX = "model."
+BASE_PARTS = ("shared.", "encoder.", "decoder.")
+"""What names of weights begin with in a family that puts the prefix before them."""
 
 
 def load_hugging_face(directory: Path) -> Transformer:
@@ -32,64 +33,64 @@ def load_hugging_face(directory: Path) -> Transformer:
             finite, or unequal although tied. All problems are listed at once.
         ConfigError: an unknown architecture, or one with options that are not supported.
     """
-    values = read_json(directory / CONFIG_FILE)
+    values: Values = read_json(directory / CONFIG_FILE)
     family = family_of(values)
-    config = family.config(values)
     path = directory / GENERATION_FILE
-    settings = read_json(path) if path.is_file() else values
-    config = _with_tokens(config, settings)
+    settings: Values = read_json(path) if path.is_file() else values
+    values = _with_tokens(values, settings)
+    config = family.config(values)
+    check_positions(config)
     generation = generation_config(settings, config)
     if config.feature_size is not None:
         check_features(directory, config)
         generation = with_speech(generation, settings, special_tokens(directory), config)
     weights, origin = read_weights(directory)
+    weights = _with_prefix(weights, family)
     config = family.with_weights(values, config, weights)
     problems = family.complete(weights, config)
     return build(config, generation, weights, family.weight_name, origin, problems)
 
 
-def family_of(values: Mapping[str, Any]) -> Family:
+def family_of(values: Values) -> Family:
     """The family that a `config.json` says it is of.
 
     Raises:
         ConfigError: it is not one of `FAMILIES`; lists them.
     """
     model_type = values.get("model_type")
-    if model_type not in FAMILIES:
+    if not isinstance(model_type, str) or model_type not in FAMILIES:
         known = ", ".join(sorted(FAMILIES))
         raise ConfigError([f"model_type: expected one of {known}, found {model_type!r}"])
     return FAMILIES[model_type]
 
 
-def read_json(path: Path) -> dict[str, Any]:
-    """The fields of a JSON file.
-
-    Raises:
-        CheckpointError: it cannot be read, or holds something else.
-    """
-    try:
-        values = json.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise CheckpointError(
-            path.parent, [f"expected a readable {path.name}: {error.strerror}"]
-        ) from error
-    except (ValueError, RecursionError) as error:
-        raise CheckpointError(path, [f"not JSON: {error}"]) from error
-    if not isinstance(values, dict):
-        raise CheckpointError(path, [f"expected a JSON object, found {type(values).__name__}"])
-    return values
-
-
-def _with_tokens(config: ModelConfig, settings: Mapping[str, Any]) -> ModelConfig:
+def _with_tokens(values: Values, settings: Values) -> Values:
     """With the special tokens of the generation settings, which are what counts in decoding."""
-    changes = {}
-    names = {"start_token_id": "decoder_start_token_id", "end_token_id": "eos_token_id"}
-    for ours, theirs in names.items():
-        value = settings.get(theirs)
-        if isinstance(value, list):
-            if len(set(value)) != 1:
-                raise ConfigError([f"{theirs}: expected one token, found {value}"])
-            value = value[0]
-        if value is not None:
-            changes[ours] = value
-    return config.replace(**changes)
+    names = ("decoder_start_token_id", "eos_token_id", "bos_token_id")
+    given = {name: settings[name] for name in names if settings.get(name) is not None}
+    tokens = {**{name: values[name] for name in names if name in values}, **given}
+    problems = []
+    for name, value in tokens.items():
+        if not isinstance(value, list):
+            continue
+        if not value or not all(type(token) is int for token in value):
+            problems.append(f"{name}: expected a token id, found {value!r}")
+        elif len(set(value)) > 1:
+            what = "end tokens" if name == "eos_token_id" else "tokens"
+            problems.append(f"{name}: several {what} are not supported, found {value}")
+        else:
+            tokens[name] = value[0]
+    if problems:
+        raise ConfigError(problems)
+    return {**values, **tokens}
+
+
+def _with_prefix(weights: Weights, family: Family) -> Weights:
+    """Saved from the model without its head (`BartModel`), names lack what they begin with."""
+    known = family.weight_name("encoder.norm.gain").startswith(PREFIX)
+    if not known or any(name.startswith(PREFIX) for name in weights):
+        return weights
+    return {
+        PREFIX + name if name.startswith(BASE_PARTS) else name: weight
+        for name, weight in weights.items()
+    }

@@ -7,18 +7,23 @@ import math
 import torch
 from torch import Tensor
 
-from dragoman.reference_model import ModelConfig
+from dragoman.reference_model import ConfigError, ModelConfig
 
 from .bart import POSITIONS, config_of, tie, weight_name
 from .family import Family, Values, Weights
 
 
 def _config(values: Values) -> ModelConfig:
-    return config_of(
+    config = config_of(
         values,
         {"vocab_size": 128112, "activation_function": "relu", "scale_embedding": True},
         norm_order="pre",
     )
+    if config.d_model < 4:
+        raise ConfigError(
+            [f"d_model: expected at least 4, for two wavelengths, found {config.d_model}"]
+        )
+    return config
 
 
 def position_table(first: int, positions: int, d_model: int) -> Tensor:

@@ -19,7 +19,7 @@ from dragoman.reference_model.checkpoint import CONFIG_FILE
 
 from .building import build, measure
 from .family import Values, Weights, renamed
-from .hugging_face import read_json
+from .json_files import read_json
 from .state_dict import check_fields, layer_count, read_state_dict
 
 MODEL_TYPE = "pytorch-seq2seq"

@@ -7,7 +7,6 @@ the times of words (`alignment_heads`) is passed over.
 from __future__ import annotations
 
 import dataclasses
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -22,10 +21,12 @@ from dragoman.reference_model import (
 from dragoman.runtime.audio import LogMel
 from dragoman.runtime.speech.language_names import CODES, language_code
 
+from .json_files import read_json
+
 TASKS = ("transcribe", "translate")
 NO_TIMESTAMPS = "<|notimestamps|>"
-MULTILINGUAL = 51865
-"""Tokens of the smallest vocabulary with languages."""
+MULTILINGUAL_SIZE = 51865
+"""Whisper models of fewer tokens know English only, whatever tokens they have for languages."""
 
 
 def with_speech(
@@ -49,6 +50,10 @@ def with_speech(
     if last is None:
         last = vocabulary.get(NO_TIMESTAMPS)
     language, task = _defaults(settings, languages, tasks, problems)
+    if (timestamps := settings.get("return_timestamps")) not in (None, False):
+        problems.append(
+            f"return_timestamps: as a default this is not supported, found {timestamps!r}"
+        )
     speech = Speech(
         languages=languages,
         tasks=tasks,
@@ -81,9 +86,9 @@ def special_tokens(directory: Path) -> dict[str, int]:
     if not path.is_file():
         return {}
     try:
-        added = json.loads(path.read_text(encoding="utf-8"))["added_tokens"]
+        added = read_json(path)["added_tokens"]
         return {token["content"]: token["id"] for token in added}
-    except (ValueError, KeyError, TypeError, OSError, RecursionError) as error:
+    except (KeyError, TypeError) as error:
         raise CheckpointError(path, ["expected a tokenizer with added_tokens"]) from error
 
 
@@ -91,15 +96,12 @@ def check_features(directory: Path, config: ModelConfig) -> None:
     """Compare `preprocessor_config.json`, where there is one, with the features that are made.
 
     Raises:
-        CheckpointError: the model was trained on others.
+        CheckpointError: the model was trained on others, or the file is no JSON object.
     """
     path = directory / "preprocessor_config.json"
     if not path.is_file():
         return
-    try:
-        stated = json.loads(path.read_text(encoding="utf-8"))
-    except (ValueError, OSError, RecursionError) as error:
-        raise CheckpointError(path, [f"not JSON: {error}"]) from error
+    stated = read_json(path)
     made = LogMel()
     expected = {
         "feature_size": config.feature_size,
@@ -110,7 +112,7 @@ def check_features(directory: Path, config: ModelConfig) -> None:
     problems = [
         f"{name}: expected {value}, found {stated[name]!r}"
         for name, value in expected.items()
-        if isinstance(stated, dict) and stated.get(name, value) != value
+        if stated.get(name, value) != value
     ]
     if problems:
         raise CheckpointError(path, problems)
@@ -125,7 +127,7 @@ def _tokens(
     """The tokens of languages, by code, and of tasks; none for a model of English alone."""
     old = "is_multilingual" not in settings
     # The tokenizers of English models have the tokens of all languages, too.
-    several = config.target_vocab_size >= MULTILINGUAL if old else settings["is_multilingual"]
+    several = config.target_vocab_size >= MULTILINGUAL_SIZE if old else settings["is_multilingual"]
     if not several:
         return {}, {}
     known = {f"<|{code}|>": code for code in CODES.values()}
@@ -153,7 +155,9 @@ def _defaults(
     language, task = settings.get("language"), settings.get("task")
     if language is None and task is None:
         forced = settings.get("forced_decoder_ids") or []
-        if not all(isinstance(pair, list) and len(pair) == 2 for pair in forced):
+        if not isinstance(forced, list) or not all(
+            isinstance(pair, list) and len(pair) == 2 for pair in forced
+        ):
             problems.append(f"forced_decoder_ids: expected pairs, found {forced!r}")
             forced = []
         tokens = [token for _, token in forced]
@@ -162,7 +166,7 @@ def _defaults(
     if language is not None:
         language = language_code(str(language))
     for name, value, known in (("language", language, languages), ("task", task, tasks)):
-        if value is not None and known and value not in known:
+        if value is not None and known and (not isinstance(value, str) or value not in known):
             problems.append(f"{name}: expected one of {', '.join(known)}, found {value!r}")
     return (language if languages else None), (task if tasks else None)
 

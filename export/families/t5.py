@@ -112,10 +112,12 @@ def weight_name(name: str) -> str:
 def _config(values: Values, defaults: Mapping[str, Any]) -> ModelConfig:
     known = {**defaults, **{name: value for name, value in values.items() if value is not None}}
     problems: list[str] = []
-    gate, dash, function = str(known["feed_forward_proj"]).rpartition("-")
-    if dash and gate != "gated":
-        found = known["feed_forward_proj"]
-        problems.append(f"feed_forward_proj: expected an activation or gated-..., found {found!r}")
+    projection = known["feed_forward_proj"]
+    gate, dash, function = projection.rpartition("-") if isinstance(projection, str) else [""] * 3
+    if not function or (dash and gate != "gated"):
+        problems.append(
+            f"feed_forward_proj: expected an activation or gated-..., found {projection!r}"
+        )
     # T5 1.1 was published as gated-gelu, and is with the approximation by tanh.
     known.setdefault(
         "dense_act_fn", "gelu_new" if (gate, function) == ("gated", "gelu") else function

@@ -33,8 +33,8 @@ from dragoman.reference_model import (
 from dragoman.reference_model.checkpoint import CONFIG_FILE
 
 from .building import build, measure
-from .family import Values, Weights, activation, renamed
-from .hugging_face import read_json
+from .family import Values, Weights, activation, check_positions, renamed
+from .json_files import read_json
 from .state_dict import check_fields, layer_count, read_state_dict
 
 MODEL_TYPE = "torch.nn.Transformer"
@@ -106,13 +106,15 @@ def load_torch_transformer(directory: Path) -> Transformer:
             misshapen or not finite. All problems are listed at once.
         ConfigError: fields of `config.json` are missing, unknown or out of range.
     """
-    values = read_json(directory / CONFIG_FILE)
+    given = read_json(directory / CONFIG_FILE)
+    values = {name: value for name, value in given.items() if value is not None}
     _check_values(values)
     weights, origin = read_state_dict(directory, values)
     for name in values.get("ignored", ()):
         weights.pop(name, None)
     names = _find(values, weights, origin)
     config = _config(values, weights, names, origin)
+    check_positions(config)
     problems = _complete(weights, names, config)
     name = partial(weight_name, names=names)
     return build(config, GenerationConfig(), weights, name, origin, problems)

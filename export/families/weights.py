@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import pickle
 from pathlib import Path
 from typing import Any
@@ -14,8 +13,12 @@ from torch import Tensor
 
 from dragoman.reference_model import CheckpointError
 
+from .json_files import read_json
+
 FILES = ("model.safetensors", "pytorch_model.bin")
 """In order of preference; each may be split, with an index beside it."""
+
+EXPECTED_INDEX = "expected a JSON object with a weight_map from names of weights to files"
 
 
 def read_weights(directory: Path) -> tuple[dict[str, Tensor], Path]:
@@ -74,10 +77,12 @@ def load_safely(path: Path) -> Any:
 
 def _read_split(directory: Path, index: Path) -> dict[str, Tensor]:
     try:
-        places = json.loads(index.read_text(encoding="utf-8"))["weight_map"]
+        places = read_json(index)["weight_map"]
         files = sorted(set(places.values()))
-    except (ValueError, KeyError, TypeError, AttributeError, OSError) as error:
-        raise CheckpointError(index, ["expected a JSON object with a weight_map"]) from error
+    except (KeyError, TypeError, AttributeError) as error:
+        raise CheckpointError(index, [EXPECTED_INDEX]) from error
+    if not all(isinstance(name, str) for name in files):
+        raise CheckpointError(index, [EXPECTED_INDEX])
     outside = [name for name in files if Path(name).name != name]
     missing = [name for name in files if not (directory / name).is_file()]
     if outside or missing:

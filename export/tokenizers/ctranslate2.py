@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -11,6 +10,7 @@ from dragoman.errors import DragomanError
 from dragoman.runtime.codecs.pieces import load_sentencepiece
 from dragoman.runtime.languages import SourceTemplate
 
+from ..families.ctranslate2_vocabulary import read_vocabulary
 from .files import PieceModel, TokenizerFiles
 from .multilingual import MULTILINGUAL, Multilingual
 from .reading import (
@@ -24,6 +24,7 @@ from .reading import (
 
 SHARED_MODELS = ("sentencepiece.model", "sentencepiece.bpe.model", "spiece.model")
 _SPECIAL = {"<s>", "</s>", "<unk>", "<pad>", "<blank>", "<mask>"}
+_DEFAULTS = {"bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>"}
 
 
 def find_ctranslate2_tokenizers(
@@ -42,28 +43,29 @@ def find_ctranslate2_tokenizers(
     if spec == "WhisperSpec":
         if not library.is_file():
             return None
-        size = len(_tokens(directory, "vocabulary"))
+        size = len(read_vocabulary(directory, "vocabulary") or [])
         return TokenizerFiles(None, without_timestamps(read_library_file(library, size)))
-    shared = _tokens(directory, "shared_vocabulary")
-    source = _tokens(directory, "source_vocabulary") or shared
-    target = _tokens(directory, "target_vocabulary") or shared
-    settings = read_object(directory / "config.json")
+    shared = read_vocabulary(directory, "shared_vocabulary")
+    tokens_of_source = shared or read_vocabulary(directory, "source_vocabulary") or []
+    tokens_of_target = shared or read_vocabulary(directory, "target_vocabulary") or []
+    source, target = _numbered(tokens_of_source), _numbered(tokens_of_target)
+    settings = _settings(directory / "config.json")
     family, tokens = _languages(settings, source)
     languages = family.languages(tokens) if family else None
     template = _template(directory, settings, source, family)
     if library.is_file():
-        read_library_file(library, min(len(source), len(target)))
+        read_library_file(library, min(len(tokens_of_source), len(tokens_of_target)))
         return TokenizerFiles(library, library, template if family else None, languages)
     models = _models(directory)
     if models is None:
         return None
-    named = {str(settings.get(name)) for name in ("bos_token", "eos_token", "unk_token")}
-    special = _SPECIAL | named | ({family.token(code) for code in tokens} if family else set())
+    special = _SPECIAL | {settings[name] for name in _DEFAULTS}
+    special |= {family.token(code) for code in tokens} if family else set()
     found, into = (
         PieceModel(
             model,
             {piece: token for piece, token in vocabulary.items() if piece not in special},
-            vocabulary.get(settings.get("unk_token", "<unk>")),
+            vocabulary.get(settings["unk_token"]),
             leading_code=any(piece.startswith(">>") for piece in source),
         )
         for model, vocabulary in zip(models, (source, target), strict=True)
@@ -85,21 +87,22 @@ def _models(directory: Path) -> tuple[Path, Path] | None:
     return models
 
 
-def _tokens(directory: Path, name: str) -> dict[str, int]:
-    """A list of tokens, the first being token 0; empty where there is no such file."""
-    json_file, text_file = directory / f"{name}.json", directory / f"{name}.txt"
-    try:
-        if json_file.is_file():
-            tokens = json.loads(json_file.read_text(encoding="utf-8"))
-        elif text_file.is_file():
-            tokens = text_file.read_text(encoding="utf-8").removesuffix("\n").split("\n")
-        else:
-            return {}
-    except (OSError, ValueError, RecursionError) as error:
-        raise DragomanError(f"{directory}: expected a list of tokens in {name}: {error}") from error
-    if not isinstance(tokens, list) or not all(isinstance(token, str) for token in tokens):
-        raise DragomanError(f"{json_file}: expected a list of tokens")
-    return {token: i for i, token in enumerate(tokens)}
+def _numbered(tokens: Sequence[str]) -> dict[str, int]:
+    """Token -> id, the first of a token that is there twice."""
+    numbered: dict[str, int] = {}
+    for i, token in enumerate(tokens):
+        numbered.setdefault(token, i)
+    return numbered
+
+
+def _settings(path: Path) -> dict[str, Any]:
+    """What config.json states, with the special tokens that it leaves out."""
+    settings = _DEFAULTS | read_object(path)
+    wrong = [name for name in _DEFAULTS if not isinstance(settings[name], str)]
+    if wrong:
+        found = ", ".join(f"{name}: {settings[name]!r:.40}" for name in wrong)
+        raise DragomanError(f"{path}: expected special tokens as strings, found {found}")
+    return settings
 
 
 def _languages(
@@ -123,7 +126,7 @@ def _template(
 ) -> SourceTemplate:
     """What the model was trained to see. Models of OpenNMT, which start decoding from <s>, say it;
     others were trained with an end token, whether CTranslate2 adds it or its user."""
-    begin, end = settings.get("bos_token", "<s>"), settings.get("eos_token", "</s>")
+    begin, end = settings["bos_token"], settings["eos_token"]
     with_end = settings.get("decoder_start_token", "<s>") != "<s>"
     prefix = [begin] if settings.get("add_source_bos") else []
     suffix = [end] if with_end or settings.get("add_source_eos") or family else []

@@ -8,9 +8,8 @@ run, its pieces numbered as the family does it, or a tokenizer is put together f
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors
 
@@ -18,6 +17,7 @@ from dragoman.errors import DragomanError
 from dragoman.runtime.codecs.pieces import load_sentencepiece
 from dragoman.runtime.languages import SourceTemplate
 
+from .checkpoint import CONFIG_FILE, TokenizerCheckpoint
 from .files import PieceModel, TokenizerFiles
 from .multilingual import MULTILINGUAL, Multilingual
 from .reading import (
@@ -26,15 +26,14 @@ from .reading import (
     complete,
     demand,
     known_pieces,
-    read_library_file,
     read_object,
     read_vocabulary,
     without_timestamps,
 )
 
-CONFIG_FILE = "tokenizer_config.json"
 FAMILIES = {
     "BartTokenizer": "bart",
+    "BarthezTokenizer": "other",  # of mBART models that know one language only
     "M2M100Tokenizer": "m2m_100",
     "MBart50Tokenizer": "mbart_50",
     "MBartTokenizer": "mbart",
@@ -46,6 +45,7 @@ FAMILIES = {
     "T5Tokenizer": "t5",
     "WhisperTokenizer": "whisper",
 }
+"""By the class of the tokenizer; others, as PreTrainedTokenizerFast, say nothing of the family."""
 SENTENCEPIECE_FILES = {
     "mbart": "sentencepiece.bpe.model",
     "mbart_50": "sentencepiece.bpe.model",
@@ -54,81 +54,37 @@ SENTENCEPIECE_FILES = {
     "t5": "spiece.model",
 }
 
-T = TypeVar("T")
-
-
-@dataclass(frozen=True)
-class _Checkpoint:
-    directory: Path
-    values: Mapping[str, Any]
-    """Of config.json."""
-    settings: Mapping[str, Any]
-    """Of tokenizer_config.json."""
-
-    @property
-    def vocab_size(self) -> int:
-        return int(self.values["vocab_size"])
-
-    def setting(self, name: str, kind: type[T]) -> T | None:
-        """A value of tokenizer_config.json; None where there is none."""
-        value = self.settings.get(name)
-        if value is None or isinstance(value, kind):
-            return value
-        raise DragomanError(
-            f"{self.directory / CONFIG_FILE}: {name}: expected {kind.__name__}, found {value!r:.40}"
-        )
-
-    def special(self, name: str, default: str) -> str:
-        """The content of a special token, as of `eos`."""
-        token = self.settings.get(f"{name}_token") or default
-        return str(token.get("content", default) if isinstance(token, dict) else token)
-
-    def added_tokens(self) -> dict[str, int]:
-        """The tokens beside the vocabulary that the checkpoint lists with their ids."""
-        path = self.directory / "added_tokens.json"
-        listed = read_vocabulary(path, self.vocab_size) if path.is_file() else {}
-        decoder = self.setting("added_tokens_decoder", dict) or {}
-        try:
-            return listed | {token["content"]: int(i) for i, token in decoder.items()}
-        except (KeyError, TypeError, ValueError) as error:
-            raise DragomanError(
-                f"{self.directory / CONFIG_FILE}: added_tokens_decoder: expected tokens by their "
-                f"ids, each with its content: {error}"
-            ) from error
-
-    def refuse_added_texts(self, pieces: Mapping[str, int]) -> None:
-        """A SentencePiece model knows nothing of tokens added to it that stand for text."""
-        self.added_tokens()
-        for token in (self.setting("added_tokens_decoder", dict) or {}).values():
-            if not token.get("special", True) and token["content"] not in pieces:
-                raise DragomanError(
-                    f"{self.directory}: expected {LIBRARY_FILE}, for the added token "
-                    f"{token['content']!r} is text, found a SentencePiece model alone"
-                )
-
 
 def find_tokenizers(
-    directory: Path, model_type: str, values: Mapping[str, Any]
+    directory: Path,
+    model_type: str,
+    values: Mapping[str, Any],
+    *,
+    source_vocab_size: int,
+    target_vocab_size: int,
 ) -> TokenizerFiles | None:
     """The tokenizers of a Hugging Face directory, or None where there are none.
 
     Args:
         model_type: as config.json states it, as marian, bart, mbart, m2m_100, pegasus, t5, whisper
         values: of config.json
+        source_vocab_size, target_vocab_size: of the model as read; the same where it takes no texts
 
     Raises:
         DragomanError: a file is damaged or of no use, half of a pair is missing, ids are outside
             the model's vocabulary, or the package sentencepiece is missing.
     """
     settings = read_object(directory / CONFIG_FILE)
-    checkpoint = _Checkpoint(directory, values, settings)
+    checkpoint = TokenizerCheckpoint(
+        directory, values, settings, source_vocab_size, target_vocab_size
+    )
     family = _family(checkpoint, model_type)
     if family == "marian" and complete(directory, "source.spm", "target.spm", "vocab.json"):
         return _marian(checkpoint)
     if family == "m2m_100" and complete(directory, "sentencepiece.bpe.model", "vocab.json"):
         return _m2m_100(checkpoint)
-    if (directory / LIBRARY_FILE).is_file():
-        return _library(checkpoint, family)
+    if checkpoint.library is not None:
+        return _library(checkpoint, checkpoint.library, family)
     name = SENTENCEPIECE_FILES.get(family)
     if name is not None and (directory / name).is_file():
         return _pieces(checkpoint, family, directory / name)
@@ -137,28 +93,41 @@ def find_tokenizers(
     return None
 
 
-def _family(checkpoint: _Checkpoint, model_type: str) -> str:
-    """By the class of its tokenizer, or by the model's type where no class is stated."""
-    directory, values = checkpoint.directory, checkpoint.values
-    stated = checkpoint.settings.get("tokenizer_class") or values.get("tokenizer_class")
-    if stated is not None:
-        return FAMILIES.get(str(stated).removesuffix("Fast"), "other")
+def _family(checkpoint: TokenizerCheckpoint, model_type: str) -> str:
+    """By the class of its tokenizer, or by the model's type where the class does not tell."""
+    stated = checkpoint.settings.get("tokenizer_class") or checkpoint.values.get("tokenizer_class")
+    named = FAMILIES.get(str(stated).removesuffix("Fast"))
+    if named is not None:
+        return named
+    family = _family_of_model(checkpoint, model_type)
+    # A class of another name may be there because the model knows one language only.
+    if stated and family in MULTILINGUAL and checkpoint.library is not None:
+        return family if checkpoint.has_languages(family) else "other"
+    return family
+
+
+def _family_of_model(checkpoint: TokenizerCheckpoint, model_type: str) -> str:
     if model_type == "mbart" and checkpoint.vocab_size >= 250_054:  # 27 languages more
         return "mbart_50"
-    if model_type == "m2m_100" and not (directory / "vocab.json").is_file():
-        return "nllb"
+    if model_type == "m2m_100":  # of M2M-100 and of NLLB, which name their languages differently
+        for family in ("nllb", "m2m_100"):
+            if checkpoint.has_languages(family):
+                return family
+        return "m2m_100" if (checkpoint.directory / "vocab.json").is_file() else "nllb"
     return "t5" if model_type in ("mt5", "umt5") else model_type
 
 
-def _marian(checkpoint: _Checkpoint) -> TokenizerFiles:
+def _marian(checkpoint: TokenizerCheckpoint) -> TokenizerFiles:
     """Two SentencePiece models and one vocabulary, or two, that number their pieces."""
     directory = checkpoint.directory
-    target_size = checkpoint.values.get("decoder_vocab_size") or checkpoint.vocab_size
-    vocabulary = read_vocabulary(directory / "vocab.json", checkpoint.vocab_size)
-    target_vocabulary = vocabulary
     if checkpoint.setting("separate_vocabs", bool):
         complete(directory, "vocab.json", "target_vocab.json")
-        target_vocabulary = read_vocabulary(directory / "target_vocab.json", target_size)
+        path = directory / "target_vocab.json"
+        vocabulary = read_vocabulary(directory / "vocab.json", checkpoint.source_vocab_size)
+        target_vocabulary = read_vocabulary(path, checkpoint.target_vocab_size)
+    else:
+        vocabulary = read_vocabulary(directory / "vocab.json", checkpoint.vocab_size)
+        target_vocabulary = vocabulary
     end = checkpoint.special("eos", "</s>")
     unknown = checkpoint.special("unk", "<unk>")
     special = {end, unknown, checkpoint.special("pad", "<pad>")}
@@ -178,7 +147,7 @@ def _marian(checkpoint: _Checkpoint) -> TokenizerFiles:
     return TokenizerFiles(source, target, SourceTemplate((), (vocabulary[end],)))
 
 
-def _m2m_100(checkpoint: _Checkpoint) -> TokenizerFiles:
+def _m2m_100(checkpoint: TokenizerCheckpoint) -> TokenizerFiles:
     """A vocabulary that numbers the pieces; the languages come after it."""
     path = checkpoint.directory / "vocab.json"
     vocabulary = read_vocabulary(path, checkpoint.vocab_size)
@@ -199,9 +168,8 @@ def _m2m_100(checkpoint: _Checkpoint) -> TokenizerFiles:
     return _multilingual(checkpoint, family, tokenizer, languages, vocabulary[end])
 
 
-def _library(checkpoint: _Checkpoint, family: str) -> TokenizerFiles:
+def _library(checkpoint: TokenizerCheckpoint, tokenizer: Tokenizer, family: str) -> TokenizerFiles:
     path = checkpoint.directory / LIBRARY_FILE
-    tokenizer = read_library_file(path, checkpoint.vocab_size)
     if family == "whisper":
         return TokenizerFiles(None, without_timestamps(tokenizer))
     if family not in MULTILINGUAL:
@@ -215,7 +183,7 @@ def _library(checkpoint: _Checkpoint, family: str) -> TokenizerFiles:
     return _multilingual(checkpoint, MULTILINGUAL[family], path, languages, vocabulary[end])
 
 
-def _pieces(checkpoint: _Checkpoint, family: str, path: Path) -> TokenizerFiles:
+def _pieces(checkpoint: TokenizerCheckpoint, family: str, path: Path) -> TokenizerFiles:
     """A SentencePiece model alone: the family says how its pieces are numbered."""
     processor = load_sentencepiece(path)
     size, pieces = processor.get_piece_size(), known_pieces(processor)
@@ -241,7 +209,7 @@ def _pieces(checkpoint: _Checkpoint, family: str, path: Path) -> TokenizerFiles:
     return TokenizerFiles(tokenizer, tokenizer, SourceTemplate((), (end,)))
 
 
-def _byte_level(checkpoint: _Checkpoint, family: str) -> TokenizerFiles:
+def _byte_level(checkpoint: TokenizerCheckpoint, family: str) -> TokenizerFiles:
     """Byte-level pair encoding from its vocabulary and its merges."""
     directory, names = checkpoint.directory, ("bos", "eos", "unk", "pad", "cls", "sep", "mask")
     path, merges = directory / "vocab.json", directory / "merges.txt"
@@ -282,7 +250,7 @@ _BART_TOKENS = {
 
 
 def _multilingual(
-    checkpoint: _Checkpoint,
+    checkpoint: TokenizerCheckpoint,
     family: Multilingual,
     tokenizer: Path | PieceModel,
     languages: dict[str, int],

@@ -61,15 +61,23 @@ class Multilingual:
                 is a language comes before `target`
         """
         codes = {token: code for code, token in tokens.items()}
-        first = codes.get(decoding.get("forced_bos_token_id", -1))
+        first = codes.get(_token(decoding, "forced_bos_token_id"))
         if self.target == "start":
-            first = codes.get(decoding.get("decoder_start_token_id", -1)) or first
+            first = codes.get(_token(decoding, "decoder_start_token_id")) or first
         return Languages(
             tokens,
             self.target,
             source if source in tokens else None,
             first or (target if target in tokens else None),
         )
+
+
+def _token(decoding: Mapping[str, Any], name: str) -> int:
+    """A token id, which may be a list of one; -1 where none is stated."""
+    match decoding.get(name):
+        case int(token) | [int(token)] if not isinstance(token, bool):
+            return token
+    return -1
 
 
 _M2M = re.compile(r"__([a-z]{2,4})__")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import pytest
@@ -11,10 +11,18 @@ import sentencepiece
 from tokenizers import Tokenizer, models, pre_tokenizers
 
 from dragoman import DragomanError
-from dragoman.export.tokenizers import find_tokenizers
+from dragoman.export.tokenizers import TokenizerFiles, find_tokenizers
 
 CORPUS = ["the cat sat on the mat", "a cat, a dog and the bird"] * 20
 Change = Callable[[Path], object]
+
+
+def find(
+    directory: Path, model_type: str, values: Mapping[str, object] | None = None, size: int = 500
+) -> TokenizerFiles | None:
+    return find_tokenizers(
+        directory, model_type, values or {}, source_vocab_size=size, target_vocab_size=size
+    )
 
 
 @pytest.fixture(scope="module")
@@ -74,9 +82,9 @@ def checkpoint(directory: Path, family: str, spm: bytes) -> None:
 
 @pytest.mark.parametrize("family", ["marian", "m2m_100", "bart", "t5", "mbart", "pegasus"])
 def test_undamaged_they_are_found(family: str, spm: bytes, tmp_path: Path) -> None:
-    assert find_tokenizers(tmp_path, family, {"vocab_size": 500}) is None
+    assert find(tmp_path, family) is None
     checkpoint(tmp_path, family, spm)
-    assert find_tokenizers(tmp_path, family, {"vocab_size": 500})
+    assert find(tmp_path, family)
 
 
 DAMAGES: dict[str, tuple[str, Change, str]] = {
@@ -139,30 +147,30 @@ def test_damages_are_named(damage: str, spm: bytes, tmp_path: Path) -> None:
     checkpoint(tmp_path, family, spm)
     change(tmp_path)
     with pytest.raises(DragomanError) as caught:
-        find_tokenizers(tmp_path, family, {"vocab_size": 500})
+        find(tmp_path, family)
     assert told in str(caught.value)
 
 
 def test_a_model_too_large_for_its_vocabulary(spm: bytes, tmp_path: Path) -> None:
     checkpoint(tmp_path, "pegasus", spm)
     with pytest.raises(DragomanError, match=r"spiece\.model: expected token ids in \[0, 120\)"):
-        find_tokenizers(tmp_path, "pegasus", {"vocab_size": 120})
+        find(tmp_path, "pegasus", size=120)
 
 
 def test_the_library_file_of_another_class_is_taken_as_it_is(spm: bytes, tmp_path: Path) -> None:
     checkpoint(tmp_path, "mbart", spm)
     write("tokenizer_config.json", {"tokenizer_class": "BarthezTokenizer"})(tmp_path)
-    files = find_tokenizers(tmp_path, "mbart", {"vocab_size": 500})
+    files = find(tmp_path, "mbart")
     assert files is not None and files.template is None and files.languages is None
 
 
 def test_default_languages_are_those_stated(spm: bytes, tmp_path: Path) -> None:
     checkpoint(tmp_path, "mbart", spm)
     english, french = len(VOCABULARY), len(VOCABULARY) + 1
-    values: dict[str, object] = {"vocab_size": 500}
+    values: dict[str, object] = {}
 
     def defaults() -> tuple[str | None, str | None]:
-        files = find_tokenizers(tmp_path, "mbart", values)
+        files = find(tmp_path, "mbart", values)
         assert files is not None and files.languages is not None
         return files.languages.default_source, files.languages.default_target
 

@@ -180,6 +180,13 @@ def marian(trained: Path, directory: Path, *, separate: bool) -> Any:
     )
 
 
+def find(directory: Path, model_type: str, values: dict[str, Any]) -> TokenizerFiles | None:
+    size = values["vocab_size"]
+    return find_tokenizers(
+        directory, model_type, values, source_vocab_size=size, target_vocab_size=size
+    )
+
+
 def hash_of(piece: str) -> int:
     return sum(ord(symbol) * pow(31, i, 10007) for i, symbol in enumerate(piece)) % 10007
 
@@ -190,7 +197,7 @@ def test_marian(trained: Path, tmp_path: Path, separate: bool) -> None:
     hugging_face.save_pretrained(tmp_path / "saved")
     size = len(hugging_face)
     values = {"vocab_size": size, "decoder_vocab_size": size}
-    codec = codec_of(find_tokenizers(tmp_path / "saved", "marian", values), tmp_path / "bundle")
+    codec = codec_of(find(tmp_path / "saved", "marian", values), tmp_path / "bundle")
     # Hugging Face detokenizes with the source's model, so only what both know is the same.
     for text in [*ALL_TEXTS, ">>fra<< Hello", ">>fra<<", ">>xyz<<Hello", " >>fra<< a", "a >>fra<<"]:
         tokens = codec.encode(text)
@@ -224,7 +231,7 @@ def test_m2m_100(trained: Path, tmp_path: Path) -> None:
     )
     hugging_face.save_pretrained(tmp_path / "saved")
     values = {"vocab_size": len(tokens) + len(codes) + 8, "forced_bos_token_id": None}
-    files = find_tokenizers(tmp_path / "saved", "m2m_100", values)
+    files = find(tmp_path / "saved", "m2m_100", values)
     codec = codec_of(files, tmp_path / "bundle")
     for source in (None, "en", "zu"):
         hugging_face.src_lang = source or "de"
@@ -277,7 +284,7 @@ def test_multilingual_with_a_library_file(family: str, trained: Path, tmp_path: 
     hugging_face.save_pretrained(tmp_path / "saved")
     assert (tmp_path / "saved" / "tokenizer.json").is_file()
     values = {"vocab_size": len(hugging_face), "decoder_start_token_id": 2}
-    files = find_tokenizers(tmp_path / "saved", model_type, values)
+    files = find(tmp_path / "saved", model_type, values)
     codec = codec_of(files, tmp_path / "bundle")
     for source in (None, other):
         hugging_face.src_lang = source or default
@@ -297,7 +304,7 @@ def test_multilingual_with_a_sentencepiece_model(
     settings = {"tokenizer_class": type(hugging_face).__name__, "src_lang": default}
     (tmp_path / "saved" / "tokenizer_config.json").write_text(json.dumps(settings))
     values = {"vocab_size": len(hugging_face)}
-    files = find_tokenizers(tmp_path / "saved", model_type, values)
+    files = find(tmp_path / "saved", model_type, values)
     codec = codec_of(files, tmp_path / "bundle")
     assert files is not None and files.languages is not None
     assert len(files.languages.tokens) == count
@@ -347,7 +354,7 @@ def test_t5(kind: str, files: str, trained: Path, tmp_path: Path) -> None:
         hugging_face.save_pretrained(tmp_path / "saved")
     else:
         texts = texts_as_trained(hugging_face, tmp_path / "saved" / "spiece.model")
-    found = find_tokenizers(tmp_path / "saved", kind, {"vocab_size": size + 28})
+    found = find(tmp_path / "saved", kind, {"vocab_size": size + 28})
     codec = codec_of(found, tmp_path / "bundle")
     assert_same(codec, hugging_face, texts, stripped=files == "sentencepiece")
     assert_random_tokens_are_decoded_alike(codec, hugging_face, size)
@@ -365,7 +372,7 @@ def test_pegasus(files: str, trained: Path, tmp_path: Path) -> None:
     else:
         texts = texts_as_trained(hugging_face, tmp_path / "saved" / "spiece.model")
     size = len(hugging_face)
-    found = find_tokenizers(tmp_path / "saved", "pegasus", {"vocab_size": size})
+    found = find(tmp_path / "saved", "pegasus", {"vocab_size": size})
     codec = codec_of(found, tmp_path / "bundle")
     assert_same(codec, hugging_face, texts, stripped=files == "sentencepiece")
     assert_random_tokens_are_decoded_alike(codec, hugging_face, size)
@@ -382,7 +389,7 @@ def test_bart(files: str, trained: Path, tmp_path: Path) -> None:
         for name in ("vocab.json", "merges.txt"):
             shutil.copyfile(trained / name, tmp_path / "saved" / name)
     size = len(hugging_face)
-    found = find_tokenizers(tmp_path / "saved", "bart", {"vocab_size": size})
+    found = find(tmp_path / "saved", "bart", {"vocab_size": size})
     codec = codec_of(found, tmp_path / "bundle")
     assert_same(codec, hugging_face)
     assert_random_tokens_are_decoded_alike(codec, hugging_face, size)
@@ -409,7 +416,7 @@ def test_whisper(files: str, trained: Path, tmp_path: Path) -> None:
         added = {t: hugging_face.convert_tokens_to_ids(t) for t in special[1:] + times}
         (tmp_path / "saved" / "added_tokens.json").write_text(json.dumps(added))
     size = len(hugging_face)
-    found = find_tokenizers(tmp_path / "saved", "whisper", {"vocab_size": size})
+    found = find(tmp_path / "saved", "whisper", {"vocab_size": size})
     assert found is not None and found.source is None
     codec = codec_of(found, tmp_path / "bundle")
     prompt = hugging_face.convert_tokens_to_ids(special[1:4])
@@ -438,7 +445,7 @@ def test_special_tokens_typed_are_text(
     assert t5("a</s>b").input_ids.count(1) == 2
     if files == "library":
         t5.save_pretrained(saved)
-    found = find_tokenizers(saved, "t5", {"vocab_size": len(t5)})
+    found = find(saved, "t5", {"vocab_size": len(t5)})
     codec = codec_of(found, tmp_path / "bundle")
     tokens = codec.encode(text)
     assert tokens[-1] == 1 and not {0, 1, *range(PIECES, len(t5))} & set(tokens[:-1])
@@ -447,7 +454,7 @@ def test_special_tokens_typed_are_text(
     if files == "library":
         mbart.save_pretrained(tmp_path / "mbart")
     values = {"vocab_size": len(mbart)}
-    found = find_tokenizers(tmp_path / "mbart", "mbart", values)
+    found = find(tmp_path / "mbart", "mbart", values)
     codec = codec_of(found, tmp_path / "mbart-bundle")
     tokens = codec.encode(text, "ro_RO")
     special = set(mbart.all_special_ids) - {mbart.unk_token_id}

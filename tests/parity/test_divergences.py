@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import copy
+
 import pytest
 import torch
 
 from dragoman.benchmarks.parity import _compare_tokens, _divergence
-from dragoman.reference_model import Transformer, greedy_uncached
+from dragoman.reference_model import GenerationConfig, Transformer, greedy_uncached
 
 SOURCE = [3, 1, 4, 1, 5]
+LIMIT = 99
 
 
 def logits_after(reference: Transformer, prefix: list[int]) -> torch.Tensor:
@@ -35,7 +38,7 @@ def test_step_tokens_and_margin(reference: Transformer, expected: list[int], ste
     found = list(expected)
     found[step] = other_than(expected[step])
     found[step + 1 :] = [7, 7]  # what follows is another sequence altogether
-    divergence = _divergence(reference, 4, SOURCE, expected, found)
+    divergence = _divergence(reference, 4, SOURCE, expected, found, LIMIT)
     logits = logits_after(reference, expected[:step])
     assert (divergence.input, divergence.step) == (4, step)
     assert (divergence.expected_token, divergence.found_token) == (expected[step], found[step])
@@ -46,7 +49,7 @@ def test_step_tokens_and_margin(reference: Transformer, expected: list[int], ste
 def test_a_sequence_that_goes_on_where_the_oracles_ends(
     reference: Transformer, expected: list[int]
 ) -> None:
-    divergence = _divergence(reference, 0, SOURCE, expected[:4], [*expected[:4], 9])
+    divergence = _divergence(reference, 0, SOURCE, expected[:4], [*expected[:4], 9], LIMIT)
     logits = logits_after(reference, expected[:4])
     assert (divergence.step, divergence.expected_token, divergence.found_token) == (4, 2, 9)
     assert divergence.margin == pytest.approx(float(logits[2] - logits[9]), abs=1e-6)
@@ -55,7 +58,7 @@ def test_a_sequence_that_goes_on_where_the_oracles_ends(
 def test_a_sequence_that_ends_where_the_oracles_goes_on(
     reference: Transformer, expected: list[int]
 ) -> None:
-    divergence = _divergence(reference, 0, SOURCE, expected, expected[:3])
+    divergence = _divergence(reference, 0, SOURCE, expected, expected[:3], LIMIT)
     logits = logits_after(reference, expected[:3])
     assert (divergence.step, divergence.expected_token) == (3, expected[3])
     assert divergence.found_token == reference.config.end_token_id
@@ -64,7 +67,13 @@ def test_a_sequence_that_ends_where_the_oracles_goes_on(
 
 def test_identical_sequences_leave_no_record(reference: Transformer, expected: list[int]) -> None:
     tokens = _compare_tokens(
-        reference, [SOURCE] * 3, [expected] * 3, [expected] * 3, "fp32", largest_logit=1.0
+        reference,
+        [SOURCE] * 3,
+        [expected] * 3,
+        [expected] * 3,
+        "fp32",
+        limit=LIMIT,
+        largest_logit=1.0,
     )
     assert (tokens.sequences, tokens.identical, tokens.divergences) == (3, 3, ())
     assert tokens.passed
@@ -74,7 +83,7 @@ def test_below_fp32_a_divergence_is_excused_by_a_small_margin_only(
     reference: Transformer, expected: list[int]
 ) -> None:
     found = [*expected[:2], int(logits_after(reference, expected[:2]).argmin())]
-    margin = _divergence(reference, 1, SOURCE, expected, found).margin
+    margin = _divergence(reference, 1, SOURCE, expected, found, LIMIT).margin
     assert margin > 1  # so that the logits it takes to excuse it are large
     for precision, allowed in (("fp16", 2 * 1e-2), ("bf16", 2 * 8e-2)):
         for largest_logit, passes in ((margin / allowed * 1.01, True), (margin / allowed, None)):
@@ -84,6 +93,7 @@ def test_below_fp32_a_divergence_is_excused_by_a_small_margin_only(
                 [expected, expected],
                 [expected, found],
                 precision,  # type: ignore[arg-type]
+                limit=LIMIT,
                 largest_logit=largest_logit * (1 if passes else 0.99),
             )
             assert tokens.passed == bool(passes)
@@ -91,6 +101,20 @@ def test_below_fp32_a_divergence_is_excused_by_a_small_margin_only(
             (divergence,) = tokens.divergences
             assert divergence.input == 1
     at_fp32 = _compare_tokens(
-        reference, [SOURCE], [expected], [found], "fp32", largest_logit=margin * 1e9
+        reference, [SOURCE], [expected], [found], "fp32", limit=LIMIT, largest_logit=margin * 1e9
     )
     assert not at_fp32.passed
+
+
+def test_a_token_that_the_rules_forbid_is_never_excused(
+    reference: Transformer, expected: list[int]
+) -> None:
+    """Whatever its logit, which may be the largest."""
+    ruled = copy.copy(reference)
+    ruled.generation = GenerationConfig(suppressed_token_ids=(expected[2],))
+    (allowed,) = greedy_uncached(ruled, [SOURCE], 12)
+    tokens = _compare_tokens(
+        ruled, [SOURCE], [allowed], [expected], "int4", limit=LIMIT, largest_logit=1e9
+    )
+    assert tokens.divergences[0].found_token == expected[2]
+    assert not tokens.passed

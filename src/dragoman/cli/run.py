@@ -32,7 +32,7 @@ class BatchSize(click.ParamType):  # type: ignore[type-arg]
         return number
 
 
-@click.command(short_help="Decode texts with a bundle.")
+@click.command(short_help="Decode texts or audio with a bundle.")
 @click.argument("bundle", type=click.Path(path_type=Path))
 @click.argument("texts", nargs=-1)
 @click.option(

@@ -86,8 +86,8 @@ def test_damage_is_one_error(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("index", "problem"),
     [
-        ("[]", "weight_map"),
-        ("{", "weight_map"),
+        ("[]", "expected a JSON object, found list"),
+        ("{", "not JSON"),
         ('{"weight_map": {"a": "../a.safetensors"}}', "expected a file beside the index"),
         ('{"weight_map": {"a": "x.safetensors"}}', r"x\.safetensors: missing"),
     ],

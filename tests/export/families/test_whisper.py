@@ -158,7 +158,7 @@ def test_without_generation_settings_the_tokenizer_names_the_tokens(
     vocabulary = Vocabulary(True)
     english = load_hugging_face(tmp_path).generation.speech
     assert english == Speech(no_timestamps_token_id=vocabulary["notimestamps"])
-    monkeypatch.setattr(speech, "MULTILINGUAL", vocabulary.size)
+    monkeypatch.setattr(speech, "MULTILINGUAL_SIZE", vocabulary.size)
     several = load_hugging_face(tmp_path).generation.speech
     assert several is not None
     assert several.languages == {code: vocabulary[code] for code in LANGUAGES}

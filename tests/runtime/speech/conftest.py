@@ -41,11 +41,16 @@ def exported(tmp_path_factory: pytest.TempPathFactory) -> Exported:
         checkpoint = save(theirs, directory / "checkpoint")
         (directory / "neutral").mkdir()
         values = json.loads((checkpoint / "config.json").read_text())
+        model = load_hugging_face(checkpoint)
+        size = model.config.target_vocab_size
+        tokenizers = find_tokenizers(
+            checkpoint, "whisper", values, source_vocab_size=size, target_vocab_size=size
+        )
         export_bundle(
-            load_hugging_face(checkpoint),
+            model,
             directory / "neutral",
             name=name,
-            tokenizers=find_tokenizers(checkpoint, "whisper", values),
+            tokenizers=tokenizers,
         )
         return theirs, directory / "neutral"
 

@@ -1,0 +1,179 @@
+"""What checkpoints state loosely, or wrongly, about their tokenizers."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tokenizers import Tokenizer, models, pre_tokenizers
+
+from dragoman import DragomanError
+from dragoman.export.tokenizers import (
+    TokenizerFiles,
+    find_ctranslate2_tokenizers,
+    find_tokenizers,
+)
+from dragoman.runtime.languages import SourceTemplate
+
+PIECES = ["<s>", "<pad>", "</s>", "<unk>", "▁a"]
+
+
+def library(directory: Path, *languages: str) -> None:
+    vocabulary = {piece: i for i, piece in enumerate(PIECES)}
+    tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token="<unk>"))  # noqa: S106
+    tokenizer.pre_tokenizer = pre_tokenizers.Metaspace()
+    tokenizer.add_special_tokens([*PIECES[:4], *languages])
+    tokenizer.save(str(directory / "tokenizer.json"))
+
+
+def write(path: Path, content: object) -> None:
+    path.write_text(json.dumps(content), encoding="utf-8")
+
+
+def find(
+    directory: Path, model_type: str, values: dict[str, Any] | None = None
+) -> TokenizerFiles | None:
+    return find_tokenizers(
+        directory, model_type, values or {}, source_vocab_size=9, target_vocab_size=9
+    )
+
+
+GENERIC = [
+    None,
+    "PreTrainedTokenizer",
+    "PreTrainedTokenizerFast",
+    "TokenizersBackend",
+    "SentencePieceBackend",
+    "OurTokenizer",
+    ["?"],
+]
+PREFIX, SUFFIX = (
+    SourceTemplate(("source_language",), (2,)),
+    SourceTemplate((), (2, "source_language")),
+)
+
+
+@pytest.mark.parametrize("stated", GENERIC, ids=str)
+@pytest.mark.parametrize(
+    ("model_type", "languages", "codes", "template"),
+    [
+        ("m2m_100", ("deu_Latn", "fra_Latn"), ("deu_Latn", "fra_Latn"), PREFIX),
+        ("m2m_100", ("__de__", "__fr__"), ("de", "fr"), PREFIX),
+        ("mbart", ("de_DE", "fr_XX"), ("de_DE", "fr_XX"), SUFFIX),
+    ],
+)
+def test_a_class_that_does_not_tell_leaves_it_to_the_model(
+    stated: object,
+    model_type: str,
+    languages: tuple[str, ...],
+    codes: tuple[str, ...],
+    template: SourceTemplate,
+    tmp_path: Path,
+) -> None:
+    library(tmp_path, *languages)
+    write(tmp_path / "tokenizer_config.json", {"tokenizer_class": stated})
+    files = find(tmp_path, model_type)
+    assert files is not None and files.languages is not None
+    assert files.languages.tokens == {codes[0]: 5, codes[1]: 6}
+    assert files.template == template
+
+
+@pytest.mark.parametrize("stated", ["NllbTokenizer", "NllbTokenizerFast"])
+def test_fast_is_no_other_class(stated: str, tmp_path: Path) -> None:
+    library(tmp_path, "deu_Latn")
+    write(tmp_path / "tokenizer_config.json", {"tokenizer_class": stated})
+    files = find(tmp_path, "bart")
+    assert files is not None and files.languages is not None
+
+
+@pytest.mark.parametrize("model_type", ["mbart", "m2m_100"])
+def test_a_generic_class_without_languages_is_of_one_language(
+    model_type: str, tmp_path: Path
+) -> None:
+    library(tmp_path)
+    write(tmp_path / "tokenizer_config.json", {"tokenizer_class": "PreTrainedTokenizerFast"})
+    files = find(tmp_path, model_type)
+    assert files is not None and files.languages is None and files.template is None
+
+
+@pytest.mark.parametrize("stated", GENERIC, ids=str)
+@pytest.mark.parametrize("model_type", ["bart", "whisper"])
+def test_vocabulary_and_merges_are_not_lost(
+    model_type: str, stated: object, tmp_path: Path
+) -> None:
+    write(tmp_path / "vocab.json", {"<s>": 0, "</s>": 1, "a": 2, "b": 3, "ab": 4})
+    (tmp_path / "merges.txt").write_text("#version: 0.2\na b\n")
+    write(tmp_path / "tokenizer_config.json", {"tokenizer_class": stated})
+    files = find(tmp_path, model_type)
+    assert files is not None and isinstance(files.target, Tokenizer)
+    assert files.target.encode("ab", add_special_tokens=False).ids == [4]
+    assert (files.source is None) == (model_type == "whisper")
+
+
+@pytest.mark.parametrize("size", [None, "many", 3], ids=str)
+def test_the_size_is_that_of_the_model(size: object, tmp_path: Path) -> None:
+    """Not what config.json may state of it."""
+    library(tmp_path)
+    assert find(tmp_path, "bart", {} if size is None else {"vocab_size": size})
+    with pytest.raises(DragomanError, match=r"expected token ids in \[0, 4\)"):
+        find_tokenizers(tmp_path, "bart", {}, source_vocab_size=9, target_vocab_size=4)
+
+
+@pytest.mark.parametrize(
+    ("stated", "default"),
+    [
+        (6, "fr"),
+        ([6], "fr"),
+        ([5, 6], None),
+        ([], None),
+        ([[6]], None),
+        ("6", None),
+        ({"id": 6}, None),
+        (True, None),
+        (6.0, None),
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize(
+    ("model_type", "name", "pattern"),
+    [
+        ("m2m_100", "forced_bos_token_id", "__{}__"),
+        ("mbart", "forced_bos_token_id", "{0}_XX"),
+        ("mbart", "decoder_start_token_id", "{0}_XX"),
+    ],
+)
+def test_a_token_may_be_a_list_of_one(
+    stated: object, default: str | None, model_type: str, name: str, pattern: str, tmp_path: Path
+) -> None:
+    library(tmp_path, pattern.format("en"), pattern.format("fr"))
+    files = find(tmp_path, model_type, {name: stated})
+    assert files is not None and files.languages is not None
+    expected = None if default is None else pattern.format(default).strip("_")
+    assert files.languages.default_target == expected
+
+
+@pytest.mark.parametrize("value", [None, 3, ["</s>"], {"content": "</s>"}], ids=str)
+@pytest.mark.parametrize("name", ["unk_token", "bos_token", "eos_token"])
+def test_special_tokens_of_ctranslate2_are_strings(
+    name: str, value: object, tmp_path: Path
+) -> None:
+    write(tmp_path / "config.json", {name: value})
+    write(tmp_path / "shared_vocabulary.json", PIECES)
+    with pytest.raises(DragomanError, match=rf"config\.json: expected special tokens .*{name}: "):
+        find_ctranslate2_tokenizers(tmp_path, "TransformerSpec")
+
+
+@pytest.mark.parametrize(
+    ("newline", "last"), [("\n", "a\r"), ("\r\n", "a"), ("\n", "a\u2028")], ids=repr
+)
+def test_lines_of_a_ctranslate2_vocabulary(newline: str, last: str, tmp_path: Path) -> None:
+    """A token may end in a carriage return; all do where the file was written on Windows."""
+    tokens = [*PIECES, last, "__de__", "__fr__"]
+    (tmp_path / "shared_vocabulary.txt").write_bytes("".join(t + newline for t in tokens).encode())
+    library(tmp_path, last, "__de__", "__fr__")
+    files = find_ctranslate2_tokenizers(tmp_path, "TransformerSpec")
+    assert files is not None and files.languages is not None
+    assert files.languages.tokens == {"de": 6, "fr": 7}
+    assert files.template == PREFIX
