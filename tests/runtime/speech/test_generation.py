@@ -20,10 +20,6 @@ def tokens(results: list[Result]) -> list[list[int]]:
     return [list(result.tokens) for result in results]
 
 
-def is_multilingual(case: Case) -> bool:
-    return bool(case.ours.manifest.speech and case.ours.manifest.speech.languages)
-
-
 @pytest.mark.parametrize("timestamps", [False, True])
 def test_a_window_gives_their_tokens(case: Case, timestamps: bool) -> None:
     found = case.ours.generate(SHORT, timestamps=timestamps)
@@ -32,6 +28,7 @@ def test_a_window_gives_their_tokens(case: Case, timestamps: bool) -> None:
     assert len({tuple(row) for row in expected}) > 3  # they depend on what is heard
 
 
+@pytest.mark.parametrize("case", ["multilingual", "multilingual-cpu"], indirect=True)
 @pytest.mark.parametrize("timestamps", [False, True])
 @pytest.mark.parametrize(
     "asked",
@@ -43,8 +40,6 @@ def test_a_window_gives_their_tokens(case: Case, timestamps: bool) -> None:
     ],
 )
 def test_language_and_task_are_told(case: Case, asked: dict[str, str], timestamps: bool) -> None:
-    if not is_multilingual(case):
-        pytest.skip("knows one language")
     found = case.ours.generate(SHORT[:3], timestamps=timestamps, **asked)  # type: ignore[arg-type]
     for audio, result in zip(SHORT, found, strict=False):
         expected = their_tokens(case.theirs, audio, return_timestamps=timestamps, **asked)
