@@ -97,9 +97,10 @@ def _windows(place: Path, log_mel: LogMel, limit: int | None) -> ParityInputs:
 
 def _codec(files: TokenizerFiles) -> TextCodec:
     """That of the bundle, before there is one. Copies are written only where files are made."""
-    if isinstance(files.source, Path) and isinstance(files.target, Path):
-        if files.template is None and files.languages is None:
-            return TextCodec(files.source, files.target)
+    source, target = files.source, files.target
+    plain = files.template is None and files.languages is None
+    if plain and isinstance(source, Path) and isinstance(target, Path):
+        return TextCodec(source, target)
     with tempfile.TemporaryDirectory() as written:
         return TextCodec.of(files.write(Path(written)), Path(written), files.languages)
 
