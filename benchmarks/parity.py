@@ -21,7 +21,9 @@ import torch
 from numpy.typing import NDArray
 
 from dragoman.errors import DragomanError
+from dragoman.export.bundle import log_mel_of
 from dragoman.optimize.compare import NOT_FINITE, RESOLUTION
+from dragoman.optimize.random_sound import random_sound
 from dragoman.reference_model import NoMemory, Source, Transformer, greedy_uncached
 from dragoman.reference_model import as_batch as as_tensors
 from dragoman.reference_model.recipes import Example, Recipe
@@ -48,6 +50,12 @@ TASK_TOLERANCES: dict[Precision, float] = {
     "int4": 0.007,
 }
 """How much worse the task's metric may be."""
+
+EXCUSED: dict[Precision, float] = {"int8": 0.001, "int4": 0.001}
+"""The share of source positions that may be beyond the tolerance in cross keys and values. Trained
+encoders of speech write numbers a hundred times all others at a few positions of silence ("Massive
+Activations", Sun et al. 2024); which positions those are is decided by less than what rounding to
+few bits changes. Of logits none is excused."""
 
 TENSOR_INPUTS = 64
 """Inputs compared tensor by tensor, spread evenly over all."""
@@ -81,13 +89,14 @@ def random_inputs(model: Transformer, count: int = 64, *, seed: int = 0) -> Pari
     """Uniformly random tokens in ragged lengths from 1: for models that come without inputs."""
     generator = np.random.default_rng(seed)
     config = model.config
-    if config.feature_size is not None:
+    log_mel = log_mel_of(config)
+    if log_mel is not None:
         count = min(count, 4)  # windows of half a minute
-        shape = (config.feature_size, config.feature_frames)
-        noise: list[Encodable] = [
-            generator.standard_normal(shape).astype(np.float32) for _ in range(count)
+        sounds: list[Encodable] = [
+            log_mel.chunk(random_sound(generator, log_mel.sampling_rate, log_mel.samples))
+            for _ in range(count)
         ]
-        return ParityInputs(f"{count} windows of noise (seed {seed})", noise)
+        return ParityInputs(f"{count} windows of random sound (seed {seed})", sounds)
     vocabulary = config.source_vocab_size or 0
     longest = min(48, config.max_source_positions)
     lengths = [1, longest, *generator.integers(1, longest + 1, size=max(0, count - 2))][:count]
@@ -173,34 +182,49 @@ def _compare_tensors(
             )
         scored = model.backend.score(source, source_mask, forced)
         meters.setdefault("logits", _Meter()).add(scored[target_mask], logits.numpy()[target_mask])
-    tolerance = TOLERANCES[model.manifest.precision]
-    results = [meter.result(name, tolerance) for name, meter in meters.items()]
+    precision = model.manifest.precision
+    tolerance, excused = TOLERANCES[precision], EXCUSED.get(precision, 0.0)
+    results = [
+        meter.result(name, tolerance, 0.0 if name == "logits" else excused)
+        for name, meter in meters.items()
+    ]
     return results, meters["logits"].scale
 
 
 class _Meter:
-    """Running maxima of the difference between two tensors."""
+    """Running maxima of the difference between two tensors [positions, ...]."""
 
     def __init__(self) -> None:
-        self.absolute = self.relative = self.scale = 0.0
+        self.relative = self.scale = 0.0
+        self.absolute: list[float] = []
+        """By position."""
 
     def add(self, found: NDArray[np.floating], expected: NDArray[np.floating]) -> None:
         difference = np.abs(found.astype(np.float64) - expected)
         difference[~np.isfinite(difference)] = NOT_FINITE
         magnitude = np.abs(expected)
         self.scale = max(self.scale, float(magnitude.max()))
-        self.absolute = max(self.absolute, float(difference.max()))
+        self.absolute += difference.reshape(len(difference), -1).max(axis=1).tolist()
         self.relative = max(self.relative, float((difference / np.maximum(magnitude, 1e-3)).max()))
 
-    def result(self, name: str, tolerance: float) -> TensorParity:
-        difference = self.absolute / max(1.0, self.scale)
+    def result(self, name: str, tolerance: float, excused: float = 0.0) -> TensorParity:
+        """
+        Args:
+            excused: the share of positions that may be beyond the tolerance, if they are finite
+        """
+        differences = np.sort(self.absolute)[::-1] / max(1.0, self.scale)
+        beyond = int(np.count_nonzero(differences > tolerance))
+        few = beyond <= excused * len(differences) and max(self.absolute) < NOT_FINITE
+        left_out = beyond if few else 0
         return TensorParity(
             name=name,
-            largest_absolute=self.absolute,
+            largest_absolute=max(self.absolute),
             largest_relative=self.relative,
-            difference=difference,
+            difference=float(differences[left_out]),
             tolerance=tolerance,
-            passed=difference <= tolerance,
+            passed=beyond == left_out,
+            excused_positions=left_out,
+            positions=len(differences),
         )
 
 

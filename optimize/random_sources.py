@@ -9,14 +9,18 @@ import numpy as np
 from dragoman.runtime.manifest import Manifest
 from dragoman.runtime.scheduling import Encodable
 
+from .random_sound import random_sound
+
 
 def random_sources(manifest: Manifest, lengths: Sequence[int], *, seed: int = 0) -> list[Encodable]:
-    """Uniformly random tokens of these lengths; of a speech model, windows of noise."""
+    """Uniformly random tokens of these lengths; of a speech model, windows of random sound."""
     generator = np.random.default_rng(seed)
     vocabulary = manifest.model.source_vocab_size
     if vocabulary is not None:
         return [generator.integers(0, vocabulary, length).tolist() for length in lengths]
-    features = next(t.shape[1:] for t in manifest.encoder.inputs if t.role == "source")
+    log_mel = manifest.audio
+    assert log_mel is not None
     return [
-        generator.standard_normal([int(d) for d in features]).astype(np.float32) for _ in lengths
+        log_mel.chunk(random_sound(generator, log_mel.sampling_rate, log_mel.samples))
+        for _ in lengths
     ]

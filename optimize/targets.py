@@ -10,6 +10,7 @@ from .cpu.bias_gelu import BIAS_GELU
 from .cpu.greedy_choice import GREEDY_CHOICE
 from .cpu.layer_norm import LAYER_NORM
 from .cpu.packed_projections import PACKED_PROJECTIONS
+from .cpu.query_scale import QUERY_SCALE
 from .cpu.self_attention import SELF_ATTENTION
 from .cpu.tied_output import TIED_OUTPUT
 from .graph_pass import GraphPass
@@ -19,6 +20,7 @@ CPU_FUSIONS: tuple[GraphPass, ...] = (
     SELF_ATTENTION,
     ATTENTION,
     PACKED_PROJECTIONS,
+    QUERY_SCALE,
     LAYER_NORM,
     BIAS_GELU,
     GREEDY_CHOICE,

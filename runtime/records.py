@@ -8,7 +8,8 @@ from dataclasses import dataclass
 @dataclass(frozen=True)
 class TensorParity:
     """Teacher-forced tensors beside the oracle's. `difference` is the largest absolute difference
-    divided by max(1, the largest absolute value of the oracle's tensor)."""
+    divided by max(1, the largest absolute value of the oracle's tensor), `excused_positions` of all
+    left out."""
 
     name: str
     largest_absolute: float
@@ -16,6 +17,8 @@ class TensorParity:
     difference: float
     tolerance: float
     passed: bool
+    excused_positions: int = 0
+    positions: int = 0
 
 
 @dataclass(frozen=True)

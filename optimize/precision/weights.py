@@ -144,7 +144,17 @@ def round_for(
     if known is None or not usable:
         return rounded, float("nan")
     product = scheme.round_inputs(known.rows) @ rounded.weight()
-    return rounded, _relative(product, known.rows @ numbers)
+    return rounded, _relative_by_row(product, known.rows @ numbers)
+
+
+def _relative_by_row(found: Float, exact: Float) -> float:
+    """The root mean square of the rows' relative errors [R, N], so that each position counts the
+    same: one whose numbers are a hundred times those of the others would hide that the scale it
+    dictates leaves nothing of them. Rows far below the median count as a tenth of it."""
+    lengths = np.linalg.norm(exact, axis=-1)
+    floor = max(0.1 * float(np.median(lengths)), 1e-30)
+    errors = np.linalg.norm(found - exact, axis=-1) / np.maximum(lengths, floor)
+    return float(np.sqrt(np.mean(errors**2)))
 
 
 def _relative(found: Float, exact: Float) -> float:

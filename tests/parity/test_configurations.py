@@ -117,6 +117,20 @@ CONFIGURATIONS: dict[str, dict[str, Any]] = {
         "norm_order": "pre",
         "tie_target_output": False,
     },
+    "as T5: RMSNorm, gated feed-forward, relative positions, nothing scaled": {
+        "norm": "rms",
+        "norm_bias": False,
+        "norm_order": "pre",
+        "gated_feed_forward": True,
+        "feed_forward_bias": False,
+        "activation": "gelu_tanh",
+        "positions": "relative",
+        "relative_buckets": 6,
+        "relative_max_distance": 9,
+        "scale_embedding": False,
+        "decoder_layers": 2,
+    },
+    "as torch.nn.Transformer: post-norm and one more at the end": {"final_norm": True, "seed": 5},
 }
 BATCHES = [[1], [16], [9, 9], [5, 1, 16, 9, 2, 12, 3]]
 """Source lengths; 16 is all that the models take."""
@@ -276,6 +290,7 @@ def test_the_configurations_cover_every_switch() -> None:
     """A switch that no configuration turns is a switch that nothing here tests."""
     turned = {name for changes in CONFIGURATIONS.values() for name in changes}
     untested = {"max_source_positions", "max_target_positions", "dropout"}
+    untested |= {"feature_size"}  # a source of another kind: tests/runtime/speech
     fields = {field.name for field in dataclasses.fields(ModelConfig)}
     assert fields - turned == untested
     assert {c.get("activation", "relu") for c in CONFIGURATIONS.values()} == {

@@ -23,7 +23,7 @@ from dragoman.optimize.emulation import emulated_bundle
 from dragoman.runtime import Bundle, Model, read_bundle
 from dragoman.runtime.backends import default_backend, open_backend
 from dragoman.runtime.manifest import TENSORRT_TARGETS, Manifest, Precision, Target
-from dragoman.runtime.records import Parity
+from dragoman.runtime.records import Parity, TensorParity
 
 from .checkpoints import Checkpoint
 from .passes import optimize_into
@@ -149,12 +149,18 @@ def _tensor_rows(parity: Parity) -> list[tuple[str, ...]]:
             "tensors",
             tensor.name if tensor in logits else f"cross keys and values, worst {tensor.name}",
             f"{tensor.difference:.2g} (absolute {tensor.largest_absolute:.2g}, "
-            f"relative {tensor.largest_relative:.2g})",
+            f"relative {tensor.largest_relative:.2g}){_excused(tensor)}",
             f"{tensor.tolerance:g}",
             _verdict(tensor.passed),
         )
         for tensor in (worst, *logits)
     ]
+
+
+def _excused(tensor: TensorParity) -> str:
+    if not tensor.excused_positions:
+        return ""
+    return f", {tensor.excused_positions} of {tensor.positions} positions beyond it"
 
 
 def _token_row(parity: Parity) -> tuple[str, ...]:

@@ -25,7 +25,7 @@ SHAPES: dict[str, dict[str, Any]] = {
         "d_model": 64,
         "heads": 4,
         "ffn": 96,
-        "layers": (2, 2),
+        "layers": (1, 1),
         "activation": "swish",
         "scale_embedding": True,
     },

@@ -1,0 +1,106 @@
+"""The scale of cross-attention goes into the weights of its query, where there are such."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import onnx_ir as ir
+import pytest
+
+from dragoman.optimize.cpu.query_scale import QUERY_SCALE
+from dragoman.optimize.pipeline import apply_passes
+from dragoman.runtime import Bundle
+from dragoman.runtime.records import PassRecord
+
+Optimize = Callable[..., Bundle]
+
+RANDOM = np.random.default_rng(0)
+WEIGHT = RANDOM.integers(-9, 9, (5, 8)).astype(np.float32)
+BIAS = RANDOM.integers(-9, 9, 8).astype(np.float32)
+
+
+def attention(query: str, *, heads_apart: bool = True, attributes: str = "") -> ir.Model:
+    keys = "float[b,2,s,4]" if heads_apart else "float[b,s,8]"
+    weight, bias = (", ".join(map(str, numbers.ravel())) for numbers in (WEIGHT, BIAS))
+    return ir.from_onnx_text(
+        '<ir_version: 10, opset_import: ["" : 23, "com.microsoft" : 1]> '
+        f"g (float[b,q,5] x, float[b,q,8] z, {keys} k, {keys} v, int32[b,s] mask) => "
+        f"(float[b,q,8] y) <float[5,8] w = {{{weight}}}, float[8] c = {{{bias}}}> "
+        f"{{ {query} y = com.microsoft.MultiHeadAttention<num_heads=2{attributes}>"
+        "(p, k, v, , mask) }"
+    )
+
+
+def applied(model: ir.Model) -> PassRecord:
+    keys = next(value.shape for value in model.graph.inputs if value.name == "k")
+    assert keys is not None
+    shape = [d if isinstance(d, int) else {"b": 3, "s": 7}[str(d)] for d in keys]
+    samples = {
+        "x": RANDOM.standard_normal((3, 2, 5)).astype(np.float32),
+        "z": RANDOM.standard_normal((3, 2, 8)).astype(np.float32),
+        "k": RANDOM.standard_normal(shape).astype(np.float32),
+        "v": RANDOM.standard_normal(shape).astype(np.float32),
+        "mask": (np.arange(7) < np.array([[1], [4], [7]])).astype(np.int32),
+    }
+    (record,) = apply_passes(model, [QUERY_SCALE], graph="g", samples=samples)
+    return record
+
+
+@pytest.mark.parametrize("attributes, scale", [("", 0.5), (", scale=0.3", np.float32(0.3))])
+@pytest.mark.parametrize("bias", [False, True])
+def test_weights_and_bias_are_scaled(attributes: str, scale: float, bias: bool) -> None:
+    """Heads of 4: 1 / sqrt(4) unless told otherwise."""
+    query = "h = MatMul(x, w) p = Add(h, c)" if bias else "p = MatMul(x, w)"
+    model = attention(query, attributes=attributes)
+    record = applied(model)
+    assert (record.matches, record.refusals) == (1, ())
+    assert record.difference is not None and record.difference < 1e-6
+    attended = next(n for n in model.graph if n.op_type == "MultiHeadAttention")
+    assert attended.attributes.get_float("scale") == 1
+    assert attended.attributes.get_int("num_heads") == 2
+    found = {name: value.const_value for name, value in model.graph.initializers.items()}
+    product = next(n for n in model.graph if n.op_type == "MatMul")
+    weight = found[str(product.inputs[1].name)]  # type: ignore[union-attr]
+    assert weight is not None
+    np.testing.assert_array_equal(weight.numpy(), WEIGHT * scale)
+    assert any(
+        t is not None and np.array_equal(t.numpy(), BIAS * scale) for t in found.values()
+    ) is (bias)
+
+
+def test_a_weight_that_others_use_stays_what_it_is_for_them() -> None:
+    model = attention("p = MatMul(x, w) other = MatMul(x, w)")
+    other = next(v for node in model.graph for v in node.outputs if v.name == "other")
+    model.graph.outputs.append(other)
+    other.shape, other.type = ir.Shape(["b", "q", 8]), ir.TensorType(ir.DataType.FLOAT)
+    record = applied(model)
+    assert record.matches == 1
+    assert record.difference is not None and record.difference < 1e-6
+
+
+def test_a_scale_of_1_has_nothing_to_give() -> None:
+    record = applied(attention("p = MatMul(x, w)", attributes=", scale=1.0"))
+    assert (record.matches, record.refusals) == (0, ())
+
+
+def test_self_attention_is_left_alone() -> None:
+    """It has many queries: its keys are copied anyhow."""
+    record = applied(attention("p = MatMul(x, w)", heads_apart=False))
+    assert (record.matches, record.refusals) == (0, ())
+
+
+def test_a_query_that_is_no_product_is_refused_with_the_reason() -> None:
+    record = applied(attention("p = Tanh(z)"))
+    assert record.matches == 0
+    assert [(r.operator, r.matched) for r in record.refusals] == [("MultiHeadAttention", True)]
+    assert "product by weights" in record.refusals[0].reason
+
+
+def test_every_cross_attention_of_a_decoder_is_found(
+    neutral: Bundle, odd_heads: Bundle, optimize: Optimize
+) -> None:
+    for bundle in (neutral, odd_heads):
+        found = [r for r in optimize(bundle).manifest.passes if r.name == "query-scale"]
+        assert {r.graph: r.matches for r in found} == {"encoder": 0, "decoder": 2}
+        assert all(not r.refusals for r in found)
