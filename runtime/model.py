@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,6 @@ from .manifest import Manifest
 from .options import GenerationOptions
 from .results import Result, Token
 from .speech.facts import SpeechOptions
-from .speech.language_names import language_code
 from .speech.transcriber import Transcriber
 from .text import RejectedError, TextFrontEnd
 from .tokenizer import TextCodec
@@ -114,14 +113,8 @@ class Model:
         checked = GenerationOptions.for_model(
             self.manifest, max_new_tokens, target_language=target_language, **options
         )
-        asked = self._speech_options(language, task, timestamps)
-        if self._transcriber is None:
-            self._texts.check_languages(source_language, target_language)
-        elif source_language or target_language or "max_new_tokens_per_source_token" in options:
-            raise DragomanError(
-                "source_language, target_language and max_new_tokens_per_source_token are for "
-                "models of texts; a speech model takes language and task"
-            )
+        asked = SpeechOptions.of(language, task, timestamps)
+        self._check_kind(asked, source_language, target_language, options)
         if isinstance(sources, str | os.PathLike):
             raise DragomanError("expected a list of inputs, found one: put it in a list")
         if self._transcriber is not None:
@@ -152,14 +145,8 @@ class Model:
         checked = GenerationOptions.for_model(
             self.manifest, max_new_tokens, target_language=target_language, **options
         )
-        asked = self._speech_options(language, task, timestamps)
-        if self._transcriber is None:
-            self._texts.check_languages(source_language, target_language)
-        elif source_language or target_language or "max_new_tokens_per_source_token" in options:
-            raise DragomanError(
-                "source_language, target_language and max_new_tokens_per_source_token are for "
-                "models of texts; a speech model takes language and task"
-            )
+        asked = SpeechOptions.of(language, task, timestamps)
+        self._check_kind(asked, source_language, target_language, options)
         if self._transcriber is None:
             return self._tokens(self._texts.stream(source, checked, source_language))
         try:
@@ -184,21 +171,30 @@ class Model:
         """The text of target token ids, special tokens left out; None without tokenizers."""
         return (self._transcriber or self._texts).text(tokens)
 
-    def _speech_options(
-        self, language: str | None, task: str | None, timestamps: bool
-    ) -> SpeechOptions:
+    def _check_kind(
+        self,
+        asked: SpeechOptions,
+        source_language: str | None,
+        target_language: str | None,
+        options: Mapping[str, object],
+    ) -> None:
         """
         Raises:
-            DragomanError: they are given for a model of texts.
+            DragomanError: what is for speech is given for a model of texts, or the reverse.
+            LanguageError: a language is unknown, missing, or given to a model without languages.
         """
-        code = None if language is None else language_code(language)
-        asked = SpeechOptions(code, task, timestamps)
-        if self._transcriber is None and asked != SpeechOptions():
+        if self._transcriber is None:
+            if asked != SpeechOptions():
+                raise DragomanError(
+                    "language, task and timestamps are for speech models; a multilingual model of "
+                    "texts takes source_language and target_language"
+                )
+            self._texts.check_languages(source_language, target_language)
+        elif source_language or target_language or "max_new_tokens_per_source_token" in options:
             raise DragomanError(
-                "language, task and timestamps are for speech models; a multilingual model of "
-                "texts takes source_language and target_language"
+                "source_language, target_language and max_new_tokens_per_source_token are for "
+                "models of texts; a speech model takes language and task"
             )
-        return asked
 
     def _tokens(self, choices: Iterator[Choice]) -> Iterator[Token]:
         """Of one input, the end token apart, with the text that each adds."""

@@ -16,7 +16,7 @@ from onnxscript.rewriter import MatchResult, RewriteRuleClassBase, pattern
 
 from ..graph_pass import RulePass
 from ..values import MICROSOFT, number
-from .heads import MASKED, attributes, known_heads, merge_heads, split_heads, unknown_attributes
+from .heads import MASKED, attributes, check_heads, merge_heads, split_heads
 
 HIDDEN = float(np.finfo(np.float32).min)
 """Added to the score of padding. The operator's own choice, -10000, is not below every score of
@@ -73,12 +73,9 @@ class MaskedAttention(RewriteRuleClassBase):
         masked: ir.Value | None = None,
         **_: Any,
     ) -> MatchResult:
-        result = MatchResult()
-        if unknown := unknown_attributes(attended):
-            return result.fail(f"expected no attributes but scale, found {unknown}", attended)
-        if known_heads(query_heads) is None:
-            found = query_heads.shape
-            return result.fail(f"expected known heads [B, Q, H, Dh], found {found}", query_heads)
+        result = check_heads(attended, query_heads)
+        if not result:
+            return result
         if self.heads_apart and (key.shape is None or len(key.shape) != 4):
             return result.fail(f"expected keys [B, H, S, Dh], found {key.shape}", key)
         if source_mask.dtype != ir.DataType.BOOL:
@@ -139,13 +136,7 @@ class UnmaskedAttention(RewriteRuleClassBase):
     def check(
         self, context: Any, query_heads: ir.Value, attended: ir.Value, **_: Any
     ) -> MatchResult:
-        result = MatchResult()
-        if unknown := unknown_attributes(attended):
-            return result.fail(f"expected no attributes but scale, found {unknown}", attended)
-        if known_heads(query_heads) is None:
-            found = query_heads.shape
-            return result.fail(f"expected known heads [B, S, H, Dh], found {found}", query_heads)
-        return result
+        return check_heads(attended, query_heads)
 
     def rewrite(
         self,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import onnx_ir as ir
+from onnxscript.rewriter import MatchResult
 
 MASKED = -1e4
 """What ONNX Runtime's own operators add to the score of a key that is hidden by a mask."""
@@ -29,11 +30,16 @@ def known_heads(split: ir.Value) -> tuple[int, int] | None:
     return (heads, size) if isinstance(heads, int) and isinstance(size, int) else None
 
 
-def unknown_attributes(attended: ir.Value) -> list[str]:
-    """Those of an Attention that ONNX Runtime's own operators would have to be told otherwise."""
-    node = attended.producer()
+def check_heads(attended: ir.Value, split: ir.Value) -> MatchResult:
+    """Fails on an Attention whose heads are not known, or with attributes that ONNX Runtime's own
+    operators would have to be told otherwise."""
+    result, node = MatchResult(), attended.producer()
     assert node is not None
-    return sorted(set(node.attributes) - {"scale"})
+    if unknown := sorted(set(node.attributes) - {"scale"}):
+        return result.fail(f"expected no attributes but scale, found {unknown}", attended)
+    if known_heads(split) is None:
+        return result.fail(f"expected known heads [B, Q, H, Dh], found {split.shape}", split)
+    return result
 
 
 def attributes(attended: ir.Value, split: ir.Value) -> dict[str, Any]:

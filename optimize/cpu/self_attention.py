@@ -17,7 +17,7 @@ from onnxscript.rewriter import MatchResult, RewriteRuleClassBase, pattern
 
 from ..graph_pass import RulePass
 from ..values import MICROSOFT, number
-from .heads import MASKED, attributes, known_heads, merge_heads, split_heads, unknown_attributes
+from .heads import MASKED, attributes, check_heads, known_heads, merge_heads, split_heads
 
 HEAD_SIZE_MULTIPLE = 8
 """ONNX Runtime's kernel takes only head sizes that are multiples of it."""
@@ -106,18 +106,15 @@ class CachedSelfAttention(RewriteRuleClassBase):
             return result.fail("expected a mask of positions counted from 0 by 1", mask)
         if mask.shape is None or len(mask.shape) != 4 or mask.shape[1] != 1:
             return result.fail(f"expected a mask [B, 1, Q, C], found {mask.shape}", mask)
-        heads = known_heads(query_heads)
-        if heads is None:
-            found = query_heads.shape
-            return result.fail(f"expected known heads [B, Q, H, Dh], found {found}", query_heads)
+        known, heads = check_heads(attended, query_heads), known_heads(query_heads)
+        if heads is None or not known:
+            return known
         if heads[1] % HEAD_SIZE_MULTIPLE:
             return result.fail(
                 f"expected a head size that is a multiple of {HEAD_SIZE_MULTIPLE}, as "
                 f"GroupQueryAttention takes, found {heads[1]}",
                 query_heads,
             )
-        if unknown := unknown_attributes(attended):
-            return result.fail(f"expected no attributes but scale, found {unknown}", attended)
         return result
 
     def rewrite(

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from dragoman.errors import DragomanError
 
 from ..audio.timestamps import TimestampRule
+from .language_names import language_code
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -108,6 +109,11 @@ class SpeechOptions:
     language: str | None = None
     task: str | None = None
     timestamps: bool = False
+
+    @classmethod
+    def of(cls, language: str | None, task: str | None, timestamps: bool) -> SpeechOptions:
+        """Of a language by any of its names, see `language_names.language_code`."""
+        return cls(None if language is None else language_code(language), task, timestamps)
 
     def check(self, speech: Speech) -> None:
         """

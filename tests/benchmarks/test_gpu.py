@@ -15,13 +15,11 @@ from dragoman.benchmarks.gpu import time_split
 from dragoman.benchmarks.gpu.contenders import backend_of, gpu_contenders
 from dragoman.benchmarks.gpu.facts import bandwidth, launch_latency, shortest_step
 from dragoman.benchmarks.gpu.time_split import Activity, split, stream_times
-from dragoman.benchmarks.random_model import random_model
-from dragoman.export import export_bundle
-from dragoman.reference_model import ModelConfig
 from dragoman.runtime import load
 
 from ..device_double import DoubleDevice
 from ..provider_double import opened
+from ..small_bundle import small_bundle
 
 DEVICE = {"gigabytes_per_second": 3000.0, "microseconds_per_launch": 2.0}
 BASE = "Marian base, vocabulary 32000, random weights"
@@ -156,22 +154,7 @@ def test_what_kernels_take_beyond_the_floor(run: Any, tmp_path: Path) -> None:
 
 @pytest.fixture(scope="module")
 def bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    config = ModelConfig(
-        source_vocab_size=17,
-        target_vocab_size=19,
-        encoder_layers=1,
-        decoder_layers=1,
-        d_model=16,
-        num_heads=2,
-        d_ff=24,
-        max_source_positions=33,
-        max_target_positions=64,
-        dropout=0.0,
-    )
-    directory = tmp_path_factory.mktemp("small") / "bundle"
-    directory.mkdir()
-    export_bundle(random_model(config, seed=3), directory, name="small")
-    return directory
+    return small_bundle(tmp_path_factory.mktemp("small"), 64)
 
 
 def test_steps_in_a_stream_are_timed_and_leave_nothing(bundle: Path) -> None:

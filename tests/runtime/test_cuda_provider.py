@@ -30,6 +30,7 @@ from dragoman.runtime.backends.onnx_runtime_cuda.sizes import PositionRounding
 
 from ..device_double import DoubleDevice
 from ..provider_double import opened
+from ..small_bundle import small_bundle
 
 CAPACITY = 13
 Sources = Callable[..., list[list[int]]]
@@ -54,22 +55,7 @@ def model(bundle: Bundle, device: DoubleDevice) -> Model:
 @pytest.fixture(scope="module")
 def long(tmp_path_factory: pytest.TempPathFactory) -> Model:
     """On the processor; with room for 150 target positions."""
-    config = ModelConfig(
-        source_vocab_size=17,
-        target_vocab_size=19,
-        encoder_layers=1,
-        decoder_layers=1,
-        d_model=16,
-        num_heads=2,
-        d_ff=24,
-        max_source_positions=33,
-        max_target_positions=150,
-        dropout=0.0,
-    )
-    directory = tmp_path_factory.mktemp("long") / "bundle"
-    directory.mkdir()
-    export_bundle(random_model(config, seed=3), directory, name="long")
-    return load(directory, threads=1)
+    return load(small_bundle(tmp_path_factory.mktemp("long"), 150), threads=1)
 
 
 def same(found: list[Result], expected: list[Result]) -> None:

@@ -12,10 +12,8 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from dragoman.benchmarks.random_model import random_model
-from dragoman.export import export_bundle
 from dragoman.optimize.tensorrt.bundle import pinned_bundle
-from dragoman.reference_model import ModelConfig, Transformer
+from dragoman.reference_model import Transformer
 from dragoman.runtime import Bundle, DeviceLostError, DragomanError, Model, Result, load
 from dragoman.runtime.backends.cuda.layout import Sizes
 from dragoman.runtime.backends.cuda.tensors import as_numbers
@@ -29,6 +27,7 @@ from dragoman.runtime.engines import EngineReport, Engines, Profile, Range
 from dragoman.runtime.manifest import Target
 
 from ..device_double import DoubleDevice
+from ..small_bundle import small_bundle
 from ..tensorrt_api import checked_module, recorded
 from ..tensorrt_double import package_module, plan
 
@@ -172,22 +171,7 @@ def long_model(
     tmp_path_factory: pytest.TempPathFactory, device: DoubleDevice
 ) -> tuple[Model, Model]:
     """The graphs and their engines, of a model with room for 64 target positions."""
-    config = ModelConfig(
-        source_vocab_size=17,
-        target_vocab_size=19,
-        encoder_layers=1,
-        decoder_layers=1,
-        d_model=16,
-        num_heads=2,
-        d_ff=24,
-        max_source_positions=33,
-        max_target_positions=64,
-        dropout=0.0,
-    )
-    reference = random_model(config, seed=3)
-    directory = tmp_path_factory.mktemp("long") / "bundle"
-    directory.mkdir()
-    export_bundle(reference, directory, name="long")
+    directory = small_bundle(tmp_path_factory.mktemp("long"), 64)
     built = dataclasses.replace(ENGINES, capacity=64)
     return load(directory, threads=1), opened(
         engines_of(directory, tmp_path_factory, built), device

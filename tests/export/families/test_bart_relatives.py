@@ -12,7 +12,9 @@ import pytest
 import torch
 
 from dragoman.export.families.hugging_face import load_hugging_face
-from dragoman.reference_model import Transformer, greedy_cached, greedy_uncached, pad
+from dragoman.reference_model import Transformer, greedy_cached, greedy_uncached
+
+from .comparing import assert_same_tensors
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
 transformers: Any = importlib.import_module("transformers")
@@ -148,14 +150,8 @@ def pair(
 
 def test_tensors_are_theirs(pair: Pair) -> None:
     theirs, ours = pair
-    source, mask = pad(SOURCES, theirs.config.pad_token_id)
     target = torch.randint(4, VOCABULARY - 1, (len(SOURCES), 9), generator=torch.manual_seed(1))
-    with torch.inference_mode():
-        expected = theirs(input_ids=source, attention_mask=mask.long(), decoder_input_ids=target)
-        encoded, logits = ours.encoder(source, mask), ours(source, mask, target)
-    wanted = expected.encoder_last_hidden_state
-    torch.testing.assert_close(encoded[mask], wanted[mask], rtol=0, atol=1e-4)
-    torch.testing.assert_close(logits, expected.logits, rtol=0, atol=1e-4)
+    assert_same_tensors(theirs, ours, SOURCES, target)
 
 
 def test_greedy_tokens_are_theirs(pair: Pair, their_greedy: Callable[..., list[list[int]]]) -> None:

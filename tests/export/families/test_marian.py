@@ -18,6 +18,8 @@ from dragoman.export.families.hugging_face import load_hugging_face
 from dragoman.export.families.marian import position_table
 from dragoman.reference_model import greedy_uncached, pad
 
+from .comparing import assert_same_tensors
+
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
 transformers: Any = importlib.import_module("transformers")
 
@@ -73,17 +75,8 @@ def their_model(options: dict[str, Any], directory: Path) -> Any:
 @pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS.keys())
 def test_tensors_are_theirs(options: dict[str, Any], tmp_path: Path) -> None:
     theirs, ours = their_model(options, tmp_path), load_hugging_face(tmp_path)
-    source, mask = pad(SOURCES, 52)
     target = torch.randint(0, 53, (len(SOURCES), 9), generator=torch.manual_seed(1))
-    with torch.inference_mode():
-        expected = theirs(input_ids=source, attention_mask=mask.long(), decoder_input_ids=target)
-        torch.testing.assert_close(
-            ours.encoder(source, mask)[mask],
-            expected.encoder_last_hidden_state[mask],
-            rtol=0,
-            atol=1e-4,
-        )
-        torch.testing.assert_close(ours(source, mask, target), expected.logits, rtol=0, atol=1e-4)
+    assert_same_tensors(theirs, ours, SOURCES, target)
 
 
 @pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS.keys())
