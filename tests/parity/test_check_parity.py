@@ -168,28 +168,22 @@ def test_differences_by_hand() -> None:
     assert small.result("logits", tolerance=1.0).difference == pytest.approx(0.01)
 
 
-@pytest.mark.parametrize("beyond, excused", [(0, 0), (1, 1), (2, 2), (3, 0)])
-def test_one_position_in_a_thousand_is_excused_and_counted(beyond: int, excused: int) -> None:
+@pytest.mark.parametrize("beyond, excused", [(0, 0), (1, 1), (20, 20), (21, 0)])
+def test_a_share_of_positions_can_be_excused_and_is_counted(beyond: int, excused: int) -> None:
     expected = np.ones((2000, 3, 2))
     found = expected + 0.125
     found[7 : 7 + beyond, 1, 1] += 100
     meter = _Meter()
     for part in range(0, 2000, 500):
         meter.add(found[part : part + 500], expected[part : part + 500])
-    result = meter.result("cross_key_0", 0.25, excused=0.001)
+    result = meter.result("cross_key_0", 0.25, excused=0.01)
     assert result.passed is (beyond == excused)
     assert (result.excused_positions, result.positions) == (excused, 2000)
     assert result.difference == (0.125 if result.passed else 100.125)
     assert meter.result("logits", 0.25).passed is (beyond == 0)
 
 
-def test_of_fewer_than_a_thousand_positions_none_is_excused() -> None:
-    meter = _Meter()
-    meter.add(np.array([2.0] + [1.0] * 998), np.ones(999))
-    assert not meter.result("cross_key_0", 0.5, excused=0.001).passed
-
-
 def test_what_is_not_finite_is_not_excused() -> None:
     meter = _Meter()
     meter.add(np.array([np.nan] + [1.0] * 5000), np.ones(5001))
-    assert not meter.result("cross_key_0", 0.5, excused=0.001).passed
+    assert not meter.result("cross_key_0", 0.5, excused=0.01).passed
