@@ -51,13 +51,13 @@ class Half:
     Attributes:
         dtype: FLOAT16 or BFLOAT16
         largest: the largest magnitude of each value, by name, on the calibration's inputs
-        fp32_outputs: outputs of the graph that are float32 in every precision
+        in_fp32: inputs and outputs of the graph that are float32 in every precision
         tolerance: see `GraphPass`
     """
 
     dtype: ir.DataType
     largest: Mapping[str, float]
-    fp32_outputs: frozenset[str]
+    in_fp32: frozenset[str]
     tolerance: float
     requires: frozenset[Property] = frozenset()
     ensures: frozenset[Property] = frozenset()
@@ -80,7 +80,7 @@ class Half:
                 wide.add(node)
         casts = _Casts(graph)
         for given in graph.inputs:
-            if given.dtype == FLOAT:
+            if given.dtype == FLOAT and given.name not in self.in_fp32:
                 given.type = ir.TensorType(self.dtype)
         self._halve_weights(graph, wide)
         narrow = [node for node in graph if node not in wide]
@@ -91,7 +91,7 @@ class Half:
                 if value is not None and value.dtype in (FLOAT, self.dtype):
                     node.replace_input_with(index, casts.get(value, needed))
         for index, value in enumerate(graph.outputs):
-            needed = FLOAT if value.name in self.fp32_outputs else self.dtype
+            needed = FLOAT if value.name in self.in_fp32 else self.dtype
             if value.dtype in (FLOAT, self.dtype) and value.dtype != needed:
                 graph.outputs[index] = casts.output(value, needed)
         RemoveUnusedNodesPass()(model)

@@ -93,7 +93,9 @@ def _half(
     dtype, tolerance = HALF[precision]
     passes = {}
     for name, (model, spec) in graphs.items():
-        in_fp32 = {t.name for t in spec.outputs if t.role == "next_log_probability"}
+        # What the host reads and writes: features as they are made, and probabilities.
+        tensors = (*spec.inputs, *spec.outputs)
+        in_fp32 = {t.name for t in tensors if t.role in ("source", "next_log_probability")}
         largest = largest_magnitudes(model, [batch.samples for batch in observed[name]])
         passes[name] = Half(dtype, largest, frozenset(in_fp32), tolerance)
     return passes

@@ -128,7 +128,6 @@ CONFIGURATIONS: dict[str, dict[str, Any]] = {
         "relative_buckets": 6,
         "relative_max_distance": 9,
         "scale_embedding": False,
-        "decoder_layers": 2,
     },
     "as torch.nn.Transformer: post-norm and one more at the end": {"final_norm": True, "seed": 5},
 }

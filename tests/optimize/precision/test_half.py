@@ -199,6 +199,18 @@ def test_an_output_may_stay_float32() -> None:
     assert run(model, X)["y"].dtype == np.float32
 
 
+def test_an_input_may_stay_float32() -> None:
+    model = graph(1.0)
+    Half(ir.DataType.FLOAT16, {}, frozenset({"x"}), 1e-2).apply(model)
+    assert [(v.name, str(v.dtype)) for v in model.graph.inputs] == [("x", "FLOAT")]
+    assert [str(v.dtype) for v in model.graph.outputs] == ["FLOAT16"]
+    onnx.checker.check_model(ir.to_proto(model), full_check=True)
+    expected = run(graph(1.0), X)["y"]
+    np.testing.assert_allclose(
+        np.asarray(run(model, X)["y"], float), np.asarray(expected, float), rtol=2e-2
+    )
+
+
 def test_largest_magnitudes_are_those_over_all_inputs() -> None:
     model = graph(2.0)
     big = model.graph.initializers["big"].const_value

@@ -1,0 +1,59 @@
+"""A speech model in fewer bits takes the same features and gives logits that are near."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from dragoman.optimize.bundle import optimize_bundle
+from dragoman.optimize.emulation import emulated_bundle
+from dragoman.optimize.random_sources import random_sources
+from dragoman.runtime import load, read_bundle
+from dragoman.runtime.manifest import Precision, Target
+from dragoman.runtime.scheduling import as_batch
+
+from ...speech_models import noise
+
+
+@pytest.mark.parametrize(
+    "target, precision, allowed",
+    [
+        ("neutral", "fp16", 0.01),
+        ("neutral", "bf16", 0.1),
+        ("neutral", "int8", 0.15),
+        ("cpu", "int8", 0.3),
+        ("cpu", "int4", 0.5),
+    ],
+)
+def test_logits_are_near_and_features_are_float32(
+    target: Target,
+    precision: Precision,
+    allowed: float,
+    exported: Callable[[str], tuple[Any, Path]],
+    tmp_path: Path,
+) -> None:
+    _, neutral = exported("english")
+    (tmp_path / "made").mkdir()
+    manifest = optimize_bundle(
+        read_bundle(neutral), tmp_path / "made", target=target, precision=precision
+    )
+    assert next(t.dtype for t in manifest.encoder.inputs if t.role == "source") == "float32"
+    bundle = read_bundle(tmp_path / "made")
+    if precision == "bf16":  # which no processor runs
+        (tmp_path / "emulated").mkdir()
+        bundle = emulated_bundle(bundle, tmp_path / "emulated")
+    sources = random_sources(manifest, [1] * 3, seed=1)
+    source, mask = as_batch(sources, manifest.model)
+    forced = np.random.default_rng(2).integers(0, manifest.model.target_vocab_size, (3, 9))
+    expected = load(neutral, threads=1).backend.score(source, mask, forced)
+    model = load(bundle.directory, threads=1)
+    found = model.backend.score(source, mask, forced)
+    # Of weights that nobody trained: a wrong scale, axis or order gives about 1.
+    error = np.linalg.norm(found - expected) / np.linalg.norm(expected)
+    assert 0 < error <= allowed
+    (result,) = model.generate([noise(1.0, seed=3)], max_new_tokens=5)
+    assert result.error is None
