@@ -128,6 +128,7 @@ CONFIGURATIONS: dict[str, dict[str, Any]] = {
         "relative_buckets": 6,
         "relative_max_distance": 9,
         "scale_embedding": False,
+        "decoder_layers": 2,
     },
     "as torch.nn.Transformer: post-norm and one more at the end": {"final_norm": True, "seed": 5},
 }
@@ -280,6 +281,8 @@ def test_logits_with_fewer_bits_are_near(
         expected = model(source, mask, forced).numpy()
     found = bundle.backend.score(source.numpy(), mask.numpy(), forced.numpy())
     error = np.linalg.norm(found - expected) / np.linalg.norm(expected)
+    if config.gated_feed_forward:  # two products that are rounded, multiplied
+        allowed *= 2**0.5
     assert 0 < error <= allowed
     saved = 0.8 if precision == "fp16" else 0.75  # of models so small graphs are much of the whole
     assert bundle.bundle.size < saved * neutral.bundle.size
