@@ -119,7 +119,9 @@ def bench(
             )
     figures = []
     for size in batch_sizes or BATCH_SIZES:
-        source, mask = as_batch(random_sources(model.manifest, [source_length] * size), facts)
+        source, mask = as_batch(
+            random_sources(model.manifest, [source_length] * size, np.random.default_rng(0)), facts
+        )
         prompt = np.full((size, 1), facts.start_token_id)
         encoder: list[float] = []
         step: list[float] = []

@@ -69,7 +69,8 @@ def main(bundle: Path, batch_size: int, threads: int, source_length: int, steps:
     facts = read.manifest.model
     backend = ProfiledBackend(read, threads=threads)
     length = min(source_length, facts.max_source_positions)
-    source, mask = as_batch(random_sources(read.manifest, [length] * batch_size), facts)
+    generator = np.random.default_rng(0)
+    source, mask = as_batch(random_sources(read.manifest, [length] * batch_size, generator), facts)
     prompt = np.full((batch_size, 1), facts.start_token_id)
     capacity = min(steps, facts.max_target_positions)
     runs = 3

@@ -38,11 +38,14 @@ class Changes:
         matches: how many times it changed something
         refusals: what looked like its work and was left alone
         uncounted: whether it may have changed more than it counts
+        rounding: the difference that so many changes may add up to, where that is more than the
+            pass's tolerance
     """
 
     matches: int
     refusals: tuple[Refusal, ...] = ()
     uncounted: bool = False
+    rounding: float = 0.0
 
     @property
     def any(self) -> bool:
@@ -57,7 +60,7 @@ class GraphPass(Protocol):
         name: as it stands in reports, such as "layer-norm"
         requires, ensures: properties of the graph before and after
         tolerance: the largest difference it may cause in any output, relative to the output's
-            largest value or 1
+            largest value or 1; see also `Changes.rounding`
     """
 
     @property
@@ -78,6 +81,10 @@ class GraphPass(Protocol):
 
 ROUNDING = 1e-5
 """What a fusion may cause: the same sums in another order, fp32."""
+
+ROUNDING_EACH, ROUNDING_MOST = 2e-6, 5e-5
+"""Of a fusion that finds many: what each may cause, for in deep models they add up, and what all of
+them may, half of what parity allows."""
 
 
 @dataclass(frozen=True)
@@ -103,11 +110,13 @@ class RulePass:
         while count := rules.apply_to_model(model):
             matches += count
         left = [node for node in model.graph.all_nodes() if self.candidate(node)]
+        rounding = min(ROUNDING_EACH * matches, ROUNDING_MOST)
         if not left:
-            return Changes(matches)
+            return Changes(matches, rounding=rounding)
         tracer = _Refusals()
         rules.apply_to_model(model, tracer=tracer)
-        return Changes(matches, tuple(tracer.refusal(node) for node in left))
+        refusals = tuple(tracer.refusal(node) for node in left)
+        return Changes(matches, refusals, rounding=rounding)
 
 
 MATCHED = 1_000_000

@@ -12,9 +12,6 @@ from .compare import NOT_FINITE, Outputs, difference, resolution, run
 from .graph_pass import GraphPass, PassError, Property
 from .samples import Samples
 
-ROUNDING_EACH = 2e-6
-"""What each replacement of a pass may cause: in deep models they add up."""
-
 
 def apply_passes(
     model: ir.Model,
@@ -50,12 +47,10 @@ def apply_passes(
             raise PassError(f"{place}: requires {', '.join(sorted(missing))}")
         progress(f"{graph}: {step.name}")
         nodes = count_nodes(model)
-        resolved = resolution(model)
+        allowed = max(step.tolerance, resolution(model))
         try:
             changes = step.apply(model)
-            allowed = max(
-                step.tolerance, ROUNDING_EACH * changes.matches, resolved, resolution(model)
-            )
+            allowed = max(allowed, changes.rounding, resolution(model))
             found = outputs.change(model, allowed) if changes.any else outputs.unchanged()
         except PassError as error:
             raise PassError(f"{place}: {error}") from error

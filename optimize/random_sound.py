@@ -8,21 +8,21 @@ import numpy as np
 from numpy.typing import NDArray
 
 FORMANTS = ((250, 900), (850, 2500), (2300, 3500))
-"""Hertz between which the resonances of a vowel lie (Peterson & Barney 1952)."""
+"""Hertz between which the resonances of most vowels lie, roughly after Peterson & Barney (1952)."""
 
 
 def random_sound(generator: np.random.Generator, rate: int, samples: int) -> NDArray[np.float32]:
-    """Syllables, voiced or hissed, with pauses between them, over a fifth of the time or more.
+    """Syllables, voiced or hissed, with pauses between them, up to some time, then silence.
 
     Args:
-        rate: samples a second
+        rate: samples a second, thousands
 
     Returns:
         [samples], within -1 and 1
     """
     signal = 1e-4 * generator.standard_normal(samples)
     end = int(samples * generator.uniform(0.2, 1))
-    at = int(rate * generator.uniform(0, 0.5))
+    at = int(generator.uniform(0, min(0.5 * rate, 0.5 * end)))
     while at < end:
         length = min(int(rate * generator.uniform(0.06, 0.3)), samples - at)
         syllable = _vowel if generator.random() < 0.7 else _hiss

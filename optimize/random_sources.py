@@ -12,9 +12,10 @@ from dragoman.runtime.scheduling import Encodable
 from .random_sound import random_sound
 
 
-def random_sources(manifest: Manifest, lengths: Sequence[int], *, seed: int = 0) -> list[Encodable]:
+def random_sources(
+    manifest: Manifest, lengths: Sequence[int], generator: np.random.Generator
+) -> list[Encodable]:
     """Uniformly random tokens of these lengths; of a speech model, windows of random sound."""
-    generator = np.random.default_rng(seed)
     vocabulary = manifest.model.source_vocab_size
     if vocabulary is not None:
         return [generator.integers(0, vocabulary, length).tolist() for length in lengths]

@@ -8,8 +8,9 @@ from dataclasses import dataclass
 @dataclass(frozen=True)
 class TensorParity:
     """Teacher-forced tensors beside the oracle's. `difference` is the largest absolute difference
-    divided by max(1, the largest absolute value of the oracle's tensor), `excused_positions` of all
-    left out."""
+    divided by max(1, the largest absolute value of the oracle's tensor). Where some positions are
+    excused, they are those that differ most, and the largest is that of the others;
+    `positions_beyond` are all that differ by more than the tolerance."""
 
     name: str
     largest_absolute: float
@@ -17,8 +18,8 @@ class TensorParity:
     difference: float
     tolerance: float
     passed: bool
-    excused_positions: int = 0
     positions: int = 0
+    positions_beyond: int = 0
 
 
 @dataclass(frozen=True)

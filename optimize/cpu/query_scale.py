@@ -14,7 +14,9 @@ import onnx_ir as ir
 from onnxscript.rewriter import MatchResult, RewriteRuleClassBase
 
 from ..graph_pass import RulePass
-from ..values import MICROSOFT, floats, new_weight, product
+from ..values import MICROSOFT, floats, product
+
+FLOAT = ir.DataType.FLOAT
 
 
 class QueryScale(RewriteRuleClassBase):
@@ -37,9 +39,14 @@ class QueryScale(RewriteRuleClassBase):
         assert node is not None
         if not _scaled_cross_attention(node):
             return result.fail("not cross-attention, or its scale is 1", attended)
+        if len(node.inputs) > 3 and node.inputs[3] is not None:
+            return result.fail("expected no bias within the operator", node.inputs[3])
         part = product(query)
         if part is None:
             return result.fail("expected a query that is a product by weights", query)
+        for weight in (part.weight, part.bias):
+            if weight is not None and (weight.is_graph_input() or weight.dtype != FLOAT):
+                return result.fail("expected weights in float32 that are no inputs", weight)
         return result
 
     def rewrite(self, op: Any, query: ir.Value, attended: ir.Value, **_: Any) -> ir.Value:
@@ -47,9 +54,9 @@ class QueryScale(RewriteRuleClassBase):
         assert node is not None and part is not None
         scale = _scale(node)
         assert scale is not None
-        scaled = op.MatMul(part.x, _scaled(part.weight, scale))
+        scaled = op.MatMul(part.x, _scaled(op, part.weight, scale))
         if part.bias is not None:
-            scaled = op.Add(scaled, _scaled(part.bias, scale))
+            scaled = op.Add(scaled, _scaled(op, part.bias, scale))
         result: ir.Value = op.MultiHeadAttention(
             scaled,
             *node.inputs[1:],
@@ -59,24 +66,30 @@ class QueryScale(RewriteRuleClassBase):
         return result
 
 
-def _scaled(weight: ir.Value, scale: float) -> ir.Value:
-    graph = weight.graph
-    assert graph is not None
-    return new_weight(graph, f"{weight.name}.scaled", floats(weight) * np.float32(scale))
+def _scaled(op: Any, weight: ir.Value, scale: float) -> ir.Value:
+    """Its own for each attention: others may share the weight and scale it otherwise."""
+    assert weight.graph is not None
+    name = f"{weight.name}.scaled"
+    while name in weight.graph.initializers:
+        name += "_"
+    numbers = floats(weight) * np.float32(scale)
+    value: ir.Value = op.initializer(ir.tensor(numbers, name=name), name=name)
+    return value
 
 
 def _scaled_cross_attention(node: ir.Node) -> bool:
-    return node.op_type == "MultiHeadAttention" and _scale(node) not in (None, 1)
+    known = node.op_type == "MultiHeadAttention" and node.domain == MICROSOFT
+    return known and _scale(node) not in (None, 1)
 
 
 def _scale(node: ir.Node) -> float | None:
-    """Of cross-attention, whose keys [B, H, S, Dh] have their heads apart: its attribute, or one
-    over the square root of a head's size."""
-    key = node.inputs[1]
+    """Of cross-attention, whose keys [B, H, S, Dh] have their heads apart: its attribute; where
+    there is none or it is 0, one over the square root of a head's size."""
+    key = node.inputs[1] if len(node.inputs) > 1 else None
     shape = None if key is None else key.shape
     if shape is None or len(shape) != 4 or not isinstance(shape[3], int):
         return None
-    return node.attributes.get_float("scale", 1 / math.sqrt(shape[3]))
+    return node.attributes.get_float("scale", 0.0) or 1 / math.sqrt(shape[3])
 
 
 QUERY_SCALE = RulePass("query-scale", lambda: [QueryScale.rule()], _scaled_cross_attention)

@@ -98,7 +98,7 @@ def _random(manifest: Manifest) -> Sequence[Encodable]:
     longest = min(LONGEST, manifest.model.max_source_positions)
     speech = manifest.model.source_vocab_size is None
     lengths = generator.integers(1, longest + 1, WINDOWS if speech else SOURCES).tolist()
-    return random_sources(manifest, lengths)
+    return random_sources(manifest, lengths, generator)
 
 
 def _named(spec: GraphSpec, by_role: dict[str, np.ndarray]) -> dict[str, np.ndarray]:

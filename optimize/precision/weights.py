@@ -151,10 +151,15 @@ def _relative_by_row(found: Float, exact: Float) -> float:
     """The root mean square of the rows' relative errors [R, N], so that each position counts the
     same: one whose numbers are a hundred times those of the others would hide that the scale it
     dictates leaves nothing of them. Rows far below the median count as a tenth of it."""
-    lengths = np.linalg.norm(exact, axis=-1)
+    lengths = _lengths(exact)
     floor = max(0.1 * float(np.median(lengths)), 1e-30)
-    errors = np.linalg.norm(found - exact, axis=-1) / np.maximum(lengths, floor)
+    errors = _lengths(found - exact) / np.maximum(lengths, floor)
     return float(np.sqrt(np.mean(errors**2)))
+
+
+def _lengths(rows: Float) -> Float:
+    """[R, N] -> [R], without another [R, N]: of a vocabulary that is gigabytes."""
+    return np.asarray(np.sqrt(np.einsum("rn,rn->r", rows, rows)))
 
 
 def _relative(found: Float, exact: Float) -> float:

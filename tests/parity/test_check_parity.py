@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
+import re
 from collections.abc import Callable
 
 import numpy as np
@@ -11,7 +13,7 @@ import torch
 
 from dragoman.benchmarks import parity as parity_module
 from dragoman.benchmarks.parity import ParityInputs, _Meter, check_parity, random_inputs
-from dragoman.cli.exporting import failure
+from dragoman.cli.exporting import failure, print_parity
 from dragoman.reference_model import Transformer
 from dragoman.runtime import Model
 from dragoman.runtime.records import Parity
@@ -168,8 +170,8 @@ def test_differences_by_hand() -> None:
     assert small.result("logits", tolerance=1.0).difference == pytest.approx(0.01)
 
 
-@pytest.mark.parametrize("beyond, excused", [(0, 0), (1, 1), (20, 20), (21, 0)])
-def test_a_share_of_positions_can_be_excused_and_is_counted(beyond: int, excused: int) -> None:
+@pytest.mark.parametrize("beyond", [0, 1, 20, 21])
+def test_a_share_of_positions_can_be_excused_and_all_are_counted(beyond: int) -> None:
     expected = np.ones((2000, 3, 2))
     found = expected + 0.125
     found[7 : 7 + beyond, 1, 1] += 100
@@ -177,8 +179,8 @@ def test_a_share_of_positions_can_be_excused_and_is_counted(beyond: int, excused
     for part in range(0, 2000, 500):
         meter.add(found[part : part + 500], expected[part : part + 500])
     result = meter.result("cross_key_0", 0.25, excused=0.01)
-    assert result.passed is (beyond == excused)
-    assert (result.excused_positions, result.positions) == (excused, 2000)
+    assert result.passed is (beyond <= 20)
+    assert (result.positions, result.positions_beyond) == (2000, beyond)
     assert result.difference == (0.125 if result.passed else 100.125)
     assert meter.result("logits", 0.25).passed is (beyond == 0)
 
@@ -187,3 +189,18 @@ def test_what_is_not_finite_is_not_excused() -> None:
     meter = _Meter()
     meter.add(np.array([np.nan] + [1.0] * 5000), np.ones(5001))
     assert not meter.result("cross_key_0", 0.5, excused=0.01).passed
+
+
+def test_positions_are_counted_where_parity_is_shown(
+    bundle: Model, reference: Transformer, capsys: pytest.CaptureFixture[str]
+) -> None:
+    parity = checked(bundle, reference)
+    key, value, *others = parity.tensors
+    tensors = (
+        dataclasses.replace(key, difference=0.1, positions=1000, positions_beyond=0),
+        dataclasses.replace(value, difference=0.01, positions=1000, positions_beyond=7),
+        *others,
+    )
+    print_parity(dataclasses.replace(parity, tensors=tensors))
+    shown = " ".join(re.sub("[^\\w ]", " ", capsys.readouterr().out).split())
+    assert "7 of 1000" in shown

@@ -281,7 +281,7 @@ def test_logits_with_fewer_bits_are_near(
         expected = model(source, mask, forced).numpy()
     found = bundle.backend.score(source.numpy(), mask.numpy(), forced.numpy())
     error = np.linalg.norm(found - expected) / np.linalg.norm(expected)
-    if config.gated_feed_forward:  # two products that are rounded, multiplied
+    if config.gated_feed_forward and precision != "fp16":  # two rounded products, multiplied
         allowed *= 2**0.5
     assert 0 < error <= allowed
     saved = 0.8 if precision == "fp16" else 0.75  # of models so small graphs are much of the whole

@@ -42,8 +42,8 @@ def test_a_parity_record_is_kept(plain_manifest: Plain) -> None:
                 "difference": 0.1,
                 "tolerance": 0.2,
                 "passed": True,
-                "excused_positions": 1,
                 "positions": 1500,
+                "positions_beyond": 1,
             }
         ],
         "tokens": {

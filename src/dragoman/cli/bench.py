@@ -62,7 +62,7 @@ def bench(
     backend: str | None,
     threads: int | None,
 ) -> None:
-    """Measure BUNDLE on random tokens, of speech on noise: encoder and decoder step apart, per
+    """Measure BUNDLE on random tokens or sound: encoder and decoder step apart, per
     sentence, tokens/s.
 
     Every batch does the same work: the end token is not heeded.

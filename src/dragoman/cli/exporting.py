@@ -23,7 +23,7 @@ from dragoman.optimize.emulation import emulated_bundle
 from dragoman.runtime import Bundle, Model, read_bundle
 from dragoman.runtime.backends import default_backend, open_backend
 from dragoman.runtime.manifest import TENSORRT_TARGETS, Manifest, Precision, Target
-from dragoman.runtime.records import Parity, TensorParity
+from dragoman.runtime.records import Parity
 
 from .checkpoints import Checkpoint
 from .passes import optimize_into
@@ -144,23 +144,18 @@ def _tensor_rows(parity: Parity) -> list[tuple[str, ...]]:
     logits = [t for t in parity.tensors if t.name == "logits"]
     others = [t for t in parity.tensors if t.name != "logits"]
     worst = max(others, key=lambda t: t.difference)
-    return [
-        (
-            "tensors",
-            tensor.name if tensor in logits else f"cross keys and values, worst {tensor.name}",
+    rows = []
+    for tensor in (worst, *logits):
+        beyond = max(t.positions_beyond for t in ([tensor] if tensor in logits else others))
+        found = (
             f"{tensor.difference:.2g} (absolute {tensor.largest_absolute:.2g}, "
-            f"relative {tensor.largest_relative:.2g}){_excused(tensor)}",
-            f"{tensor.tolerance:g}",
-            _verdict(tensor.passed),
+            f"relative {tensor.largest_relative:.2g})"
         )
-        for tensor in (worst, *logits)
-    ]
-
-
-def _excused(tensor: TensorParity) -> str:
-    if not tensor.excused_positions:
-        return ""
-    return f", {tensor.excused_positions} of {tensor.positions} positions beyond it"
+        if beyond:
+            found += f"; more than allowed at {beyond} of {tensor.positions} positions"
+        what = tensor.name if tensor in logits else f"cross keys and values, worst {tensor.name}"
+        rows.append(("tensors", what, found, f"{tensor.tolerance:g}", _verdict(tensor.passed)))
+    return rows
 
 
 def _token_row(parity: Parity) -> tuple[str, ...]:

@@ -104,3 +104,61 @@ def test_every_cross_attention_of_a_decoder_is_found(
         found = [r for r in optimize(bundle).manifest.passes if r.name == "query-scale"]
         assert {r.graph: r.matches for r in found} == {"encoder": 0, "decoder": 2}
         assert all(not r.refusals for r in found)
+
+
+def test_attentions_that_share_a_weight_scale_it_each_for_itself() -> None:
+    model = attention("p = MatMul(x, w)", attributes=", scale=0.5")
+    first = next(n for n in model.graph if n.op_type == "MultiHeadAttention")
+    second = ir.node(
+        "MultiHeadAttention",
+        first.inputs,
+        {"num_heads": 2, "scale": 0.3},
+        domain="com.microsoft",
+    )
+    model.graph.append(second)
+    (other,) = second.outputs
+    other.name, other.shape = "other", ir.Shape(["b", "q", 8])
+    other.type = ir.TensorType(ir.DataType.FLOAT)
+    model.graph.outputs.append(other)
+    record = applied(model)
+    assert record.matches == 2
+    assert record.difference is not None and record.difference < 1e-6
+
+
+def test_a_scale_of_0_is_the_operator_s_own() -> None:
+    record = applied(attention("p = MatMul(x, w)", attributes=", scale=0.0"))
+    assert record.matches == 1
+    assert record.difference is not None and record.difference < 1e-6
+
+
+def test_a_bias_within_the_operator_is_refused() -> None:
+    model = attention("p = MatMul(x, w)")
+    bias = ir.val("bias", ir.DataType.FLOAT, [24], const_value=ir.tensor(np.ones(24, np.float32)))
+    model.graph.register_initializer(bias)
+    next(n for n in model.graph if n.op_type == "MultiHeadAttention").replace_input_with(3, bias)
+    record = applied(model)
+    assert record.matches == 0
+    assert "bias within the operator" in record.refusals[0].reason
+
+
+def test_weights_in_16_bits_are_refused() -> None:
+    half = attention("h = Cast<to=10>(x) r = MatMul(h, w) p = Cast<to=1>(r)")
+    weight = half.graph.initializers["w"]
+    weight.const_value = ir.tensor(WEIGHT.astype(np.float16), name="w")
+    weight.type = ir.TensorType(ir.DataType.FLOAT16)
+    product = next(n for n in half.graph if n.op_type == "MatMul")
+    node = next(n for n in half.graph if n.op_type == "MultiHeadAttention")
+    node.replace_input_with(0, product.outputs[0])
+    (record,) = apply_passes(half, [QUERY_SCALE], graph="g", samples=None)
+    assert record.matches == 0
+    assert "float32" in record.refusals[0].reason
+
+
+def test_packed_attention_is_not_looked_at() -> None:
+    model = ir.from_onnx_text(
+        '<ir_version: 10, opset_import: ["" : 23, "com.microsoft" : 1]> '
+        "g (float[b,q,2,3,4] x) => (float[b,q,8] y) "
+        "{ y = com.microsoft.MultiHeadAttention<num_heads=2>(x) }"
+    )
+    (record,) = apply_passes(model, [QUERY_SCALE], graph="g", samples=None)
+    assert (record.matches, record.refusals) == (0, ())

@@ -46,7 +46,7 @@ def test_logits_are_near_and_features_are_float32(
     if precision == "bf16":  # which no processor runs
         (tmp_path / "emulated").mkdir()
         bundle = emulated_bundle(bundle, tmp_path / "emulated")
-    sources = random_sources(manifest, [1] * 3, seed=1)
+    sources = random_sources(manifest, [1] * 3, np.random.default_rng(1))
     source, mask = as_batch(sources, manifest.model)
     forced = np.random.default_rng(2).integers(0, manifest.model.target_vocab_size, (3, 9))
     expected = load(neutral, threads=1).backend.score(source, mask, forced)
