@@ -185,15 +185,18 @@ def _compare_tensors(
             )
         scored = model.backend.score(source, source_mask, forced)
         meters.setdefault("logits", _Meter()).add(scored[target_mask], logits.numpy()[target_mask])
-    precision = model.manifest.precision
-    tolerance = TOLERANCES[precision]
-    lenient = precision in QUANTIZED and model.manifest.audio is not None
-    excused = EXCUSED_OF_SPEECH if lenient else 0.0
+    tolerance = TOLERANCES[model.manifest.precision]
     results = [
-        meter.result(name, tolerance, 0.0 if name == "logits" else excused)
+        meter.result(name, tolerance, _excused(model.manifest, name))
         for name, meter in meters.items()
     ]
     return results, meters["logits"].scale
+
+
+def _excused(manifest: Manifest, tensor: str) -> float:
+    """The share of a tensor's positions that may be beyond the tolerance."""
+    speech = manifest.audio is not None and manifest.precision in QUANTIZED
+    return EXCUSED_OF_SPEECH if speech and tensor != "logits" else 0.0
 
 
 class _Meter:

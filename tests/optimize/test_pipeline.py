@@ -9,6 +9,7 @@ import onnx_ir as ir
 import pytest
 
 from dragoman.optimize.compare import difference, run, with_outputs
+from dragoman.optimize.cpu.bias_gelu import BIAS_GELU
 from dragoman.optimize.fusions import CLEANUP, EXPAND_MASKS
 from dragoman.optimize.graph_pass import Changes, PassError
 from dragoman.optimize.pipeline import apply_passes
@@ -126,3 +127,17 @@ def test_a_graph_that_a_pass_makes_run_is_compared_from_then_on() -> None:
     scores = np.exp(q @ k.swapaxes(-1, -2) / np.sqrt(8) + m)
     expected = scores / scores.sum(-1, keepdims=True) @ k
     np.testing.assert_allclose(np.asarray(run(model, samples)["y"], float), expected, atol=1e-5)
+
+
+@pytest.mark.parametrize("found, allowed", [(1, 1e-5), (8, 1.6e-5), (40, 5e-5)])
+def test_a_fusion_that_finds_many_may_round_more_but_not_any_amount(
+    found: int, allowed: float
+) -> None:
+    nodes = "".join(f"h{i} = Add(x{i}, bias) x{i + 1} = Gelu(h{i}) " for i in range(found))
+    model = ir.from_onnx_text(
+        '<ir_version: 10, opset_import: ["" : 23]> g (float[b,3] x0) => '
+        f"(float[b,3] x{found}) <float[3] bias = {{0.5, 2.0, -1.0}}> {{ {nodes} }}"
+    )
+    samples = {"x0": np.ones((2, 3), np.float32)}
+    (record,) = apply_passes(model, [BIAS_GELU], graph="g", samples=samples)
+    assert (record.matches, record.tolerance) == (found, pytest.approx(allowed))

@@ -12,10 +12,18 @@ import pytest
 import torch
 
 from dragoman.benchmarks import parity as parity_module
-from dragoman.benchmarks.parity import ParityInputs, _Meter, check_parity, random_inputs
+from dragoman.benchmarks.parity import (
+    ParityInputs,
+    _excused,
+    _Meter,
+    check_parity,
+    random_inputs,
+)
 from dragoman.cli.exporting import failure, print_parity
 from dragoman.reference_model import Transformer
 from dragoman.runtime import Model
+from dragoman.runtime.audio import LogMel
+from dragoman.runtime.manifest import Precision
 from dragoman.runtime.records import Parity
 
 
@@ -189,6 +197,16 @@ def test_what_is_not_finite_is_not_excused() -> None:
     meter = _Meter()
     meter.add(np.array([np.nan] + [1.0] * 5000), np.ones(5001))
     assert not meter.result("cross_key_0", 0.5, excused=0.01).passed
+
+
+@pytest.mark.parametrize("precision", ["fp32", "fp16", "bf16", "int8", "int4"])
+def test_only_speech_in_few_bits_is_excused_and_never_logits(
+    bundle: Model, precision: Precision
+) -> None:
+    text = dataclasses.replace(bundle.manifest, precision=precision)
+    speech = dataclasses.replace(text, audio=LogMel(80))
+    assert _excused(text, "cross_key_0") == _excused(speech, "logits") == 0
+    assert (_excused(speech, "cross_key_0") > 0) is (precision in ("int8", "int4"))
 
 
 def test_positions_are_counted_where_parity_is_shown(

@@ -144,7 +144,7 @@ def _tensor_rows(parity: Parity) -> list[tuple[str, ...]]:
     logits = [t for t in parity.tensors if t.name == "logits"]
     others = [t for t in parity.tensors if t.name != "logits"]
     worst = max(others, key=lambda t: t.difference)
-    rows = []
+    rows: list[tuple[str, ...]] = []
     for tensor in (worst, *logits):
         beyond = max(t.positions_beyond for t in ([tensor] if tensor in logits else others))
         found = (

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from dragoman.optimize.precision.rounding import Rounded, round_weight
+from dragoman.optimize.precision.weights import _relative_by_row
 
 RNG = np.random.default_rng(0)
 
@@ -99,3 +100,17 @@ def test_scales_are_numbers_of_their_type() -> None:
     assert (rounded.scales.astype(np.float16).astype(np.float32) == rounded.scales).all()
     assert (rounded.scales > 0).all()
     assert np.abs(rounded.weight() - exact).max() <= rounded.scales.max()
+
+
+def test_the_error_of_a_product_is_that_of_its_rows() -> None:
+    """By hand: 0.1, 0.5 and 0 of three rows, the first a thousand times as long as the others."""
+    exact = np.array([[3000.0, 4000.0], [3.0, 4.0], [4.0, 3.0]], np.float32)
+    found = exact + np.array([[500.0, 0.0], [0.0, 2.5], [0.0, 0.0]], np.float32)
+    assert _relative_by_row(found, exact) == pytest.approx(np.sqrt((0.1**2 + 0.5**2) / 3))
+    assert _relative_by_row(exact, exact) == 0
+
+
+def test_a_row_of_nothing_counts_as_a_tenth_of_the_median() -> None:
+    exact = np.array([[3.0, 4.0], [0.0, 0.0], [4.0, 3.0]], np.float32)
+    found = exact + np.array([[0.0, 0.0], [0.5, 0.0], [0.0, 0.0]], np.float32)
+    assert _relative_by_row(found, exact) == pytest.approx(np.sqrt(1 / 3))
