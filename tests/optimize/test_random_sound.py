@@ -16,7 +16,8 @@ def test_any_window_at_any_rate(rate: int, samples: int, seed: int) -> None:
     sound = random_sound(np.random.default_rng(seed), rate, samples)
     again = random_sound(np.random.default_rng(seed), rate, samples)
     np.testing.assert_array_equal(sound, again)
-    assert (sound.shape, sound.dtype) == ((samples,), np.float32)
+    assert sound.shape == (samples,)
+    assert sound.dtype == np.float32
     assert np.abs(sound).max() <= 1
     assert samples == 1 or sound.any()
 
