@@ -67,9 +67,9 @@ def build(
     """Export CHECKPOINT, optimize it for a target and verify the result: OUTPUT appears only if
     parity holds.
 
-    CHECKPOINT is a directory with config.json and model.safetensors, or g2p-en, the model that
-    comes along. Parity is checked against PyTorch on the checkpoint's held-out data, on --inputs,
-    or on random tokens where there is neither. Exit status 1 if it fails. Engines are built after
+    CHECKPOINT is a directory of Hugging Face, CTranslate2 or this project, or g2p-en, the model
+    that comes along. Parity is checked against PyTorch on the checkpoint's held-out data, on
+    --inputs, or on random ones where there is neither. Exit status 1 if it fails. Engines are built after
     that: the numbers are checked on ONNX Runtime first, and neither needs a GPU.
 
     \b

@@ -16,7 +16,7 @@ from .options import force_option, output_option
 def export(checkpoint: str, output: Path, force: bool) -> None:
     """Export CHECKPOINT to a bundle of neutral ONNX graphs, without checking parity.
 
-    CHECKPOINT is a directory with config.json and model.safetensors, or g2p-en. The graphs are
+    CHECKPOINT is a directory as for `dragoman build`, or g2p-en. The graphs are
     opset 24 in the default domain, in fp32: what `dragoman optimize` takes.
 
     \b

@@ -29,7 +29,7 @@ precision_option = click.option(
 calibration_option = click.option(
     "--calibration",
     type=click.Path(path_type=Path),
-    help="Texts to choose scales and number formats on, a line each [random tokens].",
+    help="Texts, a line each, or clips, to choose scales and number formats on [random ones].",
 )
 force_option = click.option("--force", is_flag=True, help="Replace what exists.")
 threads_option = click.option(
@@ -43,7 +43,8 @@ backend_option = click.option(
 inputs_option = click.option(
     "--inputs",
     type=click.Path(path_type=Path),
-    help="Texts to compare on, a line each, references after tabs [the held-out data].",
+    help="Texts to compare on, a line each, references after tabs; or a directory of clips "
+    "[the held-out data].",
 )
 limit_option = click.option(
     "--limit", type=click.IntRange(min=1), help="Compare on so many inputs only [all]."
