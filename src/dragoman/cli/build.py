@@ -69,8 +69,8 @@ def build(
 
     CHECKPOINT is a directory of Hugging Face, CTranslate2 or this project, or g2p-en, the model
     that comes along. Parity is checked against PyTorch on the checkpoint's held-out data, on
-    --inputs, or on random ones where there is neither. Exit status 1 if it fails. Engines are built after
-    that: the numbers are checked on ONNX Runtime first, and neither needs a GPU.
+    --inputs, or on random ones where there is neither. Exit status 1 if it fails. Engines are built
+    after that: the numbers are checked on ONNX Runtime first, and neither needs a GPU.
 
     \b
     dragoman build g2p-en -o bundles/g2p-en
