@@ -12,7 +12,7 @@ from dragoman.errors import DragomanError
 
 if TYPE_CHECKING:
     from dragoman.runtime import Model
-    from dragoman.runtime.manifest import Precision, Target
+    from dragoman.runtime.format.manifest import Precision, Target
 
 # Nothing that imports torch is imported here: some contenders must do without.
 
@@ -104,7 +104,7 @@ def as_it_is(source: Path, directory: Path) -> Path:
 def prepare_bundle(source: Path, directory: Path, *, target: str, precision: str) -> Path:
     from dragoman.export import export_bundle
     from dragoman.export.families.hugging_face import load_hugging_face
-    from dragoman.runtime.bundle import new_directory
+    from dragoman.runtime.format.bundle import new_directory
 
     neutral = directory.parent / "dragoman-neutral"
     if not neutral.exists():  # the first bundle exports it for all
@@ -115,7 +115,7 @@ def prepare_bundle(source: Path, directory: Path, *, target: str, precision: str
 
 def optimized(neutral: Path, directory: Path, *, target: str, precision: str) -> Path:
     """What a neutral bundle becomes, written to a new directory; itself where it is asked for."""
-    from dragoman.optimize.bundle import optimize_bundle
+    from dragoman.optimize.target_bundle import optimize_bundle
     from dragoman.runtime import read_bundle
 
     if (target, precision) == ("neutral", "fp32"):

@@ -20,7 +20,7 @@ from dragoman.errors import DragomanError
 from dragoman.optimize.random_sources import random_sources
 from dragoman.runtime import load
 from dragoman.runtime.backends import default_backend
-from dragoman.runtime.scheduling import as_batch
+from dragoman.runtime.decoding.batching import as_batch
 
 from .machine import machine, peak_memory_mb
 

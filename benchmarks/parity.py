@@ -21,16 +21,16 @@ import torch
 from numpy.typing import NDArray
 
 from dragoman.errors import DragomanError
-from dragoman.export.bundle import log_mel_of
+from dragoman.export.neutral_bundle import log_mel_of
 from dragoman.optimize.compare import NOT_FINITE, RESOLUTION
 from dragoman.optimize.random_sound import random_sound
 from dragoman.reference_model import NoMemory, Source, Transformer, greedy_uncached
 from dragoman.reference_model import as_batch as as_tensors
 from dragoman.reference_model.recipes import Example, Recipe
 from dragoman.runtime import Model
-from dragoman.runtime.manifest import Manifest, Precision
-from dragoman.runtime.records import Divergence, Parity, TaskParity, TensorParity, TokenParity
-from dragoman.runtime.scheduling import Encodable, as_batch, batches, pad
+from dragoman.runtime.format.manifest import Manifest, Precision
+from dragoman.runtime.format.records import Divergence, Parity, TaskParity, TensorParity, TokenParity
+from dragoman.runtime.decoding.batching import Encodable, as_batch, batches, pad
 from dragoman.runtime.speech.prompts import options_of_prompt
 
 TOLERANCES: dict[Precision, float] = {

@@ -20,7 +20,7 @@ from onnxscript.rewriter import (
 )
 
 from dragoman.errors import DragomanError
-from dragoman.runtime.records import Refusal
+from dragoman.runtime.format.records import Refusal
 
 Property = str
 """Something true of a graph, such as "opset 24" or "fused attention"."""

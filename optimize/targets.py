@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dragoman.errors import DragomanError
-from dragoman.runtime.manifest import Precision, Target
+from dragoman.runtime.format.manifest import Precision, Target
 
 from .cpu.attention import ATTENTION
 from .cpu.bias_gelu import BIAS_GELU

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import onnx_ir as ir
 
-from dragoman.runtime.bundle import Bundle, record_files, write_manifest
-from dragoman.runtime.manifest import Manifest
+from dragoman.runtime.format.bundle import Bundle, record_files, write_manifest
+from dragoman.runtime.format.manifest import Manifest
 from dragoman.stored_weights import store_weights
 
 

@@ -1,4 +1,4 @@
-"""What gets deployed: bundles, backends and greedy decoding. Needs neither torch nor onnx.
+"""What is deployed: bundles, backends and greedy decoding. Needs neither torch nor onnx.
 
 from dragoman.runtime import load
 model = load("bundles/g2p-en", threads=2)
@@ -9,13 +9,13 @@ for result in model.generate(["dragoman", "transformer"]):
 from dragoman.errors import DragomanError
 
 from .backends.errors import BackendError, DeviceLostError
-from .bundle import Bundle, read_bundle
-from .languages import LanguageError, Languages
-from .manifest import BundleError, Manifest
+from .decoding.options import GenerationOptions
+from .decoding.rejection import RejectedError
+from .decoding.results import FinishReason, Result, Segment, Token, UnfinishedError
+from .format.bundle import Bundle, read_bundle
+from .format.languages import LanguageError, Languages
+from .format.manifest import BundleError, Manifest
 from .model import Model, load
-from .options import GenerationOptions
-from .results import FinishReason, Result, Segment, Token
-from .text import RejectedError
 
 __all__ = [
     "BackendError",
@@ -33,6 +33,7 @@ __all__ = [
     "Result",
     "Segment",
     "Token",
+    "UnfinishedError",
     "load",
     "read_bundle",
 ]

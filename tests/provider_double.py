@@ -20,9 +20,9 @@ import numpy as np
 import onnxruntime
 
 from dragoman.runtime import Bundle
-from dragoman.runtime.backends.onnx_runtime_cuda.backend import CudaProviderBackend
-from dragoman.runtime.backends.onnx_runtime_cuda.sessions import Sessions
-from dragoman.runtime.manifest import TensorSpec
+from dragoman.runtime.backends.onnxruntime.cuda.backend import CudaProviderBackend
+from dragoman.runtime.backends.onnxruntime.cuda.sessions import Sessions
+from dragoman.runtime.format.manifest import TensorSpec
 from dragoman.runtime.model import Model
 
 from .device_double import DoubleDevice, Graph, GraphOnDevice

@@ -6,7 +6,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dragoman.runtime.backends.onnx_runtime_cuda import PRECISIONS
+from dragoman.runtime.backends.onnxruntime.cuda import PRECISIONS
 
 from ..contenders import (
     CTRANSLATE2,
@@ -22,7 +22,7 @@ from ..contenders import (
 )
 
 if TYPE_CHECKING:
-    from dragoman.runtime.engines import Range
+    from dragoman.runtime.format.executables import Range
 
 ENGINES = (
     ("Dragoman RTX fp16", "tensorrt-rtx", "fp16"),
@@ -72,7 +72,7 @@ def gpu_contenders() -> list[Contender]:
 
 
 def prepare_engines(source: Path, directory: Path, *, target: str, precision: str) -> Path:
-    from dragoman.runtime.engines import Range
+    from dragoman.runtime.format.executables import Range
 
     neutral = prepare_bundle(source, directory, target="neutral", precision="fp32")
     lengths = Range(1, 32, LONGEST_SOURCE)
@@ -91,10 +91,10 @@ def with_engines(
     """Engines of a neutral bundle, in a new directory: with a profile for one sentence and one for
     up to `largest_batch`."""
     from dragoman.optimize.tensorrt.builder import EngineOptions
-    from dragoman.optimize.tensorrt.bundle import build_engines
+    from dragoman.optimize.tensorrt.engine_bundle import build_engines
     from dragoman.optimize.tensorrt.profiles import LATENCY
     from dragoman.runtime import read_bundle
-    from dragoman.runtime.engines import Profile, Range
+    from dragoman.runtime.format.executables import Profile, Range
 
     graphs = optimized(
         neutral, directory.with_name(f"{directory.name}-graphs"), target=target, precision=precision

@@ -13,7 +13,7 @@ import click
 from dragoman.benchmarks.contenders import optimized
 from dragoman.benchmarks.shipped import exported
 from dragoman.optimize.tensorrt.builder import EngineOptions
-from dragoman.optimize.tensorrt.bundle import build_engines
+from dragoman.optimize.tensorrt.engine_bundle import build_engines
 from dragoman.optimize.tensorrt.capabilities import GPUS
 from dragoman.optimize.tensorrt.profiles import LATENCY
 from dragoman.runtime import BackendError, Bundle, Model, load, read_bundle
@@ -22,7 +22,7 @@ from dragoman.runtime.backends.cuda.driver import CudaDevice
 from dragoman.runtime.backends.tensorrt.backend import TensorRTBackend
 from dragoman.runtime.backends.tensorrt.compatibility import check_validity
 from dragoman.runtime.backends.tensorrt.packages import find_package
-from dragoman.runtime.engines import Profile, Range
+from dragoman.runtime.format.executables import Profile, Range
 
 WORD = "dragoman"
 

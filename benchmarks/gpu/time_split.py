@@ -28,7 +28,7 @@ from dragoman.benchmarks.measuring import Work
 from dragoman.benchmarks.workers import prepare
 from dragoman.runtime import Model, load
 from dragoman.runtime.backends.cuda.state import DeviceState
-from dragoman.runtime.scheduling import as_batch
+from dragoman.runtime.decoding.batching import as_batch
 
 SHAPE, VOCABULARY = "big", 32000
 BATCH_SIZES = (1, 32)

@@ -31,7 +31,7 @@ from .contenders import Contender, contenders
 from .turns import Timings, take_turns
 
 if TYPE_CHECKING:
-    from dragoman.runtime.manifest import Precision
+    from dragoman.runtime.format.manifest import Precision
 
 PEERS = "faster-whisper"
 
@@ -120,7 +120,7 @@ def _prepare(contender: Contender, whisper: Path, place: Path) -> Path:
     # Imported here: the processes of the contenders import this module, and do without torch.
     from dragoman.export import export_bundle
     from dragoman.export.checkpoints import read_checkpoint
-    from dragoman.optimize.bundle import optimize_bundle
+    from dragoman.optimize.target_bundle import optimize_bundle
     from dragoman.runtime import read_bundle
 
     neutral, directory = place / "neutral", place / contender.precision

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import json
-import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from tokenizers import Tokenizer
 
-from dragoman.runtime.languages import Languages, SourceTemplate
-from dragoman.runtime.manifest import Tokenizers
+from dragoman.runtime.format.languages import Languages, SourceTemplate
+from dragoman.runtime.format.tokenizers import Tokenizers
+from dragoman.runtime.format.writing import BundleWriter
 
 
 @dataclass(frozen=True)
@@ -54,31 +54,31 @@ class TokenizerFiles:
     template: SourceTemplate | None = None
     languages: Languages | None = None
 
-    def write(self, directory: Path) -> Tokenizers:
-        """Write them into an existing directory; what both sides share, once."""
+    def write(self, files: BundleWriter) -> Tokenizers:
+        """Write them into a bundle; files that both sides share once."""
         if self.source is None:
-            target, vocabulary = _write(self.target, directory, "")
+            target, vocabulary = _write(self.target, files, "")
             return Tokenizers(None, target, None, vocabulary, self.template)
         if self.source == self.target:
-            target, vocabulary = _write(self.target, directory, "")
+            target, vocabulary = _write(self.target, files, "")
             return Tokenizers(target, target, vocabulary, vocabulary, self.template)
-        source, source_vocabulary = _write(self.source, directory, "source_")
-        target, target_vocabulary = _write(self.target, directory, "target_")
+        source, source_vocabulary = _write(self.source, files, "source_")
+        target, target_vocabulary = _write(self.target, files, "target_")
         return Tokenizers(source, target, source_vocabulary, target_vocabulary, self.template)
 
 
 def _write(
-    tokenizer: Path | Tokenizer | PieceModel, directory: Path, side: str
+    tokenizer: Path | Tokenizer | PieceModel, files: BundleWriter, side: str
 ) -> tuple[str, str | None]:
     """The names of the file and of its vocabulary, if it has one."""
     name = f"{side}tokenizer.json"
     if isinstance(tokenizer, Path):
-        shutil.copyfile(tokenizer, directory / name)
+        files.copy(tokenizer, name)
         return name, None
     if isinstance(tokenizer, Tokenizer):
-        tokenizer.save(str(directory / name), pretty=False)
+        files.write(name, tokenizer.to_str(pretty=False).encode())
         return name, None
     name, vocabulary = f"{side}sentencepiece.model", f"{side}vocabulary.json"
-    shutil.copyfile(tokenizer.model, directory / name)
-    (directory / vocabulary).write_text(tokenizer.vocabulary(), encoding="utf-8")
+    files.copy(tokenizer.model, name)
+    files.write(vocabulary, tokenizer.vocabulary().encode())
     return name, vocabulary

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Literal
 
-from dragoman.runtime.languages import Languages, SourceTemplate
+from dragoman.runtime.format.languages import Languages, SourceTemplate
 
 from . import language_codes
 

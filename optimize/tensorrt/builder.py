@@ -10,8 +10,8 @@ from typing import Any
 
 from dragoman.runtime.backends.tensorrt.messages import Messages, make_logger
 from dragoman.runtime.backends.tensorrt.packages import Package
-from dragoman.runtime.engines import EngineReport, Profile
-from dragoman.runtime.manifest import GraphSpec
+from dragoman.runtime.format.executables import EngineReport, Profile
+from dragoman.runtime.format.manifest import GraphSpec
 
 from .capabilities import set_capabilities
 from .parser import EngineError, parse

@@ -8,7 +8,7 @@ from typing import Any
 
 from dragoman.errors import DragomanError
 from dragoman.runtime.backends.tensorrt.packages import Package
-from dragoman.runtime.manifest import Precision, Target
+from dragoman.runtime.format.manifest import Precision, Target
 
 GPUS: dict[str, str] = {
     "7.5": "Turing (GeForce RTX 20, T4)",

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from typing import Any, Protocol
 
 from dragoman.errors import DragomanError
-from dragoman.runtime.engines import Profile, Range
-from dragoman.runtime.manifest import GraphSpec
+from dragoman.runtime.format.executables import Profile, Range
+from dragoman.runtime.format.manifest import GraphSpec
 
 LATENCY = Range(1, 1, 1)
 """Batches of one source, as they arrive."""

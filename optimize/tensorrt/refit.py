@@ -15,11 +15,11 @@ from dragoman.errors import DragomanError
 from dragoman.runtime.backends.tensorrt.compatibility import usable_package
 from dragoman.runtime.backends.tensorrt.messages import Messages, make_logger
 from dragoman.runtime.backends.tensorrt.packages import Package
-from dragoman.runtime.bundle import Bundle, record_files, write_manifest
-from dragoman.runtime.manifest import Manifest
+from dragoman.runtime.format.bundle import Bundle, record_files, write_manifest
+from dragoman.runtime.format.manifest import Manifest
 
 from ..written import copy_tokenizers
-from .bundle import GRAPHS, engine_file, pinned_bundle
+from .engine_bundle import GRAPHS, engine_file, pinned_bundle
 from .parser import EngineError
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import onnx_ir as ir
 
 from dragoman.runtime.backends.tensorrt.packages import Package
-from dragoman.runtime.engines import EngineReport
+from dragoman.runtime.format.executables import EngineReport
 
 # The readable part of a TensorRT-RTX engine. Its format is not documented: what is found in it is a
 # diagnosis, not a contract.

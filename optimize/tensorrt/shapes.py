@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import onnx_ir as ir
 from onnx_ir.passes.common import ShapeInferencePass
 
-from dragoman.runtime.manifest import GraphSpec, TensorSpec
+from dragoman.runtime.format.manifest import GraphSpec, TensorSpec
 
 from ..graph_pass import ROUNDING, Changes, Property
 from ..tidy import Tidy

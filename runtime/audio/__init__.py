@@ -1,19 +1,10 @@
-"""Speech in, features out; and what Whisper's timestamp tokens mean. NumPy alone.
+"""Audio files and samples to the features that a speech model takes.
 
-Files are read with `soundfile` and resampled with `soxr`, imported when a file is read.
+Features need NumPy alone. Files are read with `soundfile` and resampled with `soxr`, which are
+imported when a file is read.
 """
 
 from .log_mel import LogMel
 from .reading import Audio, AudioError, read_audio
-from .segments import Segment, split_segments
-from .timestamps import TimestampRule
 
-__all__ = [
-    "Audio",
-    "AudioError",
-    "LogMel",
-    "Segment",
-    "TimestampRule",
-    "read_audio",
-    "split_segments",
-]
+__all__ = ["Audio", "AudioError", "LogMel", "read_audio"]

@@ -3,76 +3,39 @@
 from __future__ import annotations
 
 import functools
-import math
-from dataclasses import dataclass
 
 import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
+
+from ..format.audio import AudioFeatures
 
 Signal = NDArray[np.float32]
 Features = NDArray[np.float32]
 
 LEAST_POWER = np.float32(1e-10)
 DYNAMIC_RANGE = np.float32(8)
-"""What is further below the loudest of a signal, in powers of ten, is raised to that."""
+"""Power is raised to at most this far below the loudest of a signal, in powers of ten."""
 BLOCK = 128
-"""Frames transformed together: as many as a core's cache holds."""
+"""Frames transformed together: as many as fit into a core's cache."""
 
 
-@dataclass(frozen=True)
-class LogMel:
-    """How a signal becomes features; plain data, as a bundle's manifest states it.
+class LogMel(AudioFeatures):
+    """Computes the features that `AudioFeatures` describes.
 
-    Signals are float32 [samples], mono, at `sampling_rate`, finite: what `read_audio` gives.
+    Signals are float32 [samples], mono, at `sampling_rate`, finite: what `read_audio` returns.
     Features are float32 [bins, frames]; frame i is centred on sample i * hop.
-
-    Attributes:
-        bins: mel bands from 0 Hz to half the sampling rate; 80, or 128 from large-v3 on
-        sampling_rate: samples per second
-        n_fft: samples in a frame, an even number
-        hop: samples from a frame to the next
-        chunk_seconds: what the encoder sees at once
     """
 
-    bins: int = 80
-    sampling_rate: int = 16_000
-    n_fft: int = 400
-    hop: int = 160
-    chunk_seconds: float = 30
-
-    @property
-    def samples(self) -> int:
-        """Samples in a chunk: 480000."""
-        return round(self.chunk_seconds * self.sampling_rate)
-
-    @property
-    def frames(self) -> int:
-        """Frames in a chunk: 3000."""
-        return self.samples // self.hop
-
-    def problems(self) -> list[str]:
-        """What is wrong with values that were read from somewhere; nothing else checks them."""
-        problems = [
-            f"{name}: expected at least 1, found {value}"
-            for name, value in vars(self).items()
-            if name != "chunk_seconds" and value < 1
-        ]
-        if not 0 < self.chunk_seconds < math.inf:
-            problems.append(f"chunk_seconds: expected over 0, found {self.chunk_seconds}")
-        if self.n_fft % 2:
-            problems.append(f"n_fft: expected an even number, found {self.n_fft}")
-        if not problems and (self.samples % self.hop or not self.samples):
-            problems.append(
-                f"hop: expected a divisor of the {self.samples} samples of a chunk, found "
-                f"{self.hop}"
-            )
-        return problems
+    @classmethod
+    def of(cls, settings: AudioFeatures) -> LogMel:
+        """With the settings that a manifest states."""
+        return cls(**vars(settings))
 
     def chunk(self, signal: Signal) -> Features:
-        """Features of the first chunk of a signal, zeros appended to a shorter one: [bins, frames].
+        """Features of the first window of a signal, padded with zeros: [bins, frames].
 
-        Frames that see zeros only are not computed, so that a short signal costs little.
+        Frames of padding alone are not computed, so that a short signal costs little.
         """
         heard = np.zeros(min(len(signal) + self.n_fft, self.samples), np.float32)
         heard[: len(signal)] = signal[: len(heard)]
@@ -83,18 +46,18 @@ class LogMel:
     def whole(self, signal: Signal) -> Features:
         """Features of a signal of any length: [bins, samples // hop].
 
-        They differ from those of its chunks: it is the loudest of the whole that sets the floor,
-        and reflection, not zeros, that continues its end.
+        They differ from those of its windows: the loudest frame of the whole signal sets the floor,
+        and the end is continued by reflection, not by zeros.
         """
         log_power = np.empty((self.bins, len(signal) // self.hop), np.float32)
         self._log_power(signal, log_power)
         return _normalized(log_power)
 
     def segment(self, features: Features, begin: int) -> Features:
-        """The chunk that begins at a frame of features of `whole`: [bins, frames].
+        """The window that begins at a frame of the features from `whole`: [bins, frames].
 
-        What is beyond the end is 0, which is not what silence gives; so does Hugging Face's
-        long-form `generate`.
+        Beyond the end it is 0, as in Hugging Face's long-form `generate`, although silence has
+        another value.
         """
         segment = np.zeros((self.bins, self.frames), np.float32)
         left = features[:, begin : begin + self.frames]

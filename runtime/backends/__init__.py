@@ -1,88 +1,65 @@
-"""Backends by name. Each is imported only when asked for: its library may not be installed."""
+"""Backends: what runs the graphs or engines of a bundle.
+
+Reading order: interface, table, then a backend's folder. Each is imported only when it is opened,
+since its library may not be installed.
+"""
 
 from __future__ import annotations
 
-from ..bundle import Bundle
-from ..manifest import TENSORRT_TARGETS
+from importlib import import_module
+
+from ..format.bundle import Bundle
 from .errors import BackendError
-from .interface import Backend, DecodingState, Limits, Step
-
-ONNX_RUNTIME = ("onnxruntime", "onnxruntime-cuda")
-"""Backends that run graphs."""
-
-BACKENDS = (*ONNX_RUNTIME, *sorted(TENSORRT_TARGETS))
+from .interface import Backend
+from .table import BACKEND_NAMES, BACKENDS, BackendRecord
 
 
 def default_backend(bundle: Bundle) -> str:
-    """What runs a bundle: engines the package that made them, graphs ONNX Runtime."""
-    return bundle.manifest.target if bundle.manifest.engines is not None else "onnxruntime"
+    """The first backend that runs a bundle: engines run on the package that built them, graphs on
+    ONNX Runtime.
+
+    Raises:
+        BackendError: none does.
+    """
+    for record in BACKENDS:
+        if record.refusal(bundle) is None:
+            return record.name
+    raise BackendError(
+        f"{bundle.directory}: no backend runs target {bundle.manifest.target}: expected one of "
+        f"{', '.join(BACKEND_NAMES)} to: upgrade with pip install --upgrade dragoman"
+    )
 
 
 def open_backend(bundle: Bundle, name: str | None, threads: int | None) -> Backend:
     """Make a bundle ready to run.
 
     Args:
-        name: one of `BACKENDS`; `default_backend` if None
+        name: of a row of `table.BACKENDS`; `default_backend` if None
         threads: processor threads to use, all cores if None
 
     Raises:
         BackendError: unknown name, missing library or device, or a bundle it cannot run.
     """
-    chosen = default_backend(bundle) if name is None else name
-    if chosen not in BACKENDS:
-        raise BackendError(f"unknown backend {chosen!r}, expected one of: {', '.join(BACKENDS)}")
-    if chosen in ONNX_RUNTIME:
-        return _onnx_runtime(bundle, chosen, threads)
-    return _tensorrt(bundle, chosen)
-
-
-def _onnx_runtime(bundle: Bundle, name: str, threads: int | None) -> Backend:
-    manifest = bundle.manifest
-    if manifest.engines is not None:
-        raise BackendError(
-            f"{bundle.directory} holds engines: expected backend {manifest.target}, which runs "
-            "them, found one that runs ONNX graphs"
-        )
+    record = _record(default_backend(bundle) if name is None else name)
+    refusal = record.refusal(bundle)
+    if refusal is not None:
+        raise BackendError(refusal)
     try:
-        from .onnx_runtime import OnnxRuntimeBackend
+        module = import_module(f"{__name__}.{record.module}")
     except ImportError as error:
         raise BackendError(
-            f"the package onnxruntime cannot be imported ({error}): pip install 'dragoman[cpu]' "
-            "(or 'dragoman[cuda]' for an NVIDIA GPU)"
+            f"the package {record.library} cannot be imported ({error}): "
+            f"pip install 'dragoman[{record.extra}]'"
         ) from error
-    if name == "onnxruntime":
-        return OnnxRuntimeBackend(bundle, threads=threads)
-    from .onnx_runtime_cuda.backend import open_cuda_provider
-
-    return open_cuda_provider(bundle)
+    backend: Backend = module.open_backend(bundle, threads)
+    return backend
 
 
-def _tensorrt(bundle: Bundle, name: str) -> Backend:
-    manifest = bundle.manifest
-    if manifest.engines is None:
-        raise BackendError(
-            f"{bundle.directory} holds ONNX graphs: backend {name} runs engines, which dragoman "
-            f"build --target {name} makes of its checkpoint"
-        )
-    if manifest.target != name:
-        raise BackendError(
-            f"{bundle.directory} holds engines of {manifest.target}: expected that backend, found "
-            f"{name}"
-        )
-    from .cuda.driver import CudaDevice
-    from .tensorrt.backend import TensorRTBackend
-    from .tensorrt.compatibility import usable_package
-
-    package, _ = usable_package(bundle, manifest.engines)
-    return TensorRTBackend(bundle, manifest.engines, package, CudaDevice())
+def _record(name: str) -> BackendRecord:
+    for record in BACKENDS:
+        if record.name == name:
+            return record
+    raise BackendError(f"unknown backend {name!r}, expected one of: {', '.join(BACKEND_NAMES)}")
 
 
-__all__ = [
-    "BACKENDS",
-    "Backend",
-    "DecodingState",
-    "Limits",
-    "Step",
-    "default_backend",
-    "open_backend",
-]
+__all__ = ["BACKENDS", "BACKEND_NAMES", "BackendRecord", "default_backend", "open_backend"]

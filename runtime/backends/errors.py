@@ -1,13 +1,8 @@
-"""What goes wrong between a bundle and the library that should run it."""
+"""What goes wrong between a bundle and the library that runs it."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from dragoman.errors import DragomanError
-
-if TYPE_CHECKING:
-    from ..results import Result
 
 
 class BackendError(DragomanError):
@@ -15,12 +10,4 @@ class BackendError(DragomanError):
 
 
 class DeviceLostError(DragomanError):
-    """A device failed in a way that nothing more can be done with it in this process.
-
-    Attributes:
-        finished: results of the call that are done, by index of their source
-    """
-
-    def __init__(self, message: str) -> None:
-        super().__init__(message)
-        self.finished: dict[int, Result] = {}
+    """A device failed in such a way that this process cannot use it any more."""

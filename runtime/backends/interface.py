@@ -1,4 +1,4 @@
-"""What the decoding loop asks of a backend. Nothing here, or above it, knows which one it is."""
+"""What the decoding loop asks of a backend, whichever it is."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 @dataclass(frozen=True)
 class Step:
-    """What one decoding step chose for each row.
+    """The tokens that one decoding step chose, one for each row.
 
     Attributes:
         tokens: int64 [B]
@@ -24,11 +24,11 @@ class Step:
 
 
 class Limits(NamedTuple):
-    """What a backend takes at most; None: what the model does.
+    """The largest batches that a backend takes; None: no limit but the model's.
 
     Attributes:
         rows: of a batch
-        source: tokens
+        source: tokens of a source
     """
 
     rows: int | None = None
@@ -36,24 +36,24 @@ class Limits(NamedTuple):
 
 
 class DecodingState(Protocol):
-    """A batch being decoded: encoded sources, caches and positions, owned by the backend."""
+    """A batch being decoded: encoded sources, caches and positions, held by the backend."""
 
     def step(self) -> Step:
-        """Decode one position, the first time the prompt's, and feed the chosen tokens back as the
-        next step's input."""
+        """Decode one position, the first time the whole prompt, and feed the chosen tokens back as
+        the next step's input."""
 
     def step_choosing(self, choose: Callable[[NDArray[np.float32]], Step]) -> Step:
-        """The same, with a choice of the caller's instead of the graph's.
+        """The same, with the caller's choice in place of the graph's.
 
         Args:
-            choose: takes the logits [B, V] of all rows, which it leaves as they are
+            choose: gets the logits [B, V] of all rows, and must not change them
         """
 
     def keep(self, rows: NDArray[np.intp]) -> None:
-        """Drop all rows but these (strictly ascending indices); they are numbered anew."""
+        """Drop all rows but these (strictly ascending indices), which are renumbered from 0."""
 
     def close(self) -> None:
-        """Give back what the batch holds. Nothing else may be asked of it afterwards."""
+        """Release what the batch holds. No other method may be called afterwards."""
 
 
 class Backend(Protocol):
@@ -63,8 +63,8 @@ class Backend(Protocol):
     def limits(self) -> Limits: ...
 
     def rows_that_fit(self, source: int) -> int | None:
-        """Rows of a batch that the device has memory for now, sources of so many tokens; None: it
-        cannot be told."""
+        """How many rows the device has memory for at present, with sources of this many tokens;
+        None: unknown."""
 
     def start(
         self,
@@ -78,13 +78,13 @@ class Backend(Protocol):
         Args:
             source: tokens, int64 [B, S], or features, float32 [B, mel bins, frames]
             source_mask: [B, S], True at tokens
-            prompt: [B, P], what the decoder is given before the first choice, at least one token
+            prompt: [B, P], the decoder's input before the first choice, at least one token
         """
 
     def encode(
         self, source: NDArray[Any], source_mask: NDArray[np.bool_]
     ) -> dict[str, NDArray[Any]]:
-        """The encoder's outputs by tensor name, as numbers: to check them."""
+        """The encoder's outputs by tensor name: to check them."""
 
     def score(
         self,
@@ -95,4 +95,4 @@ class Backend(Protocol):
         """Teacher forcing: logits [B, T, V] that follow each prefix of target [B, T]."""
 
     def close(self) -> None:
-        """Free what the backend holds. Nothing else may be asked of it afterwards."""
+        """Free what the backend holds. No other method may be called afterwards."""

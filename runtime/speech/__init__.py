@@ -1,1 +1,1 @@
-"""Speech in, text out: windows of audio over the decoding loop that texts take, too."""
+"""Speech models: windows of audio, prompts, timestamps and segments on the decoding loop."""

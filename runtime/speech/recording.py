@@ -9,21 +9,21 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..audio import Audio, AudioError, LogMel, Segment, read_audio, split_segments
-from ..audio.segments import SECONDS_PER_FRAME
-from ..decoding import Output
+from ..audio import Audio, AudioError, LogMel, read_audio
+from ..decoding.outputs import Output
+from .segments import SECONDS_PER_FRAME, TimedTokens, split_segments
 
 AudioOrFeatures = Audio | NDArray[np.float32]
 """Audio, or its features: float32 [bins, frames]."""
 
 
 class Recording:
-    """Features, how far they are decoded, and what was found so far.
+    """Features, how far they are decoded, and the output so far.
 
     Attributes:
         features: float32 [bins, frames], at least a window of them
-        frames: how many of them are not zeros appended to fill a window
-        seconds: how long the audio is
+        frames: how many of them are not padding
+        seconds: the length of the audio
     """
 
     def __init__(self, features: NDArray[np.float32], frames: int, seconds: float) -> None:
@@ -31,15 +31,15 @@ class Recording:
         self.language: int | None = None
         """The token of the language, once it is known."""
         self.timed = False
-        """Whether it is decoded with times."""
-        self.segments: list[Segment] = []
+        """Whether it is decoded with timestamps."""
+        self.segments: list[TimedTokens] = []
         self.log_probability = 0.0
         self.ended = True
-        """Whether every window's output has."""
+        """Whether the output of every window has ended with the end token."""
         self._position = 0
 
     def window(self, log_mel: LogMel) -> NDArray[np.float32]:
-        """What is decoded next: [bins, frames of a window]."""
+        """The features to decode next: [bins, frames of a window]."""
         return log_mel.segment(self.features, self._position)
 
     @property
@@ -47,20 +47,20 @@ class Recording:
         return self._position >= self.frames
 
     def add(self, output: Output, timestamp_begin: int | None, window: int) -> None:
-        """Take what was generated for the window, and go on to the next.
+        """Take the output for the current window, and go on to the next.
 
-        Tokens of times count even where none were asked for, as at Hugging Face. What is said ends
-        when the audio does, at the latest.
+        Timestamp tokens count even if none were requested, as at Hugging Face. No segment ends
+        after the audio does.
 
         Args:
-            timestamp_begin: the token of 0.00 s; None: the model has no times, and the window is
-                all of the audio
-            window: frames of one
+            timestamp_begin: the token of 0.00 s; None: the model has no timestamps, and the window
+                is the whole audio
+            window: frames of a window
         """
         self.log_probability += output.log_probability
         self.ended = self.ended and output.ended
         if timestamp_begin is None:
-            self.segments.append(Segment(0.0, self.seconds, output.tokens))
+            self.segments.append(TimedTokens(0.0, self.seconds, output.tokens))
             self._position = self.frames
             return
         segments, advance = split_segments(
@@ -76,12 +76,12 @@ class Recording:
 def open_recording(source: AudioOrFeatures | Sequence[Any], log_mel: LogMel) -> Recording:
     """Read audio and compute its features, or take features as they are.
 
-    Up to a window of audio is padded with silence, which is decoded like the rest, as Hugging Face
-    does.
+    Audio shorter than a window is padded with silence, which is decoded like the rest, as at
+    Hugging Face.
 
     Raises:
-        AudioError: see `read_audio`; features that are not float32, not finite or of another number
-            of bins.
+        AudioError: see `read_audio`; or features that are not float32, not finite, or have another
+            number of bins.
     """
     if isinstance(source, np.ndarray) and source.ndim == 2:
         features = _checked(source, log_mel)

@@ -2,30 +2,36 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from dragoman.errors import DragomanError
 
 from ..audio import AudioError, LogMel
-from ..backends import Backend
 from ..backends.errors import DeviceLostError
-from ..decoding import each_if_not_all, outputs
-from ..greedy import Choice
-from ..manifest import Manifest
-from ..options import GenerationOptions
-from ..results import Result, Segment
-from ..tokenizer import TextCodec
-from .facts import Speech, SpeechOptions
+from ..backends.interface import Backend
+from ..decoding.greedy import Choice
+from ..decoding.options import GenerationLimits, GenerationOptions
+from ..decoding.outputs import decode_or_split, outputs
+from ..decoding.rejection import RejectedError
+from ..decoding.results import Result, Segment, UnfinishedError
+from ..format.audio import AudioFeatures
+from ..format.manifest import Manifest
+from ..format.speech import SpeechTokens
+from ..texts.tokenizer import TextCodec
+from .prompts import PromptRequest
 from .recording import Recording, open_recording
 from .windows import WindowDecoder
 
-HELD_SECONDS = 2 * 3600
-"""No further recording is opened while features of so much are held: at 80 bins, 230 MB."""
+MAX_OPEN_SECONDS = 2 * 3600
+"""No further recording is opened while the features of this much audio are in memory: 230 MB at 80
+mel bins."""
 
 
 class Transcriber:
-    """Decodes any number of recordings, windows of several of them together.
+    """Decodes any number of recordings, windows of several of them together. See
+    `front_end.FrontEnd`.
 
     Args:
         codec: None for a bundle without tokenizers
@@ -34,62 +40,45 @@ class Transcriber:
     def __init__(
         self,
         manifest: Manifest,
-        speech: Speech,
-        log_mel: LogMel,
+        speech: SpeechTokens,
+        features: AudioFeatures,
         backend: Backend,
         codec: TextCodec | None,
     ) -> None:
-        self._manifest, self._speech, self._log_mel = manifest, speech, log_mel
+        self._manifest, self._speech, self._log_mel = manifest, speech, LogMel.of(features)
         self._backend, self._codec = backend, codec
 
-    def generate(
-        self,
-        sources: Sequence[Any],
-        options: GenerationOptions,
-        asked: SpeechOptions,
-        limit: int | None,
-    ) -> list[Result]:
-        """
-        Args:
-            limit: the most tokens of a window; None: what the bundle's default, which is for the
-                longest prompt, leaves room for
-
-        Raises:
-            DragomanError: the model cannot do what is asked.
-            DeviceLostError: the device failed for good; has the results that were finished.
-        """
-        asked.check(self._speech)
+    def generate(self, sources: Sequence[Any], options: GenerationOptions) -> list[Result]:
+        limits, request = self._checked(options)
         results: dict[int, Result] = {}
         try:
-            for index, result in self._results(sources, options, asked, limit):
+            for index, result in self._results(sources, options, limits, request):
                 results[index] = result
         except DeviceLostError as error:
-            error.finished = results
-            raise
+            raise UnfinishedError(str(error), results) from error
         return [results[index] for index in range(len(sources))]
 
-    def stream(
-        self, source: Any, options: GenerationOptions, asked: SpeechOptions, limit: int | None
-    ) -> Iterator[Choice]:
-        """The choices for audio of a window at most, as they are made.
-
-        Raises:
-            AudioError: it cannot be read, or is longer.
-            DragomanError: the model cannot do what is asked.
-        """
-        asked.check(self._speech)
-        recording = open_recording(source, self._log_mel)
+    def stream(self, source: Any, options: GenerationOptions) -> Iterator[Choice]:
+        """The choices for audio of at most a window, as they are made."""
+        limits, request = self._checked(options)
+        try:
+            recording = open_recording(source, self._log_mel)
+        except AudioError as error:
+            raise RejectedError(str(error)) from error
         if self._is_long(recording):
-            raise AudioError(
+            raise RejectedError(
                 f"expected audio of at most {self._log_mel.chunk_seconds:g} s to stream, found "
                 f"{recording.seconds:.2f} s"
             )
-        decoder = self._decoder(options, asked, limit, timestamps=asked.timestamps)
-        language = self._speech.language_token(asked)
+        decoder = self._decoder(options, limits, request)
+        language = request.language_token(self._speech)
         return decoder.choices([recording.window(self._log_mel)], [language])
 
+    def tokenize(self, source: Any, source_language: str | None) -> list[int]:
+        raise RejectedError("expected a model of texts, found one of speech")
+
     def text(self, tokens: Sequence[int]) -> str | None:
-        """Special tokens and times left out; None without tokenizers."""
+        """The text of tokens, without special tokens and timestamps; None without tokenizers."""
         if self._codec is None:
             return None
         begin = self._speech.timestamp_begin
@@ -99,20 +88,20 @@ class Transcriber:
         self,
         sources: Sequence[Any],
         options: GenerationOptions,
-        asked: SpeechOptions,
-        limit: int | None,
+        limits: GenerationLimits,
+        request: PromptRequest,
     ) -> Iterator[tuple[int, Result]]:
-        """Results as they are done, each with the index of its source."""
+        """Results as they are completed, each with the index of its source."""
         waiting = iter(enumerate(sources))
-        rows = self._rows(options)
+        rows = self._rows(limits)
         opened: dict[int, Recording] = {}
-        # With times or without, the prompt of a window differs.
+        # The prompt of a window differs with and without timestamps.
         decoders = {
-            timestamps: self._decoder(options, asked, limit, timestamps=timestamps)
+            timestamps: self._decoder(options, limits, request.with_timestamps(timestamps))
             for timestamps in (True, False)
         }
         while True:
-            yield from self._open_more(waiting, opened, rows, asked)
+            yield from self._open_more(waiting, opened, rows, request)
             if not opened:
                 return
             for timestamps, decoder in decoders.items():
@@ -131,10 +120,10 @@ class Transcriber:
         waiting: Iterator[tuple[int, Any]],
         opened: dict[int, Recording],
         rows: int,
-        asked: SpeechOptions,
+        request: PromptRequest,
     ) -> Iterator[tuple[int, Result]]:
-        """Open recordings while there is room; the results of those that cannot be opened."""
-        while len(opened) < rows and sum(r.seconds for r in opened.values()) < HELD_SECONDS:
+        """Open recordings while there is room; yields a result for each that cannot be opened."""
+        while len(opened) < rows and sum(r.seconds for r in opened.values()) < MAX_OPEN_SECONDS:
             following = next(waiting, None)
             if following is None:
                 return
@@ -142,9 +131,9 @@ class Transcriber:
             try:
                 recording = open_recording(source, self._log_mel)
                 if self._is_long(recording):
-                    SpeechOptions(timestamps=True).check(self._speech)
-                recording.language = self._speech.language_token(asked)
-                recording.timed = asked.timestamps or self._is_long(recording)
+                    PromptRequest(timestamps=True).check(self._speech)
+                recording.language = request.language_token(self._speech)
+                recording.timed = request.timestamps or self._is_long(recording)
                 opened[index] = recording
             except DragomanError as error:
                 yield index, _rejected(str(error))
@@ -152,7 +141,7 @@ class Transcriber:
     def _decode_windows(
         self, decoder: WindowDecoder, batch: Mapping[int, Recording]
     ) -> dict[int, Result | None]:
-        """Decode the next window of each; the results of those for which that failed."""
+        """Decode the next window of each recording; the result of each that failed, else None."""
         end, begin = self._manifest.model.end_token_id, self._speech.timestamp_begin
 
         def decode(recordings: list[Recording]) -> list[Result | None]:
@@ -165,7 +154,7 @@ class Transcriber:
                 recording.add(output, begin, self._log_mel.frames)
             return [None] * len(recordings)
 
-        failures = each_if_not_all(decode, [*batch.values()], _rejected) if batch else []
+        failures = decode_or_split(decode, [*batch.values()], _rejected) if batch else []
         return dict(zip(batch, failures, strict=True))
 
     def _result(self, recording: Recording) -> Result:
@@ -185,37 +174,48 @@ class Transcriber:
             language=self._speech.language_of(recording.language),
         )
 
+    def _checked(self, options: GenerationOptions) -> tuple[GenerationLimits, PromptRequest]:
+        """The limits for the model, and what its prompt is to say."""
+        limits = options.limits(self._manifest)
+        if (
+            options.source_language
+            or options.target_language
+            or options.max_new_tokens_per_source_token != math.inf
+        ):
+            raise DragomanError(
+                "source_language, target_language and max_new_tokens_per_source_token are for "
+                "models of texts; a speech model takes language and task"
+            )
+        return limits, PromptRequest.of(options, self._speech)
+
     def _decoder(
-        self,
-        options: GenerationOptions,
-        asked: SpeechOptions,
-        limit: int | None,
-        *,
-        timestamps: bool,
+        self, options: GenerationOptions, limits: GenerationLimits, request: PromptRequest
     ) -> WindowDecoder:
         manifest = self._manifest
-        instructions = self._speech.instructions(asked, timestamps=timestamps)
-        if limit is None:
-            told = bool(self._speech.languages) + len(instructions)
-            limit = options.max_new_tokens + len(manifest.rules.prompt) - told
+        instructions = request.instructions(self._speech)
+        limit = limits.max_new_tokens
+        if options.max_new_tokens is None:
+            # The bundle's default leaves room for the manifest's prompt; this one may be shorter.
+            prompt_length = bool(self._speech.languages) + len(instructions)
+            limit += len(manifest.generation.prompt) - prompt_length
         return WindowDecoder(
             self._backend,
             manifest.model,
             self._speech,
-            manifest.rules.with_minimum(options.min_new_tokens),
+            manifest.generation.with_minimum(options.min_new_tokens),
             instructions,
             limit,
-            timestamps=timestamps,
+            timestamps=request.timestamps,
         )
 
-    def _rows(self, options: GenerationOptions) -> int:
+    def _rows(self, limits: GenerationLimits) -> int:
         """Windows of a batch."""
         positions = self._manifest.model.max_source_positions
-        rows = options.max_batch_tokens // positions
-        if options.max_batch_size is None:
+        rows = limits.max_batch_tokens // positions
+        if limits.max_batch_size is None:
             rows = self._backend.rows_that_fit(positions) or rows
         else:
-            rows = min(rows, options.max_batch_size)
+            rows = min(rows, limits.max_batch_size)
         return max(1, min(rows, self._backend.limits.rows or rows))
 
     def _is_long(self, recording: Recording) -> bool:

@@ -1,4 +1,4 @@
-"""Windows of audio -> tokens: prompts, languages and times over the loop that texts take, too."""
+"""Windows of audio to tokens: prompts, language detection and timestamps on the decoding loop."""
 
 from __future__ import annotations
 
@@ -8,50 +8,52 @@ from contextlib import closing
 import numpy as np
 from numpy.typing import NDArray
 
-from ..audio import TimestampRule
-from ..backends import Backend, DecodingState, Step
-from ..choosing import Rule
-from ..greedy import Choice, continued
-from ..manifest import ModelFacts
-from ..rules import Rules
-from ..scheduling import as_batch
-from .facts import Speech
+from ..backends.interface import Backend, DecodingState, Step
+from ..decoding.batching import as_batch
+from ..decoding.greedy import Choice, continue_greedy
+from ..decoding.logits_processors import LogitsProcessor
+from ..format.generation_settings import GenerationSettings
+from ..format.model_spec import ModelSpec
+from ..format.speech import SpeechTokens
+from .timestamps import TimestampProcessor
 
 
-class Times:
-    """`TimestampRule` as one of the rules of a step, after a prompt of so many tokens."""
+class TimestampsAfterPrompt:
+    """`TimestampProcessor` as a `LogitsProcessor`, which sees the tokens of the prompt too."""
 
-    def __init__(self, rule: TimestampRule, prompt_length: int) -> None:
-        self._rule, self._given = rule, prompt_length
+    def __init__(self, processor: TimestampProcessor, prompt_length: int) -> None:
+        self._processor, self._prompt_length = processor, prompt_length
 
     def active(self, count: int) -> bool:
         return True
 
     def apply(self, logits: NDArray[np.float32], tokens: Sequence[Sequence[int]]) -> None:
-        logits[...] = self._rule.apply(logits, [row[self._given :] for row in tokens])
+        generated = [row[self._prompt_length :] for row in tokens]
+        logits[...] = self._processor.apply(logits, generated)
 
 
 class WindowDecoder:
     """Decodes windows under one kind of prompt.
 
     Args:
-        instructions: what follows the language in the prompt, see `Speech.instructions`
-        limit: the most tokens to generate for a window, the end token included
-        timestamps: whether times are generated, too
+        instructions: the prompt after the language, see `PromptRequest.instructions`
+        limit: the most tokens to generate for a window, including the end token
+        timestamps: whether timestamps are generated
     """
 
     def __init__(
         self,
         backend: Backend,
-        facts: ModelFacts,
-        speech: Speech,
-        rules: Rules,
+        model: ModelSpec,
+        speech: SpeechTokens,
+        settings: GenerationSettings,
         instructions: Sequence[int],
         limit: int,
         *,
         timestamps: bool,
     ) -> None:
-        self._backend, self._facts, self._speech, self._rules = backend, facts, speech, rules
+        self._backend, self._model, self._speech = backend, model, speech
+        self._settings = settings
         self._instructions, self._limit, self._timestamps = instructions, limit, timestamps
 
     def choices(
@@ -59,15 +61,15 @@ class WindowDecoder:
     ) -> Iterator[Choice]:
         """Decode a batch, yielding every token as soon as it is known.
 
-        A language that is not known is chosen after the start token, in the same state: nothing is
-        encoded twice. The rest of the prompt then goes in token by token.
+        An unknown language is detected after the start token, in the same state, so that nothing is
+        encoded twice. The rest of the prompt follows token by token.
 
         Args:
             windows: features, [bins, frames of a window] each
-            languages: the token of each one's language, where it is known. All are there when the
-                first choice comes, if the model is told a language.
+            languages: the token of each window's language, None where unknown. Detected ones are
+                filled in before the first choice.
         """
-        start, end = self._facts.start_token_id, self._facts.end_token_id
+        start, end = self._model.start_token_id, self._model.end_token_id
         detecting = bool(self._speech.languages) and None in languages
         prompts = [[start]] * len(windows) if detecting else self._prompts(languages)
         with closing(self._started(windows, prompts)) as state:
@@ -77,26 +79,26 @@ class WindowDecoder:
                 for token in self._instructions:
                     _feed(state, np.full(len(prompts), token))
             limits = [self._limit] * len(windows)
-            times = self._times(len(prompts[0]))
-            yield from continued(state, prompts, limits, self._rules, end, times)
+            timestamps = self._timestamp_processors(len(prompts[0]))
+            yield from continue_greedy(state, prompts, limits, self._settings, end, timestamps)
 
     def _prompts(self, languages: Sequence[int | None]) -> list[list[int]]:
-        """For each row the start token and what it is told."""
+        """The decoder's first input of each row: start token, language, instructions."""
         return [
-            [self._facts.start_token_id, *([] if token is None else [token]), *self._instructions]
+            [self._model.start_token_id, *([] if token is None else [token]), *self._instructions]
             for token in languages
         ]
 
     def _started(
         self, windows: Sequence[NDArray[np.float32]], prompts: list[list[int]]
     ) -> DecodingState:
-        told = bool(self._speech.languages) + len(self._instructions)
-        source, mask = as_batch(windows, self._facts)
-        # The last token is not fed back, the start token is.
-        return self._backend.start(source, mask, np.asarray(prompts), told + self._limit)
+        prompt_length = bool(self._speech.languages) + len(self._instructions)
+        source, mask = as_batch(windows, self._model)
+        # The start token takes a position, the last new token takes none.
+        return self._backend.start(source, mask, np.asarray(prompts), prompt_length + self._limit)
 
     def _detected(self, state: DecodingState, known: Sequence[int | None]) -> list[int]:
-        """The language after the start token: the most probable one, where it is not known."""
+        """The most probable language after the start token, where it is unknown."""
         languages = np.sort([*self._speech.languages.values()])
 
         def choose(logits: NDArray[np.float32]) -> Step:
@@ -107,11 +109,15 @@ class WindowDecoder:
         chosen: list[int] = state.step_choosing(choose).tokens.tolist()
         return chosen
 
-    def _times(self, prompt_length: int) -> list[Rule]:
-        rule = self._speech.timestamp_rule(self._facts.end_token_id)
-        return [Times(rule, prompt_length)] if self._timestamps and rule is not None else []
+    def _timestamp_processors(self, prompt_length: int) -> list[LogitsProcessor]:
+        last = self._speech.no_timestamps_token_id
+        if not self._timestamps or last is None:
+            return []
+        latest = self._speech.max_initial_timestamp_index
+        processor = TimestampProcessor(self._model.end_token_id, last, latest)
+        return [TimestampsAfterPrompt(processor, prompt_length)]
 
 
 def _feed(state: DecodingState, tokens: NDArray[np.int64]) -> None:
-    """Let these follow, whatever the logits."""
+    """Continue with these tokens, whatever the logits."""
     state.step_choosing(lambda logits: Step(tokens, np.zeros(len(tokens), np.float32)))

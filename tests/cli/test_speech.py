@@ -12,7 +12,7 @@ import pytest
 import soundfile
 
 from dragoman.runtime import load
-from dragoman.runtime.manifest import Manifest, manifest_from_json
+from dragoman.runtime.format.manifest import Manifest, manifest_from_json
 
 from ..speech_models import RATE, noise, save, whisper
 

@@ -15,7 +15,7 @@ from dragoman.export.tokenizers import (
     find_ctranslate2_tokenizers,
     find_tokenizers,
 )
-from dragoman.runtime.languages import SourceTemplate
+from dragoman.runtime.format.languages import SourceTemplate
 
 PIECES = ["<s>", "<pad>", "</s>", "<unk>", "▁a"]
 

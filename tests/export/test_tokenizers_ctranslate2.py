@@ -13,8 +13,8 @@ from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
 from dragoman import DragomanError
 from dragoman.export.tokenizers import TokenizerFiles, find_ctranslate2_tokenizers
-from dragoman.runtime.languages import SourceTemplate
-from dragoman.runtime.tokenizer import TextCodec
+from dragoman.runtime.format.languages import SourceTemplate
+from dragoman.runtime.texts.tokenizer import TextCodec
 
 CORPUS = ["the cat sat on the mat", "a cat, a dog and the bird", "naïve café: où ?"] * 20
 OPENNMT = {"decoder_start_token": "<s>", "add_source_eos": False}

@@ -17,7 +17,7 @@ from transformers.models.m2m_100.tokenization_m2m_100 import FAIRSEQ_LANGUAGE_CO
 from transformers.models.nllb.tokenization_nllb import FAIRSEQ_LANGUAGE_CODES as NLLB_CODES
 
 from dragoman.export.tokenizers import TokenizerFiles, find_tokenizers
-from dragoman.runtime.tokenizer import TextCodec
+from dragoman.runtime.texts.tokenizer import TextCodec
 
 transformers: Any = typed_transformers
 

@@ -23,8 +23,8 @@ from dragoman.cli.exporting import failure, print_parity
 from dragoman.reference_model import Transformer
 from dragoman.runtime import Model
 from dragoman.runtime.audio import LogMel
-from dragoman.runtime.manifest import Precision
-from dragoman.runtime.records import Parity
+from dragoman.runtime.format.manifest import Precision
+from dragoman.runtime.format.records import Parity
 
 
 def checked(bundle: Model, reference: Transformer, inputs: ParityInputs | None = None) -> Parity:

@@ -13,10 +13,10 @@ import numpy as np
 import pytest
 import torch
 
-from dragoman.optimize.bundle import optimize_bundle
+from dragoman.optimize.target_bundle import optimize_bundle
 from dragoman.reference_model import ModelConfig, Transformer, greedy_uncached, pad
 from dragoman.runtime import Model, load
-from dragoman.runtime.manifest import Precision, Target
+from dragoman.runtime.format.manifest import Precision, Target
 
 MakeModel = Callable[..., Transformer]
 MakeSources = Callable[..., list[list[int]]]

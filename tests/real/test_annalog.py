@@ -19,7 +19,7 @@ import torch
 from dragoman.benchmarks.real_models import package
 from dragoman.export import export_bundle
 from dragoman.export.families.pytorch_seq2seq import load_pytorch_seq2seq
-from dragoman.optimize.bundle import optimize_bundle
+from dragoman.optimize.target_bundle import optimize_bundle
 from dragoman.reference_model import Transformer
 from dragoman.runtime import load, read_bundle
 

@@ -16,7 +16,7 @@ import pytest
 from dragoman.benchmarks.real_models import package
 from dragoman.export import export_bundle
 from dragoman.export.families.torch_transformer import load_torch_transformer
-from dragoman.optimize.bundle import optimize_bundle
+from dragoman.optimize.target_bundle import optimize_bundle
 from dragoman.runtime import load, read_bundle
 
 pytestmark = [

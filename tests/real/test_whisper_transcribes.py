@@ -16,7 +16,7 @@ from dragoman.benchmarks.real_models import whisper
 from dragoman.benchmarks.speech.clips import read_clips, word_error
 from dragoman.export import export_bundle
 from dragoman.export.checkpoints import read_checkpoint
-from dragoman.optimize.bundle import optimize_bundle
+from dragoman.optimize.target_bundle import optimize_bundle
 from dragoman.runtime import load, read_bundle
 
 pytestmark = [

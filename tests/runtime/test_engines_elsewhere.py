@@ -17,9 +17,9 @@ from dragoman.runtime.backends.cuda import Gpu, find_gpu
 from dragoman.runtime.backends.tensorrt import compatibility
 from dragoman.runtime.backends.tensorrt.compatibility import usable_package
 from dragoman.runtime.backends.tensorrt.packages import Package, find_package
-from dragoman.runtime.engines import EngineReport, Engines, Profile, Range
-from dragoman.runtime.manifest import manifest_from_json
-from dragoman.runtime.plain_data import to_plain
+from dragoman.runtime.format.executables import EngineReport, Engines, Profile, Range
+from dragoman.runtime.format.manifest import manifest_from_json
+from dragoman.runtime.format.plain_data import to_plain
 
 from ..tensorrt_api import checked_module, recorded
 

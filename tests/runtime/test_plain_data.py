@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 import pytest
 
-from dragoman.runtime.plain_data import Problems, from_plain, to_plain
+from dragoman.runtime.format.plain_data import Problems, from_plain, to_plain
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from dragoman.optimize.tensorrt.bundle import pinned_bundle
+from dragoman.optimize.tensorrt.engine_bundle import pinned_bundle
 from dragoman.reference_model import Transformer
 from dragoman.runtime import Bundle, DeviceLostError, DragomanError, Model, Result, load
 from dragoman.runtime.backends.cuda.layout import Sizes
@@ -23,8 +23,8 @@ from dragoman.runtime.backends.tensorrt.contexts import KernelCache
 from dragoman.runtime.backends.tensorrt.packages import Package
 from dragoman.runtime.backends.tensorrt.sizes import sizes_for
 from dragoman.runtime.backends.tensorrt.user_cache import cache_file
-from dragoman.runtime.engines import EngineReport, Engines, Profile, Range
-from dragoman.runtime.manifest import Target
+from dragoman.runtime.format.executables import EngineReport, Engines, Profile, Range
+from dragoman.runtime.format.manifest import Target
 
 from ..device_double import DoubleDevice
 from ..small_bundle import small_bundle

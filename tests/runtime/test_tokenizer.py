@@ -11,7 +11,7 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from dragoman.reference_model import Transformer
 from dragoman.reference_model.recipes import g2p_en
 from dragoman.runtime import BundleError
-from dragoman.runtime.tokenizer import TextCodec, UnknownSymbolsError
+from dragoman.runtime.texts.tokenizer import TextCodec, UnknownSymbolsError
 
 CORPUS = [
     "the dragoman translates",

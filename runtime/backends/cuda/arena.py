@@ -1,5 +1,5 @@
-"""Device memory by name. What was reserved once keeps its address until more of it is needed, so
-that graphs which were captured with it can be launched again, batch after batch."""
+"""Device memory by name. A reservation keeps its address until a larger one is needed, so that
+graphs captured with it can be launched again for later batches."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ class Arena:
     """Memory of one user of a device.
 
     Attributes:
-        version: another number whenever an address has changed
+        version: changes whenever an address does
     """
 
     def __init__(self, device: Device) -> None:
@@ -19,7 +19,7 @@ class Arena:
         self.version = 0
 
     def reserve(self, name: str, size: int) -> int:
-        """The address of at least so many bytes. What was in them may be lost."""
+        """The address of at least this many bytes. Their contents may be lost."""
         address, present = self._known.get(name, (0, -1))
         if size <= present:
             return address
@@ -32,7 +32,7 @@ class Arena:
 
     @property
     def size(self) -> int:
-        """Bytes that are reserved."""
+        """Bytes reserved."""
         return sum(size for _, size in self._known.values())
 
     def close(self) -> None:

@@ -1,4 +1,4 @@
-"""What backends on a GPU share: workplaces that are used again, batch after batch."""
+"""What backends on a GPU share: workspaces that are reused from batch to batch."""
 
 from __future__ import annotations
 
@@ -12,27 +12,27 @@ from numpy.typing import NDArray
 
 from dragoman.errors import DragomanError
 
-from ...manifest import Manifest
+from ...format.manifest import Manifest
 from ..errors import BackendError
 from ..interface import Limits
 from .device import Device
 from .layout import Rounding
 from .state import DeviceState
-from .workplace import Workplace
+from .workspace import Workspace
 
 
 class DeviceBackend(ABC):
     """See `interface.Backend`.
 
     Args:
-        rounding: what sizes batches take
+        rounding: the sizes that batches are rounded up to
     """
 
     def __init__(self, manifest: Manifest, device: Device, rounding: Rounding) -> None:
         self.manifest = manifest
         self._device, self._rounding = device, rounding
         self._preparing = threading.RLock()
-        self._free: list[Workplace] = []
+        self._free: list[Workspace] = []
         self._lock = threading.Lock()
         self._closed = False
 
@@ -44,7 +44,7 @@ class DeviceBackend(ABC):
     def rows_that_fit(self, source: int) -> int | None: ...
 
     @abstractmethod
-    def _new_workplace(self) -> Workplace: ...
+    def _new_workspace(self) -> Workspace: ...
 
     def start(
         self,
@@ -53,14 +53,14 @@ class DeviceBackend(ABC):
         prompt: NDArray[np.int64],
         capacity: int,
     ) -> DeviceState:
-        place = self._take()
+        workspace = self._take()
         try:
             return DeviceState(
-                *(place, self.manifest, self._rounding, source, source_mask, prompt, capacity),
+                *(workspace, self.manifest, self._rounding, source, source_mask, prompt, capacity),
                 self._give_back,
             )
         except BaseException:
-            self._close_failed(place)
+            self._close_failed(workspace)
             raise
 
     def encode(
@@ -86,16 +86,16 @@ class DeviceBackend(ABC):
         return np.concatenate(parts)
 
     def close(self) -> None:
-        """Free everything that is not in use; what is, when it is given back."""
+        """Free everything that is not in use; the rest when it is returned."""
         self._closed = True
         self._close_idle()
 
     def _close_idle(self) -> None:
         with self._lock:
-            places, self._free = self._free, []
-        with contextlib.ExitStack() as stack:  # each is closed, whatever becomes of the others
-            for place in places:
-                stack.callback(place.close)
+            workspaces, self._free = self._free, []
+        with contextlib.ExitStack() as stack:  # closes each, even if closing another fails
+            for workspace in workspaces:
+                stack.callback(workspace.close)
 
     def _encode(
         self, source: NDArray[Any], source_mask: NDArray[np.bool_]
@@ -110,32 +110,32 @@ class DeviceBackend(ABC):
         largest = self.limits.rows or len(source)
         return [slice(i, i + largest) for i in range(0, len(source), largest)]
 
-    def _take(self) -> Workplace:
-        """One that is idle, best the one that this thread had before: ONNX Runtime captures a graph
-        for each thread."""
+    def _take(self) -> Workspace:
+        """An idle one, preferably the one that this thread used before, because ONNX Runtime
+        captures graphs for each thread separately."""
         thread = threading.get_ident()
         with self._lock:
             if self._closed:
                 raise BackendError("the model was closed")
             if self._free:
-                self._free.sort(key=lambda place: place.thread == thread)
-                place = self._free.pop()
-                place.thread = thread
-                return place
-        return self._new_workplace()
+                self._free.sort(key=lambda workspace: workspace.thread == thread)
+                workspace = self._free.pop()
+                workspace.thread = thread
+                return workspace
+        return self._new_workspace()
 
-    def _give_back(self, place: Workplace) -> None:
-        if place.failed:
-            self._close_failed(place)
+    def _give_back(self, workspace: Workspace) -> None:
+        if workspace.failed:
+            self._close_failed(workspace)
             return
         with self._lock:
             if not self._closed:
-                self._free.append(place)
+                self._free.append(workspace)
                 return
-        place.close()
+        workspace.close()
 
-    def _close_failed(self, place: Workplace) -> None:
-        """So that a smaller batch finds the memory that this one did not."""
+    def _close_failed(self, workspace: Workspace) -> None:
+        """Free memory, so that a smaller batch can succeed where this one failed."""
         with contextlib.suppress(DragomanError):
-            place.close()
+            workspace.close()
             self._close_idle()

@@ -1,7 +1,7 @@
-"""What decoding asks of a GPU: memory, streams, copies, graphs. `driver.CudaDevice` gives it.
+"""What decoding asks of a GPU: memory, streams, copies, graphs. `driver.CudaDevice` provides it.
 
-Addresses are numbers. All work of a stream is done in order, later; nothing here waits for it but
-`wait`, `synchronize` and the freeing of memory.
+Addresses are numbers. The work of a stream is done in order and asynchronously; only `wait`,
+`synchronize` and freeing memory wait for it.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ Bytes = NDArray[np.uint8]
 
 
 class Device(Protocol):
-    """Every method raises a BackendError if the device refuses, a DeviceLostError if it is gone."""
+    """Every method raises a BackendError if the device refuses, a DeviceLostError if it is lost."""
 
     def allocate(self, size: int) -> int:
-        """The address of so many bytes."""
+        """The address of this many bytes."""
 
     def free(self, address: int) -> None: ...
 
     def allocate_host(self, size: int) -> Bytes:
-        """Memory of this machine that the device reaches by itself: page-locked."""
+        """Page-locked host memory, which the device accesses directly."""
 
     def free_host(self, memory: Bytes) -> None: ...
 
@@ -39,33 +39,33 @@ class Device(Protocol):
     def free_event(self, event: Any) -> None: ...
 
     def record(self, event: Any, stream: int) -> None:
-        """Let the event happen when all that is in the stream now is done."""
+        """Signal the event when everything in the stream so far is done."""
 
     def wait(self, event: Any) -> None:
-        """Until the event has happened."""
+        """Until the event is signalled."""
 
     def upload(self, address: int, values: NDArray[Any], stream: int) -> None:
-        """Copy an array; it may be changed at once."""
+        """Copy an array, which may be changed afterwards at once."""
 
     def download(self, memory: Bytes, address: int, stream: int) -> None:
-        """Fill memory from `allocate_host`; it is filled when the stream has come to it."""
+        """Fill memory from `allocate_host`, when the stream gets there."""
 
     def copy(self, to: int, source: int, size: int, stream: int) -> None:
-        """Within the device, to where nothing of the source lies."""
+        """Within the device; the ranges must not overlap."""
 
     def copy_2d(
         self, to: int, source: int, pitch: int, width: int, height: int, stream: int
     ) -> None:
-        """The first `width` bytes of each of `height` lines that lie `pitch` bytes apart."""
+        """The first `width` bytes of each of `height` lines, `pitch` bytes apart."""
 
     def clear(self, address: int, size: int, stream: int) -> None:
         """Set bytes to zero."""
 
     def begin_capture(self, stream: int) -> None:
-        """Collect what is put into the stream, instead of doing it."""
+        """Record what is enqueued from now on instead of running it."""
 
     def end_capture(self, stream: int) -> Any:
-        """What was collected, to be launched as one."""
+        """What was recorded, as a graph to be launched."""
 
     def launch(self, graph: Any, stream: int) -> None: ...
 

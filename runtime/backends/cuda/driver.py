@@ -1,4 +1,4 @@
-"""A GPU through the CUDA runtime, as cuda-bindings gives it to Python."""
+"""A GPU through the CUDA runtime API of cuda-bindings."""
 
 from __future__ import annotations
 
@@ -10,23 +10,7 @@ from numpy.typing import NDArray
 
 from ..errors import BackendError, DeviceLostError
 from .device import Bytes
-
-LOST = {
-    "cudaErrorDevicesUnavailable": 46,
-    "cudaErrorECCUncorrectable": 214,
-    "cudaErrorIllegalAddress": 700,
-    "cudaErrorLaunchTimeout": 702,
-    "cudaErrorContextIsDestroyed": 709,
-    "cudaErrorAssert": 710,
-    "cudaErrorHardwareStackError": 714,
-    "cudaErrorIllegalInstruction": 715,
-    "cudaErrorMisalignedAddress": 716,
-    "cudaErrorInvalidAddressSpace": 717,
-    "cudaErrorInvalidPc": 718,
-    "cudaErrorLaunchFailure": 719,
-    "cudaErrorUnknown": 999,
-}
-"""After one of these every later call fails too, until the process ends. Names and numbers."""
+from .errors import LOST
 
 
 class CudaDevice:
@@ -75,7 +59,7 @@ class CudaDevice:
         self._call("cudaEventSynchronize", event)
 
     def upload(self, address: int, values: NDArray[Any], stream: int) -> None:
-        # From memory that is not page-locked CUDA takes a copy before it returns.
+        # CUDA stages memory that is not page-locked before the call returns.
         values = np.ascontiguousarray(values)
         kind = self._cuda.cudaMemcpyKind.cudaMemcpyHostToDevice
         self._call("cudaMemcpyAsync", address, values.ctypes.data, values.nbytes, kind, stream)
@@ -119,11 +103,11 @@ class CudaDevice:
         return int(free)
 
     def _call(self, name: str, *arguments: Any) -> Any:
-        """Call a function of the CUDA runtime; what it gives, a tuple if several.
+        """Call a function of the CUDA runtime and return its value, a tuple if there are several.
 
         Raises:
             BackendError: it failed; names the function and CUDA's reason.
-            DeviceLostError: it failed, and so will all that follow.
+            DeviceLostError: it failed, and so will all later calls.
         """
         status, *values = getattr(self._cuda, name)(*arguments)
         if status != self._cuda.cudaError_t.cudaSuccess:

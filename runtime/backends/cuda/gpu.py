@@ -1,4 +1,4 @@
-"""The GPU of this machine, through NVIDIA's own bindings."""
+"""The GPU of this machine, through NVIDIA's bindings."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ class Gpu(NamedTuple):
     """
     Attributes:
         compute_capability: such as "8.9"
-        cuda: the newest CUDA that its driver runs, such as "13.0"
+        cuda: the newest CUDA version that its driver supports, such as "13.0"
     """
 
     name: str

@@ -1,27 +1,29 @@
-"""What of a batch lies on the device, and in what shapes."""
+"""Which tensors of a batch have memory on the device, and their shapes."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import NamedTuple, Protocol
 
-from ...manifest import GraphSpec, Manifest, Role, TensorSpec
+from ...format.contract import Role, Slot, TensorSpec
+from ...format.manifest import Manifest
 from .tensors import size_of
 
-Slot = tuple[Role, int | None]
-"""A tensor of either graph: its role, and its layer where it has one."""
-
 Addresses = Mapping[Slot, int]
+"""Where the memory of each tensor is. An output that updates an input has the input's."""
+
+RESULTS: frozenset[Role] = frozenset({"next_token", "next_log_probability"})
+"""Downloaded together after a step, so that they lie side by side."""
 
 
 class Sizes(NamedTuple):
-    """What a batch looks like on the device.
+    """The sizes of a batch on the device.
 
     Attributes:
-        profile: index of the engines' profile; 0 where there are none
-        rows: at least those of the batch; the others are copies
-        source: tokens of a source, padding included
-        capacity: target positions, where the graphs leave that open
+        profile: index of the engines' profile; 0 for graphs
+        rows: at least as many as the batch has; the rest are copies
+        source: tokens of a source, including padding
+        capacity: target positions, for graphs with a dynamic capacity
     """
 
     profile: int
@@ -31,31 +33,31 @@ class Sizes(NamedTuple):
 
 
 class Rounding(Protocol):
-    """Sizes that batches are rounded up to: what was prepared for one batch serves the next."""
+    """The sizes that batches are rounded up to, so that what one batch prepares serves the next."""
 
     def first(self, rows: int, source: int, capacity: int) -> Sizes:
-        """For a batch that begins.
+        """For a new batch.
 
         Raises:
-            BackendError: it is too large; says what may be.
+            BackendError: it is too large; says what the limits are.
         """
 
     def after(self, present: Sizes, rows: int) -> Sizes:
-        """What a batch becomes when so many of its rows are left: the rest stays as it lies."""
+        """For a batch that has this many rows left; all other sizes stay."""
 
 
 def power_of_two(rows: int) -> int:
-    """The least that is no smaller."""
+    """The smallest power of two that is at least `rows`."""
     return 1 << (rows - 1).bit_length()
 
 
 def multiple_of(step: int, number: int) -> int:
-    """The least that is no smaller."""
+    """The smallest multiple of `step` that is at least `number`."""
     return -(-number // step) * step
 
 
 def shape_of(tensor: TensorSpec, sizes: Sizes) -> tuple[int, ...]:
-    """With numbers for its axes; a step decodes one position."""
+    """The shape of a tensor in numbers; a step decodes one position."""
     axes = {
         "batch": sizes.rows,
         "source": sizes.source,
@@ -66,29 +68,17 @@ def shape_of(tensor: TensorSpec, sizes: Sizes) -> tuple[int, ...]:
 
 
 def tensors_with_memory(manifest: Manifest) -> list[TensorSpec]:
-    """Those that have memory of their own: caches one for both sides, results apart."""
-    own = {"source_mask", "token", "position", "past_key", "past_value", "logits"}
-    encoder, decoder = manifest.encoder, manifest.decoder
-    tensors = [
-        *(*encoder.inputs, *encoder.outputs),
-        *(t for t in (*decoder.inputs, *decoder.outputs) if t.role in own),
-    ]
-    return list({(tensor.role, tensor.layer): tensor for tensor in tensors}.values())
+    """Those with memory of their own: not outputs that update an input, nor `RESULTS`."""
+    own = {
+        tensor.slot: tensor
+        for graph in manifest.graphs.values()
+        for tensor in (*graph.inputs, *graph.outputs)
+        if tensor.memory == tensor.slot and tensor.role not in RESULTS
+    }
+    return list(own.values())
 
 
 def row_bytes(manifest: Manifest, sizes: Sizes) -> int:
-    """What a row takes on the device, sources of that size."""
+    """Bytes that one row takes on the device, with sources of this size."""
     one = sizes._replace(rows=1)
     return sum(size_of(t.dtype, shape_of(t, one)) for t in tensors_with_memory(manifest))
-
-
-def outputs_with_slots(graph: GraphSpec) -> Iterator[tuple[TensorSpec, Slot]]:
-    """A graph's outputs and whose memory each takes: caches are written in place."""
-    for tensor in graph.outputs:
-        match tensor.role:
-            case "present_key":
-                yield tensor, ("past_key", tensor.layer)
-            case "present_value":
-                yield tensor, ("past_value", tensor.layer)
-            case _:
-                yield tensor, (tensor.role, tensor.layer)

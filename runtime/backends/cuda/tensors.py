@@ -1,4 +1,4 @@
-"""Number formats of tensors on the device, and what of them numpy knows."""
+"""Number formats of tensors on the device, and their counterparts in NumPy."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ...manifest import DataType
+from ...format.contract import DataType
 from .device import Bytes
 
 SIZES: dict[DataType, int] = {
@@ -22,12 +22,12 @@ SIZES: dict[DataType, int] = {
 
 
 def size_of(dtype: DataType, shape: tuple[int, ...]) -> int:
-    """In bytes."""
+    """Bytes of a tensor."""
     return SIZES[dtype] * math.prod(shape)
 
 
 def as_numbers(memory: Bytes, dtype: DataType, shape: tuple[int, ...]) -> NDArray[Any]:
-    """A copy of the tensor at the beginning of some memory; bfloat16, which numpy lacks, as
+    """A copy of the tensor at the beginning of the memory; bfloat16, which NumPy lacks, becomes
     float32."""
     raw = memory[: size_of(dtype, shape)]
     if dtype == "bfloat16":

@@ -1,15 +1,14 @@
-"""Whether engines can run here, found out before they are loaded, with what to do if not.
+"""Whether engines can run here, checked before they are loaded, and what to do if they cannot.
 
-TensorRT's own messages on this are about checksums and serialization versions.
+TensorRT's own messages on this speak of checksums and serialization versions.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
-from ...bundle import Bundle
-from ...engines import Engines
-from ...manifest import Target
+from ...format.bundle import Bundle
+from ...format.executables import TensorRTEngines
 from ..cuda import Gpu, find_gpu
 from ..errors import BackendError
 from .packages import Package, find_package
@@ -17,8 +16,8 @@ from .packages import Package, find_package
 ELSEWHERE = "run it on a machine with one, or build a bundle for target cpu"
 
 
-def usable_package(bundle: Bundle, engines: Engines) -> tuple[Package, Gpu]:
-    """The package and the GPU that will run a bundle's engines.
+def usable_package(bundle: Bundle, engines: TensorRTEngines) -> tuple[Package, Gpu]:
+    """The package and the GPU that run a bundle's engines.
 
     Raises:
         BackendError: there is no GPU, the package is missing or of another version, or the engines
@@ -39,10 +38,10 @@ def usable_package(bundle: Bundle, engines: Engines) -> tuple[Package, Gpu]:
     return package, gpu
 
 
-def check_version(bundle: Bundle, engines: Engines, package: Package) -> None:
+def check_version(bundle: Bundle, engines: TensorRTEngines, package: Package) -> None:
     """
     Raises:
-        BackendError: another version made the engines, and they are for no other.
+        BackendError: the engines were built by another version, and only that one loads them.
     """
     if engines.version != package.version:
         raise BackendError(
@@ -52,10 +51,10 @@ def check_version(bundle: Bundle, engines: Engines, package: Package) -> None:
         )
 
 
-def check_cuda(bundle: Bundle, engines: Engines, gpu: Gpu) -> None:
+def check_cuda(bundle: Bundle, engines: TensorRTEngines, gpu: Gpu) -> None:
     """
     Raises:
-        BackendError: the driver is too old for the CUDA that the engines were made for.
+        BackendError: the driver is too old for the CUDA version that the engines were built for.
     """
     wanted, found = engines.cuda_version, gpu.cuda.partition(".")[0]
     if wanted.isdigit() and int(found) < int(wanted):
@@ -65,10 +64,10 @@ def check_cuda(bundle: Bundle, engines: Engines, gpu: Gpu) -> None:
         )
 
 
-def check_gpu(bundle: Bundle, engines: Engines, gpu: Gpu) -> None:
+def check_gpu(bundle: Bundle, engines: TensorRTEngines, gpu: Gpu) -> None:
     """
     Raises:
-        BackendError: the engines were built for GPUs that were named, and this is none of them.
+        BackendError: the engines were built for other GPUs.
     """
     wanted = engines.compute_capabilities
     if wanted and gpu.compute_capability not in wanted:
@@ -79,7 +78,7 @@ def check_gpu(bundle: Bundle, engines: Engines, gpu: Gpu) -> None:
 
 
 def check_validity(bundle: Bundle, package: Package, gpu: Gpu) -> None:
-    """Ask the package itself, where it can tell from the first bytes (TensorRT-RTX).
+    """Ask the package itself, if it can tell from an engine's header (TensorRT-RTX).
 
     Raises:
         BackendError: it says that an engine will not run here.
@@ -88,7 +87,7 @@ def check_validity(bundle: Bundle, package: Package, gpu: Gpu) -> None:
     if not hasattr(trt.Runtime, "get_engine_validity"):
         return
     runtime = trt.Runtime(trt.Logger(trt.Logger.Severity.INTERNAL_ERROR))
-    for graph in (bundle.manifest.encoder, bundle.manifest.decoder):
+    for graph in bundle.manifest.graphs.values():
         with bundle.path(graph.file).open("rb") as file:
             header = file.read(runtime.engine_header_size)
         validity, diagnostics = runtime.get_engine_validity(header)
@@ -100,7 +99,7 @@ def check_validity(bundle: Bundle, package: Package, gpu: Gpu) -> None:
             )
 
 
-def _anew(target: Target, gpu: Gpu) -> str:
+def _anew(target: str, gpu: Gpu) -> str:
     anew = f"build them anew with --target {target}"
     if target == "tensorrt":
         return f"{anew} on this machine"
@@ -108,7 +107,7 @@ def _anew(target: Target, gpu: Gpu) -> str:
 
 
 def _names(trt: Any, diagnostics: int) -> str:
-    """The reasons that are set in a number of bits."""
+    """The names of the reasons set in a bit field."""
     kinds = getattr(trt, "EngineInvalidityDiagnostics", None)
     members = getattr(kinds, "__members__", {})
     names = [name for name, kind in members.items() if int(kind) & int(diagnostics)]

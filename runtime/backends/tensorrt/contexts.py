@@ -1,8 +1,8 @@
-"""Execution contexts of an engine: one for each user and each size of batch.
+"""Execution contexts of an engine: one for each workspace and each size of batch.
 
-A context is told once where its tensors lie and how large they are, so that a graph captured of it
-stays true. Scratch memory is not its own: encoder and decoder of a batch never run at once, and
-share one. Kernels that TensorRT-RTX compiles for a GPU are kept for the next process.
+The addresses and shapes of a context's tensors are set once, so that a graph captured from it stays
+valid. Encoder and decoder of a batch never run at the same time and share scratch memory. Kernels
+that TensorRT-RTX compiles for a GPU are kept for the next process.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import threading
 from typing import Any
 
 from ..errors import BackendError
-from .engine import Engine
+from .loaded_engine import LoadedEngine
 from .packages import Package
 from .user_cache import cache_file, read_cache, write_cache
 
@@ -20,7 +20,7 @@ log = logging.getLogger(__name__)
 
 
 class KernelCache:
-    """Kernels that were compiled where the engines run (TensorRT-RTX only)."""
+    """Kernels compiled on the machine where the engines run (TensorRT-RTX only)."""
 
     def __init__(self, package: Package) -> None:
         self._file = cache_file(package, "kernels")
@@ -29,7 +29,7 @@ class KernelCache:
         self._lock = threading.Lock()
 
     def attach(self, config: Any) -> None:
-        """Let contexts of this IRuntimeConfig use and fill the cache, if they have one."""
+        """Let contexts of this IRuntimeConfig use and fill the cache, if the package has one."""
         if not hasattr(config, "create_runtime_cache"):
             return
         with self._lock:
@@ -38,12 +38,15 @@ class KernelCache:
                 if known and cache.deserialize(known):
                     self._size = len(known)
                 elif known:
-                    log.warning("%s is of no use here (damaged?): begun anew", self._file)
+                    log.warning(
+                        "%s cannot be used here (damaged?): starting with an empty cache",
+                        self._file,
+                    )
                 self._cache = cache
         config.set_runtime_cache(self._cache)
 
     def save(self) -> None:
-        """Keep it, if it has grown."""
+        """Write the cache to disk if it has grown."""
         if self._cache is None:
             return
         kernels = bytes(self._cache.serialize())
@@ -58,7 +61,7 @@ class Context:
     """An IExecutionContext in one profile."""
 
     def __init__(
-        self, package: Package, engine: Engine, profile: int, cache: KernelCache, stream: int
+        self, package: Package, engine: LoadedEngine, profile: int, cache: KernelCache, stream: int
     ) -> None:
         trt = package.module
         config = engine.loaded.create_runtime_config()
@@ -66,24 +69,24 @@ class Context:
             trt.ExecutionContextAllocationStrategy.USER_MANAGED
         )
         if hasattr(config, "dynamic_shapes_kernel_specialization_strategy"):
-            # Compiled before they are captured in a graph, not behind our back afterwards.
+            # Compile before a graph is captured, not in the background afterwards.
             strategies = trt.DynamicShapesKernelSpecializationStrategy
             config.dynamic_shapes_kernel_specialization_strategy = strategies.EAGER
         cache.attach(config)
         self._engine, self._profile, self._config = engine, profile, config
         self._context = engine.loaded.create_execution_context(config)
         if self._context is None:
-            raise self._failed("no context could be made")
+            raise self._failed("no context could be created")
         if not self._context.set_optimization_profile_async(profile, stream):
             raise self._failed("the profile is refused")
         self._can_capture = getattr(self._context, "is_stream_capturable", None)
 
     def use_memory(self, address: int, size: int) -> None:
-        """Scratch memory, until it is told otherwise."""
+        """Set the scratch memory."""
         self._context.set_device_memory(address, size)
 
     def bind(self, name: str, address: int, shape: tuple[int, ...] | None = None) -> None:
-        """Say where a tensor lies, and of an input what shape it has."""
+        """Set the address of a tensor, and of an input also the shape."""
         if shape is not None and not self._context.set_input_shape(name, shape):
             raise self._failed(f"input {name} of shape {list(shape)} is refused")
         if not self._context.set_tensor_address(name, address):
@@ -93,7 +96,7 @@ class Context:
         return self._can_capture is None or bool(self._can_capture(stream))
 
     def run(self, stream: int) -> None:
-        """Put a run into the stream."""
+        """Enqueue a run."""
         if not self._context.execute_async_v3(stream):
             raise self._failed("it does not run")
 

@@ -1,4 +1,4 @@
-"""What TensorRT says while it works, kept for the one error that the user sees."""
+"""TensorRT's messages, kept for the one error that the user sees."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 NO_DRIVER = "CUDA driver version is insufficient"
-"""Said, as an error, in every build without a GPU, and of no consequence."""
+"""Logged as an error in every build without a GPU, without consequences."""
 
 
 @dataclass
@@ -18,9 +18,9 @@ class Messages:
 
     @property
     def reason(self) -> str:
-        """Why something failed, in one line. What comes last says most."""
+        """Why something failed, in one line. The last message is the most specific."""
         telling = [m for m in self.errors if NO_DRIVER not in m] or self.errors
-        return " ".join(telling[-1].split()) if telling else "it gives no reason"
+        return " ".join(telling[-1].split()) if telling else "TensorRT gives no reason"
 
 
 def make_logger(trt: Any, messages: Messages) -> Any:

@@ -1,6 +1,6 @@
 """The two packages of TensorRT, TensorRT-RTX and TensorRT. They share an API.
 
-What differs between them and their versions is found out by asking for it (`hasattr`).
+Differences between them and between versions are found by feature tests (`hasattr`).
 """
 
 from __future__ import annotations
@@ -11,10 +11,9 @@ from dataclasses import dataclass
 from importlib import metadata
 from typing import Any
 
-from ...manifest import Target
 from ..errors import BackendError
 
-MODULES: dict[Target, str] = {"tensorrt-rtx": "tensorrt_rtx", "tensorrt": "tensorrt"}
+MODULES: dict[str, str] = {"tensorrt-rtx": "tensorrt_rtx", "tensorrt": "tensorrt"}
 
 NEEDED = (
     "Builder.build_serialized_network",
@@ -35,17 +34,17 @@ class Package:
         name: as pip knows it
         module: the Python module
         version: of the package, such as "1.7.1.116"
-        cuda_version: the CUDA that it was made for, such as "13"; "unknown" where it does not say
+        cuda_version: the CUDA version it was built for, such as "13"; "unknown" if not stated
     """
 
-    name: Target
+    name: str
     module: Any
     version: str
     cuda_version: str
 
 
-def find_package(target: Target) -> Package:
-    """Import the package that makes and runs a target's engines.
+def find_package(target: str) -> Package:
+    """Import the package that builds and runs a target's engines.
 
     Raises:
         BackendError: it is not installed, its libraries cannot be loaded, or it is too old; or the
@@ -79,7 +78,7 @@ def _has(module: Any, path: str) -> bool:
 
 
 def _cuda_version(module: str) -> str:
-    """The packages say it in their names only, such as tensorrt_rtx_cu13_libs."""
+    """Only the distributions' names say it, such as tensorrt_rtx_cu13_libs."""
     pattern = re.compile(rf"{module}[-_]cu(\d+)([-_](libs|bindings))?", re.IGNORECASE)
     found = {
         match[1]

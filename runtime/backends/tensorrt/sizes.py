@@ -1,10 +1,10 @@
-"""Sizes that batches are rounded up to: what was prepared for one batch serves the next."""
+"""The sizes that batches are rounded up to, so that what one batch prepares serves the next."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ...engines import Engines, Profile, Range
+from ...format.executables import Profile, Range, TensorRTEngines
 from ..cuda.layout import Sizes, multiple_of, power_of_two
 from ..errors import BackendError
 
@@ -13,9 +13,9 @@ SOURCE_STEP = 16
 
 
 class ProfileRounding:
-    """Into the profiles of a bundle's engines. See `layout.Rounding`."""
+    """To sizes within the profiles of a bundle's engines. See `layout.Rounding`."""
 
-    def __init__(self, engines: Engines) -> None:
+    def __init__(self, engines: TensorRTEngines) -> None:
         self._engines = engines
 
     def first(self, rows: int, source: int, capacity: int) -> Sizes:
@@ -30,11 +30,11 @@ class ProfileRounding:
 
 
 def sizes_for(profiles: Sequence[Profile], rows: int, source: int) -> Sizes:
-    """Rows rounded up to a power of two, sources to a multiple of `SOURCE_STEP`, in the profile
-    for the smallest batches that takes them.
+    """Rows rounded up to a power of two and sources to a multiple of `SOURCE_STEP`, in the profile
+    for the smallest batches that fits.
 
     Raises:
-        BackendError: none does; says what they take.
+        BackendError: none fits; says what the limits are.
     """
     for index in _by_batch(profiles):
         batch, lengths = profiles[index].batch, profiles[index].source
@@ -52,7 +52,7 @@ def sizes_for(profiles: Sequence[Profile], rows: int, source: int) -> Sizes:
 
 
 def sizes_after(profiles: Sequence[Profile], present: Sizes, rows: int) -> Sizes:
-    """What a batch becomes when so many of its rows are left: its sources stay as they lie."""
+    """For a batch that has this many rows left; the length of its sources stays."""
     for index in _by_batch(profiles):
         batch, lengths = profiles[index].batch, profiles[index].source
         fits = lengths.smallest <= present.source <= lengths.largest

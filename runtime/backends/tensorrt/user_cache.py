@@ -1,6 +1,6 @@
-"""What TensorRT learned on this machine, kept for each user, package and version.
+"""Caches of TensorRT on this machine, for each user, package and version.
 
-None of it is needed: whatever goes wrong here costs time, and is a warning at most.
+They only save time: whatever goes wrong here is a warning at most.
 """
 
 from __future__ import annotations
@@ -13,20 +13,20 @@ from .packages import Package
 
 
 def cache_file(package: Package, kind: str) -> Path:
-    """Where it is kept: under XDG_CACHE_HOME, else ~/.cache."""
+    """The file: under XDG_CACHE_HOME, else ~/.cache."""
     root = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
     return Path(root) / "dragoman" / f"{package.name}-{package.version}.{kind}"
 
 
 def read_cache(file: Path) -> bytes:
-    """What was kept; nothing if there is no such file or it cannot be read."""
+    """The contents; empty if the file does not exist or cannot be read."""
     with contextlib.suppress(OSError):
         return file.read_bytes()
     return b""
 
 
 def write_cache(file: Path, data: bytes) -> str | None:
-    """Keep data. Of two processes at once the last one's is kept, whole.
+    """Write the file. If two processes write at once, the last one wins, and the file is whole.
 
     Returns:
         a warning where it cannot be written

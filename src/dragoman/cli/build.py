@@ -21,7 +21,7 @@ from .options import (
 )
 
 if TYPE_CHECKING:
-    from dragoman.runtime.manifest import Precision, Target
+    from dragoman.runtime.format.manifest import Precision, Target
 
 
 @click.command(short_help="Export, optimize and prove parity: a bundle to deploy.")
@@ -79,7 +79,7 @@ def build(
     """
     from dragoman import DragomanError
     from dragoman.optimize.tensorrt.refit import check_built_for_it
-    from dragoman.runtime.bundle import new_directory, read_bundle, write_manifest
+    from dragoman.runtime.format.bundle import new_directory, read_bundle, write_manifest
 
     from .checkpoints import open_checkpoint, parity_inputs
     from .engines import engines_into, place_for_graphs, refit_into

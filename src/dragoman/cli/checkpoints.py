@@ -19,7 +19,7 @@ from dragoman.reference_model.recipes.recipe import (
     RECIPE_FILE,
 )
 from dragoman.runtime.audio import LogMel
-from dragoman.runtime.tokenizer import TextCodec
+from dragoman.runtime.texts.tokenizer import TextCodec
 
 from .recordings import recordings, windows
 from .texts import source_language, source_tokens

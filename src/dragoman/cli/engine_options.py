@@ -13,7 +13,7 @@ from dragoman import DragomanError
 if TYPE_CHECKING:
     from dragoman.optimize.tensorrt.builder import EngineOptions
     from dragoman.optimize.tensorrt.profiles import Positions
-    from dragoman.runtime.manifest import Precision, Target
+    from dragoman.runtime.format.manifest import Precision, Target
 
 NAMED = {"latency": "1", "throughput": "1..32"}
 """Profiles by what they are for."""
@@ -80,7 +80,7 @@ class EngineRequest:
         """
         from dragoman.optimize.tensorrt.builder import EngineOptions
         from dragoman.optimize.tensorrt.profiles import check_profiles, default_source_range
-        from dragoman.runtime.engines import Profile, Range
+        from dragoman.runtime.format.executables import Profile, Range
 
         given = self.source_length
         if given is not None and positions.source_vocab_size is None:
@@ -151,7 +151,7 @@ def requested(
         DragomanError: they make no sense for the target, or its package cannot build that.
         BackendError: the target's package is missing.
     """
-    from dragoman.runtime.manifest import TENSORRT_TARGETS
+    from dragoman.runtime.format.manifest import TENSORRT_TARGETS
 
     named = [c for given in compute_capabilities for c in given.replace(",", " ").split()]
     capabilities = tuple(dict.fromkeys(named))

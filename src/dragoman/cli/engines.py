@@ -10,12 +10,12 @@ from pathlib import Path
 import click
 from rich.console import Console
 
-from dragoman.optimize.tensorrt.bundle import build_engines
+from dragoman.optimize.tensorrt.engine_bundle import build_engines
 from dragoman.optimize.tensorrt.capabilities import describe_capabilities
 from dragoman.optimize.tensorrt.profiles import describe
 from dragoman.optimize.tensorrt.refit import refit_engines
 from dragoman.runtime import Bundle
-from dragoman.runtime.manifest import Manifest
+from dragoman.runtime.format.manifest import Manifest
 
 from .engine_options import EngineRequest
 

@@ -22,7 +22,7 @@ def export(checkpoint: str, output: Path, force: bool) -> None:
     \b
     dragoman export g2p-en -o bundles/neutral
     """
-    from dragoman.runtime.bundle import new_directory
+    from dragoman.runtime.format.bundle import new_directory
 
     from .checkpoints import open_checkpoint
     from .exporting import export_into

@@ -22,8 +22,8 @@ from dragoman.optimize.compare import NOT_FINITE
 from dragoman.optimize.emulation import emulated_bundle
 from dragoman.runtime import Bundle, Model, read_bundle
 from dragoman.runtime.backends import default_backend, open_backend
-from dragoman.runtime.manifest import TENSORRT_TARGETS, Manifest, Precision, Target
-from dragoman.runtime.records import Parity
+from dragoman.runtime.format.manifest import TENSORRT_TARGETS, Manifest, Precision, Target
+from dragoman.runtime.format.records import Parity
 
 from .checkpoints import Checkpoint
 from .passes import optimize_into

@@ -12,9 +12,9 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from dragoman.runtime import Bundle, Languages
-    from dragoman.runtime.engines import EngineReport, Engines, Range
-    from dragoman.runtime.manifest import Manifest
-    from dragoman.runtime.records import Parity, PassRecord
+    from dragoman.runtime.format.executables import EngineReport, Engines, Range
+    from dragoman.runtime.format.manifest import Manifest
+    from dragoman.runtime.format.records import Parity, PassRecord
 
 
 @click.command(short_help="Show what is in a bundle.")
@@ -152,7 +152,7 @@ def _memory(bundle: Bundle, file: str) -> str:
     """Device memory of an engine beside weights and tensors."""
     from dragoman.runtime.backends.cuda import find_gpu
     from dragoman.runtime.backends.errors import BackendError
-    from dragoman.runtime.backends.tensorrt.engine import device_memory
+    from dragoman.runtime.backends.tensorrt.loaded_engine import device_memory
 
     try:
         find_gpu()

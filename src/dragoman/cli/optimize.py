@@ -14,8 +14,8 @@ from .options import calibration_option, force_option, precision_option, target_
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from dragoman.runtime.manifest import Precision, Target
-    from dragoman.runtime.records import PassRecord
+    from dragoman.runtime.format.manifest import Precision, Target
+    from dragoman.runtime.format.records import PassRecord
 
 
 @click.command(short_help="Fuse and quantize: a bundle, or any ONNX Transformer.")
@@ -90,7 +90,7 @@ def optimize(
         records = _file(source, output, chosen, not no_compare, force)
         following = "see above for what was left alone"
     if report is not None:
-        from dragoman.runtime.plain_data import to_plain
+        from dragoman.runtime.format.plain_data import to_plain
 
         try:
             report.write_text(json.dumps([to_plain(r) for r in records], indent=1) + "\n", "utf-8")
@@ -111,7 +111,7 @@ def _bundle(
     force: bool,
 ) -> Sequence[PassRecord]:
     from dragoman.runtime import read_bundle
-    from dragoman.runtime.bundle import new_directory
+    from dragoman.runtime.format.bundle import new_directory
 
     from .engines import engines_into, place_for_graphs
     from .passes import optimize_into

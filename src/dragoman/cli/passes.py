@@ -8,11 +8,11 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from dragoman.optimize.bundle import optimize_bundle
+from dragoman.optimize.target_bundle import optimize_bundle
 from dragoman.optimize.targets import check_precision
 from dragoman.runtime import Bundle
-from dragoman.runtime.manifest import Manifest, Precision, Target
-from dragoman.runtime.records import PassRecord
+from dragoman.runtime.format.manifest import Manifest, Precision, Target
+from dragoman.runtime.format.records import PassRecord
 
 
 def chosen_target(target: Target | None, precision: Precision) -> Target:

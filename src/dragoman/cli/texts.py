@@ -8,8 +8,8 @@ from pathlib import Path
 from dragoman import DragomanError
 from dragoman.reference_model.recipes import read_examples
 from dragoman.runtime import Bundle, Languages
-from dragoman.runtime.scheduling import Encodable
-from dragoman.runtime.tokenizer import TextCodec, UnknownSymbolsError
+from dragoman.runtime.decoding.batching import Encodable
+from dragoman.runtime.texts.tokenizer import TextCodec, UnknownSymbolsError
 
 from .recordings import recordings, windows
 

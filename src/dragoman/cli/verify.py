@@ -40,7 +40,7 @@ def verify(
     """
     from dragoman import DragomanError
     from dragoman.runtime import read_bundle
-    from dragoman.runtime.bundle import write_manifest
+    from dragoman.runtime.format.bundle import write_manifest
 
     from .checkpoints import open_checkpoint, parity_inputs
     from .exporting import (

@@ -13,7 +13,7 @@ import pytest
 from dragoman.optimize.tensorrt.builder import EngineOptions
 from dragoman.optimize.tensorrt.profiles import LATENCY, THROUGHPUT
 from dragoman.runtime.backends.tensorrt.packages import Package, find_package
-from dragoman.runtime.engines import Profile, Range
+from dragoman.runtime.format.executables import Profile, Range
 
 SOURCE = Range(1, 7, 20)
 Graph = Callable[..., Path]

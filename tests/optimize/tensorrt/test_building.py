@@ -15,7 +15,7 @@ from dragoman.optimize.tensorrt.builder import EngineOptions, build_engine
 from dragoman.optimize.tensorrt.parser import EngineError
 from dragoman.optimize.tensorrt.progress import make_monitor
 from dragoman.runtime.backends.tensorrt.packages import Package
-from dragoman.runtime.manifest import GraphSpec, TensorSpec
+from dragoman.runtime.format.manifest import GraphSpec, TensorSpec
 
 from .conftest import Graph
 

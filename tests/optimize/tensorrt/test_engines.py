@@ -8,11 +8,11 @@ import pytest
 
 from dragoman.errors import DragomanError
 from dragoman.optimize.tensorrt.builder import EngineOptions
-from dragoman.optimize.tensorrt.bundle import build_engines
+from dragoman.optimize.tensorrt.engine_bundle import build_engines
 from dragoman.optimize.tensorrt.profiles import LATENCY
 from dragoman.runtime import Bundle, read_bundle
-from dragoman.runtime.engines import Profile, Range
-from dragoman.runtime.manifest import Precision
+from dragoman.runtime.format.executables import Profile, Range
+from dragoman.runtime.format.manifest import Precision
 
 from ..conftest import Optimize
 from .conftest import SOURCE

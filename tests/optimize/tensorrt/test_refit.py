@@ -12,12 +12,12 @@ import pytest
 from dragoman.errors import DragomanError
 from dragoman.optimize.tensorrt import refit as refitting
 from dragoman.optimize.tensorrt.builder import EngineOptions, build_engine
-from dragoman.optimize.tensorrt.bundle import build_engines
+from dragoman.optimize.tensorrt.engine_bundle import build_engines
 from dragoman.optimize.tensorrt.parser import EngineError
 from dragoman.optimize.tensorrt.refit import refit, refit_engines
 from dragoman.runtime import Bundle, read_bundle
 from dragoman.runtime.backends.tensorrt.packages import Package
-from dragoman.runtime.bundle import write_manifest
+from dragoman.runtime.format.bundle import write_manifest
 
 from ...tensorrt_api import checked_module, recorded
 from ..conftest import Optimize

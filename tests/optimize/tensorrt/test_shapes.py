@@ -6,7 +6,7 @@ import onnx_ir as ir
 
 from dragoman.optimize.compare import difference, run
 from dragoman.optimize.samples import samples_for_graph
-from dragoman.optimize.tensorrt.bundle import pinned_bundle
+from dragoman.optimize.tensorrt.engine_bundle import pinned_bundle
 from dragoman.runtime import Bundle
 
 from ..conftest import Optimize

@@ -14,7 +14,7 @@ from transformers.models.whisper import feature_extraction_whisper
 from transformers.models.whisper.generation_whisper import WhisperGenerationMixin
 
 from dragoman.runtime.audio import LogMel
-from dragoman.runtime.plain_data import Problems, from_plain, to_plain
+from dragoman.runtime.format.plain_data import Problems, from_plain, to_plain
 
 Signal = NDArray[np.float32]
 TOLERANCE = 1e-4

@@ -11,14 +11,14 @@ from numpy.typing import NDArray
 from transformers import GenerationConfig
 from transformers.generation.logits_process import WhisperTimeStampLogitsProcessor
 
-from dragoman.runtime.audio import TimestampRule
+from dragoman.runtime.audio import TimestampProcessor
 
 END, NO_TIMESTAMPS, BEGIN, VOCABULARY = 20, 24, 25, 60
 PROMPT = [21, 22, 23]
 
 
 def expected_of(
-    rule: TimestampRule, logits: NDArray[np.float32], generated: list[list[int]]
+    rule: TimestampProcessor, logits: NDArray[np.float32], generated: list[list[int]]
 ) -> NDArray[np.float32]:
     """Row by row: the processor takes prefixes of one length only."""
     kind: Any = GenerationConfig
@@ -36,7 +36,7 @@ def expected_of(
     return torch.cat(rows).numpy()
 
 
-def check(rule: TimestampRule, logits: NDArray[np.float32], generated: list[list[int]]) -> None:
+def check(rule: TimestampProcessor, logits: NDArray[np.float32], generated: list[list[int]]) -> None:
     before = logits.copy()
     found = rule.apply(logits, generated)
     assert found.dtype == np.float32
@@ -55,7 +55,7 @@ def random_logits(rows: int, seed: int) -> NDArray[np.float32]:
 
 @pytest.mark.parametrize("limit", [None, 0, 7, 50])
 def test_the_first_token(limit: int | None) -> None:
-    rule = TimestampRule(END, NO_TIMESTAMPS, limit)
+    rule = TimestampProcessor(END, NO_TIMESTAMPS, limit)
     check(rule, random_logits(7, seed=1), [[]] * 7)
 
 
@@ -77,7 +77,7 @@ def test_the_first_token(limit: int | None) -> None:
     ],
 )
 def test_after_hand_made_tokens(tokens: list[int]) -> None:
-    rule = TimestampRule(END, NO_TIMESTAMPS, 50)
+    rule = TimestampProcessor(END, NO_TIMESTAMPS, 50)
     check(rule, random_logits(11, seed=len(tokens)), [tokens] * 11)
 
 
@@ -87,11 +87,11 @@ def test_after_random_tokens_of_unequal_lengths(seed: int) -> None:
     generated = [
         generator.integers(0, VOCABULARY, generator.integers(0, 9)).tolist() for _ in range(13)
     ]
-    check(TimestampRule(END, NO_TIMESTAMPS, 3), random_logits(13, seed), generated)
+    check(TimestampProcessor(END, NO_TIMESTAMPS, 3), random_logits(13, seed), generated)
 
 
 def test_timestamps_win_together_though_none_wins_alone() -> None:
-    rule = TimestampRule(END, NO_TIMESTAMPS)
+    rule = TimestampProcessor(END, NO_TIMESTAMPS)
     logits = np.full((2, VOCABULARY), -9, np.float32)
     logits[:, 5] = 2.0
     logits[0, BEGIN + 3 : BEGIN + 13] = 0.0  # ten together have log 10 = 2.3
@@ -102,13 +102,13 @@ def test_timestamps_win_together_though_none_wins_alone() -> None:
 
 
 def test_rows_without_anything_allowed() -> None:
-    rule = TimestampRule(END, NO_TIMESTAMPS)
+    rule = TimestampProcessor(END, NO_TIMESTAMPS)
     check(rule, np.full((1, VOCABULARY), -np.inf, np.float32), [[BEGIN]])
 
 
 def test_a_greedy_sequence_keeps_the_rule() -> None:
     """Begin and end alternate, times rise, and no segment is empty."""
-    rule = TimestampRule(END, NO_TIMESTAMPS, 4)
+    rule = TimestampProcessor(END, NO_TIMESTAMPS, 4)
     generator = np.random.default_rng(3)
     tokens: list[int] = []
     while len(tokens) < 60 and tokens[-1:] != [END]:

@@ -14,7 +14,7 @@ import pytest
 from dragoman.export import export_bundle
 from dragoman.export.families.hugging_face import load_hugging_face
 from dragoman.export.tokenizers import find_tokenizers
-from dragoman.optimize.bundle import optimize_bundle
+from dragoman.optimize.target_bundle import optimize_bundle
 from dragoman.runtime import Model, load, read_bundle
 
 from ...speech_models import MODELS, save

@@ -1,0 +1,71 @@
+"""A reference model's configuration -> the facts about the model in a bundle's manifest."""
+
+from __future__ import annotations
+
+from dragoman.reference_model import GenerationConfig, ModelConfig, Transformer
+from dragoman.runtime.format.audio import AudioFeatures
+from dragoman.runtime.format.generation_settings import GenerationSettings
+from dragoman.runtime.format.model_spec import ModelSpec
+from dragoman.runtime.format.speech import SpeechTokens
+
+DEFAULT_MAX_NEW_TOKENS = 256
+
+
+def model_spec(config: ModelConfig) -> ModelSpec:
+    return ModelSpec(
+        source_vocab_size=config.source_vocab_size,
+        target_vocab_size=config.target_vocab_size,
+        decoder_layers=config.decoder_layers,
+        num_heads=config.num_heads,
+        head_size=config.head_size,
+        max_source_positions=config.max_source_positions,
+        max_target_positions=config.max_target_positions,
+        pad_token_id=config.pad_token_id,
+        start_token_id=config.start_token_id,
+        end_token_id=config.end_token_id,
+    )
+
+
+def audio_features(config: ModelConfig) -> AudioFeatures | None:
+    """How audio becomes the source of a speech model; None for a model of texts."""
+    if config.feature_size is None:
+        return None
+    usual = AudioFeatures(config.feature_size)
+    seconds = config.feature_frames * usual.hop / usual.sampling_rate
+    return AudioFeatures(config.feature_size, chunk_seconds=seconds)
+
+
+def generation_settings(generation: GenerationConfig) -> GenerationSettings:
+    return GenerationSettings(
+        prompt=generation.prompt,
+        forced_first_token_id=generation.forced_first_token_id,
+        forced_last_token_id=generation.forced_last_token_id,
+        suppressed_token_ids=generation.suppressed_token_ids,
+        first_suppressed_token_ids=generation.first_suppressed_token_ids,
+        min_new_tokens=generation.min_new_tokens,
+        no_repeat_ngram_size=generation.no_repeat_ngram_size,
+        repetition_penalty=generation.repetition_penalty,
+    )
+
+
+def speech_tokens(model: Transformer) -> SpeechTokens | None:
+    """What prompts of a speech model consist of; None for a model of texts."""
+    if model.config.feature_size is None:
+        return None
+    speech = model.generation.speech
+    if speech is None:
+        return SpeechTokens()
+    return SpeechTokens(
+        languages=speech.languages,
+        tasks=speech.tasks,
+        no_timestamps_token_id=speech.no_timestamps_token_id,
+        max_initial_timestamp_index=speech.max_initial_timestamp_index,
+        default_language=speech.default_language,
+        default_task=speech.default_task,
+    )
+
+
+def default_max_new_tokens(model: Transformer) -> int:
+    """The publisher's limit, as far as the model's positions allow."""
+    room = model.config.max_target_positions - len(model.generation.prompt)
+    return min(model.generation.max_new_tokens or DEFAULT_MAX_NEW_TOKENS, room)

@@ -1,0 +1,84 @@
+"""A reference model -> a neutral bundle: both graphs, their weights, the tokenizers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from importlib.metadata import version
+from pathlib import Path
+
+from dragoman import __version__
+from dragoman.graph_files import write_graphs
+from dragoman.reference_model import Transformer
+from dragoman.runtime.format.bundle import Bundle
+from dragoman.runtime.format.executables import OnnxGraphs
+from dragoman.runtime.format.manifest import SCHEMA_VERSION, Manifest
+from dragoman.runtime.format.writing import BundleWriter
+
+from .exporter import GRAPH_FILES, export_graph
+from .graph_check import check_file, check_graph
+from .model_facts import (
+    audio_features,
+    default_max_new_tokens,
+    generation_settings,
+    model_spec,
+    speech_tokens,
+)
+from .tokenizers import TokenizerFiles
+
+PACKAGES = ("torch", "onnx", "onnx-ir", "onnxscript")
+
+
+def export_bundle(
+    model: Transformer,
+    directory: Path,
+    *,
+    name: str,
+    tokenizers: TokenizerFiles | None = None,
+    writer: type[BundleWriter] = BundleWriter,
+    progress: Callable[[str], None] = lambda stage: None,
+) -> Bundle:
+    """Export a model into an existing directory. The bundle is neutral, in fp32 and not verified.
+
+    Args:
+        model: fp32, not changed
+        directory: use `runtime.format.writing.new_directory` to make it appear whole
+        writer: how files are written; `ScratchWriter` if the bundle is only a step on the way
+        progress: called with each stage as it begins
+
+    Raises:
+        ContractError: a graph breaks the contract.
+    """
+    exported = {}
+    for graph in GRAPH_FILES:
+        progress(f"exporting the {graph}")
+        exported[graph] = export_graph(model, graph)
+        check_graph(exported[graph], graph)
+    progress("writing weights")
+    files = writer(directory)
+    specs = {graph: made.spec for graph, made in exported.items()}
+    write_graphs({graph: made.model for graph, made in exported.items()}, specs, files)
+    progress("checking the graphs")
+    for graph, spec in specs.items():
+        check_file(directory / spec.file, graph)
+    return files.finish(
+        Manifest(
+            schema_version=SCHEMA_VERSION,
+            kind="sequence-to-sequence",
+            name=name,
+            target="neutral",
+            precision="fp32",
+            model=model_spec(model.config),
+            architecture={"family": "transformer"} | model.config.to_dict(),
+            default_max_new_tokens=default_max_new_tokens(model),
+            graphs=dict(specs),
+            executable=OnnxGraphs(),
+            tokenizers=tokenizers.write(files) if tokenizers else None,
+            languages=tokenizers.languages if tokenizers else None,
+            files=(),  # recorded by the writer
+            generation=generation_settings(model.generation),
+            audio=audio_features(model.config),
+            speech=speech_tokens(model),
+            tool_versions={"dragoman": __version__}
+            | {package: version(package) for package in PACKAGES},
+        )
+    )

@@ -1,0 +1,1 @@
+"""ONNX Runtime on the processor. Reading order: memory, state, backend."""

@@ -1,0 +1,90 @@
+"""Sessions of ONNX Runtime: opened, compared with the manifest, and run.
+
+Its exceptions share no base but Exception; here they become ours.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import onnxruntime
+
+from dragoman.errors import DragomanError
+
+from ...format.contract import DataType, GraphSpec, TensorSpec
+from ..errors import BackendError
+
+ONNX_TYPES: dict[DataType, str] = {
+    "float32": "float",
+    "float16": "float16",
+    "bfloat16": "bfloat16",
+    "int64": "int64",
+    "int32": "int32",
+    "bool": "bool",
+}
+
+Failure = Callable[[str], DragomanError]
+"""The exception for a message of ONNX Runtime."""
+
+
+def open_session(
+    path: Path,
+    graph: GraphSpec,
+    options: onnxruntime.SessionOptions,
+    provider: str,
+    provider_options: Mapping[str, str] | None = None,
+    *,
+    failure: Failure = BackendError,
+) -> onnxruntime.InferenceSession:
+    """Open the session of a graph's file.
+
+    Raises:
+        BackendError: ONNX Runtime does not load the graph, the provider does not work, or the
+            graph is not as the manifest says; names the file.
+    """
+    try:
+        session = onnxruntime.InferenceSession(
+            str(path), options, providers=[(provider, provider_options or {})]
+        )
+    except Exception as error:  # the library raises a dozen types that share no other base
+        raise failure(
+            f"{path}: onnxruntime {onnxruntime.__version__} cannot load this graph: {error}"
+        ) from error
+    if provider not in session.get_providers():
+        raise BackendError(
+            f"expected a working {provider}, found none: no GPU, no driver or no CUDA libraries; "
+            "use the backend onnxruntime"
+        )
+    problems = _differences(graph.inputs, session.get_inputs())
+    problems += _differences(graph.outputs, session.get_outputs())
+    if problems:
+        raise BackendError(f"{path} is not as the manifest says: " + "; ".join(problems))
+    return session
+
+
+def run(call: Callable[..., Any], *arguments: Any, failure: Failure = BackendError) -> Any:
+    """Call into ONNX Runtime.
+
+    Raises:
+        BackendError: it failed; or what `failure` makes of the message.
+    """
+    try:
+        return call(*arguments)
+    except Exception as error:
+        raise failure(f"onnxruntime failed: {error}") from error
+
+
+def _differences(expected: tuple[TensorSpec, ...], found: list[Any]) -> list[str]:
+    """How a graph's inputs or outputs differ from the manifest's."""
+    values = {value.name: value for value in found}
+    problems = [f"no tensor {spec.name}" for spec in expected if spec.name not in values]
+    problems += [f"unexpected tensor {name}" for name in values.keys() - {s.name for s in expected}]
+    for spec in expected:
+        value = values.get(spec.name)
+        if value is not None and value.type != f"tensor({ONNX_TYPES[spec.dtype]})":
+            problems.append(f"{spec.name}: expected {spec.dtype}, found {value.type}")
+        if value is not None and tuple(value.shape) != spec.shape:
+            problems.append(f"{spec.name}: expected shape {list(spec.shape)}, found {value.shape}")
+    return problems

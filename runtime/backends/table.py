@@ -1,0 +1,97 @@
+"""Every backend, a row each. A new backend is a folder beside this file and a row here."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from ..format.bundle import Bundle
+from ..format.manifest import Precision
+
+
+@dataclass(frozen=True)
+class BackendRecord:
+    """What is known of a backend before it is imported.
+
+    Attributes:
+        name: as callers give it
+        module: within this package; has `open_backend(bundle, threads) -> Backend`
+        library: the Python package that it needs
+        extra: what installs that: pip install 'dragoman[EXTRA]'
+        runs: the format of the executables it runs, see `format.executables`
+        targets: of the bundles it runs; None: any
+        precisions: likewise
+        missing_kernels: why others do not run
+        on: the hardware it runs on, for people
+    """
+
+    name: str
+    module: str
+    library: str
+    extra: str
+    runs: Literal["onnx", "tensorrt"]
+    on: str
+    targets: tuple[str, ...] | None = None
+    precisions: tuple[Precision, ...] | None = None
+    missing_kernels: str = ""
+
+    def refusal(self, bundle: Bundle) -> str | None:
+        """Why this backend cannot run a bundle, and what to do; None: it can, as far as the
+        manifest tells."""
+        manifest, place = bundle.manifest, bundle.directory
+        target = manifest.target
+        if manifest.executable.format != self.runs:
+            if self.runs == "onnx":
+                return (
+                    f"{place} holds engines: expected backend {target}, which runs them, found "
+                    f"{self.name}, which runs ONNX graphs"
+                )
+            return (
+                f"{place} holds ONNX graphs: backend {self.name} runs engines, which dragoman "
+                f"build --target {self.name} builds from its checkpoint"
+            )
+        if self.targets is not None and target not in self.targets:
+            if self.runs == "tensorrt":
+                return (
+                    f"{place} holds engines of {target}: expected that backend, found {self.name}"
+                )
+            expected = " or ".join(self.targets)
+            return (
+                f"{place}: its graphs are for target {target}: {self.name} {self.missing_kernels}: "
+                f"expected target {expected} (dragoman build --target {self.targets[0]})"
+            )
+        if self.precisions is not None and manifest.precision not in self.precisions:
+            return (
+                f"{place}: its precision is {manifest.precision}: {self.name} "
+                f"{self.missing_kernels}: expected {', '.join(self.precisions)}"
+            )
+        return None
+
+
+BACKENDS: tuple[BackendRecord, ...] = (
+    BackendRecord(
+        *("onnxruntime", "onnxruntime.cpu.backend", "onnxruntime", "cpu", "onnx"),
+        on="the processor",
+    ),
+    BackendRecord(
+        *("onnxruntime-cuda", "onnxruntime.cuda.backend", "onnxruntime", "cuda", "onnx"),
+        on="an NVIDIA GPU",
+        targets=("neutral",),
+        precisions=("fp32", "fp16", "int8", "int4"),
+        missing_kernels="lacks kernels for it (the CUDA provider has no ArgMax in bf16, and few of "
+        "the cpu target's operators)",
+    ),
+    BackendRecord(
+        *("tensorrt-rtx", "tensorrt.backend", "tensorrt_rtx", "tensorrt-rtx", "tensorrt"),
+        on="an NVIDIA GPU",
+        targets=("tensorrt-rtx",),
+    ),
+    BackendRecord(
+        *("tensorrt", "tensorrt.backend", "tensorrt", "tensorrt", "tensorrt"),
+        on="an NVIDIA GPU",
+        targets=("tensorrt",),
+    ),
+)
+"""In order of preference: without a name, the first that runs a bundle is taken."""
+
+BACKEND_NAMES = tuple(record.name for record in BACKENDS)

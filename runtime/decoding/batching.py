@@ -1,0 +1,67 @@
+"""Which inputs are decoded together, and how they become arrays."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..format.model_spec import ModelSpec
+
+
+def batches(
+    lengths: Sequence[int], *, max_batch_size: int, max_batch_tokens: int
+) -> Iterator[list[int]]:
+    """Group inputs of similar length, longest first.
+
+    Longest first, so that a batch that does not fit into memory fails at once, not after an hour.
+
+    Args:
+        lengths: source length of each input
+        max_batch_size: the most inputs in a batch
+        max_batch_tokens: the most source tokens in a batch, including padding; a longer input
+            forms a batch of its own
+
+    Yields:
+        indices into `lengths`, each exactly once
+    """
+    order = sorted(range(len(lengths)), key=lambda i: -lengths[i])
+    batch: list[int] = []
+    for index in order:
+        widest = lengths[batch[0]] if batch else lengths[index]
+        if batch and (len(batch) == max_batch_size or widest * (len(batch) + 1) > max_batch_tokens):
+            yield batch
+            batch = []
+        batch.append(index)
+    if batch:
+        yield batch
+
+
+Encodable = list[int] | NDArray[np.float32]
+"""One source for the encoder: token ids, or features of audio [mel bins, frames]."""
+
+
+def as_batch(
+    sources: Sequence[Encodable], model: ModelSpec
+) -> tuple[NDArray[Any], NDArray[np.bool_]]:
+    """Token ids as int64 [B, S], features of audio as float32 [B, mel bins, frames]; and the mask,
+    bool [B, S], True at tokens. Every frame of a window of audio is attended to."""
+    if model.takes_audio:
+        mask = np.ones((len(sources), model.max_source_positions), np.bool_)
+        return np.stack([np.asarray(source, np.float32) for source in sources]), mask
+    return pad([list(map(int, source)) for source in sources], model.pad_token_id)
+
+
+def pad(
+    sources: Sequence[Sequence[int]], pad_token_id: int
+) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+    """Ragged token ids -> int64 [B, S], bool [B, S] with True at tokens."""
+    shape = (len(sources), max(len(source) for source in sources))
+    tokens = np.full(shape, pad_token_id, np.int64)
+    mask = np.zeros(shape, np.bool_)
+    for row, source in enumerate(sources):
+        tokens[row, : len(source)] = source
+        mask[row, : len(source)] = True
+    return tokens, mask

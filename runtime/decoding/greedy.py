@@ -1,0 +1,126 @@
+"""The greedy decoding loop: the same on every backend."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..backends.interface import Backend, DecodingState, Step
+from ..format.generation_settings import GenerationSettings
+from .logits_processors import LogitsProcessor, choose, logits_processors
+
+COMPACT_SHARE = 1 / 8
+"""Finished rows leave a batch once they are this share of it: moving the remaining rows costs about
+as much as one more step of the finished ones."""
+
+
+@dataclass(frozen=True)
+class Choice:
+    """A token chosen for one row of a batch.
+
+    Attributes:
+        last: whether the row ends with it, as the end token or because its limit is reached
+    """
+
+    row: int
+    token: int
+    log_probability: float
+    last: bool
+
+
+def greedy(
+    backend: Backend,
+    source: NDArray[Any],
+    source_mask: NDArray[np.bool_],
+    prompt: NDArray[np.int64],
+    limits: Sequence[int],
+    settings: GenerationSettings,
+    end_token_id: int,
+    processors: Sequence[LogitsProcessor] = (),
+) -> Iterator[Choice]:
+    """Decode a batch, yielding every token as soon as it is known, rows in order within a step.
+
+    Args:
+        source: tokens, int64 [B, S], or features of audio, float32 [B, mel bins, frames]
+        source_mask: [B, S], True at tokens
+        prompt: [B, P], the decoder's first input, the start token first
+        limits: the most tokens to generate for each row, including the end token
+        processors: in addition to those that `settings` ask for
+    """
+    forced = settings.forced_first_token_id
+    tokens = prompt.tolist()  # without the forced token, which counts as a new one
+    if forced is not None:
+        prompt = np.pad(prompt, ((0, 0), (0, 1)), constant_values=forced)
+    length = prompt.shape[1]
+    capacity = max(length, length + max(limits) - (1 if forced is None else 2))
+    with closing(backend.start(source, source_mask, prompt, capacity)) as state:
+        yield from continue_greedy(state, tokens, limits, settings, end_token_id, processors)
+
+
+def continue_greedy(
+    state: DecodingState,
+    tokens: list[list[int]],
+    limits: Sequence[int],
+    settings: GenerationSettings,
+    end_token_id: int,
+    processors: Sequence[LogitsProcessor] = (),
+) -> Iterator[Choice]:
+    """`greedy` from a state that exists already.
+
+    Args:
+        tokens: the decoder's input of each row so far; new tokens are appended
+    """
+    rows = np.arange(len(limits))  # which input each row of the state is
+    running = np.ones(len(limits), np.bool_)
+    limit = np.asarray(limits)
+    all_processors = (*logits_processors(settings, end_token_id), *processors)
+    for count in range(1, max(limits) + 1):
+        step = _step(state, count, [tokens[row] for row in rows], settings, all_processors)
+        at_limit = count >= limit[rows]
+        if settings.forced_last_token_id is not None and at_limit.any():
+            step = _force(step, at_limit, settings.forced_last_token_id)
+        last = (step.tokens == end_token_id) | at_limit
+        for i in np.flatnonzero(running):
+            row, token = int(rows[i]), int(step.tokens[i])
+            tokens[row].append(token)
+            yield Choice(row, token, float(step.log_probabilities[i]), bool(last[i]))
+        running &= ~last
+        left = int(running.sum())
+        if left == 0:
+            return
+        if len(rows) - left >= max(1, COMPACT_SHARE * len(rows)):
+            keep = np.flatnonzero(running)
+            state.keep(keep)
+            rows, running = rows[keep], running[keep]
+
+
+def _step(
+    state: DecodingState,
+    count: int,
+    tokens: list[list[int]],
+    settings: GenerationSettings,
+    processors: Sequence[LogitsProcessor],
+) -> Step:
+    """The count-th new token of each row: forced, chosen by the graph, or chosen here."""
+    if count == 1 and settings.forced_first_token_id is not None:
+        forced = np.full(len(tokens), settings.forced_first_token_id)
+        return Step(forced, np.zeros(len(tokens), np.float32))
+    active = [processor for processor in processors if processor.active(count)]
+    if not active:
+        return state.step()
+    return state.step_choosing(
+        lambda logits: choose(logits, active, tokens, settings.suppressed_token_ids)
+    )
+
+
+def _force(step: Step, where: NDArray[np.bool_], token_id: int) -> Step:
+    """A forced token was not chosen, so it has no probability of its own."""
+    return Step(
+        np.where(where, token_id, step.tokens),
+        np.where(where, np.float32(0), step.log_probabilities),
+    )

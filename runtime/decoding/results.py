@@ -1,0 +1,83 @@
+"""What generation returns."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from ..backends.errors import DeviceLostError
+
+FinishReason = Literal["end", "length", "empty", "rejected"]
+
+
+@dataclass(frozen=True)
+class Segment:
+    """What is said between two times.
+
+    Attributes:
+        start: seconds from the beginning of the audio
+        end: likewise
+        text: None for a bundle without tokenizers
+        tokens: including timestamps
+    """
+
+    start: float
+    end: float
+    text: str | None
+    tokens: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Result:
+    """The output for one input.
+
+    Attributes:
+        text: the decoded tokens; None for a bundle without tokenizers
+        tokens: generated ids, without start and end token; of speech those of the segments
+        log_probability: sum of the natural logarithms of the probabilities of the generated
+            tokens, including the end token
+        finish_reason: "end": the model produced its end token; "length": the limit was reached;
+            "empty": the input had no tokens, and the model was not run; "rejected": the input
+            cannot be decoded, and `error` says why. The other inputs are not affected.
+        error: the reason for "rejected", else None
+        segments: of speech, in order, at least one for each window; without timestamps a single
+            one. None for text.
+        language: of speech, the code of the requested or detected language; None for text and for
+            models that are not told one
+    """
+
+    text: str | None
+    tokens: tuple[int, ...]
+    log_probability: float
+    finish_reason: FinishReason
+    error: str | None = None
+    segments: tuple[Segment, ...] | None = None
+    language: str | None = None
+
+
+@dataclass(frozen=True)
+class Token:
+    """One token of a stream.
+
+    Attributes:
+        id: the token
+        text: what it adds to the text; empty while a symbol is incomplete. None for a bundle
+            without tokenizers.
+        log_probability: natural logarithm of its probability
+    """
+
+    id: int
+    text: str | None
+    log_probability: float
+
+
+class UnfinishedError(DeviceLostError):
+    """The device failed for good in the middle of a call.
+
+    Attributes:
+        finished: the results that were complete by then, by index of their source
+    """
+
+    def __init__(self, message: str, finished: dict[int, Result]) -> None:
+        super().__init__(message)
+        self.finished = finished

@@ -1,0 +1,108 @@
+"""The languages of a multilingual model, and the special tokens around a source text."""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from typing import Literal, cast
+
+from dragoman.errors import DragomanError
+
+from .generation_settings import GenerationSettings
+
+
+class LanguageError(DragomanError):
+    """A language that the model does not know, or no language where the model needs one."""
+
+
+@dataclass(frozen=True)
+class SourceTemplate:
+    """The special tokens before and after a source text: token ids, or "source_language" in place
+    of the token of its language."""
+
+    prefix: tuple[int | Literal["source_language"], ...]
+    suffix: tuple[int | Literal["source_language"], ...]
+
+    @property
+    def has_language(self) -> bool:
+        return "source_language" in self.prefix + self.suffix
+
+    def around(self, tokens: Sequence[int], language: int | None = None) -> list[int]:
+        """The token ids of a text with the special tokens around them.
+
+        Args:
+            language: the token of its language, if the template has one
+        """
+        return [
+            token if isinstance(token, int) else cast(int, language)
+            for token in (*self.prefix, *tokens, *self.suffix)
+        ]
+
+
+@dataclass(frozen=True)
+class Languages:
+    """What a multilingual model calls its languages, and how it is told the target language."""
+
+    tokens: dict[str, int]
+    """Language code -> token id."""
+    target: Literal["start", "first"]
+    """start: the target language's token is what decoding starts from (mBART-25); first: it is the
+    first token after the start token (mBART-50, M2M-100, NLLB)."""
+    default_source: str | None = None
+    default_target: str | None = None
+
+    def source_token(self, code: str | None = None) -> int:
+        """The token id of a source language, or of the default where None.
+
+        Raises:
+            LanguageError: the language is unknown, or None and there is no default.
+        """
+        return self._token(code, self.default_source, "source")
+
+    def target_token(self, code: str | None = None) -> int:
+        """The token id of a target language, or of the default where None.
+
+        Raises:
+            LanguageError: the language is unknown, or None and there is no default.
+        """
+        return self._token(code, self.default_target, "target")
+
+    def start_of(
+        self, code: str | None, start_token_id: int, settings: GenerationSettings
+    ) -> tuple[int, GenerationSettings]:
+        """The start token and the settings with which the model writes a language.
+
+        Args:
+            code: of the target language; the default where None
+            start_token_id: the model's own
+
+        Raises:
+            LanguageError: the language is unknown, or None and there is no default.
+        """
+        token = self.target_token(code)
+        if self.target == "start":
+            return token, settings
+        return start_token_id, dataclasses.replace(settings, forced_first_token_id=token)
+
+    def _token(self, code: str | None, default: str | None, side: str) -> int:
+        code = default if code is None else code
+        if code is None:
+            some = ", ".join(sorted(self.tokens)[:3])
+            raise LanguageError(
+                f"{side}_language: expected one of the {len(self.tokens)} languages of this model "
+                f"({some}, ...), found none"
+            )
+        if code not in self.tokens:
+            raise LanguageError(
+                f"{side}_language: expected one of the {len(self.tokens)} languages of this model, "
+                f"found {code!r}; the closest are {', '.join(closest(code, self.tokens))}"
+            )
+        return self.tokens[code]
+
+
+def closest(code: str, known: Collection[str]) -> list[str]:
+    """The three known codes most like one, whatever its case."""
+    folded = {name.casefold(): name for name in sorted(known)}
+    return [folded[name] for name in difflib.get_close_matches(code.casefold(), folded, 3, 0.0)]

@@ -1,0 +1,145 @@
+"""JSON data <-> frozen dataclasses; what is read is checked, and every problem reported."""
+
+from __future__ import annotations
+
+import dataclasses
+import types
+from collections.abc import Mapping
+from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+
+T = TypeVar("T")
+
+
+class Problems(list[str]):
+    """What is wrong with some data, a line each: `place: expected ..., found ...`."""
+
+    def expected(self, place: str, expected: str, found: object) -> None:
+        self.append(f"{place}: expected {expected}, found {_short(found)}")
+
+
+def to_plain(value: Any) -> Any:
+    """A dataclass tree as what `json.dumps` takes."""
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {f.name: to_plain(getattr(value, f.name)) for f in dataclasses.fields(value)}
+    if isinstance(value, Mapping):
+        return {key: to_plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [to_plain(item) for item in value]
+    return value
+
+
+def from_plain(kind: type[T], data: object, place: str, problems: Problems) -> T | None:
+    """Build a `kind` from plain data; None, with the reasons added to `problems`, if it is not one.
+
+    Knows dataclasses, str, int, float, bool, None, Literal, unions of these, tuple[X, ...],
+    dict[str, X] and Any. Of a union of dataclasses, the one is read whose tag the data has: a field
+    of the same name in each, a Literal. Names that the dataclass does not have are problems too.
+    """
+    before = len(problems)
+    value = _read(kind, data, place, problems)
+    return value if len(problems) == before else None
+
+
+def _read(kind: Any, data: object, place: str, problems: Problems) -> Any:
+    origin = get_origin(kind)
+    if kind is Any:
+        return data
+    if dataclasses.is_dataclass(kind):
+        return _read_dataclass(kind, data, place, problems)
+    if origin in (Union, types.UnionType):
+        return _read_union(get_args(kind), data, place, problems)
+    if origin is Literal:
+        if not any(data == option and type(data) is type(option) for option in get_args(kind)):
+            problems.expected(place, "one of " + ", ".join(map(repr, get_args(kind))), data)
+        return data
+    if origin is tuple:
+        if not isinstance(data, list):
+            problems.expected(place, "a list", data)
+            return None
+        item = get_args(kind)[0]
+        return tuple(_read(item, x, f"{place}[{i}]", problems) for i, x in enumerate(data))
+    if origin is dict:
+        if not isinstance(data, dict):
+            problems.expected(place, "an object", data)
+            return None
+        item = get_args(kind)[1]
+        return {key: _read(item, x, f"{place}.{key}", problems) for key, x in data.items()}
+    if not _is_scalar(kind, data):
+        problems.expected(place, _SCALARS[kind], data)
+        return None
+    try:
+        return float(data) if kind is float else data  # type: ignore[arg-type]
+    except OverflowError:
+        problems.expected(place, "a number of 64 bits", data)
+        return None
+
+
+def _read_dataclass(kind: Any, data: object, place: str, problems: Problems) -> Any:
+    if not isinstance(data, dict):
+        problems.expected(place, "an object", data)
+        return None
+    hints = get_type_hints(kind)
+    fields = {field.name: field for field in dataclasses.fields(kind)}
+    problems.extend(f"{place}.{name}: unknown name" for name in data if name not in fields)
+    before = len(problems)
+    values = {}
+    for name, field in fields.items():
+        if name in data:
+            values[name] = _read(hints[name], data[name], f"{place}.{name}", problems)
+        elif field.default is field.default_factory is dataclasses.MISSING:
+            problems.append(f"{place}.{name}: missing")
+    return kind(**values) if len(problems) == before else None
+
+
+def _read_union(options: tuple[Any, ...], data: object, place: str, problems: Problems) -> Any:
+    if data is None and types.NoneType in options:
+        return None
+    rest = [option for option in options if option is not types.NoneType]
+    if len(rest) > 1 and all(map(dataclasses.is_dataclass, rest)):
+        return _read_tagged(rest, data, place, problems)
+    for option in rest:
+        attempt = Problems()
+        value = _read(option, data, place, attempt)
+        if not attempt:
+            return value
+    if len(rest) == 1:
+        problems.extend(attempt)
+    else:
+        problems.expected(place, " or ".join(_SCALARS.get(o, str(o)) for o in rest), data)
+    return None
+
+
+def _read_tagged(options: list[Any], data: object, place: str, problems: Problems) -> Any:
+    """A tagged union: the first field of each option is its tag."""
+    tag = dataclasses.fields(options[0])[0].name
+    if not isinstance(data, dict):
+        problems.expected(place, "an object", data)
+        return None
+    known = {get_args(get_type_hints(option)[tag])[0]: option for option in options}
+    if not isinstance(data.get(tag), str) or data[tag] not in known:
+        names = ", ".join(map(repr, known))
+        problems.expected(f"{place}.{tag}", f"one of {names}", data.get(tag))
+        return None
+    return _read_dataclass(known[data[tag]], data, place, problems)
+
+
+_SCALARS: dict[Any, str] = {
+    str: "a text",
+    int: "an integer",
+    float: "a number",
+    bool: "true or false",
+}
+
+
+def _is_scalar(kind: Any, data: object) -> bool:
+    if kind is bool or isinstance(data, bool):
+        return kind is bool and isinstance(data, bool)
+    return isinstance(data, int | float) if kind is float else isinstance(data, kind)
+
+
+def _short(value: object) -> str:
+    try:
+        text = repr(value)
+    except (RecursionError, ValueError):  # nested too deeply, a number too long
+        text = f"a {type(value).__name__} too large to show"
+    return text if len(text) <= 80 else text[:77] + "..."

@@ -1,0 +1,181 @@
+"""Reading a manifest: the schema first, then whether its parts fit together.
+
+Each part checks its own values; what concerns two of them is checked here.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+
+from .contract import CONTRACTS, breaches, neutral_graph
+from .executables import TensorRTEngines
+from .manifest import SCHEMA_VERSION, BundleError, Manifest
+from .plain_data import Problems, from_plain
+from .schema_1 import upgrade
+
+
+def manifest_from_json(text: str, place: str) -> Manifest:
+    """Read and check a manifest, of this schema or an older one.
+
+    Args:
+        place: what errors call it
+
+    Raises:
+        BundleError: it is not JSON, of a newer schema, or breaks the schema; lists all problems.
+    """
+    try:
+        data = json.loads(text)
+    except (ValueError, RecursionError) as error:  # ValueError: also a number too long
+        raise BundleError(place, [f"expected JSON: {error}"]) from error
+    version = data.get("schema_version") if isinstance(data, dict) else None
+    if isinstance(version, int) and version > SCHEMA_VERSION:
+        raise BundleError(
+            place,
+            [
+                f"schema version {version} is newer than {SCHEMA_VERSION}, the newest that this "
+                "Dragoman reads: upgrade with pip install --upgrade dragoman"
+            ],
+        )
+    if isinstance(data, dict) and version == 1:
+        data = upgrade(data)
+    problems = Problems()
+    manifest = from_plain(Manifest, data, "manifest", problems)
+    if manifest is not None and manifest.schema_version != SCHEMA_VERSION:
+        problems.append(
+            f"schema_version: expected 1 to {SCHEMA_VERSION}, found {manifest.schema_version}"
+        )
+    if manifest is not None:
+        problems.extend(inconsistencies(manifest))
+    if manifest is None or problems:
+        raise BundleError(place, problems)
+    return manifest
+
+
+def inconsistencies(manifest: Manifest) -> list[str]:
+    """Everything that is wrong, a line each."""
+    expected = CONTRACTS[manifest.kind]
+    if set(manifest.graphs) != set(expected):
+        found = ", ".join(manifest.graphs) or "none"
+        return [
+            f"graphs: expected {', '.join(expected)}, as of kind {manifest.kind}, found {found}"
+        ]
+    layers = manifest.model.decoder_layers
+    if layers > max(len(graph.inputs) for graph in manifest.graphs.values()):
+        return [f"model.decoder_layers: {layers}, but graph inputs for fewer layers"]
+    return [
+        *(f"model.{problem}" for problem in manifest.model.problems()),
+        *(
+            f"generation.{p}"
+            for p in manifest.generation.problems(manifest.model.target_vocab_size)
+        ),
+        *_limits(manifest),
+        *_executable(manifest),
+        *_tokenizers(manifest),
+        *_languages(manifest),
+        *_files(manifest),
+        *_speech(manifest),
+        *_graphs(manifest),
+    ]
+
+
+def _limits(manifest: Manifest) -> Iterator[str]:
+    prompt = len(manifest.generation.prompt)
+    longest = manifest.model.max_target_positions - prompt
+    if not 1 <= manifest.default_max_new_tokens <= longest:
+        yield (
+            f"default_max_new_tokens: expected 1 to {longest} "
+            f"(max_target_positions{', less the prompt' if prompt else ''}), "
+            f"found {manifest.default_max_new_tokens}"
+        )
+
+
+def _executable(manifest: Manifest) -> Iterator[str]:
+    engines = manifest.executable
+    if not isinstance(engines, TensorRTEngines):
+        return
+    if not engines.profiles:
+        yield "executable.profiles: expected at least one, found none"
+    for index, profile in enumerate(engines.profiles):
+        for name, sizes in (("batch", profile.batch), ("source", profile.source)):
+            if not sizes.in_order:
+                yield (
+                    f"executable.profiles[{index}].{name}: expected 1 <= smallest <= best <= "
+                    "largest"
+                )
+    if not 1 <= engines.capacity <= manifest.model.max_target_positions:
+        yield (
+            f"executable.capacity: expected 1 to {manifest.model.max_target_positions}, the "
+            f"positions of the model, found {engines.capacity}"
+        )
+    if set(engines.reports) != set(manifest.graphs):
+        found = ", ".join(engines.reports) or "none"
+        yield f"executable.reports: expected {', '.join(manifest.graphs)}, found {found}"
+
+
+def _tokenizers(manifest: Manifest) -> Iterator[str]:
+    tokenizers = manifest.tokenizers
+    if tokenizers is None:
+        return
+    template = tokenizers.template
+    if tokenizers.source_vocabulary is not None and template is None:
+        yield "tokenizers.template: expected one beside source_vocabulary, found none"
+    if template is not None and template.has_language and manifest.languages is None:
+        yield "tokenizers.template: has a source language, but the model has no languages"
+    known = manifest.model.source_vocab_size or 0
+    for token in (*template.prefix, *template.suffix) if template else ():
+        if isinstance(token, int) and not 0 <= token < known:
+            yield f"tokenizers.template: expected ids in [0, {known}), found {token}"
+
+
+def _languages(manifest: Manifest) -> Iterator[str]:
+    languages = manifest.languages
+    if languages is None:
+        return
+    known = manifest.model.target_vocab_size
+    known = min(manifest.model.source_vocab_size or known, known)
+    for code, token in languages.tokens.items():
+        if not 0 <= token < known:
+            yield f"languages.tokens.{code}: expected an id in [0, {known}), found {token}"
+    for name in ("default_source", "default_target"):
+        code = getattr(languages, name)
+        if code is not None and code not in languages.tokens:
+            yield f"languages.{name}: expected one of languages.tokens, found {code!r}"
+
+
+def _files(manifest: Manifest) -> Iterator[str]:
+    recorded = {file.path for file in manifest.files}
+    used = [graph.file for graph in manifest.graphs.values()]
+    if manifest.tokenizers is not None:
+        used += manifest.tokenizers.files
+    for name in used:
+        if name not in recorded:
+            yield f"file {name} is used but not listed in files"
+
+
+def _speech(manifest: Manifest) -> Iterator[str]:
+    model = manifest.model
+    for name, value in (("audio", manifest.audio), ("speech", manifest.speech)):
+        if (value is not None) != model.takes_audio:
+            yield (
+                f"{name}: expected {'one' if model.takes_audio else 'none'}, as "
+                f"model.source_vocab_size is {model.source_vocab_size}, found "
+                f"{'none' if value is None else 'one'}"
+            )
+    if manifest.speech is not None:
+        for problem in manifest.speech.problems(model.target_vocab_size):
+            yield f"speech.{problem}"
+    if manifest.audio is not None:
+        for problem in manifest.audio.problems():
+            yield f"audio.{problem}"
+
+
+def _graphs(manifest: Manifest) -> Iterator[str]:
+    audio = manifest.audio
+    if audio is not None and audio.problems():
+        return  # shapes follow from it
+    for name in CONTRACTS[manifest.kind]:
+        graph = manifest.graphs[name]
+        expected = neutral_graph(name, graph.file, manifest.model, audio, kind=manifest.kind)
+        for problem in breaches(graph, expected):
+            yield f"graphs.{name}: {problem}"

@@ -1,0 +1,198 @@
+"""Writing a bundle: whole or not at all, every file hashed while it is written."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import errno
+import hashlib
+import os
+import secrets
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import BinaryIO
+
+from dragoman.errors import DragomanError, refuse_existing
+
+from .bundle import Bundle
+from .manifest import MANIFEST_FILE, FileRecord, Manifest
+
+_CANNOT_WRITE = {
+    errno.EACCES,
+    errno.EDQUOT,
+    errno.EEXIST,
+    errno.EFBIG,
+    errno.EIO,
+    errno.ENOSPC,
+    errno.ENOTDIR,
+    errno.ENOTEMPTY,
+    errno.EROFS,
+}
+_CHUNK = 1 << 20
+
+
+class HashedFile:
+    """A file being written, and the SHA-256 of what was written so far."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self._file = file
+        self._digest = hashlib.sha256()
+        self.size = 0
+
+    def write(self, data: bytes | memoryview) -> None:
+        self._file.write(data)
+        self._digest.update(data)
+        self.size += len(data)
+
+    @property
+    def sha256(self) -> str:
+        return self._digest.hexdigest()
+
+
+class BundleWriter:
+    """Writes the files of a bundle into an existing directory, each byte once and hashed once.
+
+    Use `new_directory` to make the directory appear whole.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self._records: dict[str, FileRecord] = {}
+
+    @contextlib.contextmanager
+    def open(self, name: str) -> Iterator[HashedFile]:
+        """A file to write to; it is recorded when the block ends."""
+        with (self.directory / name).open("wb") as file:
+            hashed = self._hashed(file)
+            yield hashed
+        self._records[name] = FileRecord(name, hashed.size, hashed.sha256)
+
+    def write(self, name: str, data: bytes) -> None:
+        """Write a whole file."""
+        with self.open(name) as file:
+            file.write(data)
+
+    def copy(self, source: Path, name: str) -> None:
+        """Copy a file that lies elsewhere."""
+        with source.open("rb") as original, self.open(name) as file:
+            while chunk := original.read(_CHUNK):
+                file.write(chunk)
+
+    def finish(self, manifest: Manifest) -> Bundle:
+        """Write the manifest, with the records of all files in order of path.
+
+        Returns:
+            the bundle as written: there is no need to read and check it
+        """
+        records = tuple(self._records[name] for name in sorted(self._records))
+        manifest = dataclasses.replace(manifest, files=records)
+        write_manifest(manifest, self.directory)
+        return Bundle(self.directory, manifest)
+
+    def _hashed(self, file: BinaryIO) -> HashedFile:
+        return HashedFile(file)
+
+
+class ScratchWriter(BundleWriter):
+    """Writes a bundle that only this process reads, on the way to another: nothing is hashed, and
+    there is no manifest beside the files."""
+
+    def finish(self, manifest: Manifest) -> Bundle:
+        return Bundle(self.directory, manifest)
+
+    def _hashed(self, file: BinaryIO) -> HashedFile:
+        return _UnhashedFile(file)
+
+
+class _UnhashedFile(HashedFile):
+    def write(self, data: bytes | memoryview) -> None:
+        self._file.write(data)
+        self.size += len(data)
+
+    @property
+    def sha256(self) -> str:
+        return ""
+
+
+@contextlib.contextmanager
+def new_directory(destination: Path, *, overwrite: bool = False) -> Iterator[Path]:
+    """A directory to fill, which becomes `destination` when the block ends without an exception.
+
+    Otherwise, or if the process dies, `destination` stays as it was. The partial directory lies
+    beside it, and is removed unless the process is killed.
+
+    Raises:
+        DragomanError: the destination exists (without `overwrite`) or cannot be written.
+    """
+    _refuse_existing(destination, overwrite)
+    try:
+        destination.parent.mkdir(parents=True, exist_ok=True)
+        partial = destination.parent / f".{destination.name}.partial-{secrets.token_hex(4)}"
+        partial.mkdir()
+    except OSError as error:
+        raise DragomanError(
+            f"cannot write {destination}: {error.strerror} ({error.filename})"
+        ) from error
+    try:
+        yield partial
+        _flush(partial)
+        _refuse_existing(destination, overwrite)
+        _replace(partial, destination, overwrite)
+    except OSError as error:
+        if error.errno not in _CANNOT_WRITE:
+            raise
+        raise DragomanError(
+            f"cannot write {destination}: {error.strerror}; nothing was left behind"
+        ) from error
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
+
+
+def write_manifest(manifest: Manifest, directory: Path) -> None:
+    """Write or replace the manifest in one step."""
+    partial = directory / (MANIFEST_FILE + ".partial")
+    try:
+        with partial.open("w", encoding="utf-8") as file:
+            file.write(manifest.to_json())
+            file.flush()
+            os.fsync(file.fileno())
+        partial.replace(directory / MANIFEST_FILE)
+    except OSError as error:
+        with contextlib.suppress(OSError):
+            partial.unlink()
+        raise DragomanError(
+            f"cannot write {directory / MANIFEST_FILE}: {error.strerror or error}"
+        ) from error
+
+
+def _refuse_existing(destination: Path, overwrite: bool) -> None:
+    refuse_existing(destination, overwrite)
+    if not destination.exists():
+        return
+    if not destination.is_dir() or (
+        any(destination.iterdir()) and not (destination / MANIFEST_FILE).is_file()
+    ):
+        raise DragomanError(f"{destination} exists and is not a bundle: it will not be replaced")
+
+
+def _replace(partial: Path, destination: Path, overwrite: bool) -> None:
+    old = None
+    if overwrite and destination.exists():
+        old = partial.with_name(partial.name + ".old")
+        destination.rename(old)
+    try:
+        partial.rename(destination)
+    except OSError:
+        if old is not None:
+            old.rename(destination)
+        raise
+    if old is not None:
+        shutil.rmtree(old, ignore_errors=True)
+
+
+def _flush(directory: Path) -> None:
+    for path in directory.rglob("*"):
+        if path.is_file():
+            with path.open("rb") as file:
+                os.fsync(file.fileno())

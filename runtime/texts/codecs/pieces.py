@@ -1,0 +1,132 @@
+"""SentencePiece models, whose pieces have the ids that an explicit vocabulary gives them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from ...format.manifest import BundleError
+from ...format.plain_data import Problems, from_plain
+from .interface import UnknownSymbolsError
+
+
+@dataclass(frozen=True)
+class Vocabulary:
+    """The ids of pieces. An id without a piece is of a special token."""
+
+    pieces: Any
+    """dict[str, int]: piece -> token id; checked as a whole, being of up to 250,000."""
+    unknown: int | None
+    """The token for pieces that are not here; None: such a text is rejected."""
+    leading_code: bool = False
+    """Whether a text may begin with the code of a language, as in `>>fra<< Hello`, which is one
+    token: so Marian models are told the target language."""
+
+
+class PieceCodec:
+    def __init__(self, model: Path, vocabulary: Path) -> None:
+        self._processor = load_sentencepiece(model)
+        self._vocabulary = _read_vocabulary(vocabulary)
+        self._pieces = {token: piece for piece, token in self._vocabulary.pieces.items()}
+
+    def encode(self, text: str) -> list[int]:
+        code, text = self._split_code(text)
+        pieces = code + self._processor.encode(text, out_type=str)
+        ids, unknown = self._vocabulary.pieces, self._vocabulary.unknown
+        if unknown is None:
+            missing = [piece for piece in pieces if piece not in ids]
+            if missing:
+                raise UnknownSymbolsError(list(dict.fromkeys(missing)))
+            return [ids[piece] for piece in pieces]
+        return [ids.get(piece, unknown) for piece in pieces]
+
+    def decode(self, tokens: Sequence[int]) -> str:
+        return self.join([self._pieces[token] for token in tokens if token in self._pieces]).strip()
+
+    def stream(self) -> PieceStream:
+        return PieceStream(self)
+
+    def piece(self, token: int) -> str | None:
+        """None for a special token."""
+        return self._pieces.get(token)
+
+    def join(self, pieces: list[str]) -> str:
+        """The text of pieces, without the space before a first word."""
+        # Pieces that only the other side's model knows are left as they are.
+        return str(self._processor.decode_pieces(pieces)).replace("\N{LOWER ONE EIGHTH BLOCK}", " ")
+
+    def _split_code(self, text: str) -> tuple[list[str], str]:
+        end = text.find("<<")
+        if not (self._vocabulary.leading_code and text.startswith(">>") and end >= 0):
+            return [], text
+        return [text[: end + 2]], text[end + 2 :]
+
+
+class PieceStream:
+    def __init__(self, codec: PieceCodec) -> None:
+        self._codec = codec
+        self._incomplete: list[str] = []
+        self._space = ""
+        self._begun = False
+
+    def step(self, token: int) -> str:
+        piece = self._codec.piece(token)
+        if piece is None:
+            return ""
+        self._incomplete.append(piece)
+        # Behind a letter, so that a space before these pieces stays.
+        text = self._codec.join(["x", *self._incomplete])[1:]
+        if text.endswith("\N{REPLACEMENT CHARACTER}"):
+            return ""
+        self._incomplete = []
+        # A text neither begins nor ends with a space: one is shown when something follows it.
+        text = self._space + text
+        shown = text.rstrip() if self._begun else text.strip()
+        self._space = text[len(text.rstrip()) :] if self._begun or shown else ""
+        self._begun = self._begun or bool(shown)
+        return shown
+
+
+def load_sentencepiece(path: Path) -> Any:
+    """A `SentencePieceProcessor`.
+
+    Raises:
+        BundleError: the file is no SentencePiece model, or the package is missing.
+    """
+    try:
+        library = import_module("sentencepiece")
+    except ImportError as error:
+        raise BundleError(
+            str(path),
+            [
+                f"the package sentencepiece cannot be imported ({error}): "
+                "pip install 'dragoman[sentencepiece]'"
+            ],
+        ) from error
+    processor = library.SentencePieceProcessor()
+    try:
+        processor.load_from_serialized_proto(path.read_bytes())
+    except (OSError, RuntimeError) as error:
+        raise BundleError(str(path), [f"not a SentencePiece model: {error}"]) from error
+    return processor
+
+
+def _read_vocabulary(path: Path) -> Vocabulary:
+    try:
+        data = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        raise BundleError(str(path), [f"expected JSON: {error}"]) from error
+    problems = Problems()
+    vocabulary = from_plain(Vocabulary, data, "vocabulary", problems)
+    if vocabulary is None:
+        raise BundleError(str(path), problems)
+    ids: list[Any] = (
+        list(vocabulary.pieces.values()) if isinstance(vocabulary.pieces, dict) else [None]
+    )
+    if not set(map(type, ids)) <= {int} or len(set(ids)) < len(ids) or min(ids, default=0) < 0:
+        raise BundleError(str(path), ["vocabulary.pieces: expected pieces and distinct token ids"])
+    return vocabulary

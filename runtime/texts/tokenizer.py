@@ -1,0 +1,106 @@
+"""The texts of a model: source texts to token ids, target token ids to texts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from dragoman.errors import DragomanError
+
+from ..format.languages import Languages, SourceTemplate
+from ..format.tokenizers import Tokenizers
+from .codecs import Codec, LibraryCodec, PieceCodec, TextStream, UnknownSymbolsError
+
+__all__ = ["TextCodec", "TextStream", "UnknownSymbolsError"]
+
+
+class TextCodec:
+    """A tokenizer for each side of a model.
+
+    Args:
+        source, target: files of the `tokenizers` library, or SentencePiece models where there is a
+            vocabulary; no source for a model that does not take texts
+        source_vocabulary, target_vocabulary: the ids of a SentencePiece model's pieces
+        template: the special tokens around a source text; those of the source's file if None
+        languages: of a multilingual model
+
+    Raises:
+        BundleError: a file is no tokenizer or no vocabulary, or it is a SentencePiece model and the
+            package sentencepiece is missing.
+    """
+
+    def __init__(
+        self,
+        source: Path | None,
+        target: Path,
+        *,
+        source_vocabulary: Path | None = None,
+        target_vocabulary: Path | None = None,
+        template: SourceTemplate | None = None,
+        languages: Languages | None = None,
+    ) -> None:
+        own_template = template is None
+        self._target = _open(target, target_vocabulary, own_template)
+        if source is None or (source, source_vocabulary) == (target, target_vocabulary):
+            self._source = self._target if source else None
+        else:
+            self._source = _open(source, source_vocabulary, own_template)
+        self._template = template or SourceTemplate((), ())
+        self._languages = languages
+
+    @classmethod
+    def of(
+        cls, tokenizers: Tokenizers, directory: Path, languages: Languages | None = None
+    ) -> TextCodec:
+        """The codec of tokenizers that lie in a directory, as a manifest names them."""
+        source, source_vocabulary, target_vocabulary = (
+            directory / name if name else None
+            for name in (
+                tokenizers.source,
+                tokenizers.source_vocabulary,
+                tokenizers.target_vocabulary,
+            )
+        )
+        return cls(
+            source,
+            directory / tokenizers.target,
+            source_vocabulary=source_vocabulary,
+            target_vocabulary=target_vocabulary,
+            template=tokenizers.template,
+            languages=languages,
+        )
+
+    def encode(self, text: str, source_language: str | None = None) -> list[int]:
+        """Source token ids, with the special tokens that the model was trained with.
+
+        Empty if nothing but special tokens is left of the text.
+
+        Raises:
+            UnknownSymbolsError: the text has symbols without a token, and the tokenizer has no
+                token for unknown ones.
+            LanguageError: the language is unknown, or is needed and not given.
+            DragomanError: the model takes no texts.
+        """
+        if self._source is None:
+            raise DragomanError("this model takes no texts")
+        language = None
+        if self._languages is not None and self._template.has_language:
+            language = self._languages.source_token(source_language)
+        try:
+            text.encode()
+        except UnicodeEncodeError as error:  # the libraries take no lone surrogates
+            raise UnknownSymbolsError([text[error.start : error.end]]) from error
+        tokens = self._source.encode(text)
+        return self._template.around(tokens, language) if tokens else []
+
+    def decode(self, tokens: Sequence[int]) -> str:
+        return self._target.decode(tokens)
+
+    def stream(self) -> TextStream:
+        return self._target.stream()
+
+
+def _open(path: Path, vocabulary: Path | None, own_template: bool) -> Codec:
+    if vocabulary is None:
+        return LibraryCodec(path, special_tokens=own_template)
+    return PieceCodec(path, vocabulary)

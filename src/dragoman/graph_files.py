@@ -1,0 +1,83 @@
+"""Graphs -> the files of a bundle: an ONNX file each, and one file with all their weights."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Mapping
+
+import onnx_ir as ir
+
+from dragoman.runtime.format.contract import GraphSpec
+from dragoman.runtime.format.writing import BundleWriter
+
+WEIGHTS_FILE = "weights.bin"
+INLINE_BYTES = 1024
+"""Tensors up to this size stay in the graph's own file."""
+PAGE = 4096
+"""Weights larger than this begin at a multiple of it, so that they can be mapped into memory."""
+FINGERPRINT_BYTES = 4096
+
+
+def write_graphs(
+    graphs: Mapping[str, ir.Model], specs: Mapping[str, GraphSpec], writer: BundleWriter
+) -> None:
+    """Write the weights of all graphs, each tensor once, and then the graphs, which refer to them.
+
+    Tensors that hold the same bytes are stored once, whichever graph and name they belong to.
+
+    Args:
+        specs: of each graph, its file
+    """
+    values = [
+        value
+        for graph in graphs.values()
+        for value in graph.graph.initializers.values()
+        if value.const_value is not None and value.const_value.nbytes > INLINE_BYTES
+    ]
+    stored = _Stored()
+    with writer.open(WEIGHTS_FILE) as file:
+        for value in values:
+            tensor = value.const_value
+            assert tensor is not None
+            data = tensor.tobytes()
+            offset = stored.find(tensor, data)
+            if offset is None:
+                padding = -file.size % (PAGE if len(data) > PAGE else 64)
+                file.write(bytes(padding))
+                offset = file.size
+                file.write(data)
+                stored.add(tensor, data, offset)
+            value.const_value = ir.ExternalTensor(
+                WEIGHTS_FILE,
+                offset,
+                len(data),
+                tensor.dtype,
+                shape=ir.Shape(tensor.shape),
+                name=value.name or "",
+                base_dir=writer.directory,
+            )
+    for name, graph in graphs.items():
+        writer.write(specs[name].file, ir.to_proto(graph).SerializeToString())
+
+
+class _Stored:
+    """The tensors written so far. Those with the same type, shape and first bytes are compared byte
+    by byte, which is rare, so that nothing needs to be hashed."""
+
+    def __init__(self) -> None:
+        self._tensors: dict[object, list[tuple[ir.TensorProtocol, int]]] = {}
+
+    def find(self, tensor: ir.TensorProtocol, data: bytes) -> int | None:
+        """The offset of a tensor that holds the same bytes."""
+        for other, offset in self._tensors.get(self._key(tensor, data), []):
+            if other is tensor or other.tobytes() == data:
+                return offset
+        return None
+
+    def add(self, tensor: ir.TensorProtocol, data: bytes, offset: int) -> None:
+        self._tensors.setdefault(self._key(tensor, data), []).append((tensor, offset))
+
+    @staticmethod
+    def _key(tensor: ir.TensorProtocol, data: bytes) -> object:
+        fingerprint = zlib.crc32(memoryview(data)[:FINGERPRINT_BYTES])
+        return tensor.dtype, tensor.shape.numpy(), fingerprint
