@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.export import Dim
 
-from dragoman.reference_model import ModelConfig, Transformer
+from dragoman.reference_model import Transformer
 from dragoman.runtime.format.contract import GraphName, GraphSpec, TensorSpec, neutral_graph
 
 from .graphs import OPSET, DecoderStepGraph, EncoderGraph, exporting

@@ -14,7 +14,7 @@ from dragoman.runtime.format.executables import OnnxGraphs
 from dragoman.runtime.format.manifest import SCHEMA_VERSION, Manifest
 from dragoman.runtime.format.writing import BundleWriter
 
-from .exporter import GRAPH_FILES, export_graph
+from .exporter import GRAPH_FILES, ExportedGraph, export_graph
 from .graph_check import check_file, check_graph
 from .model_facts import (
     audio_features,
@@ -48,7 +48,7 @@ def export_bundle(
     Raises:
         ContractError: a graph breaks the contract.
     """
-    exported = {}
+    exported: dict[str, ExportedGraph] = {}
     for graph in GRAPH_FILES:
         progress(f"exporting the {graph}")
         exported[graph] = export_graph(model, graph)
@@ -58,8 +58,8 @@ def export_bundle(
     specs = {graph: made.spec for graph, made in exported.items()}
     write_graphs({graph: made.model for graph, made in exported.items()}, specs, files)
     progress("checking the graphs")
-    for graph, spec in specs.items():
-        check_file(directory / spec.file, graph)
+    for name_of_graph, spec in specs.items():
+        check_file(directory / spec.file, name_of_graph)
     return files.finish(
         Manifest(
             schema_version=SCHEMA_VERSION,
@@ -70,7 +70,7 @@ def export_bundle(
             model=model_spec(model.config),
             architecture={"family": "transformer"} | model.config.to_dict(),
             default_max_new_tokens=default_max_new_tokens(model),
-            graphs=dict(specs),
+            graphs=specs,
             executable=OnnxGraphs(),
             tokenizers=tokenizers.write(files) if tokenizers else None,
             languages=tokenizers.languages if tokenizers else None,

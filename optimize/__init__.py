@@ -1,1 +1,5 @@
-"""Passes on ONNX graphs. Holds none yet: bundles are the neutral graphs that `export` makes."""
+"""Passes on ONNX graphs, precision, and engines.
+
+Reading order: graph_pass, pipeline, fusions, targets, recipe, a target's folder, precision,
+target_bundle.
+"""

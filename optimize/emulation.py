@@ -12,11 +12,12 @@ from pathlib import Path
 
 import onnx_ir as ir
 
+from dragoman.graph_files import write_graphs
 from dragoman.runtime.format.bundle import Bundle
-from dragoman.runtime.format.manifest import GraphSpec, TensorSpec
+from dragoman.runtime.format.contract import GraphSpec, TensorSpec
+from dragoman.runtime.format.writing import ScratchWriter
 
 from .values import floats
-from .written import write_graphs
 
 FLOAT = ir.DataType.FLOAT
 HALVES = frozenset({ir.DataType.FLOAT16, ir.DataType.BFLOAT16})
@@ -59,19 +60,16 @@ def _round(graph: ir.Graph, node: ir.Node, value: ir.Value) -> None:
 
 
 def emulated_bundle(bundle: Bundle, directory: Path) -> Bundle:
-    """A bundle in 16 bits made one in float32, in an empty directory, that computes the same
-    numbers. The manifest's precision stays what it is."""
-    manifest = bundle.manifest
-    graphs = {
-        name: ir.load(bundle.path(spec.file))
-        for name, spec in (("encoder", manifest.encoder), ("decoder", manifest.decoder))
-    }
+    """A 16-bit bundle as one in float32 that computes the same numbers, in an empty directory. The
+    manifest's precision stays what it is."""
+    graphs = {name: ir.load(bundle.graph_path(name)) for name in bundle.manifest.graphs}
     for model in graphs.values():
         emulate_half(model)
-    emulated = dataclasses.replace(
-        manifest, encoder=_in_float32(manifest.encoder), decoder=_in_float32(manifest.decoder)
-    )
-    return Bundle(directory, write_graphs(emulated, graphs, bundle, directory))
+    specs = {name: _in_float32(spec) for name, spec in bundle.manifest.graphs.items()}
+    files = ScratchWriter(directory)
+    write_graphs(graphs, specs, files)
+    files.copy_tokenizers(bundle)
+    return files.finish(dataclasses.replace(bundle.manifest, graphs=specs))
 
 
 def _in_float32(graph: GraphSpec) -> GraphSpec:

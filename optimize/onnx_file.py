@@ -10,20 +10,19 @@ import onnx
 import onnx_ir as ir
 
 from dragoman.errors import DragomanError, refuse_existing
-from dragoman.runtime.format.manifest import Target
 from dragoman.runtime.format.records import PassRecord
 
 from .fusions import STANDARD_PASSES
 from .pipeline import apply_passes
 from .samples import Samples, samples_for_model
-from .targets import CPU_FP32, CPU_FUSIONS
+from .targets import find_target
 
 
 def optimize_file(
     source: Path,
     destination: Path,
     *,
-    target: Target = "neutral",
+    target: str = "neutral",
     samples: Samples | None = None,
     compare: bool = True,
     overwrite: bool = False,
@@ -42,6 +41,9 @@ def optimize_file(
         PassError: a pass failed or changed an output by more than it may; names it.
     """
     refuse_existing(destination, overwrite)
+    own_passes = find_target(target).recipe.file_passes
+    if own_passes is None:
+        raise DragomanError(f"{source}: target {target} needs a bundle, whose inputs are known")
     try:
         model = ir.load(source)
         ir.external_data.load_to_model(model)
@@ -51,8 +53,8 @@ def optimize_file(
         raise DragomanError(f"{source}: expected an ONNX file: {error}") from error
     if len(list(model.graph)) == 0:
         raise DragomanError(f"{source}: expected an ONNX file, found no nodes in it")
-    passes = STANDARD_PASSES if target == "neutral" else (*STANDARD_PASSES, *CPU_FUSIONS, *CPU_FP32)
     given = samples if samples is not None or not compare else samples_for_model(model)
+    passes = (*STANDARD_PASSES, *own_passes)
     records = apply_passes(model, passes, graph=source.name, samples=given, progress=progress)
     _save(model, destination)
     return records

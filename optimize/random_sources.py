@@ -6,8 +6,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from dragoman.runtime.format.manifest import Manifest
+from dragoman.runtime.audio import LogMel
 from dragoman.runtime.decoding.batching import Encodable
+from dragoman.runtime.format.manifest import Manifest
 
 from .random_sound import random_sound
 
@@ -19,8 +20,8 @@ def random_sources(
     vocabulary = manifest.model.source_vocab_size
     if vocabulary is not None:
         return [generator.integers(0, vocabulary, length).tolist() for length in lengths]
-    log_mel = manifest.audio
-    assert log_mel is not None
+    assert manifest.audio is not None
+    log_mel = LogMel.of(manifest.audio)
     return [
         log_mel.chunk(random_sound(generator, log_mel.sampling_rate, log_mel.samples))
         for _ in lengths

@@ -1,4 +1,4 @@
-"""Inputs to try a graph on: valid for what each is, ragged where there are masks, seeded."""
+"""Sample inputs of a graph: valid for the role of each, ragged under masks, seeded."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ import numpy as np
 import onnx_ir as ir
 from numpy.typing import NDArray
 
-from dragoman.runtime.format.manifest import GraphSpec, ModelSpec
+from dragoman.runtime.format.contract import ROLES, Change, GraphSpec, Owner
+from dragoman.runtime.format.model_spec import ModelSpec
 
 from .graph_pass import PassError
 from .values import constant, weight
@@ -16,51 +17,56 @@ from .values import constant, weight
 Samples = Mapping[str, NDArray[np.generic]]
 """One value for each input of a graph."""
 
-AXES = {"batch": 3, "source": 5, "query": 1, "capacity": 9}
-"""Sizes of the contract's dynamic axes: small, odd, unlike each other."""
 
-
-def samples_for_graph(spec: GraphSpec, facts: ModelSpec, *, seed: int = 0) -> Samples:
+def samples_for_graph(spec: GraphSpec, model: ModelSpec, *, seed: int = 0) -> Samples:
     """Inputs of a graph of the contract: each row at another position, its cache filled so far."""
     generator = np.random.default_rng(seed)
-    axes = AXES | {"source": min(5, facts.max_source_positions)}
-    pinned = [t.shape[2] for t in spec.inputs if t.role == "past_key"]
-    axes["capacity"] = next(
-        (size for size in pinned if isinstance(size, int)), min(9, facts.max_target_positions)
-    )
-    mask = next((t.shape for t in spec.inputs if t.role == "source_mask"), ())
-    if mask and isinstance(mask[1], int):  # a window of audio
-        axes["source"] = mask[1]
-    lengths = np.linspace(1, axes["source"], axes["batch"]).astype(int)
-    position = np.linspace(0, axes["capacity"] - 1, axes["batch"]).astype(np.int64)
+    sizes = _sizes(spec, model)
+    lengths = np.linspace(1, sizes["source"], sizes["batch"]).astype(int)
+    position = np.linspace(0, sizes["capacity"] - 1, sizes["batch"]).astype(np.int64)
     values: dict[str, NDArray[np.generic]] = {}
     for tensor in spec.inputs:
-        shape = tuple(axes[d] if isinstance(d, str) else d for d in tensor.shape)
-        match tensor.role:
-            case "source" if facts.source_vocab_size is None:
-                value: NDArray[np.generic] = generator.standard_normal(shape)
-            case "source":
-                value = generator.integers(0, facts.source_vocab_size, shape)
-            case "token":
-                value = generator.integers(0, facts.target_vocab_size, shape)
-            case "source_mask":
-                value = np.arange(axes["source"]) < lengths[:, None]
-            case "position":
-                value = position
-            case "past_key" | "past_value":
-                # What a row has not written yet is zero, and stays so.
-                written = np.arange(axes["capacity"]) < position[:, None]
-                value = generator.standard_normal(shape) * written[:, None, :, None]
-            case _:
-                value = generator.standard_normal(shape)
+        shape = tuple(sizes[d] if isinstance(d, str) else d for d in tensor.shape)
+        value: NDArray[np.generic]
+        if tensor.owner is Owner.MASK:
+            value = np.arange(sizes["source"]) < lengths[:, None]
+        elif tensor.role == "position":
+            value = position
+        elif tensor.role == "token":
+            value = generator.integers(0, model.target_vocab_size, shape)
+        elif tensor.role == "source" and model.source_vocab_size is not None:
+            value = generator.integers(0, model.source_vocab_size, shape)
+        else:
+            value = generator.standard_normal(shape)
+        if tensor.change is Change.APPENDED:
+            # What a row has not written yet is zero, and stays zero.
+            written = np.arange(sizes["capacity"]) < position[:, None]
+            value = value * written[:, None, :, None]
         values[tensor.name] = value.astype(np.dtype(tensor.dtype))
     return values
 
 
-def samples_for_model(model: ir.Model, *, seed: int = 0) -> Samples:
-    """Inputs for a graph of which nothing is known but names, dtypes and shapes.
+def _sizes(spec: GraphSpec, model: ModelSpec) -> dict[str, int]:
+    """A size for each dynamic axis of the contract, and those that the graph pins."""
+    sizes = {
+        "batch": 3,
+        "source": min(5, model.max_source_positions),
+        "query": 1,
+        "capacity": min(9, model.max_target_positions),
+    }
+    for tensor in spec.inputs:
+        if tensor.role == "source":
+            continue  # of audio: its axes are others
+        for axis, size in zip(ROLES[tensor.role].axes, tensor.shape, strict=True):
+            if axis in sizes and isinstance(size, int):
+                sizes[axis] = size
+    return sizes
 
-    An axis that is named the same has the same size everywhere. Integers are token ids unless a
+
+def samples_for_model(model: ir.Model, *, seed: int = 0) -> Samples:
+    """Inputs for a graph of which only names, dtypes and shapes are known.
+
+    Axes with the same name have the same size. Integers are token ids unless a
     name says mask (ones, the last row shorter) or position; floats are normal.
 
     Raises:
@@ -97,7 +103,7 @@ def samples_for_model(model: ir.Model, *, seed: int = 0) -> Samples:
 
 
 def _size(axis: str) -> int:
-    """Unlike sizes for unlike names, the same in every run; of a sum the sum."""
+    """Different sizes for different names, the same in every run; the sum for a sum of names."""
     if "+" in axis:
         return sum(_size(part.strip()) for part in axis.split("+"))
     if axis.isdigit():
@@ -106,7 +112,7 @@ def _size(axis: str) -> int:
 
 
 def _smallest_table(model: ir.Model) -> int:
-    """Rows of the smallest embedding: ids below are valid wherever they go."""
+    """Rows of the smallest embedding: smaller ids are valid for every one."""
     tables = [node.inputs[0] for node in model.graph.all_nodes() if node.op_type == "Gather"]
     rows = [
         numbers.shape[0] for t in tables if weight(t, 2) and (numbers := constant(t)) is not None

@@ -1,52 +1,113 @@
-"""Which targets there are, what each offers, and the fusions that make it."""
+"""Every target, a row each. A new target is a folder beside this file and a row here.
+
+The rows are light, so that the command line can show and check them without importing ONNX; what a
+target does is in its module, a `recipe.TargetRecipe`.
+"""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from importlib import import_module
+from typing import TYPE_CHECKING, Literal
+
 from dragoman.errors import DragomanError
-from dragoman.runtime.format.manifest import Precision, Target
+from dragoman.runtime.format.manifest import Precision
 
-from .cpu.attention import ATTENTION
-from .cpu.bias_gelu import BIAS_GELU
-from .cpu.greedy_choice import GREEDY_CHOICE
-from .cpu.layer_norm import LAYER_NORM
-from .cpu.packed_projections import PACKED_PROJECTIONS
-from .cpu.query_scale import QUERY_SCALE
-from .cpu.self_attention import SELF_ATTENTION
-from .cpu.tied_output import TIED_OUTPUT
-from .graph_pass import GraphPass
-from .tidy import Tidy
+if TYPE_CHECKING:
+    from .recipe import TargetRecipe
 
-CPU_FUSIONS: tuple[GraphPass, ...] = (
-    SELF_ATTENTION,
-    ATTENTION,
-    PACKED_PROJECTIONS,
-    QUERY_SCALE,
-    LAYER_NORM,
-    BIAS_GELU,
-    GREEDY_CHOICE,
-    Tidy(),
+ALL_PRECISIONS: tuple[Precision, ...] = ("fp32", "fp16", "bf16", "int8", "int4")
+
+
+@dataclass(frozen=True)
+class Target:
+    """What bundles can be optimized for.
+
+    Attributes:
+        name: as users give it
+        summary: for the command line's help
+        module: within `dragoman.optimize`; its `RECIPE` says what the target does
+        precisions: that it offers. int8 and int4 quantize weights only, and the cpu target's also
+            activations; what TensorRT multiplies such weights with is fp16
+        executable: what its bundles hold, see `runtime.format.executables`
+    """
+
+    name: str
+    summary: str
+    module: str
+    precisions: tuple[Precision, ...]
+    executable: Literal["onnx", "tensorrt"] = "onnx"
+
+    @property
+    def recipe(self) -> TargetRecipe:
+        """Imported on first use."""
+        recipe: TargetRecipe = import_module(f"dragoman.optimize.{self.module}").RECIPE
+        return recipe
+
+    def check_precision(self, precision: Precision) -> None:
+        """
+        Raises:
+            DragomanError: the target does not offer the precision.
+        """
+        if precision not in self.precisions:
+            raise DragomanError(
+                f"target {self.name}: expected precision {', '.join(self.precisions)}, found "
+                f"{precision}"
+            )
+
+
+TARGETS: tuple[Target, ...] = (
+    Target(
+        "cpu",
+        "ONNX Runtime's own operators, fastest on a processor",
+        "cpu.target",
+        ("fp32", "int8", "int4"),
+    ),
+    Target(
+        "neutral",
+        "standard ONNX operators, for any backend",
+        "neutral.target",
+        ALL_PRECISIONS,
+    ),
+    Target(
+        "tensorrt-rtx",
+        "engines of TensorRT-RTX",
+        "tensorrt.target",
+        ALL_PRECISIONS,
+        "tensorrt",
+    ),
+    Target(
+        "tensorrt",
+        "engines of TensorRT",
+        "tensorrt.target",
+        ALL_PRECISIONS,
+        "tensorrt",
+    ),
 )
-CPU_FP32: tuple[GraphPass, ...] = (TIED_OUTPUT,)
-"""Last, and only where weights stay as they are."""
-
-ALL: tuple[Precision, ...] = ("fp32", "fp16", "bf16", "int8", "int4")
-PRECISIONS: dict[Target, tuple[Precision, ...]] = {
-    "neutral": ALL,
-    "cpu": ("fp32", "int8", "int4"),
-    "tensorrt-rtx": ALL,
-    "tensorrt": ALL,
-}
-"""What each target offers. int8 and int4 are weights only, but for the cpu; for TensorRT what they
-are multiplied with is fp16."""
+"""In order of preference: without a name, the first that offers the precision is taken."""
 
 
-def check_precision(target: Target, precision: Precision) -> None:
-    """
+def find_target(name: str) -> Target:
+    """The target of that name.
+
     Raises:
-        DragomanError: the target has no such precision.
+        DragomanError: there is none; lists those there are.
     """
-    if precision not in PRECISIONS[target]:
-        raise DragomanError(
-            f"target {target}: expected precision {', '.join(PRECISIONS[target])}, found "
-            f"{precision}"
-        )
+    for target in TARGETS:
+        if target.name == name:
+            return target
+    names = ", ".join(target.name for target in TARGETS)
+    raise DragomanError(f"unknown target {name!r}, expected one of: {names}")
+
+
+def choose_target(name: str | None, precision: Precision) -> Target:
+    """The target of that name; without one, the first that offers the precision.
+
+    Raises:
+        DragomanError: there is no such target, or it does not offer the precision.
+    """
+    if name is None:
+        return next(target for target in TARGETS if precision in target.precisions)
+    target = find_target(name)
+    target.check_precision(precision)
+    return target

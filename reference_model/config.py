@@ -195,6 +195,11 @@ class ModelConfig:
         return self.norm_order == "pre" if self.final_norm is None else self.final_norm
 
     @property
+    def takes_audio(self) -> bool:
+        """Whether the source is audio features, not tokens."""
+        return self.feature_size is not None
+
+    @property
     def feature_frames(self) -> int:
         """Frames of a speech model's source: its second convolution halves them."""
         return 2 * self.max_source_positions

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 from dragoman.errors import DragomanError
-from dragoman.runtime.texts.codecs.pieces import load_sentencepiece
 from dragoman.runtime.format.languages import SourceTemplate
+from dragoman.runtime.texts.codecs.pieces import load_sentencepiece
 
 from ..families.ctranslate2_vocabulary import read_vocabulary
 from .files import PieceModel, TokenizerFiles

@@ -14,8 +14,8 @@ from typing import Any
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors
 
 from dragoman.errors import DragomanError
-from dragoman.runtime.texts.codecs.pieces import load_sentencepiece
 from dragoman.runtime.format.languages import SourceTemplate
+from dragoman.runtime.texts.codecs.pieces import load_sentencepiece
 
 from .checkpoint import CONFIG_FILE, TokenizerCheckpoint
 from .files import PieceModel, TokenizerFiles

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dragoman.errors import DragomanError
 from dragoman.runtime.backends.onnxruntime.cpu.backend import OnnxRuntimeBackend
-from dragoman.runtime.format.bundle import Bundle
-from dragoman.runtime.format.manifest import GraphSpec, Manifest
-from dragoman.runtime.model import Model
 from dragoman.runtime.decoding.batching import Encodable, as_batch, batches, pad
-from dragoman.runtime.speech.prompts import options_of_prompt
+from dragoman.runtime.format.bundle import Bundle
+from dragoman.runtime.format.contract import Change, GraphSpec, Role
+from dragoman.runtime.format.manifest import Manifest
+from dragoman.runtime.model import Model
+from dragoman.runtime.speech.prompts import prompt_options
 
 from ..random_sources import random_sources
 from ..samples import Samples
@@ -51,40 +52,37 @@ def observe(
     Raises:
         DragomanError: there are none.
     """
-    facts = bundle.manifest.model
-    given = _random(bundle.manifest) if sources is None else _spread(sources)
-    if not given:
+    manifest, model = bundle.manifest, bundle.manifest.model
+    chosen = _random(manifest) if sources is None else _spread(sources)
+    if not chosen:
         raise DragomanError("calibration: expected at least one source, found none")
     backend = OnnxRuntimeBackend(bundle, threads=None)
-    limit = min(LONGEST, bundle.manifest.default_max_new_tokens)
+    limit = min(LONGEST, manifest.default_max_new_tokens)
     results = Model(bundle, backend).generate(
-        given, max_new_tokens=limit, **options_of_prompt(bundle.manifest)
+        chosen, prompt_options(manifest), max_new_tokens=limit
     )
     targets = [list(result.tokens) for result in results]
-    prompt = [facts.start_token_id, *bundle.manifest.rules.prompt]
-    observed: dict[str, list[Observed]] = {"encoder": [], "decoder": []}
-    speech = facts.source_vocab_size is None
-    lengths = [facts.max_source_positions if speech else len(source) for source in given]
+    prompt = [model.start_token_id, *manifest.generation.prompt]
+    observed: dict[str, list[Observed]] = {name: [] for name in manifest.graphs}
+    lengths = [model.max_source_positions if model.takes_audio else len(s) for s in chosen]
     for batch in batches(lengths, max_batch_size=32, max_batch_tokens=4096):
-        source, mask = as_batch([given[i] for i in batch], facts)
+        source, mask = as_batch([chosen[i] for i in batch], model)
         forced = [[*prompt, *targets[i]][:limit] for i in batch]
-        tokens, written = pad(forced, facts.pad_token_id)
+        tokens, written = pad(forced, model.pad_token_id)
         cache = np.zeros(
-            (len(batch), facts.num_heads, tokens.shape[1], facts.head_size), np.float32
+            (len(batch), model.num_heads, tokens.shape[1], model.head_size), np.float32
         )
-        by_role = {
+        by_role: dict[Role, NDArray[Any]] = {
             "source": source,
             "source_mask": mask,
             "token": tokens,
             "position": np.zeros(len(batch), np.int64),
-            "past_key": cache,
-            "past_value": cache,
         }
-        observed["encoder"].append(Observed(_named(bundle.manifest.encoder, by_role), mask))
+        encoder, decoder = manifest.graphs["encoder"], manifest.graphs["decoder"]
+        observed["encoder"].append(Observed(_named(encoder, by_role), mask))
+        caches = {t.name: cache for t in decoder.inputs if t.change is Change.APPENDED}
         cross = backend.encode(source, mask)
-        observed["decoder"].append(
-            Observed(_named(bundle.manifest.decoder, by_role) | cross, written)
-        )
+        observed["decoder"].append(Observed(_named(decoder, by_role) | caches | cross, written))
     return observed
 
 
@@ -96,10 +94,10 @@ def _spread(sources: Sequence[Encodable]) -> list[Encodable]:
 def _random(manifest: Manifest) -> Sequence[Encodable]:
     generator = np.random.default_rng(0)
     longest = min(LONGEST, manifest.model.max_source_positions)
-    speech = manifest.model.source_vocab_size is None
+    speech = manifest.model.takes_audio
     lengths = generator.integers(1, longest + 1, WINDOWS if speech else SOURCES).tolist()
     return random_sources(manifest, lengths, generator)
 
 
-def _named(spec: GraphSpec, by_role: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+def _named(spec: GraphSpec, by_role: dict[Role, NDArray[Any]]) -> dict[str, NDArray[Any]]:
     return {t.name: by_role[t.role] for t in spec.inputs if t.role in by_role}

@@ -1,4 +1,4 @@
-"""One ONNX graph -> one engine."""
+"""One ONNX graph -> one serialized engine."""
 
 from __future__ import annotations
 
@@ -10,10 +10,11 @@ from typing import Any
 
 from dragoman.runtime.backends.tensorrt.messages import Messages, make_logger
 from dragoman.runtime.backends.tensorrt.packages import Package
-from dragoman.runtime.format.executables import EngineReport, Profile
-from dragoman.runtime.format.manifest import GraphSpec
+from dragoman.runtime.format.contract import GraphSpec
+from dragoman.runtime.format.executables import EngineReport
 
 from .capabilities import set_capabilities
+from .options import EngineOptions
 from .parser import EngineError, parse
 from .profiles import add_profiles
 from .progress import Progress, make_monitor
@@ -21,33 +22,16 @@ from .report import report
 from .timing_cache import load_timing_cache, save_timing_cache, timing_cache_file
 
 DROPPED = "Unused Input:"
-NEEDS_GPU = "refittable engines are built where there is a GPU, is there one? "
+NEEDS_GPU = "refittable engines can only be built on a machine with a GPU; "
 
 
 @dataclass(frozen=True)
-class EngineOptions:
-    """What engines are to be like.
-
-    Attributes:
-        profiles: at least one
-        capacity: target positions, the start token's included
-        compute_capabilities: see `capabilities.check_capabilities`
-        refittable: new weights can be put into them later
-    """
-
-    profiles: tuple[Profile, ...]
-    capacity: int
-    compute_capabilities: tuple[str, ...] = ()
-    refittable: bool = False
-
-
-@dataclass(frozen=True)
-class Engine:
+class SerializedEngine:
     """A serialized engine.
 
     Attributes:
         plan: its bytes
-        warnings: that its builder should know of, a line each
+        warnings: for whoever builds it, a line each
     """
 
     plan: bytes
@@ -62,7 +46,7 @@ def build_engine(
     options: EngineOptions,
     *,
     progress: Progress = lambda phase, share: None,
-) -> Engine:
+) -> SerializedEngine:
     """Build an engine.
 
     Args:
@@ -70,8 +54,8 @@ def build_engine(
         spec: the contract's view of it; its dynamic axes are batch and source
 
     Raises:
-        EngineError: an operator is not supported, the build fails, or the engine would be wrong;
-            says where and why.
+        EngineError: an operator is not supported, the build fails, or the engine would compute
+            something else; says where and why.
         DragomanError: TensorRT refuses a profile; names the tensor and the range.
         KeyboardInterrupt: the user interrupted the build, which has ended.
     """
@@ -98,34 +82,35 @@ def build_engine(
     if cache is not None:
         warnings.append(save_timing_cache(config, cache))
     made = bytes(plan)
-    return Engine(
+    return SerializedEngine(
         made, report(package, network, graph, made), tuple(w for w in warnings if w is not None)
     )
 
 
 def _refuse_dropped_inputs(messages: Messages, graph: Path) -> None:
-    """The parser leaves out inputs of operators that it does not know, such as the seventh of
-    Attention, and only warns that nothing reads them."""
+    """The parser ignores operator inputs that it does not know, such as the seventh of Attention,
+    and only warns that nothing reads them."""
     dropped = [m.partition(DROPPED)[2].strip() for m in messages.warnings if DROPPED in m]
     if dropped:
         raise EngineError(
-            f"{graph.name}: nothing in the engine would read the input {', '.join(dropped)}, and "
-            "its results would be wrong"
+            f"{graph.name}: the engine would ignore the input {', '.join(dropped)} and compute "
+            "wrong results"
         )
 
 
 def _let_attention_be_taken_apart(trt: Any, network: Any) -> None:
-    """Where there is no fused kernel, as for fp32 with several queries; else there is one still."""
+    """Allow primitives where there is no fused kernel, as in fp32 with several queries. Where there
+    is one, it is used all the same."""
     for index in range(network.num_layers):
         layer = network.get_layer(index)
         if layer.type == trt.LayerType.ATTENTION_INPUT:
-            # What comes back is an ILayer; the bindings downcast no further by themselves.
+            # The bindings return an ILayer and do not downcast it further.
             layer.__class__ = trt.IAttentionInputLayer
             layer.attention.decomposable = True
 
 
 def _build(trt: Any, builder: Any, network: Any, config: Any, progress: Progress) -> Any:
-    """In a thread of its own: native code does not notice Ctrl-C, this thread does."""
+    """Build in another thread: native code ignores Ctrl-C, this thread does not."""
     cancelled = threading.Event()
     config.progress_monitor = make_monitor(trt, progress, cancelled)
     with ThreadPoolExecutor(max_workers=1) as executor:

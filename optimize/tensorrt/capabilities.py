@@ -1,4 +1,4 @@
-"""Compute capabilities: which GPUs an engine will run on."""
+"""Compute capabilities: the GPUs that an engine runs on."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 from dragoman.errors import DragomanError
 from dragoman.runtime.backends.tensorrt.packages import Package
-from dragoman.runtime.format.manifest import Precision, Target
+from dragoman.runtime.format.manifest import Precision
 
 GPUS: dict[str, str] = {
     "7.5": "Turing (GeForce RTX 20, T4)",
@@ -34,7 +34,7 @@ def check_capabilities(package: Package, wanted: Sequence[str], precision: Preci
     if not known:
         if wanted:
             raise DragomanError(
-                f"{package.name} builds for the GPU of the machine that it runs on: expected no "
+                f"{package.name} builds for the GPU of the machine it runs on: expected no "
                 f"compute capability, found {', '.join(wanted)}"
             )
         return
@@ -52,7 +52,7 @@ def check_capabilities(package: Package, wanted: Sequence[str], precision: Preci
 
 
 def set_capabilities(package: Package, config: Any, wanted: Sequence[str]) -> None:
-    """Build (IBuilderConfig) for these; see `check_capabilities`."""
+    """Set them in an IBuilderConfig; see `check_capabilities`."""
     known = _known(package)
     if not wanted or not known:
         return
@@ -61,8 +61,8 @@ def set_capabilities(package: Package, config: Any, wanted: Sequence[str]) -> No
         config.set_compute_capability(known[capability], index)
 
 
-def describe_capabilities(target: Target, wanted: Sequence[str]) -> str:
-    """Which GPUs that is, in words."""
+def describe_capabilities(target: str, wanted: Sequence[str]) -> str:
+    """The GPUs in words."""
     if wanted:
         return "; ".join(f"{c}: {GPUS[c]}" if c in GPUS else c for c in wanted)
     if target == "tensorrt-rtx":
@@ -71,7 +71,7 @@ def describe_capabilities(target: Target, wanted: Sequence[str]) -> str:
 
 
 def _known(package: Package) -> dict[str, Any]:
-    """What the package can be told to build for: SM89 is 8.9."""
+    """The capabilities that the package can build for: SM89 is 8.9."""
     kinds = getattr(package.module, "ComputeCapability", None)
     found = {
         f"{name[2:-1]}.{name[-1]}": value

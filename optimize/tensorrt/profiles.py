@@ -6,25 +6,19 @@ from collections.abc import Sequence
 from typing import Any, Protocol
 
 from dragoman.errors import DragomanError
+from dragoman.runtime.format.contract import GraphSpec
 from dragoman.runtime.format.executables import Profile, Range
-from dragoman.runtime.format.manifest import GraphSpec
 
-LATENCY = Range(1, 1, 1)
-"""Batches of one source, as they arrive."""
-
-THROUGHPUT = Range(1, 32, 32)
-"""Up to 32 sources at once, fastest when there are that many."""
+DEFAULT_BATCH = Range(1, 8, 32)
+NAMED_BATCHES: dict[str, Range] = {"latency": Range(1, 1, 1), "throughput": Range(1, 32, 32)}
+"""Ranges by purpose: one source at a time, as they arrive; up to 32 sources at once."""
 
 
 class Positions(Protocol):
-    """How many a model has: its configuration, or what a bundle says of it.
-
-    Attributes:
-        source_vocab_size: None of a speech model, whose sources are all as long
-    """
+    """The positions of a model: its configuration, or what a bundle says of it."""
 
     @property
-    def source_vocab_size(self) -> int | None: ...
+    def takes_audio(self) -> bool: ...
 
     @property
     def max_source_positions(self) -> int: ...
@@ -33,19 +27,19 @@ class Positions(Protocol):
     def max_target_positions(self) -> int: ...
 
 
-def default_source_range(facts: Positions) -> Range:
-    """Every length that the model takes, fastest at what a sentence has; of audio a window."""
-    longest = facts.max_source_positions
-    if facts.source_vocab_size is None:
+def default_source_range(model: Positions) -> Range:
+    """Every length that the model takes, tuned for a sentence's; for audio, a window's."""
+    longest = model.max_source_positions
+    if model.takes_audio:
         return Range(longest, longest, longest)
     return Range(1, min(32, longest), longest)
 
 
-def check_profiles(profiles: Sequence[Profile], capacity: int, facts: Positions) -> None:
+def check_profiles(profiles: Sequence[Profile], capacity: int, model: Positions) -> None:
     """
     Raises:
-        DragomanError: there is none, one is no range, or the model has fewer positions; names the
-            profile, what was expected and what was found.
+        DragomanError: there is none, one is not in order, or the model has fewer positions; names
+            the profile, what was expected and what was found.
     """
     if not profiles:
         raise DragomanError("expected at least one optimization profile, found none")
@@ -56,14 +50,14 @@ def check_profiles(profiles: Sequence[Profile], capacity: int, facts: Positions)
                     f"profile {index}, {what}: expected 1 <= smallest <= best <= largest, found "
                     f"{found.smallest}..{found.best}..{found.largest}"
                 )
-        if profile.source.largest > facts.max_source_positions:
+        if profile.source.largest > model.max_source_positions:
             raise DragomanError(
-                f"profile {index}, source length: expected at most {facts.max_source_positions}, "
+                f"profile {index}, source length: expected at most {model.max_source_positions}, "
                 f"the positions of this model, found {profile.source.largest}"
             )
-    if not 1 <= capacity <= facts.max_target_positions:
+    if not 1 <= capacity <= model.max_target_positions:
         raise DragomanError(
-            f"capacity: expected 1 to {facts.max_target_positions}, the positions of this model, "
+            f"capacity: expected 1 to {model.max_target_positions}, the positions of this model, "
             f"found {capacity}"
         )
 

@@ -1,7 +1,7 @@
 """New weights of the same architecture into engines that exist.
 
-Much faster than a build, and the engines keep the kernels that were chosen for them. It needs a
-GPU, and engines that were built to be refitted.
+Much faster than a build, and the engines keep their kernels. It needs a GPU, and engines that were
+built refittable.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from dragoman.errors import DragomanError
 from dragoman.runtime.backends.tensorrt.compatibility import usable_package
 from dragoman.runtime.backends.tensorrt.messages import Messages, make_logger
 from dragoman.runtime.backends.tensorrt.packages import Package
-from dragoman.runtime.format.bundle import Bundle, record_files, write_manifest
-from dragoman.runtime.format.manifest import Manifest
+from dragoman.runtime.format.bundle import Bundle
+from dragoman.runtime.format.executables import TensorRTEngines
+from dragoman.runtime.format.writing import BundleWriter
 
-from ..written import copy_tokenizers
-from .engine_bundle import GRAPHS, engine_file, pinned_bundle
+from .engine_bundle import engine_file, pinned_bundle
 from .parser import EngineError
 
 
@@ -29,8 +29,8 @@ def refit_engines(
     directory: Path,
     *,
     progress: Callable[[str], None] = lambda stage: None,
-) -> Manifest:
-    """Write the bundle of engines that have the graphs' weights, into an existing directory.
+) -> Bundle:
+    """Write the bundle of the engines with the graphs' weights into an existing directory.
 
     Args:
         engines: of the same architecture, target and precision, built refittable
@@ -43,47 +43,44 @@ def refit_engines(
         EngineError: an engine cannot be loaded here, or takes other weights than the graph has;
             names them.
     """
-    _check(engines, graphs)
-    built = engines.manifest.engines
-    assert built is not None
+    built = _check(engines, graphs)
     package, _ = usable_package(engines, built)
+    files = BundleWriter(directory)
     with tempfile.TemporaryDirectory(dir=directory.parent, prefix=".pinned-") as temporary:
         pinned = pinned_bundle(graphs, Path(temporary), built.capacity, progress=progress)
-        for name in GRAPHS:
-            progress(f"new weights for the {name}'s engine")
+        for name in pinned.manifest.graphs:
+            progress(f"new weights for the engine of the {name}")
             file = engine_file(name)
-            graph = pinned.path(getattr(pinned.manifest, name).file)
-            (directory / file).write_bytes(refit(package, engines.path(file), graph))
-        copy_tokenizers(pinned, directory)
-    written = dataclasses.replace(
-        pinned.manifest,
-        encoder=engines.manifest.encoder,
-        decoder=engines.manifest.decoder,
-        engines=built,
-        tool_versions=pinned.manifest.tool_versions | {package.name: package.version},
-        files=record_files(directory),
-    )
-    write_manifest(written, directory)
-    return written
-
-
-def check_built_for_it(engines: Bundle) -> None:
-    """
-    Raises:
-        DragomanError: a bundle has no engines, or none that can be refitted.
-    """
-    old = engines.manifest
-    if old.engines is None:
-        raise DragomanError(f"{engines.directory}: expected engines to refit, found graphs")
-    if not old.engines.refittable:
-        raise DragomanError(
-            f"{engines.directory}: its engines were not built to be refitted: build them with "
-            "--refittable"
+            files.write(file, refit(package, engines.path(file), pinned.graph_path(name)))
+        files.copy_tokenizers(pinned)
+    return files.finish(
+        dataclasses.replace(
+            pinned.manifest,
+            graphs=engines.manifest.graphs,
+            executable=built,
+            tool_versions=pinned.manifest.tool_versions | {package.name: package.version},
         )
+    )
 
 
-def _check(engines: Bundle, graphs: Bundle) -> None:
-    check_built_for_it(engines)
+def check_refittable(engines: Bundle) -> TensorRTEngines:
+    """The engines of a bundle, if new weights can be put into them.
+
+    Raises:
+        DragomanError: the bundle has no engines, or they cannot be refitted.
+    """
+    built = engines.manifest.executable
+    if not isinstance(built, TensorRTEngines):
+        raise DragomanError(f"{engines.directory}: expected engines to refit, found graphs")
+    if not built.refittable:
+        raise DragomanError(
+            f"{engines.directory}: its engines cannot be refitted: build them with --refittable"
+        )
+    return built
+
+
+def _check(engines: Bundle, graphs: Bundle) -> TensorRTEngines:
+    built = check_refittable(engines)
     old, new = engines.manifest, graphs.manifest
     for what, before, after in (
         ("target", old.target, new.target),
@@ -95,6 +92,7 @@ def _check(engines: Bundle, graphs: Bundle) -> None:
                 f"{engines.directory}: new weights need the same {what}: expected {before}, found "
                 f"{after}"
             )
+    return built
 
 
 def refit(package: Package, engine: Path, graph: Path) -> bytes:

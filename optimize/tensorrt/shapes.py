@@ -1,4 +1,4 @@
-"""The decoder step as an engine takes it: one token a step, caches of a known capacity."""
+"""The decoder step as engines are built from it: one token a step, caches of a known capacity."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import onnx_ir as ir
 from onnx_ir.passes.common import ShapeInferencePass
 
-from dragoman.runtime.format.manifest import GraphSpec, TensorSpec
+from dragoman.runtime.format.contract import GraphSpec, TensorSpec
 
 from ..graph_pass import ROUNDING, Changes, Property
 from ..tidy import Tidy
@@ -17,10 +17,10 @@ from ..tidy import Tidy
 
 @dataclass(frozen=True)
 class PinShapes:
-    """Dynamic axes become numbers, and what follows from them is computed now.
+    """Replaces dynamic axes by numbers, and folds what follows from them.
 
-    TensorRT updates only caches of a static capacity in place, and has a kernel of attention for
-    exactly one query.
+    TensorRT updates caches in place only if their capacity is static, and has an attention kernel
+    for exactly one query.
 
     Attributes:
         spec: names the axes of the graph's inputs and outputs
@@ -35,7 +35,7 @@ class PinShapes:
     tolerance: float = ROUNDING
 
     def apply(self, model: ir.Model) -> Changes:
-        """Matches are tensors of the contract that have a size now."""
+        """Matches are tensors of the contract whose axes are now pinned."""
         pinned = pinned_spec(self.spec, self.sizes)
         values = {value.name: value for value in (*model.graph.inputs, *model.graph.outputs)}
         for tensor in (*pinned.inputs, *pinned.outputs):

@@ -79,6 +79,12 @@ class BundleWriter:
             while chunk := original.read(_CHUNK):
                 file.write(chunk)
 
+    def copy_tokenizers(self, bundle: Bundle) -> None:
+        """Copy those of another bundle, if it has any."""
+        tokenizers = bundle.manifest.tokenizers
+        for name in () if tokenizers is None else tokenizers.files:
+            self.copy(bundle.path(name), name)
+
     def finish(self, manifest: Manifest) -> Bundle:
         """Write the manifest, with the records of all files in order of path.
 
@@ -125,7 +131,7 @@ def new_directory(destination: Path, *, overwrite: bool = False) -> Iterator[Pat
     Raises:
         DragomanError: the destination exists (without `overwrite`) or cannot be written.
     """
-    _refuse_existing(destination, overwrite)
+    check_destination(destination, overwrite)
     try:
         destination.parent.mkdir(parents=True, exist_ok=True)
         partial = destination.parent / f".{destination.name}.partial-{secrets.token_hex(4)}"
@@ -137,7 +143,7 @@ def new_directory(destination: Path, *, overwrite: bool = False) -> Iterator[Pat
     try:
         yield partial
         _flush(partial)
-        _refuse_existing(destination, overwrite)
+        check_destination(destination, overwrite)
         _replace(partial, destination, overwrite)
     except OSError as error:
         if error.errno not in _CANNOT_WRITE:
@@ -166,7 +172,11 @@ def write_manifest(manifest: Manifest, directory: Path) -> None:
         ) from error
 
 
-def _refuse_existing(destination: Path, overwrite: bool) -> None:
+def check_destination(destination: Path, overwrite: bool) -> None:
+    """
+    Raises:
+        DragomanError: the destination exists, and is not to be replaced or is not a bundle.
+    """
     refuse_existing(destination, overwrite)
     if not destination.exists():
         return

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from dragoman.errors import DragomanError
 
-from ..decoding.options import GenerationKeywords, GenerationOptions
+from ..decoding.options import GenerationOptions
 from ..format.manifest import Manifest
 from ..format.speech import SpeechTokens
 from .language_names import language_code
@@ -84,20 +84,16 @@ class PromptRequest:
         return tuple(tokens)
 
 
-def options_of_prompt(manifest: Manifest) -> GenerationKeywords:
+def prompt_options(manifest: Manifest) -> GenerationOptions:
     """The options of `Model.generate` that lead to the prompt stated in the manifest, for parity
-    and calibration. None for a model of texts, which has no other prompt."""
+    and calibration. A model of texts has no other prompt."""
     if manifest.speech is None:
-        return {}
+        return GenerationOptions()
     prompt = manifest.generation.prompt
-    options: GenerationKeywords = {}
-    language = _name_in(manifest.speech.languages, prompt)
-    task = _name_in(manifest.speech.tasks, prompt)
-    if language is not None:
-        options["language"] = language
-    if task is not None:
-        options["task"] = task
-    return options
+    return GenerationOptions(
+        language=_name_in(manifest.speech.languages, prompt),
+        task=_name_in(manifest.speech.tasks, prompt),
+    )
 
 
 def _name_in(tokens: dict[str, int], prompt: tuple[int, ...]) -> str | None:

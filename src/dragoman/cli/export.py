@@ -16,18 +16,16 @@ from .options import force_option, output_option
 def export(checkpoint: str, output: Path, force: bool) -> None:
     """Export CHECKPOINT to a bundle of neutral ONNX graphs, without checking parity.
 
-    CHECKPOINT is a directory as for `dragoman build`, or g2p-en. The graphs are
-    opset 24 in the default domain, in fp32: what `dragoman optimize` takes.
+    CHECKPOINT is a directory as for `dragoman build`, or g2p-en. The graphs are opset 24 in the
+    default domain, in fp32: the input of `dragoman optimize`.
 
     \b
     dragoman export g2p-en -o bundles/neutral
     """
-    from dragoman.runtime.format.bundle import new_directory
+    from dragoman import api
 
-    from .checkpoints import open_checkpoint
-    from .exporting import export_into
+    from .progress import shown_progress
 
-    opened = open_checkpoint(checkpoint)
-    with new_directory(output, overwrite=force) as partial:
-        export_into(partial, opened)
+    with shown_progress() as progress:
+        api.export(checkpoint, output, overwrite=force, progress=progress)
     click.echo(f"Exported {output}, not verified. Next: dragoman verify {output} {checkpoint}")

@@ -12,16 +12,16 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from dragoman.runtime import Bundle, Languages
-    from dragoman.runtime.format.executables import EngineReport, Engines, Range
+    from dragoman.runtime.format.executables import EngineReport, Range, TensorRTEngines
     from dragoman.runtime.format.manifest import Manifest
     from dragoman.runtime.format.records import Parity, PassRecord
 
 
 @click.command(short_help="Show what is in a bundle.")
 @click.argument("bundle", type=click.Path(path_type=Path))
-@click.option("--json", "as_json", is_flag=True, help="The manifest as it is.")
+@click.option("--json", "as_json", is_flag=True, help="Print the manifest.")
 def inspect(bundle: Path, as_json: bool) -> None:
-    """Check BUNDLE's files and show what it is: model, graphs, parity, sizes.
+    """Check BUNDLE's files and show its model, graphs, parity and sizes.
 
     \b
     dragoman inspect bundles/g2p-en
@@ -54,7 +54,7 @@ def _print(bundle: Bundle) -> None:
         ("vocabulary", vocabularies),
         ("positions", positions),
         ("new tokens", f"at most {manifest.default_max_new_tokens} unless told otherwise"),
-        ("tokenizers", "inside" if manifest.tokenizers else "none: takes and gives token ids"),
+        ("tokenizers", "inside" if manifest.tokenizers else "none: token ids in and out"),
         *_speech(manifest),
         *([("languages", _languages(manifest.languages))] if manifest.languages else []),
         ("parity", _parity(manifest.parity)),
@@ -75,12 +75,12 @@ def _print(bundle: Bundle) -> None:
         files.add_row(escape(file.path), f"{file.size:,}", file.sha256[:16] + "…")
     console = Console(emoji=False)
     console.print(facts, tensors, files)
-    if manifest.engines is not None:
-        console.print(_engines(bundle, manifest.engines))
+    if manifest.executable.format == "tensorrt":
+        console.print(_engines(bundle, manifest.executable))
 
 
 def _speech(manifest: Manifest) -> list[tuple[str, str]]:
-    """What a speech model hears, and what it can be told."""
+    """Audio and prompts of a speech model."""
     audio, speech = manifest.audio, manifest.speech
     if audio is None or speech is None:
         return []
@@ -90,31 +90,31 @@ def _speech(manifest: Manifest) -> list[tuple[str, str]]:
     languages = f"{len(speech.languages)}: {codes} ({default} unless told otherwise)"
     return [
         ("audio", f"windows of {audio.chunk_seconds:g} s, {rate}"),
-        ("languages", languages if speech.languages else "one, which it is not told"),
+        ("languages", languages if speech.languages else "one"),
         ("tasks", ", ".join(sorted(speech.tasks)) or "transcribe"),
         ("timestamps", "no" if speech.no_timestamps_token_id is None else "on demand"),
     ]
 
 
-def _engines(bundle: Bundle, engines: Engines) -> Table:
-    """What is known of the engines. How they run takes a GPU to know, and says so."""
+def _engines(bundle: Bundle, engines: TensorRTEngines) -> Table:
+    """What is known of the engines; what needs a GPU to find out says so."""
     from rich.table import Table
 
     manifest = bundle.manifest
     sizes = {file.path: file.size for file in manifest.files}
-    reports = (engines.encoder, engines.decoder)
-    files = (manifest.encoder.file, manifest.decoder.file)
+    reports = list(engines.reports.values())
+    files = [manifest.graphs[name].file for name in engines.reports]
     table = Table(
         title=f"engines of {manifest.target} {engines.version}, CUDA {engines.cuda_version}",
         title_justify="left",
     )
-    for heading in ("", "encoder", "decoder"):
+    for heading in ("", *engines.reports):
         table.add_column(heading)
     table.add_row("size", *(f"{sizes[file]:,} bytes" for file in files))
     table.add_row("weights", *(_counts(r.weights, " bytes of ") for r in reports))
     table.add_row("layers", *(_counts(r.layers, " ") for r in reports))
     table.add_row("attention", *(f"{r.attentions}, {_fused(r.fused)}" for r in reports))
-    table.add_row("dequantized by kernels of their own", *(_number(r) for r in reports))
+    table.add_row("dequantized by separate kernels", *(_number(r) for r in reports))
     table.add_row("memory while running", *(_memory(bundle, file) for file in files))
     for index, profile in enumerate(engines.profiles):
         batch, source = _range(profile.batch), _range(profile.source)
@@ -135,13 +135,13 @@ def _counts(counts: dict[str, int], between: str) -> str:
 
 def _fused(kernels: dict[str, int] | None) -> str:
     if kernels is None:
-        return "the engine does not say whether fused"
+        return "unknown whether fused"
     return ", ".join(f"{count} {name}" for name, count in kernels.items()) or "none fused"
 
 
 def _number(report: EngineReport) -> str:
     known = report.dequantizations
-    return "the engine does not say" if known is None else str(known)
+    return "unknown" if known is None else str(known)
 
 
 def _range(found: Range) -> str:
@@ -209,7 +209,7 @@ def _parity(parity: Parity | None) -> str:
 def _tensor_rows(bundle: Bundle) -> list[tuple[str, ...]]:
     """A row for each role of each graph, layers taken together."""
     rows: list[tuple[str, ...]] = []
-    for graph, spec in (("encoder", bundle.manifest.encoder), ("decoder", bundle.manifest.decoder)):
+    for graph, spec in bundle.manifest.graphs.items():
         for side, tensors in (("in", spec.inputs), ("out", spec.outputs)):
             for role in dict.fromkeys(tensor.role for tensor in tensors):
                 same = [tensor for tensor in tensors if tensor.role == role]

@@ -6,30 +6,34 @@ from pathlib import Path
 
 import click
 
+from dragoman.optimize.targets import ALL_PRECISIONS, TARGETS
+from dragoman.runtime.backends.table import BACKEND_NAMES
+
 output_option = click.option(
     "-o",
     "--output",
     type=click.Path(path_type=Path),
     required=True,
-    help="Where the bundle goes: a directory that does not exist yet.",
+    help="The bundle's directory, which must not exist yet.",
 )
 target_option = click.option(
     "--target",
-    type=click.Choice(["cpu", "neutral", "tensorrt-rtx", "tensorrt"]),
-    help="cpu: ONNX Runtime's own operators; neutral: standard ones; the others: engines "
-    "[cpu; neutral for fp16 and bf16].",
+    type=click.Choice([target.name for target in TARGETS]),
+    help="; ".join(f"{target.name}: {target.summary}" for target in TARGETS)
+    + " [the first that offers the precision].",
 )
 precision_option = click.option(
     "--precision",
-    type=click.Choice(["fp32", "fp16", "bf16", "int8", "int4"]),
+    type=click.Choice(ALL_PRECISIONS),
     default="fp32",
     show_default=True,
-    help="Number format of weights and arithmetic; fp16 and bf16 not for target cpu.",
+    help="Number format of weights and arithmetic; the cpu target has no fp16 and bf16.",
 )
 calibration_option = click.option(
     "--calibration",
     type=click.Path(path_type=Path),
-    help="Texts, a line each, or clips, to choose scales and number formats on [random ones].",
+    help="Texts, a line each, or audio clips, to choose scales and number formats on "
+    "[random inputs].",
 )
 force_option = click.option("--force", is_flag=True, help="Replace what exists.")
 threads_option = click.option(
@@ -37,8 +41,8 @@ threads_option = click.option(
 )
 backend_option = click.option(
     "--backend",
-    type=click.Choice(["onnxruntime", "onnxruntime-cuda", "tensorrt-rtx", "tensorrt"]),
-    help="What runs the bundle [engines: the package that made them; graphs: onnxruntime].",
+    type=click.Choice(BACKEND_NAMES),
+    help="What runs the bundle [engines: the package that built them; graphs: onnxruntime].",
 )
 inputs_option = click.option(
     "--inputs",
@@ -47,5 +51,5 @@ inputs_option = click.option(
     "[the held-out data].",
 )
 limit_option = click.option(
-    "--limit", type=click.IntRange(min=1), help="Compare on so many inputs only [all]."
+    "--limit", type=click.IntRange(min=1), help="The most inputs to compare on [all]."
 )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 import os
 import sys
 from collections.abc import Iterable, Iterator, Sequence
@@ -15,7 +16,7 @@ import click
 from .options import backend_option, threads_option
 
 if TYPE_CHECKING:
-    from dragoman.runtime import Model, Result, Segment
+    from dragoman.runtime import GenerationOptions, Model, Result, Segment
 
 
 class BatchSize(click.ParamType):  # type: ignore[type-arg]
@@ -43,10 +44,14 @@ class BatchSize(click.ParamType):  # type: ignore[type-arg]
 @click.option(
     "--max-new-tokens-per-source-token",
     type=click.FloatRange(min=0, min_open=True),
+    default=math.inf,
     help="A limit relative to the source; the lower one holds.",
 )
 @click.option(
-    "--min-new-tokens", type=click.IntRange(min=0), default=0, help="No end before so many tokens."
+    "--min-new-tokens",
+    type=click.IntRange(min=0),
+    default=0,
+    help="No end token before this many tokens.",
 )
 @click.option(
     "--language", metavar="CODE", help="Speech: what is spoken, such as de or german [detected]."
@@ -89,7 +94,7 @@ def run(
     bundle: Path,
     texts: tuple[str, ...],
     max_new_tokens: int | None,
-    max_new_tokens_per_source_token: float | None,
+    max_new_tokens_per_source_token: float,
     min_new_tokens: int,
     language: str | None,
     task: str | None,
@@ -104,7 +109,7 @@ def run(
 ) -> int:
     """Decode TEXTS, or the lines of standard input, with BUNDLE: one line out for each line in.
 
-    Of a speech model, lines are paths of audio files. Of a bundle without tokenizers, lines are
+    For a speech model, lines are paths of audio files. For a bundle without tokenizers, lines are
     token ids separated by spaces, in and out.
 
     A line that cannot be decoded gives an empty line, a message on standard error, and exit
@@ -115,23 +120,23 @@ def run(
     cut -f1 words.tsv | dragoman run bundles/g2p-en --json > pronunciations.jsonl
     dragoman run bundles/whisper-tiny talk.flac --language de --timestamps
     """
-    from dragoman.runtime import load
+    from dragoman.runtime import GenerationOptions, load
 
     if stream and as_json:
         raise click.UsageError("--stream and --json exclude each other")
     if stream and timestamps:
         raise click.UsageError("--stream and --timestamps exclude each other")
-    options: dict[str, Any] = {
-        "max_new_tokens": max_new_tokens,
-        "min_new_tokens": min_new_tokens,
-        "source_language": source_language,
-        "target_language": target_language,
-        "language": language,
-        "task": task,
-        "timestamps": timestamps,
-    }
-    if max_new_tokens_per_source_token is not None:
-        options["max_new_tokens_per_source_token"] = max_new_tokens_per_source_token
+    options = GenerationOptions(
+        max_new_tokens=max_new_tokens,
+        max_new_tokens_per_source_token=max_new_tokens_per_source_token,
+        min_new_tokens=min_new_tokens,
+        max_batch_size=batch_size,
+        source_language=source_language,
+        target_language=target_language,
+        language=language,
+        task=task,
+        timestamps=timestamps,
+    )
     writer = _Writer(as_json, timestamps)
     groups: Iterable[Sequence[Line]] = [texts]
     if not texts:
@@ -143,17 +148,17 @@ def run(
             if stream:
                 _stream(model, lines, options, writer)
             else:
-                _generate(model, lines, options | {"max_batch_size": batch_size}, writer)
+                _generate(model, lines, options, writer)
             sys.stdout.flush()
     return 1 if writer.rejected else 0
 
 
 Line = str | UnicodeDecodeError
-"""A line of input, or why it is not one."""
+"""A line of input, or why it cannot be read."""
 
 
 RECORDINGS = 32
-"""Decoded between two outputs."""
+"""The most decoded before results are written."""
 
 
 def _parts(lines: Sequence[Line]) -> Iterator[Sequence[Line]]:
@@ -162,8 +167,8 @@ def _parts(lines: Sequence[Line]) -> Iterator[Sequence[Line]]:
 
 
 def arriving_lines(file: BinaryIO) -> Iterator[list[Line]]:
-    """Groups of lines as they arrive: all that has come, so that a pipe is answered without delay
-    and a file is decoded in large batches."""
+    """Groups of lines as they arrive, so that a pipe is answered without delay and a file is decoded
+    in large batches."""
     rest = b""
     while chunk := os.read(file.fileno(), 1 << 20):
         *lines, rest = (rest + chunk).split(b"\n")
@@ -227,17 +232,17 @@ def _clock(seconds: float) -> str:
 
 
 def _generate(
-    model: Model, lines: Sequence[Line], options: dict[str, Any], writer: _Writer
+    model: Model, lines: Sequence[Line], options: GenerationOptions, writer: _Writer
 ) -> None:
-    """Decode lines and write a result for each, those that are done too if the device fails."""
-    from dragoman.runtime import DeviceLostError, Result
+    """Decode lines and write a result for each; if the device fails, for those that are finished."""
+    from dragoman.runtime import Result, UnfinishedError
 
     sources = [_source(model, line) for line in lines]
     good = [source for source in sources if not isinstance(source, _Bad)]
     lost = None
     try:
-        results = model.generate(good, **options)
-    except DeviceLostError as error:
+        results = model.generate(good, options)
+    except UnfinishedError as error:
         lost = error
         undone = Result("", (), 0.0, "rejected", "not decoded: the device failed")
         results = [error.finished.get(index, undone) for index in range(len(good))]
@@ -251,7 +256,9 @@ def _generate(
         raise lost
 
 
-def _stream(model: Model, lines: Sequence[Line], options: dict[str, Any], writer: _Writer) -> None:
+def _stream(
+    model: Model, lines: Sequence[Line], options: GenerationOptions, writer: _Writer
+) -> None:
     from dragoman.runtime import RejectedError
 
     for line in lines:
@@ -260,7 +267,7 @@ def _stream(model: Model, lines: Sequence[Line], options: dict[str, Any], writer
         try:
             if isinstance(source, _Bad):
                 raise RejectedError(source.reason)
-            for index, token in enumerate(model.stream(source, **options)):
+            for index, token in enumerate(model.stream(source, options)):
                 piece = f"{' ' if index else ''}{token.id}" if token.text is None else token.text
                 click.echo(piece, nl=False)
                 sys.stdout.flush()
@@ -271,13 +278,13 @@ def _stream(model: Model, lines: Sequence[Line], options: dict[str, Any], writer
 
 @dataclasses.dataclass(frozen=True)
 class _Bad:
-    """A line that is no source, and why."""
+    """A line that is not a source, and why."""
 
     reason: str
 
 
 def _source(model: Model, line: Line) -> str | list[int] | _Bad:
-    """What a line stands for: its text or, for a bundle without tokenizers, token ids."""
+    """The source that a line states: its text or, for a bundle without tokenizers, token ids."""
     if isinstance(line, UnicodeDecodeError):
         return _Bad(f"expected UTF-8 text: {line.reason} at byte {line.start}")
     if model.manifest.tokenizers is not None or model.manifest.speech is not None:

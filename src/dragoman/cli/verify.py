@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
-import dataclasses
 from pathlib import Path
 
 import click
 
 from .options import backend_option, inputs_option, limit_option, threads_option
+
+
+class VerificationFailedError(click.ClickException):
+    """Parity does not hold: exit status 1."""
+
+    exit_code = 1
 
 
 @click.command(short_help="Check that a bundle computes what its checkpoint does.")
@@ -20,7 +25,7 @@ from .options import backend_option, inputs_option, limit_option, threads_option
 @click.option(
     "--record/--no-record",
     default=None,
-    help="Write the figures into the manifest [yes, but with --limit].",
+    help="Write the figures into the manifest [yes, unless --limit is given].",
 )
 def verify(
     bundle: Path,
@@ -38,39 +43,22 @@ def verify(
     \b
     dragoman verify bundles/g2p-en g2p-en
     """
-    from dragoman import DragomanError
-    from dragoman.runtime import read_bundle
-    from dragoman.runtime.format.bundle import write_manifest
+    from dragoman import api
 
-    from .checkpoints import open_checkpoint, parity_inputs
-    from .exporting import (
-        ParityFailedError,
-        failure,
-        loaded,
-        print_parity,
-        verify_model,
-        where_it_differs,
-    )
+    from .progress import shown_progress
+    from .tables import print_parity
 
-    read = read_bundle(bundle)
-    manifest = read.manifest
-    opened = open_checkpoint(checkpoint)
-    stated = {k: v for k, v in manifest.architecture.items() if k != "family"}
-    if stated != opened.model.config.to_dict():
-        raise DragomanError(
-            f"{bundle} was not made from a model like {checkpoint}: their configurations differ in "
-            + ", ".join(
-                name
-                for name, value in opened.model.config.to_dict().items()
-                if stated.get(name) != value
-            )
+    with shown_progress() as progress:
+        verification = api.verify(
+            bundle,
+            checkpoint,
+            inputs=inputs,
+            limit=limit,
+            backend=backend,
+            threads=threads,
+            record=record,
+            progress=progress,
         )
-    compared = parity_inputs(opened, inputs, limit)
-    with loaded(read, threads, backend) as (model, what):
-        parity = verify_model(model, opened, compared, what)
-    print_parity(parity)
-    if record if record is not None else limit is None:
-        write_manifest(dataclasses.replace(manifest, parity=parity), bundle)
-    if not parity.passed:
-        where = where_it_differs(bundle, opened, compared)
-        raise ParityFailedError(f"{failure(parity)}; {where}")
+    print_parity(verification.parity)
+    if verification.problem is not None:
+        raise VerificationFailedError(verification.problem)

@@ -36,7 +36,9 @@ def expected_of(
     return torch.cat(rows).numpy()
 
 
-def check(rule: TimestampProcessor, logits: NDArray[np.float32], generated: list[list[int]]) -> None:
+def check(
+    rule: TimestampProcessor, logits: NDArray[np.float32], generated: list[list[int]]
+) -> None:
     before = logits.copy()
     found = rule.apply(logits, generated)
     assert found.dtype == np.float32

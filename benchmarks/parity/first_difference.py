@@ -1,7 +1,7 @@
-"""Where a bundle leaves its model: the first tensor, in the order of computation, that differs.
+"""The first tensor, in the order of computation, in which a bundle differs from its model.
 
-A pass keeps the names of the values that it computes in another way, so that whatever stands in
-both graphs, the neutral and the optimized, can be compared by name.
+A pass keeps the names of the values that it computes in another way, so that all values which are
+in both graphs, the neutral and the optimized, can be compared by name.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 import onnx_ir as ir
 
+from dragoman.errors import DragomanError
 from dragoman.optimize.compare import Outputs, Runner, difference, with_outputs
 from dragoman.optimize.fusions.values import FLOATS
 from dragoman.optimize.precision.observed import observe
@@ -19,12 +20,14 @@ from dragoman.origins import module_of
 from dragoman.runtime import Bundle
 from dragoman.runtime.decoding.batching import Encodable
 
+from .tolerances import TOLERANCES
+
 SOURCES = 4
 
 
 @dataclass(frozen=True)
 class FirstDifference:
-    """A tensor and what makes it.
+    """A tensor and the node that computes it.
 
     Attributes:
         module: of the trained model, such as "decoder.layers.3.feed_forward"
@@ -47,21 +50,19 @@ class FirstDifference:
 def first_difference(
     neutral: Bundle, bundle: Bundle, sources: Sequence[Encodable], tolerance: float
 ) -> FirstDifference | None:
-    """Compare a bundle with the neutral one that its model exports to now.
+    """Compare a bundle with a neutral one of the same model.
 
     Args:
         neutral: in fp32
-        sources: token ids or features; some of them are decoded
+        sources: token ids or features; the first few are decoded
         tolerance: see `FirstDifference.difference`
 
     Returns:
         None if every tensor is within the tolerance
     """
     observed = observe(neutral, sources[:SOURCES])
-    for graph in ("encoder", "decoder"):
-        expected, found = (
-            ir.load(b.path(getattr(b.manifest, graph).file)) for b in (neutral, bundle)
-        )
+    for graph in neutral.manifest.graphs:
+        expected, found = (ir.load(b.graph_path(graph)) for b in (neutral, bundle))
         makers = {o.name or "": node for node in expected.graph for o in node.outputs}
         operators = {
             o.name or "": node.op_type
@@ -77,6 +78,20 @@ def first_difference(
             if apart > tolerance:
                 return FirstDifference(graph, name, operator, module_of(makers[name]), apart)
     return None
+
+
+def describe_first_difference(neutral: Bundle, bundle: Bundle, sources: Sequence[Encodable]) -> str:
+    """`first_difference` in words, at the tolerance of the bundle's precision."""
+    if bundle.manifest.executable.format != "onnx":
+        return "engines are opaque: the first differing tensor cannot be located"
+    tolerance = TOLERANCES[bundle.manifest.precision]
+    try:
+        difference = first_difference(neutral, bundle, sources, tolerance)
+    except DragomanError as error:  # the verdict matters more
+        return f"the first differing tensor cannot be located ({error})"
+    if difference is None:
+        return f"no tensor within the graphs differs by more than {tolerance:g}"
+    return f"the first tensor to differ by more than {tolerance:g}: {difference}"
 
 
 def _run(model: ir.Model, names: list[str], samples: Samples) -> Outputs:

@@ -1,0 +1,111 @@
+"""Sources from files of texts and of audio, for parity and for calibration."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dragoman.errors import DragomanError
+from dragoman.reference_model.recipes import read_examples
+from dragoman.runtime.audio import AudioError, LogMel, read_audio
+from dragoman.runtime.decoding.batching import Encodable
+from dragoman.runtime.format.bundle import Bundle
+from dragoman.runtime.format.languages import Languages
+from dragoman.runtime.texts.tokenizer import TextCodec, UnknownSymbolsError
+
+AUDIO_SUFFIXES = frozenset(
+    {".aif", ".aiff", ".au", ".flac", ".mp3", ".oga", ".ogg", ".opus", ".wav"}
+)
+
+
+def calibration_sources(bundle: Bundle, file: Path) -> Sequence[Encodable]:
+    """The tokens of each line of a file, without references; for a speech model, the windows of
+    audio files.
+
+    Raises:
+        DragomanError: the bundle has no tokenizers, or a line is not an input of the model; names
+            it.
+    """
+    manifest = bundle.manifest
+    if manifest.audio is not None:
+        return windows(recordings(file), LogMel.of(manifest.audio))
+    if manifest.tokenizers is None:
+        raise DragomanError(f"{file}: texts need a model with tokenizers, found none")
+    examples = read_examples(file)
+    if not examples:
+        raise DragomanError(f"{file}: expected at least one line, found none")
+    codec = TextCodec.of(manifest.tokenizers, bundle.directory, manifest.languages)
+    longest = manifest.model.max_source_positions
+    language = assumed_language(manifest.languages)
+    return [source_tokens(codec, example.source, longest, file, language) for example in examples]
+
+
+def assumed_language(languages: Languages | None) -> str | None:
+    """The language that texts are assumed to be in: the model's default, else English, else the
+    first of its languages. Numbers are compared, not translations."""
+    if languages is None:
+        return None
+    english = (code for code in sorted(languages.tokens) if code.startswith("en"))
+    return languages.default_source or next(english, None) or min(languages.tokens)
+
+
+def source_tokens(
+    codec: TextCodec, text: str, longest: int, file: Path, language: str | None = None
+) -> list[int]:
+    """The tokens of a line of a file.
+
+    Raises:
+        DragomanError: it has symbols that the model does not know, no tokens, or too many.
+    """
+    place = f"{file}: {text[:40]!r}"
+    try:
+        tokens = codec.encode(text, language)
+    except UnknownSymbolsError as error:
+        raise DragomanError(f"{place}: {error}") from error
+    if not 1 <= len(tokens) <= longest:
+        raise DragomanError(f"{place}: expected 1 to {longest} tokens, found {len(tokens)}")
+    return tokens
+
+
+def recordings(path: Path) -> list[Path]:
+    """The audio files in a directory, a single audio file, or the files that a list names: a path a
+    line, relative to the list, with anything after a tab ignored.
+
+    Raises:
+        DragomanError: there are none, or the list cannot be read.
+    """
+    if path.is_dir():
+        files = sorted(file for file in path.iterdir() if file.suffix.lower() in AUDIO_SUFFIXES)
+    elif path.suffix.lower() in AUDIO_SUFFIXES:
+        files = [path]
+    else:
+        try:
+            lines = path.read_text(encoding="utf-8").splitlines()
+        except (OSError, ValueError) as error:
+            raise DragomanError(
+                f"{path}: expected a directory of audio files, or a list of them: {error}"
+            ) from error
+        files = [path.parent / line.split("\t")[0] for line in lines if line.strip()]
+    if not files:
+        raise DragomanError(f"{path}: expected at least one audio file, found none")
+    return files
+
+
+def windows(files: list[Path], log_mel: LogMel) -> list[NDArray[np.float32]]:
+    """The features of all consecutive windows of some files: [bins, frames] each.
+
+    Raises:
+        DragomanError: a file cannot be read.
+    """
+    features = []
+    for file in files:
+        try:
+            signal = read_audio(file, log_mel.sampling_rate)
+        except AudioError as error:
+            raise DragomanError(str(error)) from error
+        starts = range(0, len(signal), log_mel.samples)
+        features += [log_mel.chunk(signal[i : i + log_mel.samples]) for i in starts]
+    return features

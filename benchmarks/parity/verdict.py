@@ -1,0 +1,40 @@
+"""A failed check in words: the first level that failed, and the tolerance that would pass."""
+
+from __future__ import annotations
+
+from decimal import ROUND_CEILING, Context
+
+from dragoman.optimize.compare import NOT_FINITE
+from dragoman.runtime.format.records import Parity
+
+
+def describe_failure(parity: Parity) -> str:
+    """One line on what is wrong."""
+    failed = [tensor for tensor in parity.tensors if not tensor.passed]
+    if failed:
+        first, worst = failed[0], max(tensor.difference for tensor in failed)
+        if worst >= NOT_FINITE:
+            return f"parity failed: {first.name} has values that are NaN or infinite"
+        return (
+            f"parity failed: {first.name} differs by {first.difference:.3g}, allowed "
+            f"{first.tolerance:g}; a tolerance of {_rounded_up(worst)} would pass"
+        )
+    tokens = parity.tokens
+    if not tokens.passed:
+        largest = max(tokens.divergences, key=lambda d: d.margin)
+        return (
+            f"parity failed: {tokens.sequences - tokens.identical} of {tokens.sequences} sequences "
+            f"differ; the worst, input {largest.input}, at step {largest.step}: expected token "
+            f"{largest.expected_token}, found {largest.found_token}, margin {largest.margin:.3g}"
+        )
+    assert parity.task is not None
+    task = parity.task
+    return (
+        f"parity failed: {task.metric} is {task.bundle:.2%}, the oracle's {task.oracle:.2%}; a "
+        f"tolerance of {_rounded_up(task.bundle - task.oracle)} would pass"
+    )
+
+
+def _rounded_up(value: float) -> str:
+    """Three digits, never less than the value."""
+    return f"{float(Context(prec=3, rounding=ROUND_CEILING).create_decimal(value)):g}"

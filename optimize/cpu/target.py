@@ -1,0 +1,93 @@
+"""ONNX Runtime's own operators, fastest on a processor."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from dragoman.runtime.format.manifest import Precision
+from dragoman.runtime.format.model_spec import ModelSpec
+from dragoman.runtime.format.records import PassRecord
+
+from ..graph_pass import GraphPass, PassError
+from ..precision.blocks import BlockQuantized
+from ..precision.embeddings import embedding_widths
+from ..precision.int8 import Int8
+from ..recipe import Graphs, Schemes, TargetRecipe
+from ..tidy import Tidy
+from .attention import ATTENTION
+from .bias_gelu import BIAS_GELU
+from .greedy_choice import GREEDY_CHOICE
+from .layer_norm import LAYER_NORM
+from .packed_projections import PACKED_PROJECTIONS
+from .query_scale import QUERY_SCALE
+from .self_attention import SELF_ATTENTION
+from .tied_output import TIED_OUTPUT
+
+BLOCK = 32
+"""Inputs that share a scale in 4 bits."""
+
+FUSIONS: tuple[GraphPass, ...] = (
+    SELF_ATTENTION,
+    ATTENTION,
+    PACKED_PROJECTIONS,
+    QUERY_SCALE,
+    LAYER_NORM,
+    BIAS_GELU,
+    GREEDY_CHOICE,
+    Tidy(),
+)
+FP32: tuple[GraphPass, ...] = (TIED_OUTPUT,)
+"""Last, and only if weights stay in fp32."""
+
+
+def passes(graph: str, model: ModelSpec, precision: Precision) -> Sequence[GraphPass]:
+    return (*FUSIONS, *(FP32 if precision == "fp32" else ()))
+
+
+def schemes(precision: Precision, graphs: Graphs) -> Schemes:
+    """With int4, the encoder is int8: it processes many tokens at once, for which 8 bits are faster
+    than 4."""
+    int8, blocks = Int8(), BlockQuantized(4, BLOCK, error=0.2)
+    if precision == "int8":
+        return Schemes(dict.fromkeys(graphs, int8), int8)
+    divisible = all(width % BLOCK == 0 for width in embedding_widths(graphs))
+    return Schemes({"encoder": int8, "decoder": blocks}, blocks if divisible else int8)
+
+
+def check_counts(
+    records: Mapping[str, Sequence[PassRecord]], attentions: Mapping[str, int], model: ModelSpec
+) -> None:
+    """Everything that the exporter writes is either fused, or refused because of what it is.
+
+    Raises:
+        PassError: a fusion does not match what it is meant for.
+    """
+    cached = _record(records["decoder"], SELF_ATTENTION)
+    for graph, step, expected, excused in (
+        ("decoder", SELF_ATTENTION, model.decoder_layers, 0),
+        # Cached attentions that were refused are candidates again, and match no form it knows.
+        ("decoder", ATTENTION, attentions["decoder"] - cached.matches, len(cached.refusals)),
+        ("decoder", PACKED_PROJECTIONS, cached.matches, 0),
+        ("decoder", GREEDY_CHOICE, 1, 0),
+        ("encoder", ATTENTION, attentions["encoder"], 0),
+    ):
+        record = _record(records[graph], step)
+        known = record.matches + sum(refusal.matched for refusal in record.refusals) + excused
+        if known != expected:
+            reasons = "; ".join(sorted({r.reason for r in record.refusals})) or "none refused"
+            raise PassError(
+                f"{graph}: pass {step.name} is meant for {expected} places, found {known}: "
+                f"{reasons}"
+            )
+
+
+def _record(records: Sequence[PassRecord], step: GraphPass) -> PassRecord:
+    return next(record for record in records if record.name == step.name)
+
+
+RECIPE = TargetRecipe(
+    passes=passes,
+    schemes=schemes,
+    check=check_counts,
+    file_passes=(*FUSIONS, *FP32),
+)

@@ -1,0 +1,1 @@
+"""The neutral target: standard ONNX operators only, in any precision."""

@@ -1,0 +1,83 @@
+"""What a target does to the graphs of a bundle, as data."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple, Protocol
+
+import onnx_ir as ir
+
+from dragoman.runtime.format.bundle import Bundle
+from dragoman.runtime.format.contract import GraphSpec
+from dragoman.runtime.format.manifest import Precision
+from dragoman.runtime.format.model_spec import ModelSpec
+from dragoman.runtime.format.records import PassRecord
+
+from .graph_pass import GraphPass
+from .precision.weights import Scheme
+from .tensorrt.options import EngineOptions
+
+Graphs = Mapping[str, tuple[ir.Model, GraphSpec]]
+"""By name: a graph, and the contract's view of it."""
+
+
+class Schemes(NamedTuple):
+    """How the weights of products and of embeddings are quantized.
+
+    Attributes:
+        products: by name of the graph
+        embedding: of tables that token ids are looked up in
+    """
+
+    products: Mapping[str, Scheme]
+    embedding: Scheme
+
+
+class BuiltEngines(NamedTuple):
+    """
+    Attributes:
+        warnings: for whoever builds, a line each
+    """
+
+    bundle: Bundle
+    warnings: tuple[str, ...]
+
+
+class Finish(Protocol):
+    """Turns the optimized graphs of a bundle into engines."""
+
+    def __call__(
+        self,
+        graphs: Bundle,
+        directory: Path,
+        options: EngineOptions,
+        *,
+        progress: Callable[[str], None] = ...,
+    ) -> BuiltEngines: ...
+
+
+@dataclass(frozen=True)
+class TargetRecipe:
+    """The steps from a neutral fp32 bundle to a target's.
+
+    Attributes:
+        passes: of a graph by name, before weights and activations change their precision
+        schemes: how int8 and int4 quantize these graphs
+        half_activations: the precision of activations beside quantized weights; None: fp32, or
+            what the scheme itself makes of them
+        check: whether the passes matched everything they are meant for. Called with the records of
+            each graph, the number of Attention operators that each had before, and the model.
+        file_passes: for a lone ONNX file, after `fusions.STANDARD_PASSES`; None: not possible
+        finish: None: the graphs are the result
+    """
+
+    passes: Callable[[str, ModelSpec, Precision], Sequence[GraphPass]]
+    schemes: Callable[[Precision, Graphs], Schemes]
+    half_activations: Precision | None = None
+    check: Callable[[Mapping[str, Sequence[PassRecord]], Mapping[str, int], ModelSpec], None] = (
+        lambda records, attentions, model: None
+    )
+    file_passes: tuple[GraphPass, ...] | None = None
+    finish: Finish | None = None

@@ -1,0 +1,60 @@
+"""What a user wants of engines; what is left open depends on the model."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from dragoman.errors import DragomanError
+from dragoman.runtime.backends.tensorrt.packages import find_package
+from dragoman.runtime.format.executables import Profile, Range
+from dragoman.runtime.format.manifest import Precision
+
+from .capabilities import check_capabilities
+from .options import EngineOptions
+from .profiles import DEFAULT_BATCH, Positions, check_profiles, default_source_range
+
+
+@dataclass(frozen=True)
+class EngineRequest:
+    """Options of engines.
+
+    Attributes:
+        batches: a profile for each of these ranges of rows
+        source_length: tokens of a source; None: every length that the model takes
+        capacity: the most new tokens; None: the bundle's default
+        compute_capabilities: of the GPUs to build for, such as "8.9"; none: the package's default
+        refittable: whether new weights can be put into the engines later
+    """
+
+    batches: tuple[Range, ...] = (DEFAULT_BATCH,)
+    source_length: Range | None = None
+    capacity: int | None = None
+    compute_capabilities: tuple[str, ...] = ()
+    refittable: bool = False
+
+    def check_package(self, target: str, precision: Precision) -> None:
+        """
+        Raises:
+            DragomanError: the target's package cannot build for one of the GPUs.
+            BackendError: the package is missing.
+        """
+        check_capabilities(find_package(target), self.compute_capabilities, precision)
+
+    def for_model(self, model: Positions, default_capacity: int) -> EngineOptions:
+        """
+        Args:
+            default_capacity: if none is requested
+
+        Raises:
+            DragomanError: the request does not fit the model.
+        """
+        if self.source_length is not None and model.takes_audio:
+            raise DragomanError(
+                "source length: expected none for a speech model, whose sources are windows of one "
+                "length"
+            )
+        source = self.source_length or default_source_range(model)
+        profiles = tuple(Profile(batch, source) for batch in self.batches)
+        capacity = self.capacity or default_capacity
+        check_profiles(profiles, capacity, model)
+        return EngineOptions(profiles, capacity, self.compute_capabilities, self.refittable)

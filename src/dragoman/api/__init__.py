@@ -1,0 +1,33 @@
+"""What the command line does, as functions: `export`, `optimize`, `build` and `verify`.
+
+from dragoman.api import build
+built = build("g2p-en", "bundles/g2p-en", precision="int8")
+print(built.bundle.size, built.parity.tokens.identical)
+
+Each takes a progress callback, returns a typed result, and raises `DragomanError` if an argument
+is wrong. Wrong paths and options are refused before anything heavy is imported.
+"""
+
+from dragoman.errors import DragomanError
+from dragoman.optimize.tensorrt.request import EngineRequest
+from dragoman.progress import Progress
+
+from .build import BuiltBundle, ParityFailedError, build
+from .export import export
+from .optimize import OptimizedBundle, optimize, optimize_onnx
+from .verify import Verification, verify
+
+__all__ = [
+    "BuiltBundle",
+    "DragomanError",
+    "EngineRequest",
+    "OptimizedBundle",
+    "ParityFailedError",
+    "Progress",
+    "Verification",
+    "build",
+    "export",
+    "optimize",
+    "optimize_onnx",
+    "verify",
+]

@@ -1,0 +1,55 @@
+"""A checkpoint -> a neutral bundle."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from dragoman.progress import Progress, Silent
+
+from .preflight import check_checkpoint, check_destination
+
+if TYPE_CHECKING:
+    from dragoman.runtime import Bundle
+
+
+def export(
+    checkpoint: str | Path,
+    output: str | Path,
+    *,
+    overwrite: bool = False,
+    progress: Progress | None = None,
+) -> Bundle:
+    """Export a checkpoint to a bundle of neutral ONNX graphs: opset 24, fp32, not verified.
+
+    Args:
+        checkpoint: a directory as its library left it, or the name of a checkpoint that comes with
+            Dragoman, such as "g2p-en"
+        output: the bundle's directory, which appears whole or not at all
+        overwrite: whether to replace a bundle that is there
+
+    Raises:
+        CheckpointError, ConfigError: the model cannot be read; lists all problems.
+        ContractError: an exported graph breaks the graph contract.
+        DragomanError: a path is wrong, or the output cannot be written.
+    """
+    progress, output = progress or Silent(), Path(output)
+    check_destination(output, overwrite)
+    check_checkpoint(checkpoint)
+
+    from dragoman.export.neutral_bundle import export_bundle
+    from dragoman.export.opened_checkpoint import open_checkpoint
+    from dragoman.runtime.format.bundle import Bundle
+    from dragoman.runtime.format.writing import new_directory
+
+    progress.stage("reading the checkpoint")
+    opened = open_checkpoint(checkpoint)
+    with new_directory(output, overwrite=overwrite) as partial:
+        bundle = export_bundle(
+            opened.model,
+            partial,
+            name=opened.name,
+            tokenizers=opened.tokenizers,
+            progress=progress.stage,
+        )
+    return Bundle(output, bundle.manifest)

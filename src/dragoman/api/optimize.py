@@ -1,0 +1,148 @@
+"""A neutral bundle, or anyone's ONNX file -> the form for a target."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING
+
+from dragoman.errors import DragomanError, refuse_existing
+from dragoman.optimize.targets import find_target
+from dragoman.optimize.tensorrt.request import EngineRequest
+from dragoman.progress import Progress, Silent
+from dragoman.runtime.format.bundle import Bundle, read_bundle
+from dragoman.runtime.format.manifest import Precision
+
+from .preflight import check_destination, check_inputs, check_target
+
+if TYPE_CHECKING:
+    from dragoman.runtime.format.records import PassRecord
+
+
+@dataclass(frozen=True)
+class OptimizedBundle:
+    """
+    Attributes:
+        bundle: its manifest records every pass
+        warnings: about engines, a line each
+    """
+
+    bundle: Bundle
+    warnings: tuple[str, ...] = ()
+
+
+def optimize(
+    source: str | Path,
+    output: str | Path,
+    *,
+    target: str | None = None,
+    precision: Precision = "fp32",
+    calibration: Path | None = None,
+    engines: EngineRequest | None = None,
+    overwrite: bool = False,
+    progress: Progress | None = None,
+) -> OptimizedBundle:
+    """Optimize a neutral bundle for a target; for the TensorRT targets, build engines.
+
+    The result is not verified.
+
+    Args:
+        source: the directory of a neutral bundle in fp32
+        output: the new bundle's directory, which appears whole or not at all
+        target: a row of `optimize.targets.TARGETS`; None: the first that offers the precision
+        calibration: a file of texts, a line each, or of audio clips, to choose scales and number
+            formats on; None: random inputs
+        engines: options of engines; None: the defaults
+        overwrite: whether to replace a bundle that is there
+
+    Raises:
+        BundleError: the source is damaged.
+        BackendError: the target's package is missing.
+        PassError: a pass failed or changed an output by more than it may; names it.
+        EngineError: TensorRT cannot build an engine from a graph; says where and why.
+        DragomanError: a path or an option is wrong, or the output cannot be written.
+    """
+    progress, output = progress or Silent(), Path(output)
+    chosen, wanted = check_target(target, precision, engines)
+    check_destination(output, overwrite)
+    check_inputs(calibration)
+    bundle = read_bundle(Path(source))
+    options = None
+    if wanted is not None:  # refuse before anything takes time
+        manifest = bundle.manifest
+        options = wanted.for_model(manifest.model, manifest.default_max_new_tokens)
+
+    from dragoman.benchmarks.parity.sources import calibration_sources
+    from dragoman.optimize.target_bundle import optimize_bundle
+    from dragoman.runtime.format.writing import BundleWriter, ScratchWriter, new_directory
+
+    sources = None if calibration is None else calibration_sources(bundle, calibration)
+    with new_directory(output, overwrite=overwrite) as partial, ExitStack() as stack:
+        directory = partial
+        if options is not None:
+            scratch = TemporaryDirectory(dir=partial.parent, prefix=".graphs-")
+            directory = Path(stack.enter_context(scratch))
+        optimized = OptimizedBundle(
+            optimize_bundle(
+                bundle,
+                directory,
+                target=chosen.name,
+                precision=precision,
+                calibration=sources,
+                writer=BundleWriter if options is None else ScratchWriter,
+                progress=progress.stage,
+            )
+        )
+        finish = chosen.recipe.finish
+        if options is not None and finish is not None:
+            optimized = OptimizedBundle(
+                *finish(optimized.bundle, partial, options, progress=progress.stage)
+            )
+    return OptimizedBundle(Bundle(output, optimized.bundle.manifest), optimized.warnings)
+
+
+def optimize_onnx(
+    source: str | Path,
+    output: str | Path,
+    *,
+    target: str | None = None,
+    compare: bool = True,
+    overwrite: bool = False,
+    progress: Progress | None = None,
+) -> list[PassRecord]:
+    """Fuse the operators of one ONNX file that anyone exported, in fp32.
+
+    Args:
+        target: None: cpu. A target whose graphs need a bundle is refused.
+        compare: whether to run the graph before and after each pass, to measure the difference
+
+    Returns:
+        what each pass did
+
+    Raises:
+        PassError: a pass failed or changed an output by more than it may; names it.
+        DragomanError: the source is not an ONNX file, or a path or the target is wrong.
+    """
+    progress, source, output = progress or Silent(), Path(source), Path(output)
+    chosen = find_target("cpu" if target is None else target)
+    if chosen.executable != "onnx":
+        raise DragomanError(
+            f"{source}: target {chosen.name} needs a bundle, whose inputs are known: use target "
+            "neutral for a file"
+        )
+    refuse_existing(output, overwrite)
+    if not source.is_file():
+        raise DragomanError(f"{source}: expected a bundle or an ONNX file, found none")
+
+    from dragoman.optimize.onnx_file import optimize_file
+
+    return optimize_file(
+        source,
+        output,
+        target=chosen.name,
+        compare=compare,
+        overwrite=overwrite,
+        progress=progress.stage,
+    )

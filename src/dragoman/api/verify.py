@@ -1,0 +1,131 @@
+"""A bundle compared with its checkpoint."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING
+
+from dragoman.errors import DragomanError
+from dragoman.progress import Progress, Silent
+from dragoman.runtime.format.bundle import Bundle, read_bundle
+from dragoman.runtime.format.records import Parity
+
+from .preflight import check_checkpoint, check_inputs
+
+if TYPE_CHECKING:
+    from dragoman.benchmarks.parity import ParityInputs
+    from dragoman.export.opened_checkpoint import OpenedCheckpoint
+
+
+@dataclass(frozen=True)
+class Verification:
+    """
+    Attributes:
+        problem: what failed, and the first tensor that differs, in words; None if parity holds
+    """
+
+    parity: Parity
+    problem: str | None
+
+    @property
+    def passed(self) -> bool:
+        return self.parity.passed
+
+
+def verify(
+    bundle: str | Path,
+    checkpoint: str | Path,
+    *,
+    inputs: Path | None = None,
+    limit: int | None = None,
+    backend: str | None = None,
+    threads: int | None = None,
+    record: bool | None = None,
+    progress: Progress | None = None,
+) -> Verification:
+    """Compare a bundle with the PyTorch model of its checkpoint: tensors, tokens, then the task.
+
+    Args:
+        checkpoint: a directory as its library left it, or the name of a checkpoint that comes with
+            Dragoman, such as "g2p-en"
+        inputs: a file of texts, a line each, references after tabs, or audio clips; None: the
+            checkpoint's held-out data, or random inputs if it has none
+        limit: the most inputs; None: all
+        backend: see `runtime.load`
+        threads: processor threads for the bundle; all cores if None
+        record: whether to write the figures into the manifest; None: only without a limit
+
+    Raises:
+        BundleError: the bundle is damaged.
+        BackendError: it cannot run here.
+        DragomanError: a path is wrong, or the bundle was made from another model.
+    """
+    progress = progress or Silent()
+    read = read_bundle(Path(bundle))
+    check_inputs(inputs)
+    check_checkpoint(checkpoint)
+
+    from dragoman.benchmarks.parity import check_parity, inputs_for, running
+    from dragoman.export.opened_checkpoint import open_checkpoint
+    from dragoman.runtime.format.writing import write_manifest
+
+    progress.stage("reading the checkpoint")
+    opened = open_checkpoint(checkpoint)
+    _check_same_model(read, opened, checkpoint)
+    compared = inputs_for(opened, inputs, limit)
+    progress.stage("verifying")
+    done = 0
+
+    def advance(count: int) -> None:
+        nonlocal done
+        done += count
+        progress.advance(done, len(compared.sources))
+
+    with running(read, threads, backend) as (model, what):
+        parity = check_parity(model, opened.model, compared, backend=what, advance=advance)
+    if record if record is not None else limit is None:
+        write_manifest(dataclasses.replace(read.manifest, parity=parity), read.directory)
+    problem = None if parity.passed else _problem(parity, read, opened, compared, progress)
+    return Verification(parity, problem)
+
+
+def _check_same_model(bundle: Bundle, checkpoint: OpenedCheckpoint, name: str | Path) -> None:
+    expected = checkpoint.model.config.to_dict()
+    stated = {k: v for k, v in bundle.manifest.architecture.items() if k != "family"}
+    if stated != expected:
+        differing = [field for field, value in expected.items() if stated.get(field) != value]
+        raise DragomanError(
+            f"{bundle.directory} was not made from a model like {name}: their configurations "
+            f"differ in {', '.join(differing)}"
+        )
+
+
+def _problem(
+    parity: Parity,
+    bundle: Bundle,
+    checkpoint: OpenedCheckpoint,
+    inputs: ParityInputs,
+    progress: Progress,
+) -> str:
+    """What failed, and where: the model is exported again to compare tensor by tensor."""
+    from dragoman.benchmarks.parity import describe_failure
+    from dragoman.benchmarks.parity.first_difference import describe_first_difference
+    from dragoman.export.neutral_bundle import export_bundle
+    from dragoman.runtime.format.writing import ScratchWriter
+
+    with TemporaryDirectory() as directory:
+        try:
+            neutral = export_bundle(
+                checkpoint.model,
+                Path(directory),
+                name=checkpoint.name,
+                writer=ScratchWriter,
+                progress=progress.stage,
+            )
+            where = describe_first_difference(neutral, bundle, inputs.sources)
+        except DragomanError as error:  # the verdict matters more
+            where = f"the first differing tensor cannot be located ({error})"
+    return f"{describe_failure(parity)}; {where}"

@@ -1,0 +1,140 @@
+"""What was done and measured, as tables: passes, parity, engines."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import click
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from dragoman.runtime.format.executables import TensorRTEngines
+
+if TYPE_CHECKING:
+    from dragoman.runtime.format.manifest import Manifest
+    from dragoman.runtime.format.records import Parity, PassRecord
+
+FAILED, PASSED = "[red]failed[/red]", "[green]passed[/green]"
+
+
+def print_passes(passes: Sequence[PassRecord]) -> None:
+    """What each pass did, and below it what it refused."""
+    if not passes:
+        return
+    table = Table(title="passes", title_justify="left")
+    for heading in ("graph", "pass", "matches", "refused", "nodes", "difference", "allowed"):
+        table.add_column(
+            heading,
+            justify="left" if heading in ("graph", "pass") else "right",
+            no_wrap=heading == "pass",
+        )
+    for record in passes:
+        table.add_row(
+            record.graph,
+            record.name,
+            str(record.matches),
+            str(len(record.refusals)),
+            f"{record.nodes_before} -> {record.nodes_after}",
+            "not measured" if record.difference is None else f"{record.difference:.2g}",
+            f"{record.tolerance:g}",
+        )
+    console = Console()
+    console.print(table)
+    for record in passes:
+        for refusal in record.refusals:
+            console.print(
+                f"{record.graph}: {record.name} left {refusal.operator} {refusal.node}: "
+                f"{refusal.reason}",
+                markup=False,
+                highlight=False,
+                soft_wrap=True,
+            )
+
+
+def print_parity(parity: Parity) -> None:
+    """The figures, what failed first."""
+    rows = [*_tensor_rows(parity), _token_row(parity), *_task_rows(parity)]
+    table = Table(
+        title=escape(f"parity with {parity.oracle}, on {parity.inputs}"), title_justify="left"
+    )
+    for heading in ("level", "what", "found", "allowed", ""):
+        table.add_column(heading)
+    for row in sorted(rows, key=lambda row: row[-1] != FAILED):
+        table.add_row(*row)
+    Console().print(table)
+
+
+def print_engines(manifest: Manifest) -> None:
+    """What was built, for which GPUs, and its size; nothing for graphs."""
+    engines = manifest.executable
+    if not isinstance(engines, TensorRTEngines):
+        return
+    from dragoman.optimize.tensorrt.capabilities import describe_capabilities
+    from dragoman.optimize.tensorrt.profiles import describe
+
+    sizes = {file.path: file.size for file in manifest.files}
+    click.echo(f"engines of {manifest.target} {engines.version} (CUDA {engines.cuda_version})")
+    for index, profile in enumerate(engines.profiles):
+        click.echo(f"  profile {index}: {describe(profile)}, at most {engines.capacity} new tokens")
+    gpus = describe_capabilities(manifest.target, engines.compute_capabilities)
+    click.echo(f"  run on {gpus}")
+    for name, report in engines.reports.items():
+        weights = sum(report.weights.values())
+        size = sizes[manifest.graphs[name].file]
+        click.echo(
+            f"  {name}: {size / 1e6:.1f} MB, of which the weights are {weights / 1e6:.1f} MB; "
+            f"attention: {report.attentions}, {fused(report.fused)}"
+        )
+
+
+def fused(kernels: dict[str, int] | None) -> str:
+    """Kernels of fused attention in words."""
+    if kernels is None:
+        return "unknown whether fused"
+    counts = ", ".join(f"{count} {name}" for name, count in kernels.items())
+    return f"fused in {counts}" if kernels else "none fused"
+
+
+def verdict(passed: bool) -> str:
+    return PASSED if passed else FAILED
+
+
+def _tensor_rows(parity: Parity) -> list[tuple[str, ...]]:
+    """The logits, and the cross key or value that differs most."""
+    logits = [t for t in parity.tensors if t.name == "logits"]
+    others = [t for t in parity.tensors if t.name != "logits"]
+    worst = max(others, key=lambda t: t.difference)
+    rows: list[tuple[str, ...]] = []
+    for tensor in (worst, *logits):
+        beyond = max(t.positions_beyond for t in ([tensor] if tensor in logits else others))
+        found = (
+            f"{tensor.difference:.2g} (absolute {tensor.largest_absolute:.2g}, "
+            f"relative {tensor.largest_relative:.2g})"
+        )
+        if beyond:
+            found += f"; more than allowed at {beyond} of {tensor.positions} positions"
+        what = tensor.name if tensor in logits else f"cross keys and values, worst {tensor.name}"
+        rows.append(("tensors", what, found, f"{tensor.tolerance:g}", verdict(tensor.passed)))
+    return rows
+
+
+def _token_row(parity: Parity) -> tuple[str, ...]:
+    tokens = parity.tokens
+    found = f"{tokens.identical} of {tokens.sequences} identical"
+    if tokens.divergences:
+        largest = max(tokens.divergences, key=lambda d: d.margin)
+        found += (
+            f"; largest margin lost {largest.margin:.2g} (input {largest.input}, step "
+            f"{largest.step}: token {largest.found_token} for {largest.expected_token})"
+        )
+    return ("tokens", "free-running greedy", found, "see docs: parity", verdict(tokens.passed))
+
+
+def _task_rows(parity: Parity) -> list[tuple[str, ...]]:
+    if parity.task is None:
+        return []
+    task = parity.task
+    found = f"{task.bundle:.2%}, oracle {task.oracle:.2%}"
+    return [("task", task.metric, found, "see docs: parity", verdict(task.passed))]
