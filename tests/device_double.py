@@ -19,7 +19,7 @@ import onnxruntime
 from numpy.typing import NDArray
 
 from dragoman.runtime.backends.errors import BackendError
-from dragoman.runtime.format.manifest import GraphSpec
+from dragoman.runtime.format.contract import GraphSpec
 
 Work = Callable[[], None]
 RUBBISH = 0xAB

@@ -22,7 +22,7 @@ import onnxruntime
 from dragoman.runtime import Bundle
 from dragoman.runtime.backends.onnxruntime.cuda.backend import CudaProviderBackend
 from dragoman.runtime.backends.onnxruntime.cuda.sessions import Sessions
-from dragoman.runtime.format.manifest import TensorSpec
+from dragoman.runtime.format.contract import TensorSpec
 from dragoman.runtime.model import Model
 
 from .device_double import DoubleDevice, Graph, GraphOnDevice
@@ -155,8 +155,12 @@ def opened(bundle: Bundle, device: DoubleDevice, *, captures: bool = True) -> Mo
     manifest = bundle.manifest
 
     def open_sessions(stream: int) -> Sessions:
-        encoder = GraphOnDevice(device, bundle.path(manifest.encoder.file), manifest.encoder)
-        decoder = GraphOnDevice(device, bundle.path(manifest.decoder.file), manifest.decoder)
+        encoder = GraphOnDevice(
+            device, bundle.path(manifest.graphs["encoder"].file), manifest.graphs["encoder"]
+        )
+        decoder = GraphOnDevice(
+            device, bundle.path(manifest.graphs["decoder"].file), manifest.graphs["decoder"]
+        )
         return Sessions(
             InferenceSession(encoder, stream, captures=False),
             InferenceSession(decoder, stream, captures=captures),

@@ -280,41 +280,51 @@ def neutral_graph(
     )
 
 
-def breaches(found: GraphSpec, expected: GraphSpec) -> list[str]:
-    """How a graph breaks the contract: tensors that are missing, there twice or of no known slot,
-    and those of another shape or kind of numbers. A number may stand where the contract has a
-    dynamic axis, and any floating-point format where it has float32.
+def slot_breaches(found: GraphSpec, expected: GraphSpec) -> list[str]:
+    """Tensors of a graph that are missing, unexpected, or there twice, a line each.
 
     Args:
         expected: from `neutral_graph`
     """
     problems = []
     for side in ("inputs", "outputs"):
-        tensors: tuple[TensorSpec, ...] = getattr(found, side)
-        by_slot = {tensor.slot: tensor for tensor in getattr(expected, side)}
-        slots = [tensor.slot for tensor in tensors]
-        problems += [f"{side}: no tensor with {_words(s)}" for s in by_slot if s not in slots]
-        for tensor in tensors:
-            contract = by_slot.get(tensor.slot)
-            if contract is None:
-                problems.append(f"{side}: unexpected tensor with {_words(tensor.slot)}")
-            else:
-                problems += [f"{side}: {p}" for p in _differences(tensor, contract)]
+        slots = [tensor.slot for tensor in getattr(found, side)]
+        known = [tensor.slot for tensor in getattr(expected, side)]
+        problems += [f"{side}: no tensor with {_words(s)}" for s in known if s not in slots]
+        unexpected = dict.fromkeys(slot for slot in slots if slot not in known)
+        problems += [f"{side}: unexpected tensor with {_words(slot)}" for slot in unexpected]
         twice = dict.fromkeys(slot for slot in slots if slots.count(slot) > 1)
         problems += [f"{side}: two tensors with {_words(slot)}" for slot in twice]
     return problems
 
 
-def _differences(found: TensorSpec, contract: TensorSpec) -> Iterator[str]:
-    same_shape = len(found.shape) == len(contract.shape) and all(
-        f == c or (isinstance(c, str) and isinstance(f, int) and f > 0)
-        for f, c in zip(found.shape, contract.shape, strict=True)
+def shape_breaches(found: GraphSpec, expected: GraphSpec) -> list[str]:
+    """Tensors of a graph with another shape or kind of numbers than the contract's, a line each. A
+    number may stand in place of a dynamic axis, and any floating-point format in place of float32.
+
+    Args:
+        expected: from `neutral_graph`
+    """
+    problems = []
+    for side in ("inputs", "outputs"):
+        by_slot = {tensor.slot: tensor for tensor in getattr(expected, side)}
+        for tensor in getattr(found, side):
+            if tensor.slot in by_slot:
+                differences = _differences(tensor, by_slot[tensor.slot])
+                problems += [f"{side}: {difference}" for difference in differences]
+    return problems
+
+
+def _differences(found: TensorSpec, expected: TensorSpec) -> Iterator[str]:
+    same_shape = len(found.shape) == len(expected.shape) and all(
+        f == e or (isinstance(e, str) and isinstance(f, int) and f > 0)
+        for f, e in zip(found.shape, expected.shape, strict=True)
     )
     if not same_shape:
-        yield (f"{found.name}: expected shape {list(contract.shape)}, found {list(found.shape)}")
-    allowed = FLOATING if contract.dtype in FLOATING else {contract.dtype}
+        yield f"{found.name}: expected shape {list(expected.shape)}, found {list(found.shape)}"
+    allowed = FLOATING if expected.dtype in FLOATING else {expected.dtype}
     if found.dtype not in allowed:
-        kind = "floating point" if len(allowed) > 1 else contract.dtype
+        kind = "floating point" if len(allowed) > 1 else expected.dtype
         yield f"{found.name}: expected {kind}, found {found.dtype}"
 
 

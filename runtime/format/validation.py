@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 
-from .contract import CONTRACTS, breaches, neutral_graph
+from .contract import CONTRACTS, neutral_graph, shape_breaches, slot_breaches
 from .executables import TensorRTEngines
 from .manifest import SCHEMA_VERSION, BundleError, Manifest
 from .plain_data import Problems, from_plain
@@ -171,11 +171,12 @@ def _speech(manifest: Manifest) -> Iterator[str]:
 
 
 def _graphs(manifest: Manifest) -> Iterator[str]:
-    audio = manifest.audio
-    if audio is not None and audio.problems():
-        return  # shapes follow from it
+    model, audio = manifest.model, manifest.audio
+    sizes_known = not model.problems() and not (audio and audio.problems())
     for name in CONTRACTS[manifest.kind]:
         graph = manifest.graphs[name]
-        expected = neutral_graph(name, graph.file, manifest.model, audio, kind=manifest.kind)
-        for problem in breaches(graph, expected):
-            yield f"graphs.{name}: {problem}"
+        expected = neutral_graph(name, graph.file, model, audio, kind=manifest.kind)
+        for problem in slot_breaches(graph, expected):
+            yield f"graphs.{name}.{problem}"
+        for problem in shape_breaches(graph, expected) if sizes_known else ():
+            yield f"graphs.{name}.{problem}"

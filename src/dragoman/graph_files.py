@@ -52,7 +52,7 @@ def write_graphs(
                 offset,
                 len(data),
                 tensor.dtype,
-                shape=ir.Shape(tensor.shape),
+                shape=ir.Shape(tensor.shape.numpy()),
                 name=value.name or "",
                 base_dir=writer.directory,
             )

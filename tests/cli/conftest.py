@@ -157,7 +157,7 @@ def token_bundle(bundle: Path, tmp_path_factory: pytest.TempPathFactory) -> Path
     """The same graphs without tokenizers: takes and gives token ids."""
     import dataclasses
 
-    from dragoman.runtime.format.bundle import record_files, write_manifest
+    from dragoman.runtime.format.writing import record_files, write_manifest
 
     directory = tmp_path_factory.mktemp("bundles") / "tokens"
     shutil.copytree(bundle, directory, ignore=shutil.ignore_patterns("*tokenizer*", "manifest*"))

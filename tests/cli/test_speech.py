@@ -12,7 +12,8 @@ import pytest
 import soundfile
 
 from dragoman.runtime import load
-from dragoman.runtime.format.manifest import Manifest, manifest_from_json
+from dragoman.runtime.format.manifest import Manifest
+from dragoman.runtime.format.validation import manifest_from_json
 
 from ..speech_models import RATE, noise, save, whisper
 
@@ -68,7 +69,7 @@ def test_every_attention_is_fused(built: Path, manifest: Manifest) -> None:
     def count(file: str, operator: str) -> int:
         return sum(node.op_type == operator for node in ir.load(built / file).graph)
 
-    encoder, decoder = manifest.encoder.file, manifest.decoder.file
+    encoder, decoder = manifest.graphs["encoder"].file, manifest.graphs["decoder"].file
     assert count(encoder, "MultiHeadAttention") == 2
     assert count(decoder, "MultiHeadAttention") == 1
     assert count(decoder, "GroupQueryAttention") == 1

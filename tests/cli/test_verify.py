@@ -12,8 +12,8 @@ import pytest
 
 from dragoman.benchmarks import parity as parity_module
 from dragoman.runtime import read_bundle
-from dragoman.runtime.format.bundle import write_manifest
 from dragoman.runtime.format.records import Parity
+from dragoman.runtime.format.writing import write_manifest
 
 Outcome = CompletedProcess[str]
 Dragoman = Callable[..., Outcome]

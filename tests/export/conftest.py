@@ -82,7 +82,7 @@ def tiny_bundle(
 def encoder(tiny_bundle: tuple[Path, Manifest]) -> ExportedGraph:
     """The tiny encoder as written, with the contract's view of it; free to be edited."""
     directory, manifest = tiny_bundle
-    spec = manifest.encoder
+    spec = manifest.graphs["encoder"]
     return ExportedGraph(ir.load(directory / spec.file), spec.inputs, spec.outputs)
 
 
@@ -90,5 +90,5 @@ def encoder(tiny_bundle: tuple[Path, Manifest]) -> ExportedGraph:
 def decoder(tiny_bundle: tuple[Path, Manifest]) -> ExportedGraph:
     """The tiny decoder step as written, with the contract's view of it; free to be edited."""
     directory, manifest = tiny_bundle
-    spec = manifest.decoder
+    spec = manifest.graphs["decoder"]
     return ExportedGraph(ir.load(directory / spec.file), spec.inputs, spec.outputs)

@@ -8,7 +8,9 @@ import onnx
 import onnx_ir as ir
 
 from dragoman.export.exporter import ExportedGraph
-from dragoman.runtime.format.manifest import Manifest, TensorSpec, manifest_from_json
+from dragoman.runtime.format.contract import TensorSpec
+from dragoman.runtime.format.manifest import Manifest
+from dragoman.runtime.format.validation import manifest_from_json
 
 CROSS = ("batch", 4, "source", 16)
 CACHE = ("batch", 4, "capacity", 16)
@@ -45,10 +47,10 @@ def test_the_manifest_describes_the_contracts_tensors(
     tiny_bundle: tuple[Path, Manifest],
 ) -> None:
     _, manifest = tiny_bundle
-    assert list(manifest.encoder.inputs) == ENCODER_INPUTS
-    assert list(manifest.encoder.outputs) == layered("cross", CROSS)
-    assert list(manifest.decoder.inputs) == DECODER_INPUTS
-    assert list(manifest.decoder.outputs) == DECODER_OUTPUTS
+    assert list(manifest.graphs["encoder"].inputs) == ENCODER_INPUTS
+    assert list(manifest.graphs["encoder"].outputs) == layered("cross", CROSS)
+    assert list(manifest.graphs["decoder"].inputs) == DECODER_INPUTS
+    assert list(manifest.graphs["decoder"].outputs) == DECODER_OUTPUTS
 
 
 def test_the_files_hold_what_the_manifest_says(

@@ -12,7 +12,7 @@ from dragoman.export import export_bundle
 from dragoman.optimize.target_bundle import optimize_bundle
 from dragoman.reference_model import ModelConfig, Transformer
 from dragoman.runtime import Bundle, read_bundle
-from dragoman.runtime.format.manifest import Precision, Target
+from dragoman.runtime.format.manifest import Precision
 
 Optimize = Callable[..., Bundle]
 
@@ -61,7 +61,7 @@ def t5(tmp_path_factory: pytest.TempPathFactory) -> Bundle:
 
 @pytest.fixture(scope="session")
 def optimize(tmp_path_factory: pytest.TempPathFactory) -> Optimize:
-    def make(bundle: Bundle, precision: Precision = "fp32", target: Target = "cpu") -> Bundle:
+    def make(bundle: Bundle, precision: Precision = "fp32", target: str = "cpu") -> Bundle:
         directory: Path = tmp_path_factory.mktemp("optimized")
         optimize_bundle(bundle, directory, target=target, precision=precision)
         return read_bundle(directory)

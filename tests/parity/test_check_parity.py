@@ -10,6 +10,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 import torch
+from dragoman.cli.exporting import failure, print_parity
 
 from dragoman.benchmarks import parity as parity_module
 from dragoman.benchmarks.parity import (
@@ -19,7 +20,6 @@ from dragoman.benchmarks.parity import (
     check_parity,
     random_inputs,
 )
-from dragoman.cli.exporting import failure, print_parity
 from dragoman.reference_model import Transformer
 from dragoman.runtime import Model
 from dragoman.runtime.audio import LogMel

@@ -16,7 +16,7 @@ import torch
 from dragoman.optimize.target_bundle import optimize_bundle
 from dragoman.reference_model import ModelConfig, Transformer, greedy_uncached, pad
 from dragoman.runtime import Model, load
-from dragoman.runtime.format.manifest import Precision, Target
+from dragoman.runtime.format.manifest import Precision
 
 MakeModel = Callable[..., Transformer]
 MakeSources = Callable[..., list[list[int]]]
@@ -167,9 +167,7 @@ def case(
     return Case(model, bundle, [make_sources(lengths, vocabulary) for lengths in BATCHES])
 
 
-def optimized(
-    bundle: Model, directory: Path, precision: Precision, target: Target = "cpu"
-) -> Model:
+def optimized(bundle: Model, directory: Path, precision: Precision, target: str = "cpu") -> Model:
     optimize_bundle(bundle.bundle, directory, target=target, precision=precision)
     return load(directory, threads=1)
 
@@ -265,7 +263,7 @@ def test_logits_with_fewer_bits_are_near(
     exported: tuple[Transformer, Model],
     make_sources: MakeSources,
     tmp_path: Path,
-    target: Target,
+    target: str,
     precision: Precision,
     allowed: float,
 ) -> None:

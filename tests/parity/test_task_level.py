@@ -7,18 +7,18 @@ import shutil
 from collections.abc import Callable, Sequence
 
 import pytest
+from dragoman.cli.exporting import failure
 from tokenizers import Tokenizer, models, pre_tokenizers
 
 from dragoman.benchmarks.parity import ParityInputs, _compare_task, _for_torch, check_parity
-from dragoman.cli.exporting import failure
 from dragoman.reference_model import Transformer, greedy_uncached
 from dragoman.reference_model.recipes import Example, Recipe
 from dragoman.reference_model.recipes.recipe import Data
 from dragoman.reference_model.training import TrainingOptions
 from dragoman.runtime import Model, load
-from dragoman.runtime.format.bundle import record_files, write_manifest
-from dragoman.runtime.format.manifest import Tokenizers
 from dragoman.runtime.format.records import TaskParity
+from dragoman.runtime.format.tokenizers import Tokenizers
+from dragoman.runtime.format.writing import record_files, write_manifest
 
 
 def make_target_tokenizer() -> Tokenizer:

@@ -11,7 +11,7 @@ import pytest
 
 from dragoman import DragomanError
 from dragoman.runtime import BundleError, load, read_bundle
-from dragoman.runtime.format.bundle import record_files
+from dragoman.runtime.format.writing import record_files
 
 Plain = dict[str, Any]
 

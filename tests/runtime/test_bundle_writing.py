@@ -13,8 +13,8 @@ import pytest
 from dragoman import DragomanError
 from dragoman.runtime import bundle as bundle_module
 from dragoman.runtime import read_bundle
-from dragoman.runtime.format.bundle import new_directory, write_manifest
-from dragoman.runtime.format.manifest import manifest_from_json
+from dragoman.runtime.format.validation import manifest_from_json
+from dragoman.runtime.format.writing import new_directory, write_manifest
 
 
 def names_in(directory: Path) -> list[str]:

@@ -17,16 +17,16 @@ from dragoman.runtime.backends.cuda import Gpu, find_gpu
 from dragoman.runtime.backends.tensorrt import compatibility
 from dragoman.runtime.backends.tensorrt.compatibility import usable_package
 from dragoman.runtime.backends.tensorrt.packages import Package, find_package
-from dragoman.runtime.format.executables import EngineReport, Engines, Profile, Range
-from dragoman.runtime.format.manifest import manifest_from_json
+from dragoman.runtime.format.executables import EngineReport, Profile, Range, TensorRTEngines
 from dragoman.runtime.format.plain_data import to_plain
+from dragoman.runtime.format.validation import manifest_from_json
 
 from ..tensorrt_api import checked_module, recorded
 
 ADA, HOPPER = Gpu("NVIDIA L4", "8.9", "13.0"), Gpu("NVIDIA H100", "9.0", "13.0")
 ONE = Range(1, 1, 1)
 REPORT = EngineReport({"cast": 3}, {"float16": 12}, 1, {"_gemv_mha_v1": 1}, 0)
-ENGINES = Engines("1.7.1.116", "13", (), 9, (Profile(ONE, ONE),), False, REPORT, REPORT)
+ENGINES = TensorRTEngines("1.7.1.116", "13", (), 9, (Profile(ONE, ONE),), False, REPORT, REPORT)
 
 
 def _gpu_works() -> bool:
@@ -75,7 +75,7 @@ class Double:
 def bundle(plain_manifest: dict[str, Any], tmp_path: Path) -> Bundle:
     plain_manifest |= {"target": "tensorrt-rtx", "engines": to_plain(ENGINES)}
     manifest = manifest_from_json(json.dumps(plain_manifest), "here")
-    for graph in (manifest.encoder, manifest.decoder):
+    for graph in (manifest.graphs["encoder"], manifest.graphs["decoder"]):
         (tmp_path / graph.file).write_bytes(b"an engine, or its beginning")
     return Bundle(tmp_path, manifest)
 

@@ -18,7 +18,7 @@ import dataclasses, resource, sys
 from pathlib import Path
 from dragoman import DragomanError
 from dragoman.runtime import read_bundle
-from dragoman.runtime.format.bundle import new_directory, write_manifest
+from dragoman.runtime.format.writing import new_directory, write_manifest
 
 what, destination, bundle = sys.argv[1], Path(sys.argv[2]), read_bundle(Path(sys.argv[3]))
 resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))

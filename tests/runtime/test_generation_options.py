@@ -11,7 +11,7 @@ import pytest
 
 from dragoman import DragomanError
 from dragoman.runtime import GenerationOptions, Manifest
-from dragoman.runtime.format.manifest import manifest_from_json
+from dragoman.runtime.format.validation import manifest_from_json
 
 
 @pytest.fixture

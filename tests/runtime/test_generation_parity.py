@@ -167,7 +167,7 @@ def test_teacher_forced_logits_and_encoder_outputs_are_the_oracle_s(
     np.testing.assert_allclose(logits, reference(source, mask, target).numpy(), atol=1e-4)
 
     encoded = model.backend.encode(source.numpy(), mask.numpy())
-    for tensor in model.manifest.encoder.outputs:
+    for tensor in model.manifest.graphs["encoder"].outputs:
         assert tensor.layer is not None
         expected = reference.encode(source, mask)[tensor.layer][tensor.role == "cross_value"]
         for row, length in enumerate(len(tokens) for tokens in sources):

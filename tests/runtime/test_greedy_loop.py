@@ -12,9 +12,9 @@ import pytest
 from numpy.typing import NDArray
 
 from dragoman.runtime.backends import Limits, Step
+from dragoman.runtime.decoding.batching import pad
 from dragoman.runtime.decoding.greedy import Choice, greedy
 from dragoman.runtime.format.generation_settings import Rules
-from dragoman.runtime.decoding.batching import pad
 
 END = 2
 START, VOCABULARY = 1, 1000

@@ -14,9 +14,9 @@ from dragoman.export import TokenizerFiles
 from dragoman.export.tokenizers import PieceModel
 from dragoman.reference_model import Transformer
 from dragoman.runtime import BundleError, LanguageError, Languages, Model, load, read_bundle
-from dragoman.runtime.format.bundle import record_files, write_manifest
 from dragoman.runtime.format.languages import SourceTemplate
-from dragoman.runtime.format.manifest import manifest_from_json
+from dragoman.runtime.format.validation import manifest_from_json
+from dragoman.runtime.format.writing import record_files, write_manifest
 
 Case = tuple[Transformer, Path]
 LANGUAGES = Languages({"de": 3, "en": 4, "fr": 5}, "first", default_target="fr")

@@ -15,7 +15,7 @@ import pytest
 from dragoman import DragomanError
 from dragoman.reference_model import Transformer
 from dragoman.runtime import BackendError, BundleError, Model, load, read_bundle
-from dragoman.runtime.format.bundle import record_files
+from dragoman.runtime.format.writing import record_files
 
 Case = tuple[Transformer, Path]
 

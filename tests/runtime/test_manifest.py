@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from dragoman.runtime.format.manifest import BundleError, Manifest, manifest_from_json
+from dragoman.runtime.format.manifest import BundleError, Manifest
+from dragoman.runtime.format.validation import manifest_from_json
 
 Plain = dict[str, Any]
 
@@ -25,7 +26,7 @@ def test_what_is_written_is_read_back_equal(plain_manifest: Plain) -> None:
     assert manifest_from_json(manifest.to_json(), "p") == manifest
     assert json.loads(manifest.to_json()) == plain_manifest
     assert manifest.model.max_target_positions == 20
-    assert manifest.decoder.inputs[3].shape == ("batch", 3)
+    assert manifest.graphs["decoder"].inputs[3].shape == ("batch", 3)
 
 
 def test_a_parity_record_is_kept(plain_manifest: Plain) -> None:
@@ -120,7 +121,7 @@ def test_wrong_types_and_names_are_all_listed(plain_manifest: Plain) -> None:
         "manifest.name: missing",
         "manifest.precision: expected one of 'fp32', 'fp16', 'bf16', 'int8', 'int4', found 'fp8'",
         "manifest.model.num_heads: expected an integer, found '2'",
-        "manifest.encoder.inputs[1].role: expected one of",
+        "manifest.graphs.encoder.inputs[1].role: expected one of",
         "manifest.files[0].size: expected an integer, found 7.0",
         "manifest.colour: unknown name",
     ):

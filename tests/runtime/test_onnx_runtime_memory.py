@@ -11,10 +11,10 @@ from numpy.typing import NDArray
 from dragoman.reference_model import Transformer
 from dragoman.runtime import Model
 from dragoman.runtime.backends import Step
-from dragoman.runtime.backends.onnxruntime.cpu.memory import HostBuffer
 from dragoman.runtime.backends.onnxruntime.cpu.backend import BoundState, OnnxRuntimeBackend
-from dragoman.runtime.decoding.logits_processors import NotAt, choose
+from dragoman.runtime.backends.onnxruntime.cpu.memory import HostBuffer
 from dragoman.runtime.decoding.batching import pad
+from dragoman.runtime.decoding.logits_processors import NotAt, choose
 
 Pair = tuple[Transformer, Model]
 RandomSources = Callable[..., list[list[int]]]

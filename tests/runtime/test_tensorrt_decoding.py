@@ -23,8 +23,7 @@ from dragoman.runtime.backends.tensorrt.contexts import KernelCache
 from dragoman.runtime.backends.tensorrt.packages import Package
 from dragoman.runtime.backends.tensorrt.sizes import sizes_for
 from dragoman.runtime.backends.tensorrt.user_cache import cache_file
-from dragoman.runtime.format.executables import EngineReport, Engines, Profile, Range
-from dragoman.runtime.format.manifest import Target
+from dragoman.runtime.format.executables import EngineReport, Profile, Range, TensorRTEngines
 
 from ..device_double import DoubleDevice
 from ..small_bundle import small_bundle
@@ -35,7 +34,7 @@ CAPACITY = 13
 SOURCE = Range(1, 16, 33)
 PROFILES = (Profile(Range(1, 1, 2), SOURCE), Profile(Range(1, 8, 16), SOURCE))
 REPORT = EngineReport({}, {}, 0, None, None)
-ENGINES = Engines("1.7.1.116", "13", (), CAPACITY, PROFILES, False, REPORT, REPORT)
+ENGINES = TensorRTEngines("1.7.1.116", "13", (), CAPACITY, PROFILES, False, REPORT, REPORT)
 RECORDS = ("tensorrt_rtx-1.7.1.116", "tensorrt-10.16.1.11", "tensorrt-11.4.0.106")
 
 Sources = Callable[..., list[list[int]]]
@@ -52,17 +51,17 @@ def engines(ids_case: tuple[Transformer, Path], tmp_path_factory: pytest.TempPat
     return engines_of(ids_case[1], tmp_path_factory, ENGINES)
 
 
-def engines_of(directory: Path, factory: pytest.TempPathFactory, built: Engines) -> Bundle:
+def engines_of(directory: Path, factory: pytest.TempPathFactory, built: TensorRTEngines) -> Bundle:
     graphs, made = load(directory).bundle, factory.mktemp("engines")
     pinned = pinned_bundle(graphs, factory.mktemp("pinned"), built.capacity)
     manifest = pinned.manifest
-    for spec in (manifest.encoder, manifest.decoder):
+    for spec in (manifest.graphs["encoder"], manifest.graphs["decoder"]):
         (made / spec.file).write_bytes(plan(pinned.path(spec.file), spec, built.profiles))
     return Bundle(made, dataclasses.replace(manifest, target="tensorrt-rtx", engines=built))
 
 
 def opened(bundle: Bundle, device: DoubleDevice, record: str = RECORDS[0]) -> Model:
-    target: Target = "tensorrt-rtx" if "rtx" in record else "tensorrt"
+    target: str = "tensorrt-rtx" if "rtx" in record else "tensorrt"
     package = Package(
         target, checked_module(package_module(device), recorded(record)), "1.7.1.116", "13"
     )

@@ -167,8 +167,8 @@ def _parts(lines: Sequence[Line]) -> Iterator[Sequence[Line]]:
 
 
 def arriving_lines(file: BinaryIO) -> Iterator[list[Line]]:
-    """Groups of lines as they arrive, so that a pipe is answered without delay and a file is decoded
-    in large batches."""
+    """Groups of lines as they arrive, so that a pipe is answered without delay and a file is
+    decoded in large batches."""
     rest = b""
     while chunk := os.read(file.fileno(), 1 << 20):
         *lines, rest = (rest + chunk).split(b"\n")
@@ -234,7 +234,7 @@ def _clock(seconds: float) -> str:
 def _generate(
     model: Model, lines: Sequence[Line], options: GenerationOptions, writer: _Writer
 ) -> None:
-    """Decode lines and write a result for each; if the device fails, for those that are finished."""
+    """Decode lines and write a result for each; if the device fails, for the finished ones."""
     from dragoman.runtime import Result, UnfinishedError
 
     sources = [_source(model, line) for line in lines]

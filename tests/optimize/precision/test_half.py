@@ -14,13 +14,13 @@ import pytest
 from onnx.reference import ReferenceEvaluator
 
 from dragoman import DragomanError
-from dragoman.optimize.target_bundle import optimize_bundle
 from dragoman.optimize.compare import run
 from dragoman.optimize.emulation import emulated_bundle
 from dragoman.optimize.graph_pass import PassError
 from dragoman.optimize.pipeline import apply_passes
 from dragoman.optimize.precision.half import Half
 from dragoman.optimize.precision.ranges import largest_magnitudes
+from dragoman.optimize.target_bundle import optimize_bundle
 from dragoman.runtime import BackendError, Bundle, load
 from dragoman.runtime.format.manifest import Precision
 
@@ -40,7 +40,7 @@ def halved(request: pytest.FixtureRequest, neutral: Bundle, optimize: Optimize) 
 def test_the_contract_has_the_new_types(halved: Bundle) -> None:
     manifest = halved.manifest
     name = {"fp16": "float16", "bf16": "bfloat16"}[manifest.precision]
-    for graph in (manifest.encoder, manifest.decoder):
+    for graph in (manifest.graphs["encoder"], manifest.graphs["decoder"]):
         for spec in (*graph.inputs, *graph.outputs):
             half = spec.layer is not None or spec.role == "logits"
             assert (spec.dtype == name) == half, spec.name
@@ -48,7 +48,7 @@ def test_the_contract_has_the_new_types(halved: Bundle) -> None:
 
 
 def test_the_checker_accepts_both_graphs(halved: Bundle) -> None:
-    for graph in (halved.manifest.encoder, halved.manifest.decoder):
+    for graph in (halved.manifest.graphs["encoder"], halved.manifest.graphs["decoder"]):
         onnx.checker.check_model(halved.path(graph.file), full_check=True)
 
 
@@ -58,7 +58,7 @@ def test_weights_take_half_the_space(halved: Bundle, neutral: Bundle) -> None:
 
 
 def test_only_the_normalizer_of_the_vocabulary_stays_in_fp32(halved: Bundle) -> None:
-    model = ir.load(halved.path(halved.manifest.decoder.file))
+    model = ir.load(halved.path(halved.manifest.graphs["decoder"].file))
     wide = [node.op_type for node in model.graph if node.outputs[0].dtype == ir.DataType.FLOAT]
     assert sorted(wide) == ["Cast", "LogSoftmax", "ReduceMax"]
     (refusal,) = (r for record in halved.manifest.passes for r in record.refusals)

@@ -79,7 +79,7 @@ def test_the_stream_overflows(large: tuple[Transformer, Bundle]) -> None:
     model(torch.tensor([[5, 7, 9]]), torch.ones(1, 3, dtype=torch.bool), torch.tensor([[1, 4]]))
     hook.remove()
     assert float(seen[0].abs().max()) > 10 * float(np.finfo(np.float16).max)
-    spec = bundle.manifest.encoder
+    spec = bundle.manifest.graphs["encoder"]
     graph = ir.load(bundle.path(spec.file))
     samples = samples_for_graph(spec, bundle.manifest.model)
     before = run(graph, samples)

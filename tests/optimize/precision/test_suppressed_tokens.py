@@ -39,7 +39,7 @@ def test_one_product_gives_the_logits(
     precision: str, target: str, suppressing: Bundle, optimize: Optimize
 ) -> None:
     bundle = optimize(suppressing, precision, target=target)
-    graph = ir.load(Path(bundle.path(bundle.manifest.decoder.file))).graph
+    graph = ir.load(Path(bundle.path(bundle.manifest.graphs["decoder"].file))).graph
     wide = [
         node
         for node in graph

@@ -22,7 +22,7 @@ def bundle(request: pytest.FixtureRequest, neutral: Bundle, optimize: Optimize) 
 
 
 def test_only_standard_operators(bundle: Bundle) -> None:
-    for graph in (bundle.manifest.encoder, bundle.manifest.decoder):
+    for graph in (bundle.manifest.graphs["encoder"], bundle.manifest.graphs["decoder"]):
         model = ir.load(bundle.path(graph.file))
         assert {node.domain for node in model.graph} == {""}
         assert set(model.opset_imports) == {""}
@@ -30,7 +30,7 @@ def test_only_standard_operators(bundle: Bundle) -> None:
 
 
 def test_every_product_reads_integers(bundle: Bundle) -> None:
-    model = ir.load(bundle.path(bundle.manifest.decoder.file))
+    model = ir.load(bundle.path(bundle.manifest.graphs["decoder"].file))
     products = [node for node in model.graph if node.op_type == "MatMul"]
     assert len(products) == 2 * 8 + 1
     found: Counter[str] = Counter()

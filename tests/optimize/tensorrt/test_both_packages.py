@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from dragoman.optimize.tensorrt.builder import EngineOptions, build_engine
-from dragoman.optimize.tensorrt.engine_bundle import pinned_bundle
 from dragoman.optimize.tensorrt.capabilities import check_capabilities
+from dragoman.optimize.tensorrt.engine_bundle import pinned_bundle
+from dragoman.optimize.tensorrt.options import EngineOptions, build_engine
 from dragoman.optimize.tensorrt.timing_cache import timing_cache_file
 from dragoman.runtime import Bundle
 from dragoman.runtime.backends.tensorrt.packages import NEEDED, Package
@@ -39,7 +39,7 @@ def test_engines_are_built_by_calls_that_it_has(
     (tmp_path / "pinned").mkdir()
     graphs = optimize(neutral, "fp16", "tensorrt-rtx")
     pinned = pinned_bundle(graphs, tmp_path / "pinned", two_profiles.capacity)
-    for spec in (pinned.manifest.encoder, pinned.manifest.decoder):
+    for spec in (pinned.manifest.graphs["encoder"], pinned.manifest.graphs["decoder"]):
         engine = build_engine(tensorrt, pinned.path(spec.file), spec, two_profiles)
         assert len(engine.plan) > 0
         assert engine.report.fused is None

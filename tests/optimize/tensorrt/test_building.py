@@ -11,11 +11,11 @@ import pytest
 from onnx import TensorProto
 from onnx.helper import make_node
 
-from dragoman.optimize.tensorrt.builder import EngineOptions, build_engine
+from dragoman.optimize.tensorrt.options import EngineOptions, build_engine
 from dragoman.optimize.tensorrt.parser import EngineError
 from dragoman.optimize.tensorrt.progress import make_monitor
 from dragoman.runtime.backends.tensorrt.packages import Package
-from dragoman.runtime.format.manifest import GraphSpec, TensorSpec
+from dragoman.runtime.format.contract import GraphSpec, TensorSpec
 
 from .conftest import Graph
 

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from dragoman.errors import DragomanError
-from dragoman.optimize.tensorrt.builder import EngineOptions
 from dragoman.optimize.tensorrt.engine_bundle import build_engines
+from dragoman.optimize.tensorrt.options import EngineOptions
 from dragoman.optimize.tensorrt.profiles import LATENCY
 from dragoman.runtime import Bundle, read_bundle
 from dragoman.runtime.format.executables import Profile, Range
@@ -78,7 +78,10 @@ def test_a_bundle_of_engines_is_whole_without_its_graphs(
         "manifest.json",
     ]
     manifest = read_bundle(tmp_path).manifest
-    shapes = {t.role: t.shape for t in (*manifest.decoder.inputs, *manifest.decoder.outputs)}
+    shapes = {
+        t.role: t.shape
+        for t in (*manifest.graphs["decoder"].inputs, *manifest.graphs["decoder"].outputs)
+    }
     assert shapes["token"] == ("batch", 1)
     assert shapes["past_key"] == ("batch", 3, 9, 12)
     assert shapes["cross_key"] == ("batch", 3, "source", 12)

@@ -5,13 +5,13 @@ from pathlib import Path
 import pytest
 
 from dragoman.errors import DragomanError
-from dragoman.optimize.tensorrt.builder import EngineOptions
 from dragoman.optimize.tensorrt.engine_bundle import build_engines
+from dragoman.optimize.tensorrt.options import EngineOptions
 from dragoman.optimize.tensorrt.profiles import add_profiles, check_profiles, describe
 from dragoman.runtime import Bundle
 from dragoman.runtime.backends.tensorrt.packages import Package
+from dragoman.runtime.format.contract import GraphSpec, TensorSpec
 from dragoman.runtime.format.executables import Profile, Range
-from dragoman.runtime.format.manifest import GraphSpec, TensorSpec
 
 GOOD = Range(1, 2, 3)
 

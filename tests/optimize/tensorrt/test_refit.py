@@ -11,13 +11,13 @@ import pytest
 
 from dragoman.errors import DragomanError
 from dragoman.optimize.tensorrt import refit as refitting
-from dragoman.optimize.tensorrt.builder import EngineOptions, build_engine
 from dragoman.optimize.tensorrt.engine_bundle import build_engines
+from dragoman.optimize.tensorrt.options import EngineOptions, build_engine
 from dragoman.optimize.tensorrt.parser import EngineError
 from dragoman.optimize.tensorrt.refit import refit, refit_engines
 from dragoman.runtime import Bundle, read_bundle
 from dragoman.runtime.backends.tensorrt.packages import Package
-from dragoman.runtime.format.bundle import write_manifest
+from dragoman.runtime.format.writing import write_manifest
 
 from ...tensorrt_api import checked_module, recorded
 from ..conftest import Optimize
@@ -161,7 +161,7 @@ def test_a_refittable_build_needs_a_gpu(
 ) -> None:
     graphs = optimize(neutral, "fp16", "tensorrt-rtx")
     wanted = dataclasses.replace(one_profile, refittable=True)
-    encoder = graphs.manifest.encoder
+    encoder = graphs.manifest.graphs["encoder"]
     with pytest.raises(EngineError, match="refittable engines are built where there is a GPU"):
         build_engine(rtx, graphs.path(encoder.file), encoder, wanted)
 

@@ -14,9 +14,9 @@ from ..conftest import Optimize
 
 def test_a_pinned_decoder_computes_the_same(neutral: Bundle, tmp_path: Path) -> None:
     pinned = pinned_bundle(neutral, tmp_path, capacity=11)
-    samples = samples_for_graph(pinned.manifest.decoder, neutral.manifest.model, seed=3)
+    samples = samples_for_graph(pinned.manifest.graphs["decoder"], neutral.manifest.model, seed=3)
     before, after = (
-        run(ir.load(b.path(b.manifest.decoder.file)), samples) for b in (neutral, pinned)
+        run(ir.load(b.path(b.manifest.graphs["decoder"].file)), samples) for b in (neutral, pinned)
     )
     assert before.keys() == after.keys()
     assert difference(before, after)[1] < 1e-6
@@ -24,7 +24,7 @@ def test_a_pinned_decoder_computes_the_same(neutral: Bundle, tmp_path: Path) -> 
 
 def test_only_batch_and_source_stay_open(neutral: Bundle, tmp_path: Path) -> None:
     pinned = pinned_bundle(neutral, tmp_path, capacity=11)
-    decoder = ir.load(pinned.path(pinned.manifest.decoder.file))
+    decoder = ir.load(pinned.path(pinned.manifest.graphs["decoder"].file))
     open_axes = {
         str(d.value)
         for value in (*decoder.graph.inputs, *decoder.graph.outputs)

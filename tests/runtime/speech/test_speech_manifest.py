@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from dragoman.runtime.format.manifest import BundleError, manifest_from_json
+from dragoman.runtime.format.manifest import BundleError
+from dragoman.runtime.format.validation import manifest_from_json
 
 Plain = dict[str, Any]
 
