@@ -1,8 +1,8 @@
-"""Models around PyTorch's own `torch.nn.Transformer`, or its encoder and decoder.
+"""Models built around PyTorch's own `torch.nn.Transformer`, or its encoder and decoder.
 
-Their owner writes `config.json` beside the weights, with what cannot be seen in them: the number of
-heads, the order of norms, the activation, whether embeddings are scaled, the tokens, and what the
-parts around the module are called:
+Their owner writes a `config.json` beside the weights, with what the weights do not show: the number
+of heads, the order of norms, the activation, whether embeddings are scaled, the special tokens, and
+the names of the modules around the Transformer:
 
     {"model_type": "torch.nn.Transformer", "num_heads": 8, "norm_first": false,
      "activation": "relu", "scale_embedding": true, "positions": "sinusoidal",
@@ -30,16 +30,16 @@ from dragoman.reference_model import (
     ModelConfig,
     Transformer,
 )
-from dragoman.reference_model.checkpoint import CONFIG_FILE
 
-from .building import build, measure
-from .family import Values, Weights, activation, check_positions, renamed
-from .json_files import read_json
-from .state_dict import check_fields, layer_count, read_state_dict
+from ..formats.detection import CONFIG_FILE
+from ..formats.json_files import Values, read_json
+from ..formats.state_dict import read_state_dict
+from ..formats.tensor_files import Weights
+from .building import build, layer_count, measure
+from .family import activation, check_positions, renamed
+from .state_dict_family import FieldType, StateDictFamily, check_fields
 
-MODEL_TYPE = "torch.nn.Transformer"
-
-FIELDS: Mapping[str, type | tuple[type, ...]] = {
+FIELDS: Mapping[str, FieldType] = {
     "activation": str,
     "norm_first": bool,
     "layer_norm_eps": (float, int),
@@ -49,7 +49,7 @@ FIELDS: Mapping[str, type | tuple[type, ...]] = {
     "names": dict,
     "ignored": list,
 }
-"""Of `config.json`, beside those of every state dictionary, and their types."""
+"""Fields of `config.json` besides the common ones, and their types."""
 NAMES = (
     "transformer",
     "encoder",
@@ -60,10 +60,10 @@ NAMES = (
     "target_positions",
     "output",
 )
-"""What `names` may name: modules, or tensors."""
+"""The keys of `names`, whose values name modules or tensors."""
 
 COMPUTED_POSITIONS = 1024
-"""How many positions are computed where `max_positions` does not say."""
+"""How many sinusoidal positions are computed if `max_positions` does not say."""
 
 PARTS: Mapping[str, str] = {
     "self_attention_residual.norm": "norm1",
@@ -74,15 +74,15 @@ PARTS: Mapping[str, str] = {
     "feed_forward.outer": "linear2",
     "gain": "weight",
 }
-"""Parts of a parameter's name in `Transformer`, to be replaced in this order."""
+"""Parts of a parameter's name in `Transformer`, replaced in this order."""
 ATTENTIONS = {"self_attention": "self_attn", "cross_attention": "multihead_attn"}
 ROLES = ("query", "key", "value")
-"""What is stacked in `in_proj`, in this order; parts are named `in_proj_weight (query)` here."""
+"""The parts that `in_proj` stacks, in order; each is named `in_proj_weight (query)` once split."""
 
 
 @dataclass(frozen=True)
 class _Names:
-    """Of weights; a stack's is what its weights' names begin with."""
+    """Names of weights; of the encoder and the decoder, the prefix of their weights' names."""
 
     encoder: str
     decoder: str
@@ -98,21 +98,21 @@ class _Names:
 
 
 def load_torch_transformer(directory: Path) -> Transformer:
-    """Read a model into a model in evaluation mode, fp32.
+    """Read a model in evaluation mode, fp32.
 
     Raises:
-        CheckpointError: files missing or unreadable; names that are not in the state dictionary,
-            with the names of the tensors that it could be by their shape; weights missing, unknown,
-            misshapen or not finite. All problems are listed at once.
+        CheckpointError: files are missing or unreadable; a name is not in the state dictionary
+            (lists the tensors whose shape fits); weights are missing, unknown, misshapen or not
+            finite. All problems are listed.
         ConfigError: fields of `config.json` are missing, unknown or out of range.
     """
-    given = read_json(directory / CONFIG_FILE)
-    values = {name: value for name, value in given.items() if value is not None}
+    stated = read_json(directory / CONFIG_FILE)
+    values = {name: value for name, value in stated.items() if value is not None}
     _check_values(values)
-    weights, origin = read_state_dict(directory, values)
+    weights, origin = read_state_dict(directory, values.get("weights"), values.get("state_dict"))
     for name in values.get("ignored", ()):
         weights.pop(name, None)
-    names = _find(values, weights, origin)
+    names = _resolve_names(values, weights, origin)
     config = _config(values, weights, names, origin)
     check_positions(config)
     problems = _complete(weights, names, config)
@@ -121,8 +121,8 @@ def load_torch_transformer(directory: Path) -> Transformer:
 
 
 def weight_name(name: str, names: _Names) -> str:
-    """What a state dictionary calls a parameter of `Transformer`."""
-    around = {
+    """The name that a state dictionary gives a parameter of `Transformer`."""
+    outside_stacks = {
         "encoder.embedding.tokens.weight": names.source,
         "decoder.embedding.tokens.weight": names.target,
         "encoder.embedding.positions.table": names.source_positions,
@@ -130,17 +130,17 @@ def weight_name(name: str, names: _Names) -> str:
         "output.weight": names.output,
         "output.bias": names.output_bias,
     }
-    if (found := around.get(name)) is not None:
-        return found
+    if (theirs := outside_stacks.get(name)) is not None:
+        return theirs
     stack, _, rest = name.partition(".")
     prefix = names.encoder if stack == "encoder" else names.decoder
     if stack == "encoder":
         rest = rest.replace("feed_forward_residual.norm", "norm2")
     rest = rest.replace("feed_forward_residual.norm", "norm3")
-    for ours, theirs in ATTENTIONS.items():
+    for ours, attention in ATTENTIONS.items():
         for role in ROLES:
             for kind in ("weight", "bias"):
-                part = f"{theirs}.in_proj_{kind} ({role})"
+                part = f"{attention}.in_proj_{kind} ({role})"
                 rest = rest.replace(f".{ours}.{role}.{kind}", f".{part}")
     return prefix + renamed(rest, PARTS)
 
@@ -164,19 +164,21 @@ def _check_values(values: Values) -> None:
         raise ConfigError(problems)
 
 
-def _find(values: Values, weights: Weights, origin: Path) -> _Names:
-    """The weights that `names` means."""
-    given = values.get("names", {})
+def _resolve_names(values: Values, weights: Weights, origin: Path) -> _Names:
+    """The weights that the field `names` refers to."""
+    stated = values.get("names", {})
     problems: list[str] = []
-    encoder, decoder = (_stack(given, stack, weights, problems) for stack in ("encoder", "decoder"))
+    encoder, decoder = (
+        _stack_prefix(stated, stack, weights, problems) for stack in ("encoder", "decoder")
+    )
     if problems:
         raise CheckpointError(origin, problems)
     first = f"{encoder}layers.0.self_attn.in_proj_weight"
     d_model = measure(weights, {first: 2}, origin)[0][1]
 
     def name_of(key: str, default: str | None = None) -> str:
-        """The tensor that a name means: itself, or a module's weight."""
-        name = given.get(key)
+        """The tensor of a name: the name itself, or the weight of that module."""
+        name = stated.get(key)
         if name is None and default is not None:
             return default
         for candidate in (name, f"{name}.weight"):
@@ -197,7 +199,7 @@ def _find(values: Values, weights: Weights, origin: Path) -> _Names:
 
     source = name_of("source_embedding")
     target = name_of("target_embedding", source)
-    stored = values["positions"] == "learned" or "source_positions" in given
+    stored = values["positions"] == "learned" or "source_positions" in stated
     source_positions = name_of("source_positions") if stored else None
     names = _Names(
         encoder,
@@ -213,28 +215,30 @@ def _find(values: Values, weights: Weights, origin: Path) -> _Names:
     return names
 
 
-def _stack(given: Mapping[str, str], stack: str, weights: Weights, problems: list[str]) -> str:
-    """What the names of a stack's weights begin with, as named or as they show it themselves."""
+def _stack_prefix(
+    stated: Mapping[str, str], stack: str, weights: Weights, problems: list[str]
+) -> str:
+    """The prefix of the names of a stack's weights, as stated or as the names show it."""
     ending = f"layers.0.{'self_attn' if stack == 'encoder' else 'multihead_attn'}.in_proj_weight"
-    found = [name.removesuffix(ending) for name in weights if name.endswith(ending)]
+    candidates = [name.removesuffix(ending) for name in weights if name.endswith(ending)]
     if stack == "encoder":
         cross = "layers.0.multihead_attn.in_proj_weight"
-        found = [prefix for prefix in found if prefix + cross not in weights]
-    if stack in given:
-        wanted = f"{given[stack]}."
-    elif "transformer" in given:
-        wanted = f"{given['transformer']}.{stack}.".removeprefix(".")
-    elif len(found) == 1:
-        return found[0]
+        candidates = [prefix for prefix in candidates if prefix + cross not in weights]
+    if stack in stated:
+        prefix = f"{stated[stack]}."
+    elif "transformer" in stated:
+        prefix = f"{stated['transformer']}.{stack}.".removeprefix(".")
+    elif len(candidates) == 1:
+        return candidates[0]
     else:
-        wanted = ""
-    if wanted not in found:
-        candidates = ", ".join(prefix.removesuffix(".") for prefix in found) or "none"
+        prefix = ""
+    if prefix not in candidates:
+        modules = ", ".join(candidate.removesuffix(".") for candidate in candidates) or "none"
         problems.append(
-            f"names.{stack}: expected a module that has {ending}, one of {candidates}; "
-            f"found {wanted.removesuffix('.') or None!r}"
+            f"names.{stack}: expected a module that has {ending}, one of {modules}; "
+            f"found {prefix.removesuffix('.') or None!r}"
         )
-    return wanted
+    return prefix
 
 
 def _config(values: Values, weights: Weights, names: _Names, origin: Path) -> ModelConfig:
@@ -284,7 +288,7 @@ def _config(values: Values, weights: Weights, names: _Names, origin: Path) -> Mo
 
 
 def _without_batch(table: Tensor) -> Tensor:
-    """Positions [P, 1, D] or [1, P, D] -> [P, D]; others as they are."""
+    """A table of positions [P, 1, D] or [1, P, D] as [P, D]; others unchanged."""
     for axis in (0, 1):
         if table.dim() == 3 and table.shape[axis] == 1:
             return table.squeeze(axis)
@@ -292,7 +296,7 @@ def _without_batch(table: Tensor) -> Tensor:
 
 
 def _complete(weights: Weights, names: _Names, config: ModelConfig) -> list[str]:
-    """Stacked projections in parts, and tied tables once; gives what cannot be split."""
+    """Split stacked projections and keep one name of tied tables; returns problems."""
     problems = []
     for name in list(weights):
         if not name.endswith((".in_proj_weight", ".in_proj_bias")):
@@ -301,7 +305,9 @@ def _complete(weights: Weights, names: _Names, config: ModelConfig) -> list[str]
             continue
         stack = weights.pop(name)
         if stack.dim() == 0 or len(stack) % 3:
-            problems.append(f"{name} must hold three parts of one size, found {list(stack.shape)}")
+            problems.append(
+                f"{name} must stack three parts of equal size, found {list(stack.shape)}"
+            )
             continue
         for role, part in zip(ROLES, stack.chunk(3), strict=True):
             weights[f"{name} ({role})"] = part
@@ -310,3 +316,8 @@ def _complete(weights: Weights, names: _Names, config: ModelConfig) -> list[str]
     if config.tie_target_output and names.output not in (names.source, names.target):
         del weights[names.output]
     return problems
+
+
+TORCH_TRANSFORMER = StateDictFamily(
+    "torch.nn.Transformer", "models around torch.nn.Transformer", load_torch_transformer
+)

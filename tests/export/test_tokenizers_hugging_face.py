@@ -16,7 +16,9 @@ from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 from transformers.models.m2m_100.tokenization_m2m_100 import FAIRSEQ_LANGUAGE_CODES as M2M_CODES
 from transformers.models.nllb.tokenization_nllb import FAIRSEQ_LANGUAGE_CODES as NLLB_CODES
 
-from dragoman.export.tokenizers import TokenizerFiles, find_tokenizers
+from dragoman.export.families import FAMILIES
+from dragoman.export.families.hugging_face import find_hugging_face_tokenizers
+from dragoman.export.tokenizers import TokenizerFiles
 from dragoman.runtime.tokenizer import TextCodec
 
 transformers: Any = typed_transformers
@@ -182,8 +184,8 @@ def marian(trained: Path, directory: Path, *, separate: bool) -> Any:
 
 def find(directory: Path, model_type: str, values: dict[str, Any]) -> TokenizerFiles | None:
     size = values["vocab_size"]
-    return find_tokenizers(
-        directory, model_type, values, source_vocab_size=size, target_vocab_size=size
+    return find_hugging_face_tokenizers(
+        directory, FAMILIES[model_type], values, source_vocab_size=size, target_vocab_size=size
     )
 
 

@@ -91,8 +91,14 @@ CONFIGS: list[tuple[dict[str, Any], str]] = [
     (BART | {"activation_function": []}, "activation_function: expected one of relu"),
     (BART | {"activation_function": 3}, "activation_function: expected one of relu"),
     (T5 | {"dense_act_fn": {}}, "dense_act_fn: expected one of relu"),
-    (T5 | {"feed_forward_proj": ["relu"]}, "feed_forward_proj: expected an activation"),
-    (T5 | {"feed_forward_proj": "gated-"}, "feed_forward_proj: expected an activation"),
+    (
+        T5 | {"feed_forward_proj": ["relu"]},
+        "feed_forward_proj: expected ACTIVATION or gated-ACTIVATION",
+    ),
+    (
+        T5 | {"feed_forward_proj": "gated-"},
+        "feed_forward_proj: expected ACTIVATION or gated-ACTIVATION",
+    ),
     (T5 | {"n_positions": 10**13}, "max_source_positions: expected at most 1000000"),
     (BART | {"max_position_embeddings": 10**13}, "max_target_positions: expected at most 1000000"),
     (
@@ -117,13 +123,13 @@ def test_a_bad_configuration(values: dict[str, Any], problem: str, tmp_path: Pat
 @pytest.mark.parametrize(
     ("settings", "problem"),
     [
-        ({"repetition_penalty": "x"}, "repetition_penalty: expected a number of more than 0"),
-        ({"repetition_penalty": [1.2]}, "repetition_penalty: expected a number of more than 0"),
-        ({"repetition_penalty": True}, "repetition_penalty: expected a number of more than 0"),
-        ({"repetition_penalty": 0}, "repetition_penalty: expected a number of more than 0"),
-        ({"repetition_penalty": -1.5}, "repetition_penalty: expected a number of more than 0"),
-        ({"repetition_penalty": 10**400}, "repetition_penalty: expected a number of more than 0"),
-        ({"repetition_penalty": float("nan")}, "repetition_penalty: expected a number of more"),
+        ({"repetition_penalty": "x"}, "repetition_penalty: expected a number greater than 0"),
+        ({"repetition_penalty": [1.2]}, "repetition_penalty: expected a number greater than 0"),
+        ({"repetition_penalty": True}, "repetition_penalty: expected a number greater than 0"),
+        ({"repetition_penalty": 0}, "repetition_penalty: expected a number greater than 0"),
+        ({"repetition_penalty": -1.5}, "repetition_penalty: expected a number greater than 0"),
+        ({"repetition_penalty": 10**400}, "repetition_penalty: expected a number greater than 0"),
+        ({"repetition_penalty": float("nan")}, "repetition_penalty: expected a number greater"),
         ({"no_repeat_ngram_size": -1}, "no_repeat_ngram_size: expected at least 0, found -1"),
         ({"no_repeat_ngram_size": [2]}, "no_repeat_ngram_size: expected an integer"),
         ({"min_length": -1}, "min_length: expected at least 0, found -1"),
@@ -150,7 +156,7 @@ def test_bad_generation_settings(settings: dict[str, Any], problem: str, tmp_pat
         ({"forced_decoder_ids": 5}, "forced_decoder_ids: expected pairs, found 5"),
         ({"forced_decoder_ids": {"1": 2}}, "forced_decoder_ids: expected pairs"),
         ({"forced_decoder_ids": [[1, 2, 3]]}, "forced_decoder_ids: expected pairs"),
-        ({"return_timestamps": True}, "return_timestamps: as a default this is not supported"),
+        ({"return_timestamps": True}, "return_timestamps: not supported as a default"),
         ({"task": ["transcribe"]}, "task: expected one of transcribe"),
     ],
 )

@@ -259,7 +259,7 @@ def test_what_no_configuration_expresses_is_said_at_once() -> None:
             }
         )
     for problem in (
-        "feed_forward_proj: expected an activation or gated-..., found 'double-swoosh'",
+        "feed_forward_proj: expected ACTIVATION or gated-ACTIVATION, found 'double-swoosh'",
         "found 'swoosh'",
         "n_positions: expected an integer, found 'many'",
         "relative_buckets of at least 4",

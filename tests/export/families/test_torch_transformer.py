@@ -338,7 +338,8 @@ def test_all_wrong_weights_at_once(tmp_path: Path) -> None:
     with pytest.raises(CheckpointError) as caught:
         load_torch_transformer(tmp_path)
     for expected in (
-        "net.encoder.layers.0.self_attn.in_proj_bias must hold three parts of one size, found [71]",
+        "net.encoder.layers.0.self_attn.in_proj_bias must stack three parts of equal size, "
+        "found [71]",
         "missing weight net.encoder.layers.0.self_attn.in_proj_bias (key)",
         "net.decoder.layers.1.linear2.weight must have shape [24, 40], found [24, 41]",
         "net.decoder.layers.1.norm3.bias has 24 of 24 values that are NaN or infinite",

@@ -148,7 +148,7 @@ def test_without_generation_settings_the_tokenizer_names_the_tokens(
     checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As in checkpoints older than `generation_config.json`."""
-    from dragoman.export.families import speech
+    from dragoman.export.families.whisper import settings
 
     for path in checkpoint.iterdir():
         if path.name not in ("config.json", "generation_config.json"):
@@ -158,7 +158,7 @@ def test_without_generation_settings_the_tokenizer_names_the_tokens(
     vocabulary = Vocabulary(True)
     english = load_hugging_face(tmp_path).generation.speech
     assert english == Speech(no_timestamps_token_id=vocabulary["notimestamps"])
-    monkeypatch.setattr(speech, "MULTILINGUAL_SIZE", vocabulary.size)
+    monkeypatch.setattr(settings, "MULTILINGUAL_VOCAB_SIZE", vocabulary.size)
     several = load_hugging_face(tmp_path).generation.speech
     assert several is not None
     assert several.languages == {code: vocabulary[code] for code in LANGUAGES}
