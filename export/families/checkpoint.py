@@ -11,9 +11,11 @@ from ..tokenizers import TokenizerFiles
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """Attributes:
-    model: fp32, in evaluation mode
-    tokenizers: None if the model can only be given token ids
+    """A model and what turns texts into its tokens.
+
+    Attributes:
+        model: fp32, in evaluation mode
+        tokenizers: None if the model can only be given token ids
     """
 
     model: Transformer

@@ -17,22 +17,24 @@ from .generation import generation_config
 
 @dataclass(frozen=True)
 class Family:
-    """Attributes:
-    model_type: its name in `config.json`
-    describes: models that people know it by
-    config: fields of `config.json` -> configuration
+    """All that is known of a family of checkpoints.
 
-        Raises: ConfigError, with everything that a `ModelConfig` cannot express.
-    weight_name: name of a parameter of `Transformer` -> its name in the checkpoint
-    complete: changes the weights as read until each parameter is among them in the shape that
-        `Transformer` gives it: tied, computed, transposed or scaled; returns problems
-    tokenizers: the kinds of tokenizers that its checkpoints have; where the tokenizer's class does
-        not tell, the first that suits the checkpoint
-    with_weights: called before `complete`: the configuration, corrected by what only the fields and
-        the weights together say; may change the weights
-    generation: directory, generation settings and configuration -> rules of decoding
+    Attributes:
+        model_type: its name in `config.json`
+        describes: models that people know it by
+        config: fields of `config.json` -> configuration
 
-        Raises: CheckpointError, ConfigError, with everything that is not supported.
+            Raises: ConfigError, with everything that a `ModelConfig` cannot express.
+        weight_name: name of a parameter of `Transformer` -> its name in the checkpoint
+        complete: changes the weights as read until each parameter is among them in the shape that
+            `Transformer` gives it: tied, computed, transposed or scaled; returns problems
+        tokenizers: the kinds of tokenizers that its checkpoints have; if the tokenizer's class does
+            not tell the kind, it is the first that suits the checkpoint
+        with_weights: called before `complete`: the configuration, corrected by what only the fields
+            and the weights together show; may change the weights
+        generation: directory, generation settings and configuration -> rules of decoding
+
+            Raises: CheckpointError, ConfigError, with everything that is not supported.
     """
 
     model_type: str

@@ -1,7 +1,7 @@
-"""The format of a checkpoint directory, told by its files alone.
+"""The format of a checkpoint directory, recognised by its files alone.
 
-Nothing heavy is imported here, so that the command line refuses a wrong path at once. What the
-files hold is checked later, by the readers in `export.checkpoints`.
+Nothing heavy is imported here, so that the command line can refuse a wrong path at once. What is in
+the files is checked later, by the readers in `export.checkpoints`.
 """
 
 from __future__ import annotations
@@ -76,10 +76,9 @@ def format_of(directory: Path, values: Mapping[str, Any]) -> Format:
     for known in FORMATS:
         if known.matches(directory, values):
             return known
-    found = "neither" if any(directory.iterdir()) else "an empty directory"
     raise DragomanError(
-        f"{directory}: expected a checkpoint: {CONFIG_FILE} beside the weights, or "
-        f"{CTRANSLATE2_FILE} of CTranslate2, found {found}"
+        f"{directory}: expected a checkpoint, with {CONFIG_FILE} beside its weights or "
+        f"{CTRANSLATE2_FILE} of CTranslate2, found {_describe(directory)}"
     )
 
 
@@ -109,6 +108,14 @@ def check_is_checkpoint(directory: Path) -> None:
 def unknown_model_type(model_type: object) -> str:
     """The problem with a `model_type` that is not in `MODEL_TYPES`."""
     return f"model_type: expected one of {', '.join(sorted(MODEL_TYPES))}, found {model_type!r}"
+
+
+def _describe(directory: Path) -> str:
+    """A directory that has neither file, in words."""
+    try:
+        return "neither" if any(directory.iterdir()) else "an empty directory"
+    except OSError as error:
+        return f"a directory that cannot be read ({error.strerror})"
 
 
 def _has_any(directory: Path, *names: str) -> bool:

@@ -22,9 +22,11 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class TokenizerCheckpoint:
-    """Attributes:
-    values: fields of config.json
-    source_vocab_size, target_vocab_size: of the model as read; the same if its input is not text
+    """A directory, and what its model and its files say about the tokenizers.
+
+    Attributes:
+        values: fields of config.json
+        source_vocab_size, target_vocab_size: of the model as read; equal if its input is not text
     """
 
     directory: Path

@@ -16,11 +16,13 @@ Reader = Callable[[TokenizerCheckpoint], TokenizerFiles | None]
 
 @dataclass(frozen=True)
 class TokenizerKind:
-    """Attributes:
-    classes: names of its classes in `transformers`, without the ending of their fast variants
-    readers: in order of preference; the first that finds its files reads them
-    languages: how multilingual models of this kind name their languages
-    suits: whether it is the kind of a checkpoint whose tokenizer class does not tell
+    """How the tokenizers of one class are kept in Hugging Face directories.
+
+    Attributes:
+        classes: names of its classes in `transformers`, without the ending of their fast variants
+        readers: in order of preference; the first that finds its files reads them
+        languages: how multilingual models of this kind name their languages
+        suits: whether it is the kind of a checkpoint whose tokenizer class does not tell
     """
 
     classes: tuple[str, ...]

@@ -25,12 +25,14 @@ FAIRSEQ_END, FAIRSEQ_UNKNOWN = 2, 3
 
 @dataclass(frozen=True)
 class Multilingual:
-    """Attributes:
-    codes: of the languages, in the order of their tokens where a checkpoint does not list them
-    code_pattern: a regular expression that matches such a code
-    form: a language's token, with {} in place of its code
-    source: where in the source text the token of its language stands
-    target: what the target language's token is; as in `runtime.languages.Languages`
+    """How a kind of multilingual model names its languages.
+
+    Attributes:
+        codes: of the languages, in the order of their tokens where a checkpoint does not list them
+        code_pattern: a regular expression that matches such a code
+        form: a language's token, with {} in place of its code
+        source: where in the source text the token of its language stands
+        target: what the target language's token is; as in `runtime.languages.Languages`
     """
 
     codes: Sequence[str]

@@ -1,4 +1,4 @@
-"""What checkpoints state loosely, or wrongly, about their tokenizers."""
+"""Loose, missing or wrong statements of checkpoints about their tokenizers."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ def test_vocabulary_and_merges_are_not_lost(
 
 @pytest.mark.parametrize("size", [None, "many", 3], ids=str)
 def test_the_size_is_that_of_the_model(size: object, tmp_path: Path) -> None:
-    """Not what config.json may state of it."""
+    """What config.json states about the size does not matter."""
     library(tmp_path)
     assert find(tmp_path, "bart", {} if size is None else {"vocab_size": size})
     with pytest.raises(DragomanError, match=r"expected token ids in \[0, 4\)"):
@@ -170,7 +170,7 @@ def test_special_tokens_of_ctranslate2_are_strings(
     ("newline", "last"), [("\n", "a\r"), ("\r\n", "a"), ("\n", "a\u2028")], ids=repr
 )
 def test_lines_of_a_ctranslate2_vocabulary(newline: str, last: str, tmp_path: Path) -> None:
-    """A token may end in a carriage return; all do where the file was written on Windows."""
+    """A token may end in a carriage return; if all do, the file was written on Windows."""
     tokens = [*PIECES, last, "__de__", "__fr__"]
     (tmp_path / "shared_vocabulary.txt").write_bytes("".join(t + newline for t in tokens).encode())
     library(tmp_path, last, "__de__", "__fr__")

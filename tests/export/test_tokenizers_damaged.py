@@ -1,4 +1,4 @@
-"""What is wrong with the tokenizer files of a checkpoint is said before anything is exported."""
+"""Damaged tokenizer files are refused before anything is exported."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def library(directory: Path, *languages: str) -> None:
 
 
 def checkpoint(directory: Path, family: str, spm: bytes) -> None:
-    """A directory of each family from which tokenizers can be made."""
+    """Fill a directory with the tokenizer files of a family."""
     if family == "marian":
         for name in ("source.spm", "target.spm"):
             (directory / name).write_bytes(spm)

@@ -24,10 +24,12 @@ COMPUTED_POSITIONS = 1024
 
 @dataclass(frozen=True)
 class TextTokens:
-    """Attributes:
-    source_size, target_size: the number of tokens of each vocabulary
-    pad: a token of both vocabularies; CTranslate2 masks padding and has no token for it
-    start: decoding starts from it; the end token if each input states its own (mBART-25)
+    """The special tokens of a model of text, and the sizes of its vocabularies.
+
+    Attributes:
+        source_size, target_size: the number of tokens of each vocabulary
+        pad: a token of both vocabularies; CTranslate2 masks padding and has no token for it
+        start: decoding starts from it; the end token if each input states its own (mBART-25)
     """
 
     source_size: int

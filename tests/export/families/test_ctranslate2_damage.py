@@ -1,4 +1,4 @@
-"""What is no model of CTranslate2, or one that cannot be expressed, is one clear error."""
+"""A damaged or unsupported CTranslate2 model is one clear error."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_cut_short_anywhere(directory: Path) -> None:
 
 
 def test_any_byte_of_the_header_changed(directory: Path) -> None:
-    """An error, or the model: a name or a number of a weight can be changed unnoticed."""
+    """Each change is an error, or goes unnoticed where it only alters a weight's values or name."""
     path = directory / "model.bin"
     whole = path.read_bytes()
     for position in [*range(100), *range(100, len(whole), 151)]:

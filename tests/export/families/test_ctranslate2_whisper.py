@@ -1,4 +1,4 @@
-"""Whisper models in CTranslate2's format: the model, the tokens never chosen, the special ones."""
+"""Whisper in CTranslate2's format: weights, suppressed tokens and special tokens."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The table of families: complete, and without two answers to one question."""
+"""The table of families is complete and unambiguous."""
 
 from __future__ import annotations
 

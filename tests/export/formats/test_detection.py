@@ -23,6 +23,11 @@ def config(text: str) -> Change:
     return lambda directory: (directory / "config.json").write_text(text)
 
 
+def replace_by_file(directory: Path) -> None:
+    directory.rmdir()
+    directory.touch()
+
+
 REFUSED: dict[str, tuple[Change, str]] = {
     "missing": (
         Path.rmdir,
@@ -75,7 +80,7 @@ def test_what_is_no_checkpoint_is_refused(case: str, tmp_path: Path) -> None:
     [
         ({"model_type": "bart"}, [], "Hugging Face"),
         ({"model_type": "torch.nn.Transformer"}, [], "state dictionary"),
-        # Beside Hugging Face's own weights, too.
+        # A Hugging Face directory may have a model.bin too.
         ({"model_type": "t5"}, ["model.bin"], "Hugging Face"),
         ({"d_model": 4}, ["model.bin"], "CTranslate2"),
         (None, ["model.bin"], "CTranslate2"),
