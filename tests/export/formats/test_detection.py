@@ -42,7 +42,7 @@ REFUSED: dict[str, tuple[Change, str]] = {
     "empty": (lambda directory: None, "CTranslate2, found an empty directory"),
     "other files": (
         lambda directory: (directory / "notes.txt").write_text("x"),
-        "config.json beside the weights, or model.bin of CTranslate2, found neither",
+        "config.json beside its weights or model.bin of CTranslate2, found neither",
     ),
     "weights alone": (
         lambda directory: (directory / "model.safetensors").write_text("x"),
