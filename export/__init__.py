@@ -1,7 +1,7 @@
 """PyTorch -> neutral ONNX graphs, in a bundle."""
 
-from .bundle import export_bundle, log_mel_of
-from .contract import ContractError
+from .neutral_bundle import export_bundle, log_mel_of
+from .graph_check import ContractError
 from .tokenizers import TokenizerFiles
 
 __all__ = ["ContractError", "TokenizerFiles", "export_bundle", "log_mel_of"]

@@ -13,18 +13,18 @@ from dragoman import __version__
 from dragoman.reference_model import GenerationConfig, ModelConfig, Transformer
 from dragoman.reference_model import Speech as ReferenceSpeech
 from dragoman.runtime.audio import LogMel
-from dragoman.runtime.bundle import record_files, write_manifest
-from dragoman.runtime.manifest import (
+from dragoman.runtime.format.bundle import record_files, write_manifest
+from dragoman.runtime.format.manifest import (
     SCHEMA_VERSION,
     GraphSpec,
     Manifest,
-    ModelFacts,
+    ModelSpec,
 )
-from dragoman.runtime.rules import Rules
-from dragoman.runtime.speech.facts import Speech
+from dragoman.runtime.format.generation_settings import Rules
+from dragoman.runtime.speech.prompts import Speech
 from dragoman.stored_weights import store_weights
 
-from .contract import check_file, check_graph
+from .graph_check import check_file, check_graph
 from .exporter import export_decoder, export_encoder
 from .tokenizers import TokenizerFiles
 
@@ -87,8 +87,8 @@ def export_bundle(
     return manifest
 
 
-def _facts(config: ModelConfig) -> ModelFacts:
-    return ModelFacts(
+def _facts(config: ModelConfig) -> ModelSpec:
+    return ModelSpec(
         source_vocab_size=config.source_vocab_size,
         target_vocab_size=config.target_vocab_size,
         decoder_layers=config.decoder_layers,

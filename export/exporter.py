@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.export import Dim
 
 from dragoman.reference_model import ModelConfig, Transformer
-from dragoman.runtime.manifest import DataType, Role, TensorSpec
+from dragoman.runtime.format.manifest import DataType, Role, TensorSpec
 
 from .graphs import OPSET, DecoderStepGraph, EncoderGraph, exporting
 from .simplify import simplify

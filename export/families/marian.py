@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from dragoman.reference_model import ModelConfig
-from dragoman.runtime.codecs.pieces import load_sentencepiece
-from dragoman.runtime.languages import SourceTemplate
+from dragoman.runtime.texts.codecs.pieces import load_sentencepiece
+from dragoman.runtime.format.languages import SourceTemplate
 
 from ..formats.json_files import Values
 from ..formats.tensor_files import Weights

@@ -10,8 +10,8 @@ from pathlib import Path
 
 from tokenizers import Tokenizer
 
-from dragoman.runtime.languages import Languages, SourceTemplate
-from dragoman.runtime.manifest import Tokenizers
+from dragoman.runtime.format.languages import Languages, SourceTemplate
+from dragoman.runtime.format.manifest import Tokenizers
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from types import MappingProxyType
 from typing import Any, Literal
 
 from dragoman.errors import DragomanError
-from dragoman.runtime.languages import Languages, SourceTemplate
+from dragoman.runtime.format.languages import Languages, SourceTemplate
 
 from ..formats.json_files import read_json_if_present
 from .checkpoint import TokenizerCheckpoint

@@ -12,7 +12,7 @@ import torch
 from dragoman.export import export_bundle
 from dragoman.export.exporter import ExportedGraph
 from dragoman.reference_model import ModelConfig, Transformer, preset
-from dragoman.runtime.manifest import Manifest
+from dragoman.runtime.format.manifest import Manifest
 
 MakeModel = Callable[..., Transformer]
 

@@ -7,7 +7,7 @@ import pytest
 
 from dragoman import DragomanError
 from dragoman.export import ContractError
-from dragoman.export.contract import check_graph
+from dragoman.export.graph_check import check_graph
 from dragoman.export.exporter import ExportedGraph
 
 

@@ -8,7 +8,7 @@ import onnx
 import onnx_ir as ir
 
 from dragoman.export.exporter import ExportedGraph
-from dragoman.runtime.manifest import Manifest, TensorSpec, manifest_from_json
+from dragoman.runtime.format.manifest import Manifest, TensorSpec, manifest_from_json
 
 CROSS = ("batch", 4, "source", 16)
 CACHE = ("batch", 4, "capacity", 16)

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import dragoman
-from dragoman.runtime.manifest import Manifest
+from dragoman.runtime.format.manifest import Manifest
 
 
 @pytest.mark.parametrize("name", ["encoder.onnx", "decoder.onnx", "manifest.json"])

@@ -14,7 +14,7 @@ from dragoman.export.families import FAMILIES
 from dragoman.export.families.ctranslate2.text_tokenizers import find_text_tokenizers
 from dragoman.export.families.hugging_face import find_hugging_face_tokenizers
 from dragoman.export.tokenizers import TokenizerFiles
-from dragoman.runtime.languages import SourceTemplate
+from dragoman.runtime.format.languages import SourceTemplate
 
 PIECES = ["<s>", "<pad>", "</s>", "<unk>", "▁a"]
 

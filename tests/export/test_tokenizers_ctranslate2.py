@@ -15,8 +15,8 @@ from dragoman import DragomanError
 from dragoman.export.families.ctranslate2.text_tokenizers import find_text_tokenizers
 from dragoman.export.families.ctranslate2.whisper import find_whisper_tokenizers
 from dragoman.export.tokenizers import TokenizerFiles
-from dragoman.runtime.languages import SourceTemplate
-from dragoman.runtime.tokenizer import TextCodec
+from dragoman.runtime.format.languages import SourceTemplate
+from dragoman.runtime.texts.tokenizer import TextCodec
 
 CORPUS = ["the cat sat on the mat", "a cat, a dog and the bird", "naïve café: où ?"] * 20
 OPENNMT = {"decoder_start_token": "<s>", "add_source_eos": False}

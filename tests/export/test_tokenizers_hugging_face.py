@@ -19,7 +19,7 @@ from transformers.models.nllb.tokenization_nllb import FAIRSEQ_LANGUAGE_CODES as
 from dragoman.export.families import FAMILIES
 from dragoman.export.families.hugging_face import find_hugging_face_tokenizers
 from dragoman.export.tokenizers import TokenizerFiles
-from dragoman.runtime.tokenizer import TextCodec
+from dragoman.runtime.texts.tokenizer import TextCodec
 
 transformers: Any = typed_transformers
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import onnx_ir as ir
 
 from dragoman.reference_model import Transformer
-from dragoman.runtime.manifest import Manifest
+from dragoman.runtime.format.manifest import Manifest
 
 MakeModel = Callable[..., Transformer]
 ExportTo = Callable[..., tuple[Path, Manifest]]

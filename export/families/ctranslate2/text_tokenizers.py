@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from dragoman.errors import DragomanError
-from dragoman.runtime.codecs.pieces import load_sentencepiece
-from dragoman.runtime.languages import SourceTemplate
+from dragoman.runtime.texts.codecs.pieces import load_sentencepiece
+from dragoman.runtime.format.languages import SourceTemplate
 
 from ...formats.ctranslate2 import read_vocabulary
 from ...formats.detection import CONFIG_FILE

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 
-from dragoman.runtime.codecs.pieces import load_sentencepiece
+from dragoman.runtime.texts.codecs.pieces import load_sentencepiece
 
 from ...tokenizers import PieceModel, TokenizerCheckpoint, TokenizerFiles, TokenizerKind
 from ...tokenizers.multilingual import (

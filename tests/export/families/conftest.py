@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from dragoman.export import export_bundle
-from dragoman.optimize.bundle import optimize_bundle
+from dragoman.optimize.target_bundle import optimize_bundle
 from dragoman.reference_model import Transformer, pad
 from dragoman.runtime import load, read_bundle
 

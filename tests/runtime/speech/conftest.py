@@ -12,7 +12,7 @@ import pytest
 
 from dragoman.export import export_bundle
 from dragoman.export.families.hugging_face import read_hugging_face
-from dragoman.optimize.bundle import optimize_bundle
+from dragoman.optimize.target_bundle import optimize_bundle
 from dragoman.runtime import Model, load, read_bundle
 
 from ...speech_models import MODELS, save

@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dragoman.optimize.bundle import optimize_bundle
+from dragoman.optimize.target_bundle import optimize_bundle
 from dragoman.optimize.emulation import emulated_bundle
 from dragoman.optimize.random_sources import random_sources
 from dragoman.runtime import load, read_bundle
-from dragoman.runtime.manifest import Precision, Target
-from dragoman.runtime.scheduling import as_batch
+from dragoman.runtime.format.manifest import Precision, Target
+from dragoman.runtime.decoding.batching import as_batch
 
 from ...speech_models import noise
 

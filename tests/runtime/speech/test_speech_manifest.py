@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from dragoman.runtime.manifest import BundleError, manifest_from_json
+from dragoman.runtime.format.manifest import BundleError, manifest_from_json
 
 Plain = dict[str, Any]
 
