@@ -1,7 +1,7 @@
-"""BART (Lewis et al. 2020) and mBART (Liu et al. 2020), and what their relatives share.
+"""BART (Lewis et al. 2020), and what its relatives share.
 
-Marian, M2M100, NLLB, Pegasus and Whisper at Hugging Face descend from one implementation: the same
-names of weights and fields, and other positions and norms.
+At Hugging Face, mBART, Marian, M2M100, NLLB, Pegasus and Whisper descend from the same
+implementation: they share names of weights and fields, and differ in positions and norms.
 """
 
 from __future__ import annotations
@@ -10,10 +10,16 @@ from collections.abc import Mapping
 from typing import Any
 
 import torch
+from tokenizers import processors
 
 from dragoman.reference_model import ConfigError, ModelConfig
 
-from .family import Family, Values, Weights, activation, merge_tied, renamed
+from ..formats.json_files import Values
+from ..formats.tensor_files import Weights
+from ..tokenizers import TokenizerCheckpoint, TokenizerFiles, TokenizerKind
+from ..tokenizers.library import byte_level, library_file, prefix_space
+from ..tokenizers.reading import check_has_tokens
+from .family import Family, activation, merge_tied, renamed
 
 PARTS: Mapping[str, str] = {
     "embedding.tokens": "embed_tokens",
@@ -33,7 +39,7 @@ PARTS: Mapping[str, str] = {
     ".output.": ".out_proj.",
     ".gain": ".weight",
 }
-"""Parts of a weight's name in `Transformer`, to be replaced in this order."""
+"""Parts of a parameter's name in `Transformer`, replaced in this order."""
 
 LOGITS_BIAS = "final_logits_bias"
 SHARED, OUTPUT = "model.shared.weight", "lm_head.weight"
@@ -75,11 +81,11 @@ DEFAULTS: Mapping[str, Any] = {
     "eos_token_id": 2,
     "decoder_start_token_id": 2,
 }
-"""What a `config.json` that is silent means, for BART."""
+"""BART's values for fields that a `config.json` leaves out."""
 
 
 def weight_name(name: str) -> str:
-    """What a checkpoint calls a parameter of `Transformer`."""
+    """The name that a checkpoint gives a parameter of `Transformer`."""
     if name == "output.bias":
         return LOGITS_BIAS
     if name == "output.weight":
@@ -91,14 +97,14 @@ def config_of(values: Values, defaults: Mapping[str, Any], **fields: Any) -> Mod
     """The configuration that a `config.json` describes.
 
     Args:
-        defaults: what a field that is not there means, where not as for BART
-        fields: of `ModelConfig`, that the family decides
+        defaults: values for fields that are left out, where they differ from BART's
+        fields: of `ModelConfig`, as the family decides them
 
     Raises:
         ConfigError: no `ModelConfig` can express it; all problems are listed.
     """
-    given = {name: value for name, value in values.items() if value is not None}
-    known = {**DEFAULTS, **defaults, **given}
+    stated = {name: value for name, value in values.items() if value is not None}
+    known = {**DEFAULTS, **defaults, **stated}
     problems = [
         f"encoder_{name} and decoder_{name} must be equal, found {encoder} and {decoder}"
         for name in ("attention_heads", "ffn_dim")
@@ -126,7 +132,7 @@ def config_of(values: Values, defaults: Mapping[str, Any], **fields: Any) -> Mod
 
 
 def tie(weights: Weights, config: ModelConfig) -> list[str]:
-    """One name for each token embedding and the output that reuses it."""
+    """Keep one name for each token embedding and the output projection that reuses it."""
     output = [OUTPUT] if config.tie_target_output else []
     if config.tie_source_target:
         groups = [[TOKENS["encoder"], SHARED, TOKENS["decoder"], *output]]
@@ -136,7 +142,7 @@ def tie(weights: Weights, config: ModelConfig) -> list[str]:
 
 
 def add_logits_bias(weights: Weights, config: ModelConfig) -> None:
-    """[1, V] -> [V]; zeros where a checkpoint leaves it out."""
+    """The bias as [V]: stored as [1, V], or zeros where a checkpoint leaves it out."""
     bias = weights.get(LOGITS_BIAS)
     if bias is None:
         weights[LOGITS_BIAS] = torch.zeros(config.target_vocab_size)
@@ -145,7 +151,7 @@ def add_logits_bias(weights: Weights, config: ModelConfig) -> None:
 
 
 def complete(weights: Weights, config: ModelConfig) -> list[str]:
-    """Positions begin in the third row of their tables, as fairseq left them."""
+    """Positions begin at the third row of their tables, as in fairseq."""
     for name in POSITIONS.values():
         if name in weights and weights[name].dim() == 2:
             weights[name] = weights[name][2:]
@@ -155,19 +161,37 @@ def complete(weights: Weights, config: ModelConfig) -> list[str]:
     return tie(weights, config)
 
 
-def _bart(values: Values) -> ModelConfig:
+def _config(values: Values) -> ModelConfig:
     return config_of(values, {}, embedding_norm=True, logits_bias=True)
 
 
-def _mbart(values: Values) -> ModelConfig:
-    return config_of(
-        values,
-        {"decoder_start_token_id": None},
-        embedding_norm=True,
-        logits_bias=True,
-        norm_order="pre",
+SPECIAL_TOKENS: Mapping[str, str] = {
+    "bos": "<s>",
+    "eos": "</s>",
+    "unk": "<unk>",
+    "pad": "<pad>",
+    "cls": "<s>",
+    "sep": "</s>",
+    "mask": "<mask>",
+}
+"""For a tokenizer_config.json that leaves them out."""
+
+
+def _merges(checkpoint: TokenizerCheckpoint) -> TokenizerFiles | None:
+    """Byte-level pair encoding; a text stands between the tokens `cls` and `sep`."""
+    tokenizer = byte_level(checkpoint, SPECIAL_TOKENS)
+    if tokenizer is None:
+        return None
+    vocabulary = tokenizer.get_vocab(with_added_tokens=True)
+    begin, end = (checkpoint.special(name, SPECIAL_TOKENS[name]) for name in ("cls", "sep"))
+    check_has_tokens(checkpoint.directory / "vocab.json", vocabulary, end, begin)
+    tokenizer.post_processor = processors.RobertaProcessing(
+        (end, vocabulary[end]),
+        (begin, vocabulary[begin]),
+        add_prefix_space=prefix_space(checkpoint),
     )
+    return TokenizerFiles(tokenizer, tokenizer)
 
 
-BART = Family("bart", "BART", _bart, weight_name, complete)
-MBART = Family("mbart", "mBART-25 and mBART-50", _mbart, weight_name, complete)
+TOKENIZER = TokenizerKind(("BartTokenizer", "RobertaTokenizer"), (library_file, _merges))
+BART = Family("bart", "BART", _config, weight_name, complete, (TOKENIZER,))

@@ -1,4 +1,4 @@
-"""Weights that were read -> a reference model."""
+"""Weights as read -> a reference model."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torch import Tensor
 from dragoman.reference_model import CheckpointError, GenerationConfig, ModelConfig, Transformer
 from dragoman.reference_model.checkpoint import check_weights, too_large, weight_shapes
 
-from .family import Weights
+from ..formats.tensor_files import Weights
 
 
 def build(
@@ -27,14 +27,15 @@ def build(
     Args:
         weights: by the names of the checkpoint, in the shapes of `Transformer`
         weight_name: name of a parameter of `Transformer` -> its name in the checkpoint
-        origin: where the weights come from
-        problems: found before
+        origin: the file that the weights come from, for errors
+        problems: found so far
 
     Raises:
-        CheckpointError: with these, all weights that are missing, unknown, misshapen or not finite.
-        ConfigError: the sizes are beyond this machine.
+        CheckpointError: the problems so far, and all weights that are missing, unknown, misshapen
+            or not finite.
+        ConfigError: the model does not fit into this machine's memory.
     """
-    # Compared before any memory is taken: a damaged configuration may ask for more than there is.
+    # Shapes are compared before memory is allocated: a damaged configuration may state any size.
     shapes = weight_shapes(config)
     expected = {weight_name(name): shape for name, shape in shapes.items()}
     check_weights(expected, weights, origin, problems)
@@ -57,18 +58,25 @@ def measure(
     """The shapes of the weights that a configuration is derived from.
 
     Args:
-        axes: how many axes each must have, by its name
-        problems: found before
+        axes: name of a weight -> the number of axes that it must have
+        origin: the file that the weights come from, for errors
+        problems: found so far
 
     Raises:
-        CheckpointError: with these, all that are missing or of another form.
+        CheckpointError: the problems so far, and all these weights that are missing or misshapen.
     """
     missing = [f"missing weight {name}" for name in axes if name not in weights]
     misshapen = [
-        f"{name} must have {count} axes that are not empty, found {list(weights[name].shape)}"
+        f"{name} must have {count} axes, none of size 0, found {list(weights[name].shape)}"
         for name, count in axes.items()
         if name in weights and (weights[name].dim() != count or 0 in weights[name].shape)
     ]
     if missing or misshapen:
         raise CheckpointError(origin, [*problems, *missing, *misshapen])
     return [tuple(weights[name].shape) for name in axes]
+
+
+def layer_count(weights: Mapping[str, Tensor], prefix: str) -> int:
+    """The number of layers whose weights are named `prefix`, a number, a dot and the rest."""
+    rest = (name[len(prefix) :] for name in weights if name.startswith(prefix))
+    return len({n.partition(".")[0] for n in rest if n.partition(".")[0].isdecimal()})

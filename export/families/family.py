@@ -1,36 +1,40 @@
-"""A family of checkpoints: how its configuration and its weights become a reference model's."""
+"""A family of Hugging Face checkpoints: everything that sets it apart, as one record."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from pathlib import Path
 
-from torch import Tensor
-
-from dragoman.reference_model import ConfigError, ModelConfig
+from dragoman.reference_model import ConfigError, GenerationConfig, ModelConfig
 from dragoman.reference_model.config import Activation
 
-Values = Mapping[str, Any]
-"""The fields of a `config.json`."""
-
-Weights = dict[str, Tensor]
-"""By the names of the checkpoint."""
+from ..formats.json_files import Values
+from ..formats.tensor_files import Weights
+from ..tokenizers import TokenizerKind
+from .generation import generation_config
 
 
 @dataclass(frozen=True)
 class Family:
-    """Attributes:
-    model_type: what `config.json` calls it
-    describes: models that people know it by
-    config: fields of `config.json` -> configuration
+    """All that is known of a family of checkpoints.
 
-        Raises: ConfigError, with everything that a `ModelConfig` cannot express.
-    weight_name: name of a parameter of `Transformer` -> its name in the checkpoint
-    complete: changes the weights that were read so that every parameter is among them in the
-        shape of `Transformer`: tied, computed, transposed or scaled; gives what is wrong
-    with_weights: before that, what only fields of `config.json` and weights together say: the
-        configuration as it is with these weights; may change them
+    Attributes:
+        model_type: its name in `config.json`
+        describes: models that people know it by
+        config: fields of `config.json` -> configuration
+
+            Raises: ConfigError, with everything that a `ModelConfig` cannot express.
+        weight_name: name of a parameter of `Transformer` -> its name in the checkpoint
+        complete: changes the weights as read until each parameter is among them in the shape that
+            `Transformer` gives it: tied, computed, transposed or scaled; returns problems
+        tokenizers: the kinds of tokenizers that its checkpoints have; if the tokenizer's class does
+            not tell the kind, it is the first that suits the checkpoint
+        with_weights: called before `complete`: the configuration, corrected by what only the fields
+            and the weights together show; may change the weights
+        generation: directory, generation settings and configuration -> rules of decoding
+
+            Raises: CheckpointError, ConfigError, with everything that is not supported.
     """
 
     model_type: str
@@ -38,8 +42,12 @@ class Family:
     config: Callable[[Values], ModelConfig]
     weight_name: Callable[[str], str]
     complete: Callable[[Weights, ModelConfig], list[str]]
+    tokenizers: tuple[TokenizerKind, ...]
     with_weights: Callable[[Values, ModelConfig, Weights], ModelConfig] = (
         lambda values, config, weights: config
+    )
+    generation: Callable[[Path, Values, ModelConfig], GenerationConfig] = (
+        lambda directory, settings, config: generation_config(settings, config)
     )
 
 
@@ -51,11 +59,11 @@ ACTIVATIONS: Mapping[str, Activation] = {
     "silu": "silu",
     "swish": "silu",
 }
-"""Names of Hugging Face's activations."""
+"""By Hugging Face's names."""
 
 
 def activation(values: Values, field: str, default: str, problems: list[str]) -> Activation:
-    """The activation that a field names; an unknown one is added to `problems`."""
+    """The activation that a field names; an unknown name is added to `problems`."""
     name = values.get(field, default)
     if not isinstance(name, str) or name not in ACTIVATIONS:
         known = ", ".join(ACTIVATIONS)
@@ -64,13 +72,15 @@ def activation(values: Values, field: str, default: str, problems: list[str]) ->
     return ACTIVATIONS[name]
 
 
-MOST_POSITIONS = 10**6
-MOST_NUMBERS = 2**30
-"""In a table of positions: 4 GiB."""
+MAX_POSITIONS = 10**6
+MAX_TABLE_SIZE = 2**30
+"""Elements of a table of positions, which take 4 GiB in fp32."""
 
 
 def check_positions(config: ModelConfig) -> None:
-    """To be called before tables are computed: what no weight states no weight can contradict.
+    """Refuse absurd numbers of positions before their tables are computed.
+
+    Sizes that are stored in weights are checked against them; the size of a computed table is not.
 
     Raises:
         ConfigError: there are more positions than any model has.
@@ -78,11 +88,11 @@ def check_positions(config: ModelConfig) -> None:
     problems = []
     for name in ("max_source_positions", "max_target_positions"):
         positions = getattr(config, name)
-        if positions > MOST_POSITIONS:
-            problems.append(f"{name}: expected at most {MOST_POSITIONS}, found {positions}")
-        elif positions * config.d_model > MOST_NUMBERS:
+        if positions > MAX_POSITIONS:
+            problems.append(f"{name}: expected at most {MAX_POSITIONS}, found {positions}")
+        elif positions * config.d_model > MAX_TABLE_SIZE:
             problems.append(
-                f"{name}: expected a table of at most {MOST_NUMBERS} numbers, "
+                f"{name}: expected a table of at most {MAX_TABLE_SIZE} numbers, "
                 f"found {positions} positions of {config.d_model}"
             )
     if problems:
@@ -90,22 +100,24 @@ def check_positions(config: ModelConfig) -> None:
 
 
 def renamed(name: str, parts: Mapping[str, str]) -> str:
-    """A name with parts replaced, in their order."""
+    """A name with parts replaced, in the order of the mapping."""
     for ours, theirs in parts.items():
         name = name.replace(ours, theirs)
     return name
 
 
 def merge_tied(weights: Weights, names: list[str]) -> list[str]:
-    """Leave of weights that are one under several names one, under the first; where they differ
-    that is a problem. Which of its names a file has depends on the library that wrote it."""
+    """Keep one of the names of a tied weight, the first; returns problems where values differ.
+
+    Which of its names a file contains depends on the library that wrote it.
+    """
     first, *others = [name for name in names if name in weights] or names[:1]
     problems = [
-        f"{first} and {other} must be equal, for the configuration ties them"
+        f"{first} and {other} must be equal, because the configuration ties them"
         for other in others
         if not weights[first].equal(weights[other])
     ]
-    found = [weights.pop(name) for name in (first, *others) if name in weights]
-    if found:
-        weights[names[0]] = found[0]
+    tied = [weights.pop(name) for name in (first, *others) if name in weights]
+    if tied:
+        weights[names[0]] = tied[0]
     return problems

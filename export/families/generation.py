@@ -1,4 +1,4 @@
-"""Generation settings of Hugging Face -> rules of greedy decoding."""
+"""Generation settings of Hugging Face -> rules of decoding."""
 
 from __future__ import annotations
 
@@ -20,29 +20,28 @@ NEUTRAL: Mapping[str, tuple[Any, ...]] = {
     "stop_strings": (),
     "penalty_alpha": (0,),
 }
-"""Settings that would change greedy output and are not supported: the values, besides null, with
-which they change nothing. Those of sampling and of beam search are passed over."""
+"""Settings that change greedy output and are not supported, with the values (besides null) that
+switch them off. Settings of sampling and of beam search are ignored."""
 
 
 def generation_config(values: Mapping[str, Any], config: ModelConfig) -> GenerationConfig:
-    """What the settings say of greedy decoding.
+    """The rules of greedy decoding that the settings state.
 
     Args:
-        values: of `generation_config.json` or, where there is none, of `config.json`
+        values: fields of `generation_config.json` or, if there is none, of `config.json`
 
     Raises:
-        ConfigError: a setting is not supported, or not what it should be; all are listed.
+        ConfigError: settings are not supported, or have values of another form; lists them all.
     """
     problems = [
         f"{name}: this generation setting is not supported, found {values[name]!r}"
         for name, neutral in NEUTRAL.items()
         if values.get(name) is not None and values[name] not in neutral
     ]
-    read = _Read(values, problems)
-    suppressed = {*read.ids("suppress_tokens"), *read.bad_words()} - {config.end_token_id}
-    if config.end_token_id in read.ids("suppress_tokens"):
-        suppressed.add(config.end_token_id)
-    # At Hugging Face min_length and max_length count the start token.
+    read = _Settings(values, problems)
+    # A bad word that is the end token has no effect in `transformers`; a suppressed one has.
+    suppressed = {*read.bad_words()} - {config.end_token_id} | {*read.ids("suppress_tokens")}
+    # Hugging Face's min_length and max_length count the start token.
     longest = read.number("max_length", 0) - 1
     generation = GenerationConfig(
         forced_first_token_id=read.token("forced_bos_token_id"),
@@ -54,20 +53,21 @@ def generation_config(values: Mapping[str, Any], config: ModelConfig) -> Generat
         repetition_penalty=read.penalty("repetition_penalty"),
         max_new_tokens=read.number("max_new_tokens", 0) or (longest if longest > 0 else None),
     )
-    problems += read.outside(config.target_vocab_size)
+    problems += read.ids_outside(config.target_vocab_size)
     if problems:
         raise ConfigError(problems)
     return generation
 
 
-class _Read:
-    """Settings by name; what is wrong with them goes to `problems`."""
+class _Settings:
+    """Typed access to settings by name; problems with their values are added to `problems`."""
 
     def __init__(self, values: Mapping[str, Any], problems: list[str]) -> None:
         self._values, self._problems = values, problems
-        self._seen: dict[str, list[int]] = {}
+        self._ids: dict[str, list[int]] = {}
 
     def number(self, name: str, default: int) -> int:
+        """An integer of at least 0."""
         value = self._values.get(name)
         if value is None:
             return default
@@ -86,28 +86,29 @@ class _Read:
             return 1.0
         number = isinstance(value, int | float) and not isinstance(value, bool)
         if not number or not 0 < value <= sys.float_info.max:
-            self._problems.append(f"{name}: expected a number of more than 0, found {value!r}")
+            self._problems.append(f"{name}: expected a number greater than 0, found {value!r}")
             return 1.0
         return float(value)
 
     def token(self, name: str) -> int | None:
-        """One token; a list of one is one, too."""
+        """One token id, which may be written as a list of one."""
         ids = self.ids(name)
         if len(set(ids)) > 1:
             self._problems.append(f"{name}: expected one token, found {ids}")
         return ids[0] if ids else None
 
     def ids(self, name: str) -> list[int]:
+        """Token ids; one may be written without its list."""
         value = self._values.get(name)
         ids = value if isinstance(value, list) else [] if value is None else [value]
         if not all(isinstance(i, int) and not isinstance(i, bool) for i in ids):
             self._problems.append(f"{name}: expected token ids, found {value!r}")
             return []
-        self._seen[name] = ids
+        self._ids[name] = ids
         return ids
 
     def bad_words(self) -> list[int]:
-        """Words of one token: those of several are not supported."""
+        """The tokens of bad words, which must be single tokens: longer words are not supported."""
         words = self._values.get("bad_words_ids")
         if words is None:
             return []
@@ -116,13 +117,14 @@ class _Read:
         ):
             self._problems.append(f"bad_words_ids: expected words of one token, found {words!r}")
             return []
-        self._seen["bad_words_ids"] = [word[0] for word in words]
-        return self._seen["bad_words_ids"]
+        self._ids["bad_words_ids"] = [word[0] for word in words]
+        return self._ids["bad_words_ids"]
 
-    def outside(self, vocabulary: int) -> list[str]:
+    def ids_outside(self, vocabulary: int) -> list[str]:
+        """A problem for each token id that is not in a vocabulary of so many tokens."""
         return [
             f"{name}: expected token ids in [0, {vocabulary}), found {token}"
-            for name, ids in self._seen.items()
+            for name, ids in self._ids.items()
             for token in ids
             if not 0 <= token < vocabulary
         ]

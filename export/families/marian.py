@@ -1,5 +1,5 @@
-"""Marian (Junczys-Dowmunt et al. 2018), OPUS-MT: the post-norm Transformer, with its own table of
-positions and a bias on the logits."""
+"""Marian (Junczys-Dowmunt et al. 2018), OPUS-MT: a post-norm Transformer with sinusoidal positions
+of its own and a bias on the logits."""
 
 from __future__ import annotations
 
@@ -10,9 +10,16 @@ import torch
 from torch import Tensor
 
 from dragoman.reference_model import ModelConfig
+from dragoman.runtime.format.languages import SourceTemplate
+from dragoman.runtime.texts.codecs.pieces import load_sentencepiece
 
+from ..formats.json_files import Values
+from ..formats.tensor_files import Weights
+from ..tokenizers import PieceModel, TokenizerCheckpoint, TokenizerFiles, TokenizerKind
+from ..tokenizers.library import library_file
+from ..tokenizers.reading import all_present, check_has_tokens, read_vocabulary
 from .bart import POSITIONS, add_logits_bias, config_of, tie, weight_name
-from .family import Family, Values, Weights
+from .family import Family
 
 DEFAULTS: Mapping[str, Any] = {
     "vocab_size": 58101,
@@ -31,9 +38,10 @@ def _config(values: Values) -> ModelConfig:
 
 
 def position_table(positions: int, d_model: int) -> Tensor:
-    """PE(pos, i) = sin(pos / 10000^(2i/d_model)) in the first half, cos(same) in the second.
+    """sin(position / 10000^(2i/d_model)) in the first half of the columns, cosines in the second.
 
-    Computed in float64, returned as float32 [positions, d_model]; the sines have the odd column.
+    Computed in float64, returned in float32, [positions, d_model]. An odd d_model has one more
+    column of sines than of cosines.
     """
     exponent = torch.arange(0, d_model, 2, dtype=torch.float64) / d_model
     angle = torch.arange(positions, dtype=torch.float64)[:, None] / 10000.0**exponent
@@ -41,7 +49,7 @@ def position_table(positions: int, d_model: int) -> Tensor:
 
 
 def add_positions(weights: Weights, config: ModelConfig) -> None:
-    """The tables, where a checkpoint leaves them out."""
+    """Compute the tables that a checkpoint leaves out."""
     for stack, positions in (
         ("encoder", config.max_source_positions),
         ("decoder", config.max_target_positions),
@@ -56,4 +64,37 @@ def _complete(weights: Weights, config: ModelConfig) -> list[str]:
     return tie(weights, config)
 
 
-MARIAN = Family("marian", "Marian, OPUS-MT", _config, weight_name, _complete)
+def _sentencepiece_pair(checkpoint: TokenizerCheckpoint) -> TokenizerFiles | None:
+    """A SentencePiece model for each side, whose pieces one or two vocabularies number."""
+    directory = checkpoint.directory
+    if not all_present(directory, "source.spm", "target.spm", "vocab.json"):
+        return None
+    path, target_path = directory / "vocab.json", directory / "target_vocab.json"
+    if checkpoint.setting("separate_vocabs", bool):
+        all_present(directory, path.name, target_path.name)
+        vocabulary = read_vocabulary(path, checkpoint.source_vocab_size)
+        target_vocabulary = read_vocabulary(target_path, checkpoint.target_vocab_size)
+    else:
+        vocabulary = read_vocabulary(path, checkpoint.vocab_size)
+        target_vocabulary = vocabulary
+    end = checkpoint.special("eos", "</s>")
+    unknown = checkpoint.special("unk", "<unk>")
+    special = {end, unknown, checkpoint.special("pad", "<pad>")}
+    check_has_tokens(path, vocabulary, end, unknown)
+    source, target = (
+        PieceModel(
+            directory / name,
+            {piece: token for piece, token in pieces.items() if piece not in special},
+            pieces.get(unknown),
+            leading_code=True,
+        )
+        for name, pieces in (("source.spm", vocabulary), ("target.spm", target_vocabulary))
+    )
+    for side in (source, target):
+        load_sentencepiece(side.model)
+        checkpoint.refuse_added_texts(side.pieces)
+    return TokenizerFiles(source, target, SourceTemplate((), (vocabulary[end],)))
+
+
+TOKENIZER = TokenizerKind(("MarianTokenizer",), (_sentencepiece_pair, library_file))
+MARIAN = Family("marian", "Marian, OPUS-MT", _config, weight_name, _complete, (TOKENIZER,))

@@ -4,8 +4,13 @@ from __future__ import annotations
 
 from dragoman.reference_model import ModelConfig
 
+from ..formats.json_files import Values
+from ..formats.tensor_files import Weights
+from ..tokenizers import TokenizerCheckpoint, TokenizerFiles, TokenizerKind
+from ..tokenizers.library import library_file
+from ..tokenizers.pieces import sentencepiece_file
 from .bart import add_logits_bias, config_of, tie, weight_name
-from .family import Family, Values, Weights
+from .family import Family
 from .marian import add_positions
 
 
@@ -24,4 +29,11 @@ def _complete(weights: Weights, config: ModelConfig) -> list[str]:
     return tie(weights, config)
 
 
-PEGASUS = Family("pegasus", "Pegasus", _config, weight_name, _complete)
+def _pieces(checkpoint: TokenizerCheckpoint) -> TokenizerFiles | None:
+    """The pieces come after the special tokens of the pre-training."""
+    offset = checkpoint.setting("offset", int) or 103
+    return sentencepiece_file(checkpoint, "spiece.model", offset=offset)
+
+
+TOKENIZER = TokenizerKind(("PegasusTokenizer",), (library_file, _pieces))
+PEGASUS = Family("pegasus", "Pegasus", _config, weight_name, _complete, (TOKENIZER,))

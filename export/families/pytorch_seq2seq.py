@@ -1,8 +1,8 @@
-"""The Transformer of the tutorial "pytorch-seq2seq" (Trevett 2021), and what was made of it.
+"""The Transformer of the tutorial "pytorch-seq2seq" (Trevett 2021), and its many copies.
 
-Its code is copied into many projects, and says of itself what a state dictionary does not: the
-number of heads. Post-norm, ReLU, learned positions, embeddings times sqrt(d_model), nothing tied.
-The owner writes `config.json` beside the weights:
+Post-norm, ReLU, learned positions, embeddings times sqrt(d_model), nothing tied. The owner writes a
+`config.json` beside the weights, with the number of heads and the special tokens, which a state
+dictionary does not show:
 
     {"model_type": "pytorch-seq2seq", "num_heads": 8,
      "pad_token_id": 1, "start_token_id": 2, "end_token_id": 3}
@@ -15,14 +15,14 @@ from functools import partial
 from pathlib import Path
 
 from dragoman.reference_model import CheckpointError, GenerationConfig, ModelConfig, Transformer
-from dragoman.reference_model.checkpoint import CONFIG_FILE
 
-from .building import build, measure
-from .family import Values, Weights, renamed
-from .json_files import read_json
-from .state_dict import check_fields, layer_count, read_state_dict
-
-MODEL_TYPE = "pytorch-seq2seq"
+from ..formats.detection import CONFIG_FILE
+from ..formats.json_files import Values, read_json
+from ..formats.state_dict import read_state_dict
+from ..formats.tensor_files import Weights
+from .building import build, layer_count, measure
+from .family import renamed
+from .state_dict_family import StateDictFamily, check_fields
 
 PARTS: Mapping[str, str] = {
     "embedding.tokens": "tok_embedding",
@@ -39,20 +39,20 @@ PARTS: Mapping[str, str] = {
     ".output.": ".fc_o.",
     "gain": "weight",
 }
-"""Parts of a parameter's name in `Transformer`, to be replaced in this order."""
+"""Parts of a parameter's name in `Transformer`, replaced in this order."""
 
 
 def load_pytorch_seq2seq(directory: Path) -> Transformer:
-    """Read a model into a model in evaluation mode, fp32.
+    """Read a model in evaluation mode, fp32.
 
     Raises:
-        CheckpointError: files missing or unreadable; weights missing, unknown, misshapen or not
-            finite. All problems are listed at once.
+        CheckpointError: files are missing or unreadable; weights are missing, unknown, misshapen or
+            not finite. All problems are listed.
         ConfigError: fields of `config.json` are missing, unknown or out of range.
     """
     values = read_json(directory / CONFIG_FILE)
     check_fields(values, {})
-    weights, origin = read_state_dict(directory, values)
+    weights, origin = read_state_dict(directory, values.get("weights"), values.get("state_dict"))
     tables = [name for name in weights if name.endswith("encoder.tok_embedding.weight")]
     if len(tables) != 1:
         raise CheckpointError(
@@ -64,7 +64,7 @@ def load_pytorch_seq2seq(directory: Path) -> Transformer:
 
 
 def weight_name(name: str, *, prefix: str) -> str:
-    """What the tutorial calls a parameter of `Transformer`."""
+    """The name that the tutorial gives a parameter of `Transformer`."""
     if name.startswith("output."):
         return prefix + name.replace("output.", "decoder.fc_out.")
     return prefix + renamed(name, PARTS)
@@ -101,3 +101,8 @@ def _config(values: Values, weights: Weights, prefix: str, origin: Path) -> Mode
         start_token_id=values["start_token_id"],
         end_token_id=values["end_token_id"],
     )
+
+
+PYTORCH_SEQ2SEQ = StateDictFamily(
+    "pytorch-seq2seq", 'the tutorial "pytorch-seq2seq"', load_pytorch_seq2seq
+)

@@ -1,31 +1,37 @@
 """T5 and FLAN-T5 (Raffel et al. 2020; Chung et al. 2022), mT5 (Xue et al. 2021).
 
-Pre-norm with RMSNorm, no biases, relative positions; T5 1.1, FLAN-T5 and mT5 have a gated
-feed-forward and an output of their own. Two factors differ from the Transformer's and are folded
-into weights: scores are not divided by sqrt(d_head), and the first T5 multiplies what enters its
-output by d_model^-0.5.
+Pre-norm with RMSNorm, no biases, relative positions; T5 1.1, FLAN-T5 and mT5 have gated
+feed-forward layers and an untied output projection. Two factors differ from the Transformer's and
+are folded into weights: attention scores are not divided by sqrt(d_head), and the first T5
+multiplies the input of its output projection by d_model^-0.5.
 
-Whether the output is tied, the weights say: Hugging Face writes `tie_word_embeddings` true for all
-of them, and ties what is missing or equal. Whether there is a factor before it, for T5
-`scale_decoder_outputs` says or, in older files, `tie_word_embeddings`; for mT5 there is none.
+The weights say whether the output projection is tied: Hugging Face writes `tie_word_embeddings`
+true for all of them, and ties a projection that is missing or equal. For T5,
+`scale_decoder_outputs` (in older files `tie_word_embeddings`) says whether its input is scaled; mT5
+never scales it.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
 from dragoman.reference_model import ConfigError, ModelConfig
 
-from .family import Family, Values, Weights, activation, merge_tied, renamed
+from ..formats.json_files import Values
+from ..formats.tensor_files import Weights
+from ..tokenizers import TokenizerKind
+from ..tokenizers.library import library_file
+from ..tokenizers.pieces import sentencepiece_file
+from .family import Family, activation, merge_tied, renamed
 
-MOST_POSITIONS = 2048
-"""The longest source and target. There is no table that would end: distances beyond
-`relative_attention_max_distance` are one. But the encoder's memory grows as the square: at 2048,
-one source of a model with 32 heads takes 0.5 GiB for what is added to its scores. T5 was trained on
-512 tokens; a configuration whose `n_positions` are more has so many."""
+DEFAULT_POSITIONS = 2048
+"""The longest source and target, unless `n_positions` is larger. No table limits them: all
+distances beyond `relative_attention_max_distance` share a bucket. But the encoder's memory grows
+with the square of the length: at 2048, the position bias of one source takes 0.5 GiB with 32 heads.
+T5 was trained on 512 tokens."""
 
 FIELDS: Mapping[str, str] = {
     "source_vocab_size": "vocab_size",
@@ -67,14 +73,14 @@ MT5_DEFAULTS: Mapping[str, Any] = {
     "d_ff": 1024,
     "feed_forward_proj": "gated-gelu",
 }
-"""What a `config.json` that is silent means."""
+"""Values for fields that a `config.json` leaves out."""
 
 SHARED, OUTPUT = "shared.weight", "lm_head.weight"
 TABLES = [SHARED, "encoder.embed_tokens.weight", "decoder.embed_tokens.weight"]
-"""Names of the one token embedding; files have one or several."""
+"""Names of the one token embedding; a file has one of them or several."""
 
 UNUSED = "decoder.block.0.layer.1.EncDecAttention.relative_attention_bias.weight"
-"""In the first published files; no implementation reads it."""
+"""Stored in the first published files; no implementation reads it."""
 
 PARTS: Mapping[str, str] = {
     "encoder.embedding.tokens": "shared",
@@ -95,12 +101,15 @@ PARTS: Mapping[str, str] = {
     ".feed_forward.": ".DenseReluDense.",
     ".feed_forward_residual.norm.gain": ".layer_norm.weight",
 }
-"""Parts of a weight's name in `Transformer`, to be replaced in this order."""
+"""Parts of a parameter's name in `Transformer`, replaced in this order."""
 
 
 def weight_name(name: str) -> str:
-    """What a checkpoint calls a parameter of `Transformer`; of two inner products of a gated
-    feed-forward the second is called as that of an ungated one."""
+    """The name that a checkpoint gives a parameter of `Transformer`.
+
+    The second of a gated feed-forward's inner projections (`wi_1`) is named as an ungated one's
+    (`wi`).
+    """
     if name == "output.weight":
         return OUTPUT
     sublayer = "2" if name.startswith("decoder.") else "1"
@@ -116,9 +125,9 @@ def _config(values: Values, defaults: Mapping[str, Any]) -> ModelConfig:
     gate, dash, function = projection.rpartition("-") if isinstance(projection, str) else [""] * 3
     if not function or (dash and gate != "gated"):
         problems.append(
-            f"feed_forward_proj: expected an activation or gated-..., found {projection!r}"
+            f"feed_forward_proj: expected ACTIVATION or gated-ACTIVATION, found {projection!r}"
         )
-    # T5 1.1 was published as gated-gelu, and is with the approximation by tanh.
+    # T5 1.1 says gated-gelu and means GELU's approximation by tanh.
     known.setdefault(
         "dense_act_fn", "gelu_new" if (gate, function) == ("gated", "gelu") else function
     )
@@ -126,7 +135,7 @@ def _config(values: Values, defaults: Mapping[str, Any]) -> ModelConfig:
     if not isinstance(positions, int):
         problems.append(f"n_positions: expected an integer, found {positions!r}")
         positions = 0
-    positions = max(MOST_POSITIONS, positions)
+    positions = max(DEFAULT_POSITIONS, positions)
     try:
         config = ModelConfig(
             **{ours: known[theirs] for ours, theirs in FIELDS.items()},
@@ -155,9 +164,14 @@ def _config(values: Values, defaults: Mapping[str, Any]) -> ModelConfig:
     return config
 
 
-def _with_weights(values: Values, config: ModelConfig, weights: Weights) -> ModelConfig:
-    """Tied to the token embedding where the output is missing, or the same."""
-    if values.get("model_type") == "t5" and _scales_output(values):
+def _with_weights(
+    values: Values,
+    config: ModelConfig,
+    weights: Weights,
+    scales_output: Callable[[Values], bool],
+) -> ModelConfig:
+    """The output projection is tied to the token embedding if it is missing or equal."""
+    if scales_output(values):
         _scale(weights, weight_name("decoder.norm.gain"), config.d_model**-0.5)
     output = weights.get(OUTPUT)
     tables = [weights[name] for name in TABLES if name in weights]
@@ -165,9 +179,9 @@ def _with_weights(values: Values, config: ModelConfig, weights: Weights) -> Mode
     return config.replace(tie_target_output=tied)
 
 
-def _scales_output(values: Values) -> bool:
-    says = values.get("scale_decoder_outputs")
-    return values.get("tie_word_embeddings") is not False if says is None else bool(says)
+def _t5_scales_output(values: Values) -> bool:
+    stated = values.get("scale_decoder_outputs")
+    return values.get("tie_word_embeddings") is not False if stated is None else bool(stated)
 
 
 def _complete(weights: Weights, config: ModelConfig) -> list[str]:
@@ -185,14 +199,25 @@ def _scale(weights: Weights, name: str, factor: float) -> None:
         weights[name] = weights[name].float() * factor
 
 
+TOKENIZER = TokenizerKind(
+    ("T5Tokenizer", "MT5Tokenizer"),
+    (library_file, partial(sentencepiece_file, file_name="spiece.model")),
+)
 T5 = Family(
     "t5",
     "T5, FLAN-T5",
     partial(_config, defaults=T5_DEFAULTS),
     weight_name,
     _complete,
-    _with_weights,
+    (TOKENIZER,),
+    with_weights=partial(_with_weights, scales_output=_t5_scales_output),
 )
 MT5 = Family(
-    "mt5", "mT5", partial(_config, defaults=MT5_DEFAULTS), weight_name, _complete, _with_weights
+    "mt5",
+    "mT5",
+    partial(_config, defaults=MT5_DEFAULTS),
+    weight_name,
+    _complete,
+    (TOKENIZER,),
+    with_weights=partial(_with_weights, scales_output=lambda values: False),
 )

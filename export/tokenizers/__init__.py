@@ -1,7 +1,18 @@
-"""The tokenizers of checkpoints -> the files of a bundle."""
+"""The tokenizers of checkpoints -> the files of a bundle. What one family does is in `families`.
 
-from .ctranslate2 import find_ctranslate2_tokenizers
+Reading order: files (what is written into a bundle), reading, checkpoint (what a Hugging Face
+directory states), kind, then the readers that families share: library, pieces, multilingual.
+"""
+
+from .checkpoint import TokenizerCheckpoint
 from .files import PieceModel, TokenizerFiles
-from .hugging_face import find_tokenizers
+from .kind import Reader, TokenizerKind, choose_kind
 
-__all__ = ["PieceModel", "TokenizerFiles", "find_ctranslate2_tokenizers", "find_tokenizers"]
+__all__ = [
+    "PieceModel",
+    "Reader",
+    "TokenizerCheckpoint",
+    "TokenizerFiles",
+    "TokenizerKind",
+    "choose_kind",
+]

@@ -12,7 +12,7 @@ from tokenizers import Tokenizer
 
 from dragoman.errors import DragomanError
 
-from .multilingual import MULTILINGUAL
+from ..formats.json_files import read_json_if_present
 from .reading import LIBRARY_FILE, read_library_file, read_vocabulary
 
 CONFIG_FILE = "tokenizer_config.json"
@@ -22,34 +22,46 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class TokenizerCheckpoint:
+    """A directory, and what its model and its files say about the tokenizers.
+
+    Attributes:
+        values: fields of config.json
+        source_vocab_size, target_vocab_size: of the model as read; equal if its input is not text
+    """
+
     directory: Path
     values: Mapping[str, Any]
-    """Of config.json."""
-    settings: Mapping[str, Any]
-    """Of tokenizer_config.json."""
     source_vocab_size: int
     target_vocab_size: int
 
     @property
     def vocab_size(self) -> int:
-        """Of what numbers the tokens of both sides."""
+        """The number of token ids that both sides have."""
         return min(self.source_vocab_size, self.target_vocab_size)
 
     @cached_property
+    def settings(self) -> Mapping[str, Any]:
+        """Fields of tokenizer_config.json."""
+        return read_json_if_present(self.directory / CONFIG_FILE)
+
+    @cached_property
     def library(self) -> Tokenizer | None:
-        """The file of the `tokenizers` library; None where there is none."""
+        """The file of the `tokenizers` library; None if there is none."""
         path = self.directory / LIBRARY_FILE
         return read_library_file(path, self.vocab_size) if path.is_file() else None
 
-    def has_languages(self, family: str) -> bool:
-        """Whether the checkpoint lists tokens of languages as the family names them."""
-        listed = self.added_tokens()
-        if self.library is not None:
-            listed |= self.library.get_vocab(with_added_tokens=True)
-        return bool(MULTILINGUAL[family].among(listed))
+    @property
+    def class_name(self) -> str | None:
+        """The tokenizer's class in `transformers`, without the ending of its fast variant."""
+        stated = self.settings.get("tokenizer_class") or self.values.get("tokenizer_class")
+        return str(stated).removesuffix("Fast") if stated else None
 
     def setting(self, name: str, kind: type[T]) -> T | None:
-        """A value of tokenizer_config.json; None where there is none."""
+        """A field of tokenizer_config.json; None if there is none.
+
+        Raises:
+            DragomanError: its value is of another type.
+        """
         value = self.settings.get(name)
         if value is None or isinstance(value, kind):
             return value
@@ -58,12 +70,12 @@ class TokenizerCheckpoint:
         )
 
     def special(self, name: str, default: str) -> str:
-        """The content of a special token, as of `eos`."""
+        """The text of a special token, named as in `eos`."""
         token = self.settings.get(f"{name}_token") or default
         return str(token.get("content", default) if isinstance(token, dict) else token)
 
     def added_tokens(self) -> dict[str, int]:
-        """The tokens beside the vocabulary that the checkpoint lists with their ids."""
+        """The tokens that the checkpoint lists beside its vocabulary, with their ids."""
         path = self.directory / "added_tokens.json"
         listed = read_vocabulary(path, self.source_vocab_size) if path.is_file() else {}
         decoder = self.setting("added_tokens_decoder", dict) or {}
@@ -76,11 +88,14 @@ class TokenizerCheckpoint:
             ) from error
 
     def refuse_added_texts(self, pieces: Mapping[str, int]) -> None:
-        """A SentencePiece model knows nothing of tokens added to it that stand for text."""
+        """Raise a DragomanError if a token was added that stands for text.
+
+        A SentencePiece model alone cannot encode it.
+        """
         self.added_tokens()
         for token in (self.setting("added_tokens_decoder", dict) or {}).values():
             if not token.get("special", True) and token["content"] not in pieces:
                 raise DragomanError(
-                    f"{self.directory}: expected {LIBRARY_FILE}, for the added token "
-                    f"{token['content']!r} is text, found a SentencePiece model alone"
+                    f"{self.directory}: expected {LIBRARY_FILE}, because the added token "
+                    f"{token['content']!r} is text, found only a SentencePiece model"
                 )

@@ -1,4 +1,4 @@
-"""What tokenizers are before they are in a bundle, and how they get there."""
+"""Tokenizers on their way into a bundle."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from dragoman.runtime.format.writing import BundleWriter
 
 @dataclass(frozen=True)
 class PieceModel:
-    """A SentencePiece model, and the ids that a checkpoint gives its pieces.
+    """A SentencePiece model, and the token ids that a checkpoint gives its pieces.
 
     Attributes:
-        pieces: piece -> token id; an id without a piece is of a special token
+        pieces: piece -> token id; an id without a piece belongs to a special token
         unknown, leading_code: as in `runtime.codecs.pieces.Vocabulary`
     """
 
@@ -43,9 +43,9 @@ class TokenizerFiles:
     """The tokenizers of a model, to be written into its bundle.
 
     Attributes:
-        source, target: a file of the `tokenizers` library, such a tokenizer in memory, or a
-            SentencePiece model; no source for a model that does not take texts
-        template: the special tokens around a source text; those of the source's file if None
+        source, target: a file of the `tokenizers` library, a tokenizer in memory, or a
+            SentencePiece model; no source for a model whose input is not text
+        template: the special tokens around a source text; None: those of the source's own file
         languages: of a multilingual model
     """
 
@@ -55,7 +55,11 @@ class TokenizerFiles:
     languages: Languages | None = None
 
     def write(self, files: BundleWriter) -> Tokenizers:
-        """Write them into a bundle; files that both sides share once."""
+        """Write them into a bundle. A tokenizer that both sides share is written once.
+
+        Returns:
+            the names of the files, as the manifest records them
+        """
         if self.source is None:
             target, vocabulary = _write(self.target, files, "")
             return Tokenizers(None, target, None, vocabulary, self.template)
@@ -68,17 +72,17 @@ class TokenizerFiles:
 
 
 def _write(
-    tokenizer: Path | Tokenizer | PieceModel, files: BundleWriter, side: str
+    tokenizer: Path | Tokenizer | PieceModel, files: BundleWriter, prefix: str
 ) -> tuple[str, str | None]:
-    """The names of the file and of its vocabulary, if it has one."""
-    name = f"{side}tokenizer.json"
+    """The names of the tokenizer's file and of its vocabulary, if it has one."""
+    name = f"{prefix}tokenizer.json"
     if isinstance(tokenizer, Path):
         files.copy(tokenizer, name)
         return name, None
     if isinstance(tokenizer, Tokenizer):
         files.write(name, tokenizer.to_str(pretty=False).encode())
         return name, None
-    name, vocabulary = f"{side}sentencepiece.model", f"{side}vocabulary.json"
+    name, vocabulary = f"{prefix}sentencepiece.model", f"{prefix}vocabulary.json"
     files.copy(tokenizer.model, name)
     files.write(vocabulary, tokenizer.vocabulary().encode())
     return name, vocabulary

@@ -1,45 +1,69 @@
-"""Families of multilingual models: what tells them source and target language."""
+"""Multilingual models: what they call their languages, and where the tokens of languages stand."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Literal
 
+from dragoman.errors import DragomanError
 from dragoman.runtime.format.languages import Languages, SourceTemplate
 
-from . import language_codes
+from ..formats.json_files import read_json_if_present
+from .checkpoint import TokenizerCheckpoint
+from .files import PieceModel, TokenizerFiles
+from .pieces import read_pieces
+from .reading import LIBRARY_FILE, check_has_tokens, check_ids
+
+FAIRSEQ_MODEL = "sentencepiece.bpe.model"
+FAIRSEQ_END, FAIRSEQ_UNKNOWN = 2, 3
 
 
 @dataclass(frozen=True)
 class Multilingual:
+    """How a kind of multilingual model names its languages.
+
+    Attributes:
+        codes: of the languages, in the order of their tokens where a checkpoint does not list them
+        code_pattern: a regular expression that matches such a code
+        form: a language's token, with {} in place of its code
+        source: where in the source text the token of its language stands
+        target: what the target language's token is; as in `runtime.languages.Languages`
+    """
+
     codes: Sequence[str]
-    """In the order of their tokens, where a checkpoint does not list them."""
-    pattern: re.Pattern[str]
-    """The token of a language; its group is the code."""
+    code_pattern: str
     source: Literal["prefix", "suffix"]
-    """Where in the source the token of its language is."""
     target: Literal["start", "first"]
+    form: str = "{}"
+
+    @cached_property
+    def _pattern(self) -> re.Pattern[str]:
+        return re.compile(self.form.format(f"({self.code_pattern})"))
 
     def token(self, code: str) -> str:
-        return f"__{code}__" if self.pattern is _M2M else code
+        """The token of a language."""
+        return self.form.format(code)
 
-    def among(self, vocabulary: Mapping[str, int]) -> dict[str, int]:
-        """The languages that have a token in a vocabulary."""
-        found = ((self.pattern.fullmatch(piece), token) for piece, token in vocabulary.items())
-        return {match[1]: token for match, token in found if match}
+    def tokens_in(self, vocabulary: Mapping[str, int]) -> dict[str, int]:
+        """The languages that have a token in a vocabulary: code -> token id."""
+        matches = ((self._pattern.fullmatch(piece), i) for piece, i in vocabulary.items())
+        return {match[1]: token for match, token in matches if match}
 
-    def following(self, first: int, listed: Mapping[str, int]) -> dict[str, int]:
-        """The languages numbered from `first`, but as listed where they are."""
-        return {code: first + i for i, code in enumerate(self.codes)} | self.among(listed)
+    def tokens_from(self, first: int, listed: Mapping[str, int]) -> dict[str, int]:
+        """All languages, numbered from `first`, unless `listed` says otherwise: code -> id."""
+        return {code: first + i for i, code in enumerate(self.codes)} | self.tokens_in(listed)
 
     def template(self, end: int, *, legacy: bool = False) -> SourceTemplate:
-        """
+        """The special tokens around a source text.
+
         Args:
             end: the end token
-            legacy: whether the language is behind the text where it is now before it (NLLB)
+            legacy: whether the language stands behind the text, as NLLB once had it
         """
         if self.source == "suffix" or legacy:
             return SourceTemplate((), (end, "source_language"))
@@ -49,45 +73,102 @@ class Multilingual:
         self,
         tokens: dict[str, int],
         *,
-        source: str | None = None,
-        target: str | None = None,
-        decoding: Mapping[str, Any] = MappingProxyType({}),
+        default_source: str | None = None,
+        default_target: str | None = None,
+        generation: Mapping[str, Any] = MappingProxyType({}),
     ) -> Languages:
-        """
+        """The languages as a bundle records them.
+
         Args:
-            tokens: of the languages, by their codes
-            source, target: the languages that the tokenizer's settings state
-            decoding: what the model's configuration states of decoding; a start or first token that
-                is a language comes before `target`
+            tokens: code -> token id
+            default_source, default_target: as the tokenizer's settings state them
+            generation: the model's generation settings; a start token or forced first token that is
+                a language takes precedence over `default_target`
         """
         codes = {token: code for code, token in tokens.items()}
-        first = codes.get(_token(decoding, "forced_bos_token_id"))
+        stated = codes.get(_token_id(generation, "forced_bos_token_id"))
         if self.target == "start":
-            first = codes.get(_token(decoding, "decoder_start_token_id")) or first
+            stated = codes.get(_token_id(generation, "decoder_start_token_id")) or stated
         return Languages(
             tokens,
             self.target,
-            source if source in tokens else None,
-            first or (target if target in tokens else None),
+            default_source if default_source in tokens else None,
+            stated or (default_target if default_target in tokens else None),
         )
 
 
-def _token(decoding: Mapping[str, Any], name: str) -> int:
-    """A token id, which may be a list of one; -1 where none is stated."""
-    match decoding.get(name):
+def _token_id(generation: Mapping[str, Any], name: str) -> int:
+    """A token id, which may be written as a list of one; -1 if none is stated."""
+    match generation.get(name):
         case int(token) | [int(token)] if not isinstance(token, bool):
             return token
     return -1
 
 
-_M2M = re.compile(r"__([a-z]{2,4})__")
-_MBART = re.compile(r"([a-z]{2}_[A-Z]{2})")
-_NLLB = re.compile(r"([a-z]{3}_[A-Z][a-z]{3})")
+def has_languages(checkpoint: TokenizerCheckpoint, languages: Multilingual) -> bool:
+    """Whether a checkpoint lists tokens of languages in this form."""
+    listed = checkpoint.added_tokens()
+    if checkpoint.library is not None:
+        listed |= checkpoint.library.get_vocab(with_added_tokens=True)
+    return bool(languages.tokens_in(listed))
 
-MULTILINGUAL = {
-    "m2m_100": Multilingual(language_codes.M2M100, _M2M, "prefix", "first"),
-    "mbart": Multilingual(language_codes.MBART, _MBART, "suffix", "start"),
-    "mbart_50": Multilingual(language_codes.MBART_50, _MBART, "prefix", "first"),
-    "nllb": Multilingual(language_codes.NLLB, _NLLB, "prefix", "first"),
-    "wmt21": Multilingual(language_codes.WMT21, _M2M, "prefix", "first"),
-}
+
+def multilingual_library_file(
+    checkpoint: TokenizerCheckpoint, languages: Multilingual
+) -> TokenizerFiles | None:
+    """`tokenizer.json`, whose vocabulary has the tokens of the languages."""
+    if checkpoint.library is None:
+        return None
+    path = checkpoint.directory / LIBRARY_FILE
+    vocabulary = checkpoint.library.get_vocab(with_added_tokens=True)
+    end = checkpoint.special("eos", "</s>")
+    check_has_tokens(path, vocabulary, end)
+    tokens = languages.tokens_in(vocabulary)
+    if not tokens:
+        raise DragomanError(f"{path}: expected the tokens of languages, found none")
+    return multilingual_files(checkpoint, languages, path, tokens, vocabulary[end])
+
+
+def fairseq_pieces(
+    checkpoint: TokenizerCheckpoint, languages: Multilingual
+) -> TokenizerFiles | None:
+    """A SentencePiece model alone, numbered as fairseq does it, and the languages after its pieces.
+
+    fairseq begins with <s>, <pad>, </s> and <unk> where the model itself has <unk>, <s> and </s>.
+    """
+    path = checkpoint.directory / FAIRSEQ_MODEL
+    if not path.is_file():
+        return None
+    processor, pieces = read_pieces(checkpoint, path)
+    shifted = {piece: token + 1 for piece, token in pieces.items()}
+    tokens = languages.tokens_from(processor.get_piece_size() + 1, checkpoint.added_tokens())
+    check_ids(path, {**shifted, **tokens}, checkpoint.vocab_size)
+    tokenizer = PieceModel(path, shifted, FAIRSEQ_UNKNOWN)
+    return multilingual_files(checkpoint, languages, tokenizer, tokens, FAIRSEQ_END)
+
+
+def multilingual_files(
+    checkpoint: TokenizerCheckpoint,
+    languages: Multilingual,
+    tokenizer: Path | PieceModel,
+    tokens: dict[str, int],
+    end: int,
+) -> TokenizerFiles:
+    """One tokenizer for both sides, with languages and the defaults that the checkpoint states.
+
+    Args:
+        tokens: of the languages: code -> token id
+        end: the end token
+    """
+    generation = read_json_if_present(checkpoint.directory / "generation_config.json")
+    return TokenizerFiles(
+        tokenizer,
+        tokenizer,
+        languages.template(end, legacy=bool(checkpoint.setting("legacy_behaviour", bool))),
+        languages.languages(
+            tokens,
+            default_source=checkpoint.setting("src_lang", str),
+            default_target=checkpoint.setting("tgt_lang", str),
+            generation={**checkpoint.values, **generation},
+        ),
+    )

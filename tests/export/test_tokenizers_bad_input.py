@@ -1,4 +1,4 @@
-"""What checkpoints state loosely, or wrongly, about their tokenizers."""
+"""Loose, missing or wrong statements of checkpoints about their tokenizers."""
 
 from __future__ import annotations
 
@@ -10,11 +10,10 @@ import pytest
 from tokenizers import Tokenizer, models, pre_tokenizers
 
 from dragoman import DragomanError
-from dragoman.export.tokenizers import (
-    TokenizerFiles,
-    find_ctranslate2_tokenizers,
-    find_tokenizers,
-)
+from dragoman.export.families import FAMILIES
+from dragoman.export.families.ctranslate2.text_tokenizers import find_text_tokenizers
+from dragoman.export.families.hugging_face import find_hugging_face_tokenizers
+from dragoman.export.tokenizers import TokenizerFiles
 from dragoman.runtime.format.languages import SourceTemplate
 
 PIECES = ["<s>", "<pad>", "</s>", "<unk>", "▁a"]
@@ -35,8 +34,8 @@ def write(path: Path, content: object) -> None:
 def find(
     directory: Path, model_type: str, values: dict[str, Any] | None = None
 ) -> TokenizerFiles | None:
-    return find_tokenizers(
-        directory, model_type, values or {}, source_vocab_size=9, target_vocab_size=9
+    return find_hugging_face_tokenizers(
+        directory, FAMILIES[model_type], values or {}, source_vocab_size=9, target_vocab_size=9
     )
 
 
@@ -114,11 +113,13 @@ def test_vocabulary_and_merges_are_not_lost(
 
 @pytest.mark.parametrize("size", [None, "many", 3], ids=str)
 def test_the_size_is_that_of_the_model(size: object, tmp_path: Path) -> None:
-    """Not what config.json may state of it."""
+    """What config.json states about the size does not matter."""
     library(tmp_path)
     assert find(tmp_path, "bart", {} if size is None else {"vocab_size": size})
     with pytest.raises(DragomanError, match=r"expected token ids in \[0, 4\)"):
-        find_tokenizers(tmp_path, "bart", {}, source_vocab_size=9, target_vocab_size=4)
+        find_hugging_face_tokenizers(
+            tmp_path, FAMILIES["bart"], {}, source_vocab_size=9, target_vocab_size=4
+        )
 
 
 @pytest.mark.parametrize(
@@ -162,18 +163,18 @@ def test_special_tokens_of_ctranslate2_are_strings(
     write(tmp_path / "config.json", {name: value})
     write(tmp_path / "shared_vocabulary.json", PIECES)
     with pytest.raises(DragomanError, match=rf"config\.json: expected special tokens .*{name}: "):
-        find_ctranslate2_tokenizers(tmp_path, "TransformerSpec")
+        find_text_tokenizers(tmp_path)
 
 
 @pytest.mark.parametrize(
     ("newline", "last"), [("\n", "a\r"), ("\r\n", "a"), ("\n", "a\u2028")], ids=repr
 )
 def test_lines_of_a_ctranslate2_vocabulary(newline: str, last: str, tmp_path: Path) -> None:
-    """A token may end in a carriage return; all do where the file was written on Windows."""
+    """A token may end in a carriage return; if all do, the file was written on Windows."""
     tokens = [*PIECES, last, "__de__", "__fr__"]
     (tmp_path / "shared_vocabulary.txt").write_bytes("".join(t + newline for t in tokens).encode())
     library(tmp_path, last, "__de__", "__fr__")
-    files = find_ctranslate2_tokenizers(tmp_path, "TransformerSpec")
+    files = find_text_tokenizers(tmp_path)
     assert files is not None and files.languages is not None
     assert files.languages.tokens == {"de": 6, "fr": 7}
     assert files.template == PREFIX

@@ -1,4 +1,4 @@
-"""What is wrong with the tokenizer files of a checkpoint is said before anything is exported."""
+"""Damaged tokenizer files are refused before anything is exported."""
 
 from __future__ import annotations
 
@@ -11,7 +11,9 @@ import sentencepiece
 from tokenizers import Tokenizer, models, pre_tokenizers
 
 from dragoman import DragomanError
-from dragoman.export.tokenizers import TokenizerFiles, find_tokenizers
+from dragoman.export.families import FAMILIES
+from dragoman.export.families.hugging_face import find_hugging_face_tokenizers
+from dragoman.export.tokenizers import TokenizerFiles
 
 CORPUS = ["the cat sat on the mat", "a cat, a dog and the bird"] * 20
 Change = Callable[[Path], object]
@@ -20,8 +22,12 @@ Change = Callable[[Path], object]
 def find(
     directory: Path, model_type: str, values: Mapping[str, object] | None = None, size: int = 500
 ) -> TokenizerFiles | None:
-    return find_tokenizers(
-        directory, model_type, values or {}, source_vocab_size=size, target_vocab_size=size
+    return find_hugging_face_tokenizers(
+        directory,
+        FAMILIES[model_type],
+        values or {},
+        source_vocab_size=size,
+        target_vocab_size=size,
     )
 
 
@@ -61,7 +67,7 @@ def library(directory: Path, *languages: str) -> None:
 
 
 def checkpoint(directory: Path, family: str, spm: bytes) -> None:
-    """A directory of each family from which tokenizers can be made."""
+    """Fill a directory with the tokenizer files of a family."""
     if family == "marian":
         for name in ("source.spm", "target.spm"):
             (directory / name).write_bytes(spm)
@@ -110,8 +116,8 @@ DAMAGES: dict[str, tuple[str, Change, str]] = {
     "ids outside": (
         "marian",
         write("vocab.json", VOCABULARY | {"x": 500}),
-        "vocab.json: expected token ids in [0, 500), the model's vocabulary, found 1 outside, as "
-        "500 ('x')",
+        "vocab.json: expected token ids in [0, 500), the model's vocabulary, found 1 outside, such "
+        "as 500 ('x')",
     ),
     "merges of others": (
         "bart",
@@ -136,19 +142,19 @@ DAMAGES: dict[str, tuple[str, Change, str]] = {
             "tokenizer_config.json",
             {"added_tokens_decoder": {"9": {"content": "{", "special": False}}},
         ),
-        "expected tokenizer.json, for the added token '{' is text",
+        "expected tokenizer.json, because the added token '{' is text",
     ),
 }
 
 
 @pytest.mark.parametrize("damage", DAMAGES)
 def test_damages_are_named(damage: str, spm: bytes, tmp_path: Path) -> None:
-    family, change, told = DAMAGES[damage]
+    family, change, message = DAMAGES[damage]
     checkpoint(tmp_path, family, spm)
     change(tmp_path)
     with pytest.raises(DragomanError) as caught:
         find(tmp_path, family)
-    assert told in str(caught.value)
+    assert message in str(caught.value)
 
 
 def test_a_model_too_large_for_its_vocabulary(spm: bytes, tmp_path: Path) -> None:

@@ -16,7 +16,9 @@ from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 from transformers.models.m2m_100.tokenization_m2m_100 import FAIRSEQ_LANGUAGE_CODES as M2M_CODES
 from transformers.models.nllb.tokenization_nllb import FAIRSEQ_LANGUAGE_CODES as NLLB_CODES
 
-from dragoman.export.tokenizers import TokenizerFiles, find_tokenizers
+from dragoman.export.families import FAMILIES
+from dragoman.export.families.hugging_face import find_hugging_face_tokenizers
+from dragoman.export.tokenizers import TokenizerFiles
 from dragoman.runtime.texts.tokenizer import TextCodec
 
 transformers: Any = typed_transformers
@@ -71,7 +73,7 @@ ALL_TEXTS = [*TEXTS, *random_texts()]
 
 @pytest.fixture(scope="session")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """SentencePiece models named after type and numbering, and byte-level pair encoding."""
+    """SentencePiece models, named by type and numbering, and a byte-level pair encoding."""
     directory = tmp_path_factory.mktemp("trained")
     numberings: dict[str, dict[str, Any]] = {
         "marian": {},
@@ -110,7 +112,7 @@ def codec_of(files: TokenizerFiles | None, directory: Path) -> TextCodec:
 
 
 def expected(hugging_face: Any, text: str) -> list[int]:
-    """Of a text with nothing in it, only special tokens are left: no tokens."""
+    """Their ids; none where a text leaves only special tokens."""
     if not hugging_face(text, add_special_tokens=False).input_ids:
         return []
     ids: list[int] = hugging_face(text).input_ids
@@ -132,7 +134,7 @@ def assert_same(
 ) -> None:
     """
     Args:
-        stripped: whether the codec leaves out spaces around a text, as where unknown words were
+        stripped: whether the codec strips spaces around a text, such as those of unknown words
     """
     for text in texts:
         tokens = codec.encode(text, source_language)
@@ -182,8 +184,8 @@ def marian(trained: Path, directory: Path, *, separate: bool) -> Any:
 
 def find(directory: Path, model_type: str, values: dict[str, Any]) -> TokenizerFiles | None:
     size = values["vocab_size"]
-    return find_tokenizers(
-        directory, model_type, values, source_vocab_size=size, target_vocab_size=size
+    return find_hugging_face_tokenizers(
+        directory, FAMILIES[model_type], values, source_vocab_size=size, target_vocab_size=size
     )
 
 
@@ -198,7 +200,7 @@ def test_marian(trained: Path, tmp_path: Path, separate: bool) -> None:
     size = len(hugging_face)
     values = {"vocab_size": size, "decoder_vocab_size": size}
     codec = codec_of(find(tmp_path / "saved", "marian", values), tmp_path / "bundle")
-    # Hugging Face detokenizes with the source's model, so only what both know is the same.
+    # Hugging Face detokenizes with the source's model, so only joint vocabularies compare.
     for text in [*ALL_TEXTS, ">>fra<< Hello", ">>fra<<", ">>xyz<<Hello", " >>fra<< a", "a >>fra<<"]:
         tokens = codec.encode(text)
         assert tokens == expected(hugging_face, text), text[:60]
@@ -210,7 +212,7 @@ def test_marian(trained: Path, tmp_path: Path, separate: bool) -> None:
 def test_marian_leaves_punctuation_as_it_is(
     trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """`transformers` has a normalizer of punctuation for Marian, and never calls it."""
+    """`transformers` has a punctuation normalizer for Marian that it never calls."""
     hugging_face = marian(trained, tmp_path, separate=False)
 
     def called(text: str) -> str:
@@ -238,7 +240,7 @@ def test_m2m_100(trained: Path, tmp_path: Path) -> None:
         for text in ALL_TEXTS:
             ids = codec.encode(text, source)
             assert ids == expected(hugging_face, text), text[:60]
-            # transformers 5 shows the token of the language, which earlier ones hid
+            # transformers 5 shows the language token, which earlier versions hid
             shown = decoded(hugging_face, [i for i in ids if i < len(tokens)])
             assert codec.decode(ids) == shown == streamed(codec, ids)
     assert files is not None and files.languages is not None
@@ -249,7 +251,7 @@ def test_m2m_100(trained: Path, tmp_path: Path) -> None:
 
 
 def multilingual(family: str, trained: Path, directory: Path) -> Any:
-    """As loaded from a SentencePiece model."""
+    """A tokenizer of theirs, loaded from a SentencePiece model."""
     directory.mkdir()
     name = "sentencepiece.bpe.model"
     kind = "bpe" if family == "nllb" else "unigram"
@@ -258,7 +260,7 @@ def multilingual(family: str, trained: Path, directory: Path) -> Any:
         return transformers.MBartTokenizer.from_pretrained(directory, src_lang="ro_RO")
     if family == "mbart_50":
         return transformers.MBart50Tokenizer.from_pretrained(directory, src_lang="gl_ES")
-    # Each in its place: transformers 5 puts the mask before the languages.
+    # With their ids stated: transformers 5 would put the mask before the languages.
     added = {PIECES + 1 + i: code for i, code in enumerate([*NLLB_CODES, "<mask>"])}
     return transformers.NllbTokenizer.from_pretrained(
         directory,
@@ -313,7 +315,7 @@ def test_multilingual_with_a_sentencepiece_model(
         hugging_face.src_lang = source or default
         texts = texts_as_trained(hugging_face, model)
         assert_same(codec, hugging_face, texts, source_language=source, stripped=True)
-    # What the model was trained on: the pieces, one place further for fairseq's <pad>.
+    # As in training: ids are shifted by one, for fairseq's <pad>.
     processor = sentencepiece.SentencePieceProcessor(model_file=str(model))
     language = hugging_face.convert_tokens_to_ids(default)
     for text in ALL_TEXTS:
@@ -325,9 +327,9 @@ def test_multilingual_with_a_sentencepiece_model(
 def texts_as_trained(hugging_face: Any, model: Path) -> list[str]:
     """Texts that transformers 5 normalizes as the SentencePiece model does.
 
-    It makes a token of trailing spaces (but for T5 and mBART, which it splits at spaces first),
-    does not normalize at all for mBART, and not everything within clusters of combining characters.
-    A typed ▁ is a space to SentencePiece.
+    It makes a token of trailing spaces (except for T5 and mBART, which it splits at spaces first),
+    does not normalize for mBART, and only partly within clusters of combining characters. To
+    SentencePiece, a typed ▁ is a space.
     """
     processor = sentencepiece.SentencePieceProcessor(model_file=str(model))
     normalizer = hugging_face.backend_tokenizer.normalizer
@@ -354,8 +356,8 @@ def test_t5(kind: str, files: str, trained: Path, tmp_path: Path) -> None:
         hugging_face.save_pretrained(tmp_path / "saved")
     else:
         texts = texts_as_trained(hugging_face, tmp_path / "saved" / "spiece.model")
-    found = find(tmp_path / "saved", kind, {"vocab_size": size + 28})
-    codec = codec_of(found, tmp_path / "bundle")
+    tokenizers = find(tmp_path / "saved", kind, {"vocab_size": size + 28})
+    codec = codec_of(tokenizers, tmp_path / "bundle")
     assert_same(codec, hugging_face, texts, stripped=files == "sentencepiece")
     assert_random_tokens_are_decoded_alike(codec, hugging_face, size)
     assert codec.decode([size + 5]) == ""
@@ -372,8 +374,8 @@ def test_pegasus(files: str, trained: Path, tmp_path: Path) -> None:
     else:
         texts = texts_as_trained(hugging_face, tmp_path / "saved" / "spiece.model")
     size = len(hugging_face)
-    found = find(tmp_path / "saved", "pegasus", {"vocab_size": size})
-    codec = codec_of(found, tmp_path / "bundle")
+    tokenizers = find(tmp_path / "saved", "pegasus", {"vocab_size": size})
+    codec = codec_of(tokenizers, tmp_path / "bundle")
     assert_same(codec, hugging_face, texts, stripped=files == "sentencepiece")
     assert_random_tokens_are_decoded_alike(codec, hugging_face, size)
 
@@ -389,8 +391,8 @@ def test_bart(files: str, trained: Path, tmp_path: Path) -> None:
         for name in ("vocab.json", "merges.txt"):
             shutil.copyfile(trained / name, tmp_path / "saved" / name)
     size = len(hugging_face)
-    found = find(tmp_path / "saved", "bart", {"vocab_size": size})
-    codec = codec_of(found, tmp_path / "bundle")
+    tokenizers = find(tmp_path / "saved", "bart", {"vocab_size": size})
+    codec = codec_of(tokenizers, tmp_path / "bundle")
     assert_same(codec, hugging_face)
     assert_random_tokens_are_decoded_alike(codec, hugging_face, size)
 
@@ -416,9 +418,9 @@ def test_whisper(files: str, trained: Path, tmp_path: Path) -> None:
         added = {t: hugging_face.convert_tokens_to_ids(t) for t in special[1:] + times}
         (tmp_path / "saved" / "added_tokens.json").write_text(json.dumps(added))
     size = len(hugging_face)
-    found = find(tmp_path / "saved", "whisper", {"vocab_size": size})
-    assert found is not None and found.source is None
-    codec = codec_of(found, tmp_path / "bundle")
+    tokenizers = find(tmp_path / "saved", "whisper", {"vocab_size": size})
+    assert tokenizers is not None and tokenizers.source is None
+    codec = codec_of(tokenizers, tmp_path / "bundle")
     prompt = hugging_face.convert_tokens_to_ids(special[1:4])
     for text in ALL_TEXTS:
         ids = hugging_face(text, add_special_tokens=False).input_ids
@@ -437,7 +439,7 @@ TYPED = ["</s>", "a</s>b", "<pad><unk> x", "en_XX <s> deu_Latn __de__ <mask>", "
 def test_special_tokens_typed_are_text(
     text: str, files: str, trained: Path, tmp_path: Path
 ) -> None:
-    """Unlike in `transformers`, where a user can type the end token."""
+    """Unlike in `transformers`, a user cannot type the end token."""
     saved = tmp_path / "saved"
     saved.mkdir()
     shutil.copyfile(trained / "unigram-t5.model", saved / "spiece.model")
@@ -445,8 +447,8 @@ def test_special_tokens_typed_are_text(
     assert t5("a</s>b").input_ids.count(1) == 2
     if files == "library":
         t5.save_pretrained(saved)
-    found = find(saved, "t5", {"vocab_size": len(t5)})
-    codec = codec_of(found, tmp_path / "bundle")
+    tokenizers = find(saved, "t5", {"vocab_size": len(t5)})
+    codec = codec_of(tokenizers, tmp_path / "bundle")
     tokens = codec.encode(text)
     assert tokens[-1] == 1 and not {0, 1, *range(PIECES, len(t5))} & set(tokens[:-1])
 
@@ -454,8 +456,8 @@ def test_special_tokens_typed_are_text(
     if files == "library":
         mbart.save_pretrained(tmp_path / "mbart")
     values = {"vocab_size": len(mbart)}
-    found = find(tmp_path / "mbart", "mbart", values)
-    codec = codec_of(found, tmp_path / "mbart-bundle")
+    tokenizers = find(tmp_path / "mbart", "mbart", values)
+    codec = codec_of(tokenizers, tmp_path / "mbart-bundle")
     tokens = codec.encode(text, "ro_RO")
     special = set(mbart.all_special_ids) - {mbart.unk_token_id}
     assert tokens[-2:] == [2, mbart.convert_tokens_to_ids("ro_RO")]

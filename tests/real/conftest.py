@@ -38,7 +38,7 @@ STACKS = {
 
 
 def stored(path: Path) -> dict[str, Tensor]:
-    """The float16 arrays of a file of version 6, without looking left or right."""
+    """The float16 arrays of a file of version 6; everything else in it is skipped."""
     data, position = path.read_bytes(), 0
 
     def take(kind: str) -> int:

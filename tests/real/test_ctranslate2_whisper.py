@@ -12,7 +12,7 @@ import torch
 
 from dragoman.benchmarks.real_models import whisper
 from dragoman.export.families.ctranslate2 import load_ctranslate2
-from dragoman.export.families.ctranslate2_vocabulary import whisper_tokens
+from dragoman.export.families.ctranslate2.whisper import whisper_tokens
 
 pytestmark = [
     pytest.mark.real,

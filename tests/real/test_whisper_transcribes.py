@@ -34,14 +34,14 @@ ALLOWED = {"tiny.en": 0.057, "base": 0.029}
 @pytest.fixture(scope="module", params=["tiny.en", "base"])
 def model(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Any:
     """Size, checkpoint, and bundles by precision."""
-    directory, place = whisper(request.param), tmp_path_factory.mktemp("whisper")
+    directory, workspace = whisper(request.param), tmp_path_factory.mktemp("whisper")
     read = read_checkpoint(directory)
-    neutral = place / "neutral"
+    neutral = workspace / "neutral"
     neutral.mkdir()
     export_bundle(read.model, neutral, name=request.param, tokenizers=read.tokenizers)
     bundles = {}
     for precision in ("fp32", "int8"):
-        bundles[precision] = place / precision
+        bundles[precision] = workspace / precision
         bundles[precision].mkdir()
         optimize_bundle(read_bundle(neutral), bundles[precision], precision=precision)
     return request.param, directory, bundles
@@ -82,12 +82,12 @@ def test_text_is_that_of_hugging_face(
             else {}
         ),
     )
-    told: dict[str, Any] = {"language": "en"} if multilingual else {}
-    found = load(bundles["fp32"], threads=2).generate(list(CLIPS), **told)
+    language: dict[str, Any] = {"language": "en"} if multilingual else {}
+    found = load(bundles["fp32"], threads=2).generate(list(CLIPS), **language)
     for clip, result in zip(CLIPS, found, strict=True):
         samples, _ = soundfile.read(clip, dtype="float32")
         features = extractor(samples, sampling_rate=16000, return_tensors="pt").input_features
-        row = theirs.generate(features, num_beams=1, do_sample=False, **told)[0].tolist()
+        row = theirs.generate(features, num_beams=1, do_sample=False, **language)[0].tolist()
         expected = [i for i in row if i < token("endoftext")]
         assert list(result.tokens) == expected, clip.name
         assert result.text == tokenizer.decode(expected, skip_special_tokens=True)

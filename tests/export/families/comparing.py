@@ -1,4 +1,4 @@
-"""What each family's tests compare with Hugging Face's implementation."""
+"""The comparison with Hugging Face's implementation that the tests of all families make."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from dragoman.reference_model import Transformer, pad
 def assert_same_tensors(
     theirs: Any, ours: Transformer, sources: Sequence[Sequence[int]], target: Tensor
 ) -> None:
-    """Encoder output and teacher-forced logits within 1e-4."""
+    """Encoder output and teacher-forced logits are equal within 1e-4."""
     source, mask = pad(sources, theirs.config.pad_token_id)
     with torch.inference_mode():
         expected = theirs(input_ids=source, attention_mask=mask.long(), decoder_input_ids=target)

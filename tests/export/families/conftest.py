@@ -1,4 +1,4 @@
-"""Models of Hugging Face with seeded random weights, and what their library makes of them."""
+"""Hugging Face models with seeded random weights, and the greedy output of their library."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def varied() -> Callable[..., Any]:
 
 @torch.no_grad()
 def varied_model(model: Any, *, seed: int = 3) -> Any:
-    """Give a model weights with which greedy output depends on the source and on the prefix."""
+    """Set weights with which greedy output depends on the source and on the prefix."""
     generator = torch.Generator().manual_seed(seed)
     for name, parameter in model.named_parameters():
         if "embed_positions" in name and not parameter.requires_grad:
@@ -45,7 +45,7 @@ def varied_model(model: Any, *, seed: int = 3) -> Any:
 
 @pytest.fixture(scope="session")
 def their_greedy() -> Callable[..., list[list[int]]]:
-    """Greedy output at Hugging Face: new tokens of each source, up to the end token."""
+    """Greedy output of `transformers`: the new tokens of each source, up to the end token."""
 
     def generate(model: Any, sources: Sequence[Sequence[int]], **settings: Any) -> list[list[int]]:
         source, mask = pad(sources, model.config.pad_token_id)
@@ -65,7 +65,7 @@ def their_greedy() -> Callable[..., list[list[int]]]:
 
 @pytest.fixture(scope="session")
 def runtime_greedy() -> Callable[..., list[list[int]]]:
-    """The same through export and the ONNX Runtime runtime."""
+    """Greedy output of an exported bundle, by ONNX Runtime."""
 
     def generate(
         model: Transformer,
@@ -78,13 +78,13 @@ def runtime_greedy() -> Callable[..., list[list[int]]]:
         if not neutral.exists():
             neutral.mkdir()
             export_bundle(model, neutral, name="random")
-        place = neutral
+        bundle = neutral
         if target != "neutral":
-            place = directory / target
-            place.mkdir()
-            optimize_bundle(read_bundle(neutral), place, target=target)
+            bundle = directory / target
+            bundle.mkdir()
+            optimize_bundle(read_bundle(neutral), bundle, target=target)
         end = model.config.end_token_id
-        with load(place, threads=1) as loaded:
+        with load(bundle, threads=1) as loaded:
             results = loaded.generate(list(sources), max_new_tokens=max_new_tokens)
         return [
             [*result.tokens, end] if result.finish_reason == "end" else list(result.tokens)

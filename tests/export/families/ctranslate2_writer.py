@@ -1,4 +1,4 @@
-"""Writes models as CTranslate2's converters leave them, by the description of the format alone."""
+"""Writes models as CTranslate2's converters do, from the description of the format alone."""
 
 from __future__ import annotations
 
@@ -63,12 +63,12 @@ def write_text_model(
     version: int = 6,
     **config: Any,
 ) -> None:
-    """A directory of a model for text, whose tokens are s0, s1, ... and t0, t1, ...
+    """Write the directory of a model of text, whose tokens are s0, s1, ... and t0, t1, ...
 
     Args:
         numbers: float32, float16, bfloat16, int16 or int8
-        options: variables to be added or replaced
-        without: beginnings of the names of variables to be left out
+        options: variables to add or replace
+        without: prefixes of the names of variables to leave out
         config: fields of config.json
     """
     variables, aliases = described(model)
@@ -100,7 +100,7 @@ def write_text_model(
 def write_whisper_model(
     model: Transformer, directory: Path, tokens: list[str], *, numbers: str, **config: Any
 ) -> None:
-    """A directory of a Whisper model.
+    """Write the directory of a Whisper model.
 
     Args:
         tokens: the vocabulary
@@ -117,7 +117,7 @@ def write_whisper_model(
 
 
 def quantized(variables: Variables, numbers: str) -> Variables:
-    """As the library's converters quantize: what is called weight, the others to 16 bits."""
+    """As the library's converters do: only weights become integers, all arrays 16-bit floats."""
     if numbers in ("float32", "float16", "bfloat16"):
         kind: torch.dtype = getattr(torch, numbers)
         return {
@@ -139,7 +139,7 @@ def quantized(variables: Variables, numbers: str) -> Variables:
 
 
 def described(model: Transformer) -> tuple[Variables, Aliases]:
-    """What the library's converters call the weights and options of a model."""
+    """The weights and options of a model, by the names that the library's converters give them."""
     config, speech = model.config, model.config.feature_size is not None
     variables: Variables = {}
     aliases: Aliases = {}
@@ -187,7 +187,7 @@ def flag(value: bool) -> Tensor:
 
 
 def _add_tables(variables: Variables, aliases: Aliases, model: Transformer) -> None:
-    """Each once, under the first of its names."""
+    """Store each table once, under the first of its names."""
     config, target = model.config, "decoder/embeddings/weight"
     assert isinstance(model.decoder.embedding, Embedding)
     variables[target] = model.decoder.embedding.tokens.weight
@@ -238,7 +238,7 @@ def _add_layer(variables: Variables, scope: str, layer: Any) -> None:
 
 
 def _add_product(variables: Variables, name: str, *parts: Any) -> None:
-    """Stacked; zeros for the parts that have no bias, where others have one."""
+    """Stack the parts; a part without a bias gets zeros if another part has one."""
     variables[f"{name}/weight"] = torch.cat([part.weight for part in parts])
     if any(part.bias is not None for part in parts):
         biases = [torch.zeros(len(p.weight)) if p.bias is None else p.bias for p in parts]

@@ -1,5 +1,4 @@
-"""What is wrong in the files of a directory is said in one clear message; what is left out is not
-wrong."""
+"""Everything wrong in a directory's files is one clear error; fields that are left out are fine."""
 
 from __future__ import annotations
 
@@ -27,7 +26,7 @@ from dragoman.reference_model import (
 )
 from dragoman.reference_model.checkpoint import weight_shapes
 
-# Said of modules that PyTorch cannot run as nested tensors.
+# PyTorch warns about modules that it cannot run as nested tensors.
 pytestmark = pytest.mark.filterwarnings("ignore:enable_nested_tensor is True:UserWarning")
 
 BART: dict[str, Any] = {
@@ -65,7 +64,7 @@ def write(directory: Path, name: str, content: Any) -> None:
 
 
 def bart_weights(values: dict[str, Any]) -> dict[str, Tensor]:
-    """As Hugging Face stores them: two more rows of positions."""
+    """Random weights as Hugging Face stores them, with two extra rows of positions."""
     family = FAMILIES[values["model_type"]]
     generator = torch.Generator().manual_seed(0)
     weights = {}
@@ -91,8 +90,14 @@ CONFIGS: list[tuple[dict[str, Any], str]] = [
     (BART | {"activation_function": []}, "activation_function: expected one of relu"),
     (BART | {"activation_function": 3}, "activation_function: expected one of relu"),
     (T5 | {"dense_act_fn": {}}, "dense_act_fn: expected one of relu"),
-    (T5 | {"feed_forward_proj": ["relu"]}, "feed_forward_proj: expected an activation"),
-    (T5 | {"feed_forward_proj": "gated-"}, "feed_forward_proj: expected an activation"),
+    (
+        T5 | {"feed_forward_proj": ["relu"]},
+        "feed_forward_proj: expected ACTIVATION or gated-ACTIVATION",
+    ),
+    (
+        T5 | {"feed_forward_proj": "gated-"},
+        "feed_forward_proj: expected ACTIVATION or gated-ACTIVATION",
+    ),
     (T5 | {"n_positions": 10**13}, "max_source_positions: expected at most 1000000"),
     (BART | {"max_position_embeddings": 10**13}, "max_target_positions: expected at most 1000000"),
     (
@@ -117,13 +122,13 @@ def test_a_bad_configuration(values: dict[str, Any], problem: str, tmp_path: Pat
 @pytest.mark.parametrize(
     ("settings", "problem"),
     [
-        ({"repetition_penalty": "x"}, "repetition_penalty: expected a number of more than 0"),
-        ({"repetition_penalty": [1.2]}, "repetition_penalty: expected a number of more than 0"),
-        ({"repetition_penalty": True}, "repetition_penalty: expected a number of more than 0"),
-        ({"repetition_penalty": 0}, "repetition_penalty: expected a number of more than 0"),
-        ({"repetition_penalty": -1.5}, "repetition_penalty: expected a number of more than 0"),
-        ({"repetition_penalty": 10**400}, "repetition_penalty: expected a number of more than 0"),
-        ({"repetition_penalty": float("nan")}, "repetition_penalty: expected a number of more"),
+        ({"repetition_penalty": "x"}, "repetition_penalty: expected a number greater than 0"),
+        ({"repetition_penalty": [1.2]}, "repetition_penalty: expected a number greater than 0"),
+        ({"repetition_penalty": True}, "repetition_penalty: expected a number greater than 0"),
+        ({"repetition_penalty": 0}, "repetition_penalty: expected a number greater than 0"),
+        ({"repetition_penalty": -1.5}, "repetition_penalty: expected a number greater than 0"),
+        ({"repetition_penalty": 10**400}, "repetition_penalty: expected a number greater than 0"),
+        ({"repetition_penalty": float("nan")}, "repetition_penalty: expected a number greater"),
         ({"no_repeat_ngram_size": -1}, "no_repeat_ngram_size: expected at least 0, found -1"),
         ({"no_repeat_ngram_size": [2]}, "no_repeat_ngram_size: expected an integer"),
         ({"min_length": -1}, "min_length: expected at least 0, found -1"),
@@ -150,7 +155,7 @@ def test_bad_generation_settings(settings: dict[str, Any], problem: str, tmp_pat
         ({"forced_decoder_ids": 5}, "forced_decoder_ids: expected pairs, found 5"),
         ({"forced_decoder_ids": {"1": 2}}, "forced_decoder_ids: expected pairs"),
         ({"forced_decoder_ids": [[1, 2, 3]]}, "forced_decoder_ids: expected pairs"),
-        ({"return_timestamps": True}, "return_timestamps: as a default this is not supported"),
+        ({"return_timestamps": True}, "return_timestamps: not supported as a default"),
         ({"task": ["transcribe"]}, "task: expected one of transcribe"),
     ],
 )
@@ -168,10 +173,10 @@ def test_features_that_are_no_object(tmp_path: Path) -> None:
         read_checkpoint(tmp_path)
 
 
-@pytest.mark.parametrize("places", [{"a": 1}, {"a": 1, "b": "x"}, {"a": []}, [], None])
-def test_a_bad_index_of_weights(places: Any, tmp_path: Path) -> None:
+@pytest.mark.parametrize("weight_map", [{"a": 1}, {"a": 1, "b": "x"}, {"a": []}, [], None])
+def test_a_bad_index_of_weights(weight_map: Any, tmp_path: Path) -> None:
     write(tmp_path, "config.json", BART)
-    write(tmp_path, "model.safetensors.index.json", {"weight_map": places})
+    write(tmp_path, "model.safetensors.index.json", {"weight_map": weight_map})
     with pytest.raises(CheckpointError, match="expected a JSON object with a weight_map"):
         read_checkpoint(tmp_path)
 
@@ -232,7 +237,7 @@ def test_a_model_for_which_there_is_no_memory(
         (MBART, {"decoder_start_token_id": 5, "eos_token_id": [7]}, (5, 7)),
         (MBART | {"eos_token_id": 99}, {"decoder_start_token_id": 5, "eos_token_id": 7}, (5, 7)),
         (MBART | {"decoder_start_token_id": 4}, {"decoder_start_token_id": None}, (4, 2)),
-        # `generate` starts from bos_token_id where nothing else is said.
+        # `generate` starts from bos_token_id if nothing else is stated.
         (MBART, {"bos_token_id": 6}, (6, 2)),
         (MBART, None, (0, 2)),
         (BART | {"decoder_start_token_id": None, "bos_token_id": 3}, None, (3, 2)),
@@ -251,7 +256,7 @@ def test_tokens_that_decoding_starts_from_and_ends_with(
 
 
 def test_saved_without_its_head(tmp_path: Path) -> None:
-    """As `BartModel` is: its names lack the prefix, and the output is tied."""
+    """As `BartModel` is saved: its names lack the prefix, and the output is tied."""
     write(tmp_path, "config.json", BART | {"architectures": ["BartModel"]})
     weights = bart_weights(BART)
     weights["final_logits_bias"] = torch.zeros(19)

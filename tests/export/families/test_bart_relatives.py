@@ -1,4 +1,4 @@
-"""BART and its relatives compute here what they compute at Hugging Face, and give its tokens."""
+"""BART and its relatives: tensors and greedy tokens are those of Hugging Face's implementation."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Case:
     name: str
     tokens: tuple[int, int, int]
     settings: dict[str, Any]
-    """Generation settings that the family's models are published with."""
+    """The generation settings that models of the family are published with."""
 
 
 CASES = {
@@ -65,7 +65,7 @@ CASES = {
         (1, 2, 2),
         {"forced_bos_token_id": LANGUAGE, "forced_eos_token_id": 2, "max_length": 20},
     ),
-    # The padding token, that trained models do not choose, would have no position there.
+    # Their implementation gives the padding token, which trained models never choose, no position.
     "m2m100": Case(
         "M2M100",
         (1, 2, 2),
@@ -164,7 +164,7 @@ def test_greedy_tokens_are_theirs(pair: Pair, their_greedy: Callable[..., list[l
     assert greedy_cached(ours, SOURCES, limit) == expected
 
 
-# mBART-50 and NLLB are mBART-25 and M2M100 with other settings.
+# mBART-50 and NLLB differ from mBART-25 and M2M100 only in their settings.
 EXPORTED = [(c, s) for c in CASES for s in SHAPES if s == "small" or c not in ("mbart-50", "nllb")]
 
 

@@ -120,7 +120,7 @@ def test_integers_are_divided_by_their_scales(
     model = random_model(options)
     write_text_model(model, tmp_path, numbers=numbers)
     read = load_ctranslate2(tmp_path)
-    # Written again in fp32, the stacks are those that the integers stand for.
+    # Written again in fp32, the stacks are the dequantized integers.
     stored = quantized(described(model)[0], numbers)
     for name, found in described(read)[0].items():
         value = stored[name]
@@ -197,7 +197,7 @@ def test_embeddings_scaled_by_a_number(tmp_path: Path) -> None:
     assert not read.config.scale_embedding
     assert not read.config.tie_source_target
     assert not read.config.tie_target_output
-    # Scaled where the tables are looked up, not where they give logits.
+    # The scale applies where tokens are embedded, not where the table gives logits.
     for stack, scale in ((model.encoder, 3.0), (model.decoder, 2.5)):
         cast(Embedding, stack.embedding).scale = scale
     torch.testing.assert_close(teacher_forced(read), teacher_forced(model), atol=1e-5, rtol=1e-5)
@@ -212,7 +212,7 @@ def test_a_number_that_is_the_usual_scale_is_one(tmp_path: Path) -> None:
 
 
 def test_computed_positions(tmp_path: Path) -> None:
-    """Sines, then cosines, of positions from 1 on, wavelengths 2 pi to 20000 pi."""
+    """Sines, then cosines, of positions from 1 on, with wavelengths from 2 pi to 20000 pi."""
     model = random_model({})
     write_text_model(model, tmp_path, without=("encoder/position_encodings",))
     read = weights(load_ctranslate2(tmp_path))
@@ -228,7 +228,7 @@ def test_computed_positions(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("tied", [True, False])
 def test_start_from_zeros(tied: bool, tmp_path: Path) -> None:
-    """Marian's: one more token, whose embedding is zeros, that is never chosen."""
+    """As in Marian's models: one more token, which is embedded as zeros and never chosen."""
     model = random_model(MARIAN | (SHARED if tied else {"tie_target_output": False}))
     write_text_model(model, tmp_path, options=FROM_ZEROS)
     read = load_ctranslate2(tmp_path)
@@ -320,7 +320,7 @@ LIBRARY_OPTIONS: dict[str, tuple[dict[str, Any], dict[str, torch.Tensor]]] = {
 @pytest.mark.parametrize("name", LIBRARY_OPTIONS)
 @pytest.mark.parametrize("seed", range(3))
 def test_the_library_gives_the_same_tokens(name: str, seed: int, tmp_path: Path) -> None:
-    """Both read what the writer here writes."""
+    """The library reads the same files, written by the writer of these tests."""
     peer = importlib.import_module("dragoman.benchmarks.peers.ctranslate2_translator")
     fields, options = LIBRARY_OPTIONS[name]
     computed = ("encoder/position_encodings", "decoder/position_encodings")

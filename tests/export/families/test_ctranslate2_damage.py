@@ -1,4 +1,4 @@
-"""What is no model of CTranslate2, or one that cannot be expressed, is one clear error."""
+"""A damaged or unsupported CTranslate2 model is one clear error."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_cut_short_anywhere(directory: Path) -> None:
 
 
 def test_any_byte_of_the_header_changed(directory: Path) -> None:
-    """An error, or the model: a name or a number of a weight can be changed unnoticed."""
+    """Each change is an error, or goes unnoticed where it only alters a weight's values or name."""
     path = directory / "model.bin"
     whole = path.read_bytes()
     for position in [*range(100), *range(100, len(whole), 151)]:
@@ -78,7 +78,7 @@ NAME = text("decoder/embeddings/weight")
 DAMAGES: dict[str, tuple[Damage, str]] = {
     "another file": (lambda data: b"PK\3\4" + data, "version 1 to 6, found 67324752"),
     "later version": (lambda data: b"\7\0\0\0" + data[4:], "version 1 to 6, found 7"),
-    "something after the end": (lambda data: data + b"xyz", "3 bytes follow"),
+    "something after the end": (lambda data: data + b"xyz", "3 bytes follow the end"),
     "a size beyond memory": (
         replaced(
             NAME + struct.pack("<BII", 2, 9, 8), NAME + struct.pack("<BII", 2, 2**32 - 1, 2**31)
@@ -94,25 +94,25 @@ DAMAGES: dict[str, tuple[Damage, str]] = {
     ),
     "an unknown kind": (
         replaced(NAME + struct.pack("<BIIB", 2, 9, 8, 0), NAME + struct.pack("<BIIB", 2, 9, 8, 6)),
-        "known kind of numbers, found 6",
+        "known data type, found 6",
     ),
     "a name twice": (
         replaced(
             text("decoder/layer_0/ffn/linear_0/bias"), text("decoder/layer_0/ffn/layer_norm/beta")
         ),
-        "layer_norm/beta is there twice",
+        "layer_norm/beta is stored twice",
     ),
     "a name that is no text": (
         replaced(b"layer_0/ffn", b"\xff\xfe\xfd\xfcr_0/ffn"),
         "must be UTF-8",
     ),
-    "a name without end": (replaced(NAME, NAME[:-1] + b"!"), "must end with a zero"),
+    "a name without end": (replaced(NAME, NAME[:-1] + b"!"), "must end with a zero byte"),
     "an alias of nothing": (
         replaced(
             text("decoder/projection/weight") + NAME,
             text("decoder/projection/weight") + NAME.replace(b"s/w", b"z/w"),
         ),
-        "aliases of nothing, or of two variables: decoder/projection/weight",
+        "expected each alias to be a new name of a variable, .*: decoder/projection/weight",
     ),
     "another specification": (
         replaced(text("TransformerSpec"), text("TransformerDecoderSpec")),
@@ -229,8 +229,8 @@ def test_all_wrong_weights_at_once(model: Transformer, tmp_path: Path) -> None:
         load_ctranslate2(tmp_path)
     message = str(caught.value)
     for expected in (
-        "encoder/layer_0/self_attention/linear_0/weight must hold query, key, value of one size, "
-        "found [25, 8]",
+        "encoder/layer_0/self_attention/linear_0/weight must stack query, key, value of equal "
+        "size, found [25, 8]",
         "decoder/layer_0/ffn/linear_1/weight must have shape [8, 6], found [6, 8]",
         "decoder/layer_0/ffn/layer_norm/gamma has 8 of 8 values that are NaN or infinite",
         "unknown weight decoder/strange/weight",
@@ -274,7 +274,7 @@ def test_vocabularies(directory: Path) -> None:
         path.write_text(json.dumps(tokens))
 
     written([f"t{i}" for i in range(8)])
-    with pytest.raises(CheckpointError, match="has 9 rows, and the vocabulary 8 tokens"):
+    with pytest.raises(CheckpointError, match="has 9 rows and its vocabulary 8 tokens"):
         load_ctranslate2(directory)
     written(["a"] * 9)
     with pytest.raises(CheckpointError, match=r"the token 't1' in the vocabulary.* 't2'"):
@@ -293,11 +293,11 @@ def test_vocabularies(directory: Path) -> None:
 
 def test_files_missing(directory: Path) -> None:
     (directory / "config.json").write_text("[")
-    with pytest.raises(CheckpointError, match="not JSON"):
+    with pytest.raises(CheckpointError, match="found text that is not JSON"):
         load_ctranslate2(directory)
     (directory / "config.json").unlink()
     with pytest.raises(CheckpointError, match=r"config\.json"):
         load_ctranslate2(directory)
     (directory / "model.bin").unlink()
-    with pytest.raises(CheckpointError, match=r"a model of CTranslate2: .*No such file"):
+    with pytest.raises(CheckpointError, match=r"a CTranslate2 model file: .*No such file"):
         load_ctranslate2(directory)

@@ -1,4 +1,4 @@
-"""Whisper models in CTranslate2's format: the model, the tokens never chosen, the special ones."""
+"""Whisper in CTranslate2's format: weights, suppressed tokens and special tokens."""
 
 from __future__ import annotations
 
@@ -8,9 +8,8 @@ from typing import Any
 import pytest
 import torch
 
-from dragoman.export.families import ctranslate2_vocabulary
-from dragoman.export.families.ctranslate2 import load_ctranslate2
-from dragoman.export.families.ctranslate2_vocabulary import whisper_tokens
+from dragoman.export.families.ctranslate2 import load_ctranslate2, whisper
+from dragoman.export.families.ctranslate2.whisper import whisper_tokens
 from dragoman.reference_model import CheckpointError, ModelConfig, Transformer
 
 from ..conftest import randomized
@@ -98,7 +97,7 @@ def test_special_tokens(
     write_whisper_model(model, tmp_path, TOKENS, numbers="float32")
     english = whisper_tokens(tmp_path)
     assert (english.languages, english.transcribe, english.translate) == ({}, None, None)
-    monkeypatch.setattr(ctranslate2_vocabulary, "MULTILINGUAL_SIZE", len(TOKENS))
+    monkeypatch.setattr(whisper, "MULTILINGUAL_VOCAB_SIZE", len(TOKENS))
     tokens = whisper_tokens(tmp_path)
     assert (tokens.end, tokens.start, tokens.translate, tokens.transcribe) == (20, 21, 24, 25)
     assert dict(tokens.languages) == {"en": 22, "haw": 23}

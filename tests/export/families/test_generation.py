@@ -1,4 +1,4 @@
-"""Generation settings as rules: what they mean at Hugging Face, and what is refused."""
+"""Generation settings become the rules that they stand for in `transformers`, or are refused."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ CONFIG = ModelConfig(source_vocab_size=50, target_vocab_size=40, end_token_id=3)
     ("settings", "rules"),
     [
         ({}, {}),
-        # They count the start token.
+        # Lengths count the start token.
         ({"max_length": 20, "min_length": 5}, {"max_new_tokens": 19, "min_new_tokens": 4}),
         ({"max_length": 1, "min_length": 0}, {}),
         ({"max_length": 20, "max_new_tokens": 7, "min_new_tokens": 2, "min_length": 2},
@@ -26,12 +26,12 @@ CONFIG = ModelConfig(source_vocab_size=50, target_vocab_size=40, end_token_id=3)
          {"forced_first_token_id": 5, "forced_last_token_id": 3}),
         ({"suppress_tokens": [9, 7, 9], "begin_suppress_tokens": [4, 3]},
          {"suppressed_token_ids": (7, 9), "first_suppressed_token_ids": (3, 4)}),
-        # The end token stays possible as a bad word, not as a suppressed one.
+        # A bad word that is the end token has no effect; a suppressed end token has.
         ({"bad_words_ids": [[39], [3]]}, {"suppressed_token_ids": (39,)}),
         ({"suppress_tokens": [3]}, {"suppressed_token_ids": (3,)}),
         ({"no_repeat_ngram_size": 3, "repetition_penalty": 2},
          {"no_repeat_ngram_size": 3, "repetition_penalty": 2.0}),
-        # Of sampling and of beam search.
+        # Settings of sampling and of beam search are ignored.
         ({"num_beams": 6, "do_sample": True, "temperature": 0.3, "length_penalty": 2.0,
           "early_stopping": True, "guidance_scale": 1, "encoder_no_repeat_ngram_size": 0}, {}),
     ],

@@ -1,4 +1,4 @@
-"""Marian checkpoints compute here what they compute in the library that they come from."""
+"""Marian: tensors and greedy tokens are those of Hugging Face's implementation."""
 
 from __future__ import annotations
 
@@ -55,12 +55,12 @@ SOURCES = [[7, 3, 9, 0], [5, 0], [41, 12, 12, 30, 8, 2, 19, 0], [0], [11, 50, 23
 
 
 def their_model(options: dict[str, Any], directory: Path) -> Any:
-    """A random model of theirs whose greedy output varies, saved to the directory."""
+    """Save one of their models, with random weights that make its greedy output vary."""
     torch.manual_seed(3)
     model = transformers.MarianMTModel(transformers.MarianConfig(**SIZES | options)).eval()
     with torch.no_grad():
         for name, parameter in model.named_parameters():
-            # Sharp attention, and norms that mix signs: otherwise one token is repeated.
+            # Sharp attention and gains of both signs; otherwise the output repeats one token.
             if "embed_positions" in name:
                 continue
             if parameter.dim() == 1:
@@ -157,7 +157,7 @@ def test_what_is_no_marian_is_refused(tmp_path: Path) -> None:
 
 
 def test_random_marian_is_one_of_theirs(tmp_path: Path) -> None:
-    """Their library reads what the benchmark writes, finds nothing amiss, and gives its tokens."""
+    """Their library reads the benchmark's model without complaint, and gives the same tokens."""
     shape = marian_shape("tiny", vocab_size=200)
     write_random_marian(shape, tmp_path, seed=1)
     theirs, info = transformers.MarianMTModel.from_pretrained(tmp_path, output_loading_info=True)

@@ -1,4 +1,4 @@
-"""The tutorial's Transformer, written here from its description, and what is read of it."""
+"""The tutorial's Transformer, written here from its description, gives the same logits."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ CONFIG = {
     "start_token_id": 2,
     "end_token_id": 3,
 }
-SOURCE, TARGET, SIZE, INNER, PLACES = 19, 23, 33, 21, 17
+SOURCE, TARGET, SIZE, INNER, POSITIONS = 19, 23, 33, 21, 17
 
 
 def random_weights() -> Weights:
-    """Of 2 encoder layers and 1 decoder layer."""
+    """A model of 2 encoder layers and 1 decoder layer."""
     weights: Weights = {}
 
     def linear(name: str, out: int, inner: int) -> None:
@@ -41,7 +41,7 @@ def random_weights() -> Weights:
     torch.manual_seed(0)
     for stack, layers, size in (("encoder", 2, SOURCE), ("decoder", 1, TARGET)):
         weights[f"{stack}.tok_embedding.weight"] = torch.randn(size, SIZE) * 0.2
-        weights[f"{stack}.pos_embedding.weight"] = torch.randn(PLACES, SIZE)
+        weights[f"{stack}.pos_embedding.weight"] = torch.randn(POSITIONS, SIZE)
         for i in range(layers):
             layer = f"{stack}.layers.{i}"
             norm(f"{layer}.self_attn_layer_norm")
@@ -60,7 +60,7 @@ def random_weights() -> Weights:
 
 
 def logits(weights: Weights, source: Tensor, target: Tensor) -> Tensor:
-    """Of one sequence: source [S], target [T] -> [T, V]"""
+    """The logits of one sequence: source [S], target [T] -> [T, V]"""
 
     def linear(x: Tensor, name: str) -> Tensor:
         return F.linear(x, weights[f"{name}.weight"], weights[f"{name}.bias"])

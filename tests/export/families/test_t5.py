@@ -1,4 +1,4 @@
-"""T5, FLAN-T5 and mT5 compute here what they compute at Hugging Face, and give its tokens."""
+"""T5, FLAN-T5 and mT5: tensors and greedy tokens are those of Hugging Face's implementation."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ SHAPES: dict[str, dict[str, Any]] = {
 
 
 def sources_and_limit(theirs: Any) -> tuple[list[list[int]], int]:
-    """Ragged sources, and a number of steps: both go beyond the largest distance."""
+    """Ragged sources and a number of steps that both exceed the largest distance."""
     far = int(theirs.config.relative_attention_max_distance)
     generator = torch.Generator().manual_seed(5)
     lengths = [4, 1, far + 9, 7, far // 2]
@@ -89,14 +89,14 @@ def build(kind: str, shape: dict[str, Any], varied: Callable[..., Any]) -> Any:
     model.generation_config = transformers.GenerationConfig(
         pad_token_id=0,
         decoder_start_token_id=0,
-        # Their cache has as many layers as the encoder.
+        # Their cache only has as many layers as the encoder.
         use_cache=model.config.num_decoder_layers <= model.config.num_layers,
     )
     return model
 
 
 def end_some_early(model: Any, greedy: Callable[..., list[list[int]]]) -> Any:
-    """Make that token the end with which outputs have the most different lengths, and one none."""
+    """Choose the end token that gives outputs the most different lengths, one of them unended."""
     sources, limit = sources_and_limit(model)
     outputs = greedy(model, sources, max_new_tokens=limit)
     lengths = {
@@ -155,7 +155,7 @@ def test_greedy_tokens_are_theirs(pair: Pair, their_greedy: Callable[..., list[l
     assert greedy_cached(ours, sources, limit) == expected
 
 
-# The cpu target fuses cached attention of heads whose size is a multiple of 8: not of "odd".
+# The cpu target fuses cached attention if the head size is a multiple of 8, so not for "odd".
 EXPORTED = [("t5", "odd"), ("flan-t5", "narrow"), ("mt5", "far")]
 
 
@@ -179,7 +179,7 @@ def test_greedy_tokens_are_theirs_through_export(
         {"feed_forward_proj": "gelu"},
         {"feed_forward_proj": "gated-silu"},
         {"feed_forward_proj": "gated-relu", "relative_attention_num_buckets": 7},
-        # What a file says of the activation counts more than the older field.
+        # The activation as stated takes precedence over the older field.
         {"feed_forward_proj": "gated-gelu", "dense_act_fn": "silu"},
         {"num_decoder_layers": None, "relative_attention_num_buckets": 13},
     ],
@@ -200,7 +200,7 @@ def test_other_options_are_theirs(
 def test_what_is_tied_and_what_is_scaled_as_theirs(
     kind: str, tied: bool, says: bool | None, varied: Callable[..., Any], tmp_path: Path
 ) -> None:
-    """Of files as older versions wrote them, where `tie_word_embeddings` may be anything."""
+    """As older versions wrote files, in which `tie_word_embeddings` may have any value."""
     theirs = build(kind, SHAPES["narrow"] | {"tie_word_embeddings": tied}, varied)
     theirs.save_pretrained(tmp_path)
     file = tmp_path / "config.json"
@@ -259,7 +259,7 @@ def test_what_no_configuration_expresses_is_said_at_once() -> None:
             }
         )
     for problem in (
-        "feed_forward_proj: expected an activation or gated-..., found 'double-swoosh'",
+        "feed_forward_proj: expected ACTIVATION or gated-ACTIVATION, found 'double-swoosh'",
         "found 'swoosh'",
         "n_positions: expected an integer, found 'many'",
         "relative_buckets of at least 4",

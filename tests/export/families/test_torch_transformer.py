@@ -1,4 +1,4 @@
-"""Models around torch.nn.Transformer compute here what PyTorch computes."""
+"""Models around torch.nn.Transformer: logits and greedy tokens are those of the module."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from dragoman.export.families.torch_transformer import load_torch_transformer
 from dragoman.reference_model import CheckpointError, ConfigError, greedy_uncached, pad
 
-# Said of modules that PyTorch cannot run as nested tensors.
+# PyTorch warns about modules that it cannot run as nested tensors.
 pytestmark = pytest.mark.filterwarnings("ignore:enable_nested_tensor is True:UserWarning")
 
 PAD, START, END = 1, 2, 3
@@ -45,7 +45,7 @@ each_shape = pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES.keys()
 
 
 class Owner(nn.Module):
-    """What people write around it: the tutorial of PyTorch, and its variations."""
+    """The module with embeddings around it, as in PyTorch's tutorial and its variations."""
 
     def __init__(
         self,
@@ -83,15 +83,15 @@ class Owner(nn.Module):
         if one_table:
             self.head.weight = self.target_table.weight
         if positions == "learned":
-            self.places = nn.Parameter(torch.empty(1, 41, d_model))
+            self.position_table = nn.Parameter(torch.empty(1, 41, d_model))
         else:
             angle = torch.arange(50)[:, None] / 10000 ** (torch.arange(0, d_model, 2) / d_model)
             table = torch.stack([angle.sin(), angle.cos()], -1).flatten(1)
-            self.register_buffer("places", table[:, None])
+            self.register_buffer("position_table", table[:, None])
 
     def embed(self, table: nn.Embedding, token: Tensor) -> Tensor:
-        places = self.places.flatten(0, 1)[: token.shape[1]]
-        embedded: Tensor = table(token) * self.scale + places
+        position_table = self.position_table.flatten(0, 1)[: token.shape[1]]
+        embedded: Tensor = table(token) * self.scale + position_table
         return embedded
 
     def forward(self, source: Tensor, source_mask: Tensor, target: Tensor) -> Tensor:
@@ -126,7 +126,7 @@ def config(shape: dict[str, Any], **changes: Any) -> dict[str, Any]:
         "target_embedding": "target_table",
         "output": "head",
         "transformer": "net",
-        "source_positions": "places",
+        "source_positions": "position_table",
     }
     return {
         "model_type": "torch.nn.Transformer",
@@ -238,7 +238,7 @@ def test_nothing_is_executed(tmp_path: Path, capsys: pytest.CaptureFixture[str])
 
 
 def test_stacks_need_no_names(tmp_path: Path) -> None:
-    """Neither a transformer's nor those of an encoder and a decoder that somebody put together."""
+    """Neither of a whole transformer nor of a separate encoder and decoder."""
     model = owner(SHAPE)
     values = config(SHAPE)
     del values["names"]["transformer"]
@@ -258,7 +258,7 @@ def test_stacks_need_no_names(tmp_path: Path) -> None:
 
 def test_positions_computed(tmp_path: Path) -> None:
     model = owner(SHAPE)
-    values = config(SHAPE, max_positions=50, ignored=["places"])
+    values = config(SHAPE, max_positions=50, ignored=["position_table"])
     del values["names"]["source_positions"]
     read = load_torch_transformer(write(tmp_path, model.state_dict(), values))
     assert (read.config.positions, read.config.max_target_positions) == ("sinusoidal", 50)
@@ -273,8 +273,8 @@ def test_positions_computed(tmp_path: Path) -> None:
         ({"decoder": "net"}, r"names.decoder: .* one of net.decoder; found 'net'"),
         (
             {"source_embedding": "src", "output": "source_tables"},
-            r"names.source_embedding: expected a weight of shape \[\*, 24\], one of places, "
-            r"target_table.weight, source_table.weight, head.weight; found 'src'"
+            r"names.source_embedding: expected a weight of shape \[\*, 24\], one of "
+            r"position_table, target_table.weight, source_table.weight, head.weight; found 'src'"
             r".*names.output: expected",
         ),
         ({"source_positions": "nowhere"}, "names.source_positions: expected"),
@@ -331,14 +331,15 @@ def test_all_wrong_weights_at_once(tmp_path: Path) -> None:
     write(tmp_path, weights, config(SHAPE))
     with pytest.raises(CheckpointError) as caught:
         load_torch_transformer(tmp_path)
-    # Without it nothing says that this is a decoder.
+    # Without it, the stack cannot be recognised as a decoder.
     assert "names.decoder: expected a module that has" in str(caught.value)
     weights["net.decoder.layers.0.multihead_attn.in_proj_weight"] = torch.ones(72, 24)
     write(tmp_path, weights, config(SHAPE))
     with pytest.raises(CheckpointError) as caught:
         load_torch_transformer(tmp_path)
     for expected in (
-        "net.encoder.layers.0.self_attn.in_proj_bias must hold three parts of one size, found [71]",
+        "net.encoder.layers.0.self_attn.in_proj_bias must stack three parts of equal size, "
+        "found [71]",
         "missing weight net.encoder.layers.0.self_attn.in_proj_bias (key)",
         "net.decoder.layers.1.linear2.weight must have shape [24, 40], found [24, 41]",
         "net.decoder.layers.1.norm3.bias has 24 of 24 values that are NaN or infinite",

@@ -1,4 +1,4 @@
-"""Whisper computes here what it computes at Hugging Face."""
+"""Whisper: tensors, greedy tokens and prompts are those of Hugging Face's implementation."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ TOLERANCE = 1e-4
 
 @pytest.fixture(scope="module", params=list(MODELS))
 def pair(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Any:
-    """Hugging Face's model, and what is read of its directory."""
+    """Hugging Face's model, and ours read from its directory."""
     theirs = MODELS[request.param]()
     directory = tmp_path_factory.mktemp(request.param)
     return theirs, load_hugging_face(save(theirs, directory))
@@ -57,13 +57,13 @@ def test_encoder_and_logits_are_theirs(pair: tuple[Any, Transformer]) -> None:
 
 
 def test_greedy_tokens_are_theirs(pair: tuple[Any, Transformer]) -> None:
-    """Under the prompt that the model is read with."""
+    """After the prompt that is the model's default."""
     theirs, ours = pair
     source = features(ours, 4, seed=2)
     limit = ours.generation.max_new_tokens
     assert limit is not None
-    told = {"language": "en"} if theirs.generation_config.is_multilingual else {}
-    generated = theirs.generate(source, max_new_tokens=limit, **told).tolist()
+    language = {"language": "en"} if theirs.generation_config.is_multilingual else {}
+    generated = theirs.generate(source, max_new_tokens=limit, **language).tolist()
     end = ours.config.end_token_id
     found = greedy_uncached(ours, list(source), limit)
     assert [row + [end] * (len(generated[0]) - len(row)) for row in found] == generated
@@ -148,7 +148,7 @@ def test_without_generation_settings_the_tokenizer_names_the_tokens(
     checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As in checkpoints older than `generation_config.json`."""
-    from dragoman.export.families import speech
+    from dragoman.export.families.whisper import settings
 
     for path in checkpoint.iterdir():
         if path.name not in ("config.json", "generation_config.json"):
@@ -158,7 +158,7 @@ def test_without_generation_settings_the_tokenizer_names_the_tokens(
     vocabulary = Vocabulary(True)
     english = load_hugging_face(tmp_path).generation.speech
     assert english == Speech(no_timestamps_token_id=vocabulary["notimestamps"])
-    monkeypatch.setattr(speech, "MULTILINGUAL_SIZE", vocabulary.size)
+    monkeypatch.setattr(settings, "MULTILINGUAL_VOCAB_SIZE", vocabulary.size)
     several = load_hugging_face(tmp_path).generation.speech
     assert several is not None
     assert several.languages == {code: vocabulary[code] for code in LANGUAGES}

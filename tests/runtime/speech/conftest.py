@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,8 +11,7 @@ from typing import Any
 import pytest
 
 from dragoman.export import export_bundle
-from dragoman.export.families.hugging_face import load_hugging_face
-from dragoman.export.tokenizers import find_tokenizers
+from dragoman.export.families.hugging_face import read_hugging_face
 from dragoman.optimize.target_bundle import optimize_bundle
 from dragoman.runtime import Model, load, read_bundle
 
@@ -40,18 +38,8 @@ def exported(tmp_path_factory: pytest.TempPathFactory) -> Exported:
         directory, theirs = tmp_path_factory.mktemp(name), MODELS[name]()
         checkpoint = save(theirs, directory / "checkpoint")
         (directory / "neutral").mkdir()
-        values = json.loads((checkpoint / "config.json").read_text())
-        model = load_hugging_face(checkpoint)
-        size = model.config.target_vocab_size
-        tokenizers = find_tokenizers(
-            checkpoint, "whisper", values, source_vocab_size=size, target_vocab_size=size
-        )
-        export_bundle(
-            model,
-            directory / "neutral",
-            name=name,
-            tokenizers=tokenizers,
-        )
+        read = read_hugging_face(checkpoint)
+        export_bundle(read.model, directory / "neutral", name=name, tokenizers=read.tokenizers)
         return theirs, directory / "neutral"
 
     return export

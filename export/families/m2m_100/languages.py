@@ -1,34 +1,24 @@
-"""What multilingual checkpoints call their languages, in the order of their token ids.
+"""The languages of M2M100, of its descendants of WMT 2021, and of NLLB.
 
-Known only from the code that trained them where a checkpoint has no `tokenizer.json`.
+The codes are in the order of their token ids, which are not stored in a checkpoint that has no
+`tokenizer.json`.
 """
 # ruff: noqa: SIM905
 
-MBART = """
-ar_AR cs_CZ de_DE en_XX es_XX et_EE fi_FI fr_XX gu_IN hi_IN it_IT ja_XX kk_KZ ko_KR lt_LT lv_LV
-my_MM ne_NP nl_XX ro_RO ru_RU si_LK tr_TR vi_VN zh_CN
-""".split()
+from ...tokenizers.multilingual import Multilingual
 
-MBART_50 = [
-    *MBART,
-    *"""
-af_ZA az_AZ bn_IN fa_IR he_IL hr_HR id_ID ka_GE km_KH mk_MK ml_IN mn_MN mr_IN pl_PL ps_AF pt_XX
-sv_SE sw_KE ta_IN te_IN th_TH tl_XX uk_UA ur_PK xh_ZA gl_ES sl_SI
-""".split(),
-]
-
-M2M100 = """
+M2M_100_CODES = """
 af am ar ast az ba be bg bn br bs ca ceb cs cy da de el en es et fa ff fi fr fy ga gd gl gu ha he hi
 hr ht hu hy id ig ilo is it ja jv ka kk km kn ko lb lg ln lo lt lv mg mk ml mn mr ms my ne nl no ns
 oc or pa pl ps pt ro ru sd si sk sl so sq sr ss su sv sw ta th tl tn tr uk ur uz vi wo xh yi yo zh
 zu
 """.split()
 
-WMT21 = """
+WMT21_CODES = """
 en ha is ja cs ru zh de
 """.split()
 
-NLLB = """
+NLLB_CODES = """
 ace_Arab ace_Latn acm_Arab acq_Arab aeb_Arab afr_Latn ajp_Arab aka_Latn amh_Ethi apc_Arab arb_Arab
 ars_Arab ary_Arab arz_Arab asm_Beng ast_Latn awa_Deva ayr_Latn azb_Arab azj_Latn bak_Cyrl bam_Latn
 ban_Latn bel_Cyrl bem_Latn ben_Beng bho_Deva bjn_Arab bjn_Latn bod_Tibt bos_Latn bug_Latn bul_Cyrl
@@ -49,3 +39,10 @@ taq_Latn taq_Tfng tpi_Latn tsn_Latn tso_Latn tuk_Latn tum_Latn tur_Latn twi_Latn
 ukr_Cyrl umb_Latn urd_Arab uzn_Latn vec_Latn vie_Latn war_Latn wol_Latn xho_Latn ydd_Hebr yor_Latn
 yue_Hant zho_Hans zho_Hant zul_Latn
 """.split()
+
+_M2M_100_PATTERN = "[a-z]{2,4}"
+M2M_100_LANGUAGES, WMT21_LANGUAGES = (
+    Multilingual(codes, _M2M_100_PATTERN, "prefix", "first", form="__{}__")
+    for codes in (M2M_100_CODES, WMT21_CODES)
+)
+NLLB_LANGUAGES = Multilingual(NLLB_CODES, "[a-z]{3}_[A-Z][a-z]{3}", "prefix", "first")

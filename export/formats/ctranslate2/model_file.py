@@ -1,12 +1,16 @@
-"""CTranslate2's `model.bin`: named arrays in one file, little-endian, of versions 1 to 6.
+"""CTranslate2's `model.bin`: named arrays in one file, little-endian, format versions 1 to 6.
 
-    u32 version; from 2 on: string specification, u32 revision of it
-    u32 number of variables; of each: string name, u8 rank, u32 * rank sizes,
-        from 4 on: u8 kind of numbers, u32 bytes; before: u8 bytes of a number, u32 numbers; data
-    from 3 on: u32 number of aliases; of each: string alias, string name
+    u32 version
+    since version 2: string specification, u32 revision of the specification
+    u32 number of variables, then for each:
+        string name, u8 rank, u32 size of each axis
+        since version 4: u8 data type, u32 size in bytes; before: u8 bytes per element, u32 elements
+        data
+    since version 3: u32 number of aliases, then for each: string alias, string variable
 
-A string is u16 bytes, the last of which is 0. Quantized weights have their scale beside them: in
-`name` is what was rounded of weight * `name_scale`, one for each row (int8) or for all (int16).
+A string is a u16 length in bytes and the bytes, the last of which is 0. The scale of a quantized
+weight is a variable of its own: `name` holds round(weight * `name_scale`), with one scale per row
+(int8) or per tensor (int16).
 """
 
 from __future__ import annotations
@@ -25,9 +29,11 @@ from torch import Tensor
 
 from dragoman.reference_model import CheckpointError
 
-MODEL_FILE = "model.bin"
+from ..detection import CTRANSLATE2_FILE
+
+MODEL_FILE = CTRANSLATE2_FILE
 NEWEST_VERSION = 6
-KINDS = (
+DATA_TYPES = (
     torch.float32,
     torch.int8,
     torch.int16,
@@ -35,22 +41,24 @@ KINDS = (
     torch.float16,
     torch.bfloat16,
 )
-"""By their numbers in the file."""
-OLD_KINDS = {4: torch.float32, 2: torch.int16, 1: torch.int8}
-"""By the bytes of a number, before version 4."""
-INT16_SCALE = 1000.0
-"""Of int16 weights without a scale of their own, as files once were."""
+"""The index of a data type is its number in the file."""
+DATA_TYPES_BY_SIZE = {4: torch.float32, 2: torch.int16, 1: torch.int8}
+"""Before version 4 the file states only the bytes per element."""
+DEFAULT_INT16_SCALE = 1000.0
+"""For int16 weights of old files, which store no scale."""
 AWQ = "weights are quantized to 4 bits (AWQ), which is not supported"
 
 
 @dataclass(frozen=True)
 class ModelFile:
-    """Attributes:
-    specification: such as "TransformerSpec"; "" before version 2
-    revision: of the specification
-    weights: float32, dequantized; an alias is the same tensor
-    options: single numbers; a flag is 0 or 1
-    texts: strings
+    """The content of a model file.
+
+    Attributes:
+        specification: such as "TransformerSpec"; "" before version 2
+        revision: of the specification
+        weights: float32, dequantized; an alias is the same tensor as its variable
+        options: scalars; a flag is 0 or 1
+        texts: strings
     """
 
     version: int
@@ -62,21 +70,21 @@ class ModelFile:
 
 
 def read_model_file(path: Path) -> ModelFile:
-    """Read all of a file, in memory of about its weights in fp32.
+    """Read a whole file; needs about the memory of its weights in fp32.
 
     Raises:
-        CheckpointError: there is none, it is of a later version, cut short or damaged, or its
+        CheckpointError: the file is missing, of a newer version, truncated or damaged, or its
             weights are quantized to 4 bits.
     """
     try:
         with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
             return _read(_Reader(data, path))
     except (OSError, ValueError) as error:  # mmap of an empty file: ValueError
-        raise CheckpointError(path, [f"expected a model of CTranslate2: {error}"]) from error
+        raise CheckpointError(path, [f"expected a CTranslate2 model file: {error}"]) from error
 
 
 class _Reader:
-    """Takes values from the beginning of a file on, never more than it has."""
+    """Reads values from a file in order, and never beyond its end."""
 
     def __init__(self, data: mmap.mmap, path: Path) -> None:
         self._data, self._path, self._position = data, path, 0
@@ -85,25 +93,26 @@ class _Reader:
         return CheckpointError(self._path, [problem])
 
     def bytes(self, size: int, what: str) -> bytes:
+        """The next bytes; `what` names them in errors, here and below."""
         end = self._position + size
         if end > len(self._data):
             raise self.damaged(
-                f"not a whole model of CTranslate2: {what} needs {size} bytes at "
+                f"not a complete CTranslate2 model file: {what} needs {size} bytes at "
                 f"{self._position}, and the file ends at {len(self._data)}"
             )
-        taken = self._data[self._position : end]
+        data = self._data[self._position : end]
         self._position = end
-        return taken
+        return data
 
-    def number(self, kind: str, what: str) -> int:
-        """An unsigned integer; kind as in `struct`: B, H or I."""
-        value: int = struct.unpack("<" + kind, self.bytes(struct.calcsize("<" + kind), what))[0]
+    def unsigned(self, code: str, what: str) -> int:
+        """An unsigned integer; its code as in `struct`: B, H or I."""
+        value: int = struct.unpack("<" + code, self.bytes(struct.calcsize("<" + code), what))[0]
         return value
 
     def string(self, what: str) -> str:
-        raw = self.bytes(self.number("H", what), what)
+        raw = self.bytes(self.unsigned("H", what), what)
         if not raw.endswith(b"\0"):
-            raise self.damaged(f"{what} must end with a zero, found {raw[-8:]!r}")
+            raise self.damaged(f"{what} must end with a zero byte, found {raw[-8:]!r}")
         try:
             return raw[:-1].decode()
         except UnicodeDecodeError as error:
@@ -111,34 +120,37 @@ class _Reader:
 
     def finish(self) -> None:
         if rest := len(self._data) - self._position:
-            raise self.damaged(f"{rest} bytes follow where the file should end")
+            raise self.damaged(f"{rest} bytes follow the end of the model")
 
 
 def _read(reader: _Reader) -> ModelFile:
-    version = reader.number("I", "the version")
+    version = reader.unsigned("I", "the version")
     if not 1 <= version <= NEWEST_VERSION:
         raise reader.damaged(
-            f"expected a model of CTranslate2 in version 1 to {NEWEST_VERSION}, found {version}"
+            f"expected a CTranslate2 model file of version 1 to {NEWEST_VERSION}, found {version}"
         )
     specification, revision = "", 1
     if version >= 2:
         specification = reader.string("the specification")
-        revision = reader.number("I", "its revision")
+        revision = reader.unsigned("I", "its revision")
     variables: dict[str, Tensor] = {}
-    for _ in range(reader.number("I", "the number of variables")):
+    for _ in range(reader.unsigned("I", "the number of variables")):
         name = reader.string("a variable's name")
         if name in variables:
-            raise reader.damaged(f"{name} is there twice")
+            raise reader.damaged(f"variable {name} is stored twice")
         variables[name] = _variable(reader, name, version)
     aliases = {}
     if version >= 3:
-        for _ in range(reader.number("I", "the number of aliases")):
+        for _ in range(reader.unsigned("I", "the number of aliases")):
             alias = reader.string("an alias")
             aliases[alias] = reader.string(f"the variable of the alias {alias}")
     reader.finish()
-    strange = sorted(a for a, name in aliases.items() if name not in variables or a in variables)
-    if strange:
-        raise reader.damaged(f"aliases of nothing, or of two variables: {', '.join(strange)}")
+    invalid = sorted(a for a, name in aliases.items() if name not in variables or a in variables)
+    if invalid:
+        raise reader.damaged(
+            "expected each alias to be a new name of a variable, found otherwise: "
+            + ", ".join(invalid)
+        )
     weights = _weights(variables, reader)
     weights |= {alias: weights[name] for alias, name in aliases.items() if name in weights}
     return ModelFile(
@@ -152,29 +164,29 @@ def _read(reader: _Reader) -> ModelFile:
 
 
 def _variable(reader: _Reader, name: str, version: int) -> Tensor:
-    sizes = [reader.number("I", name) for _ in range(reader.number("B", name))]
+    shape = [reader.unsigned("I", name) for _ in range(reader.unsigned("B", name))]
     if version >= 4:
-        kind_number = reader.number("B", name)
-        kind = KINDS[kind_number] if kind_number < len(KINDS) else None
-        size = reader.number("I", name)
+        code = reader.unsigned("B", name)
+        data_type = DATA_TYPES[code] if code < len(DATA_TYPES) else None
+        size = reader.unsigned("I", name)
     else:
-        kind_number = reader.number("B", name)
-        kind = OLD_KINDS.get(kind_number)
-        size = reader.number("I", name) * kind_number
-    if kind is None:
-        raise reader.damaged(f"{name} must be of a known kind of numbers, found {kind_number}")
-    # Of a wrong size nothing is read, and nothing taken from memory for it.
-    if size != math.prod(sizes) * kind.itemsize:
-        raise reader.damaged(f"{name} of shape {sizes} in {kind} cannot have {size} bytes")
-    return _tensor(reader.bytes(size, name), kind).reshape(sizes)
+        code = reader.unsigned("B", name)
+        data_type = DATA_TYPES_BY_SIZE.get(code)
+        size = reader.unsigned("I", name) * code
+    if data_type is None:
+        raise reader.damaged(f"{name} must be of a known data type, found {code}")
+    # Checked before anything is read, so that a damaged size never allocates memory.
+    if size != math.prod(shape) * data_type.itemsize:
+        raise reader.damaged(f"{name} of shape {shape} in {data_type} cannot have {size} bytes")
+    return _tensor(reader.bytes(size, name), data_type).reshape(shape)
 
 
-def _tensor(data: bytes, kind: torch.dtype) -> Tensor:
+def _tensor(data: bytes, data_type: torch.dtype) -> Tensor:
     # numpy does not know bfloat16.
-    read_as = torch.int16 if kind == torch.bfloat16 else kind
-    number = torch.empty(0, dtype=read_as).numpy().dtype.newbyteorder("<")
-    array: NDArray[np.generic] = np.frombuffer(data, number).astype(number.newbyteorder("="))
-    return torch.from_numpy(array).view(kind)
+    stored_type = torch.int16 if data_type == torch.bfloat16 else data_type
+    element = torch.empty(0, dtype=stored_type).numpy().dtype.newbyteorder("<")
+    array: NDArray[np.generic] = np.frombuffer(data, element).astype(element.newbyteorder("="))
+    return torch.from_numpy(array).view(data_type)
 
 
 def _is_text(variable: Tensor) -> bool:
@@ -190,7 +202,7 @@ def _text(variable: Tensor) -> str:
 
 
 def _weights(variables: Mapping[str, Tensor], reader: _Reader) -> dict[str, Tensor]:
-    """The arrays in float32; those that are integers divided by their scale."""
+    """The arrays in float32; integers are divided by their scale."""
     weights = {}
     scales = {name + "_scale" for name in variables} | {name + "_zero" for name in variables}
     problems = []
@@ -204,7 +216,7 @@ def _weights(variables: Mapping[str, Tensor], reader: _Reader) -> dict[str, Tens
         if value.dtype == torch.int32 or name + "_zero" in variables:
             raise reader.damaged(AWQ)
         if scale is None and value.dtype == torch.int16:
-            scale = torch.tensor(INT16_SCALE)
+            scale = torch.tensor(DEFAULT_INT16_SCALE)
         if scale is None:
             problems.append(f"{name} is quantized and has no {name}_scale")
         elif scale.numel() not in (1, len(value)) or scale.dim() > 1:

@@ -1,4 +1,4 @@
-"""M2M100 (Fan et al. 2020) and NLLB (NLLB Team 2022): pre-norm, sinusoidal positions."""
+"""The model of M2M100 and NLLB: BART with pre-norm and sinusoidal positions."""
 
 from __future__ import annotations
 
@@ -9,26 +9,31 @@ from torch import Tensor
 
 from dragoman.reference_model import ConfigError, ModelConfig
 
-from .bart import POSITIONS, config_of, tie, weight_name
-from .family import Family, Values, Weights
+from ...formats.json_files import Values
+from ...formats.tensor_files import Weights
+from ..bart import POSITIONS, config_of, tie, weight_name
+
+__all__ = ["complete", "config", "position_table", "weight_name"]
 
 
-def _config(values: Values) -> ModelConfig:
-    config = config_of(
+def config(values: Values) -> ModelConfig:
+    """The configuration that a `config.json` describes."""
+    described = config_of(
         values,
         {"vocab_size": 128112, "activation_function": "relu", "scale_embedding": True},
         norm_order="pre",
     )
-    if config.d_model < 4:
+    if described.d_model < 4:
         raise ConfigError(
-            [f"d_model: expected at least 4, for two wavelengths, found {config.d_model}"]
+            [f"d_model: expected at least 4, for two wavelengths, found {described.d_model}"]
         )
-    return config
+    return described
 
 
 def position_table(first: int, positions: int, d_model: int) -> Tensor:
-    """Sines in the first half, cosines in the second, wavelengths from 2 pi to 20000 pi, both
-    reached; float32 throughout, as the models were trained. [positions, d_model]
+    """Sines in the first half of the columns, cosines in the second, [positions, d_model].
+
+    Wavelengths run from 2 pi to 20000 pi, both included. Computed in float32, as in training.
 
     Args:
         first: the position of the first row
@@ -40,14 +45,11 @@ def position_table(first: int, positions: int, d_model: int) -> Tensor:
     return torch.cat([angle.sin(), angle.cos(), missing], dim=1)
 
 
-def _complete(weights: Weights, config: ModelConfig) -> list[str]:
-    """The table is not stored. Its row of the padding token is left out: positions begin after."""
+def complete(weights: Weights, config: ModelConfig) -> list[str]:
+    """Compute the tables, which are not stored; positions begin after the padding token's row."""
     for stack, name in POSITIONS.items():
         for old in (name, f"model.{stack}.embed_positions.weights"):
             weights.pop(old, None)
         positions = getattr(config, f"max_{'source' if stack == 'encoder' else 'target'}_positions")
         weights[name] = position_table(config.pad_token_id + 1, positions, config.d_model)
     return tie(weights, config)
-
-
-M2M_100 = Family("m2m_100", "M2M100, NLLB", _config, weight_name, _complete)

@@ -1,7 +1,7 @@
-"""Generation settings of Hugging Face -> what prompts of a speech model are made of.
+"""Whisper's generation settings at Hugging Face -> rules of decoding, and what prompts are made of.
 
-What `generate` does with long audio beyond greedy decoding (`no_speech_threshold`, ...) and with
-the times of words (`alignment_heads`) is passed over.
+Ignored is what `generate` does for long audio beyond greedy decoding (`no_speech_threshold`, ...),
+and the timing of words (`alignment_heads`).
 """
 
 from __future__ import annotations
@@ -21,79 +21,67 @@ from dragoman.reference_model import (
 from dragoman.runtime.audio import LogMel
 from dragoman.runtime.speech.language_names import CODES, language_code
 
-from .json_files import read_json
+from ...formats.json_files import Values, read_json
+from ..generation import generation_config
 
 TASKS = ("transcribe", "translate")
 NO_TIMESTAMPS = "<|notimestamps|>"
-MULTILINGUAL_SIZE = 51865
-"""Whisper models of fewer tokens know English only, whatever tokens they have for languages."""
+MULTILINGUAL_VOCAB_SIZE = 51865
+"""Models of fewer tokens know only English, though their tokenizers have tokens for languages."""
 
 
-def with_speech(
-    generation: GenerationConfig,
-    settings: Mapping[str, Any],
-    vocabulary: Mapping[str, int],
-    config: ModelConfig,
-) -> GenerationConfig:
-    """The rules of a speech model: with what its prompts are made of, and one of them.
+def generation(directory: Path, settings: Values, config: ModelConfig) -> GenerationConfig:
+    """The rules of greedy decoding, with the tokens of prompts and one of the model's prompts.
 
     Args:
-        settings: of `generation_config.json` or, where there is none, of `config.json`
-        vocabulary: special tokens of the tokenizer, for settings too old to name them
+        settings: fields of `generation_config.json` or, if there is none, of `config.json`
 
     Raises:
-        ConfigError: a setting is not what it should be; all are listed.
+        CheckpointError: the model was trained on features other than the runtime computes.
+        ConfigError: settings are not supported, or have values of another form; lists them all.
     """
+    rules = generation_config(settings, config)
+    check_features(directory, config)
     problems: list[str] = []
-    languages, tasks = _tokens(settings, vocabulary, config, problems)
-    last = _count(settings, "no_timestamps_token_id", problems)
-    if last is None:
-        last = vocabulary.get(NO_TIMESTAMPS)
+    vocabulary = _special_tokens(directory)
+    languages, tasks = _languages_and_tasks(settings, vocabulary, config, problems)
+    no_timestamps = _count(settings, "no_timestamps_token_id", problems)
+    if no_timestamps is None:
+        no_timestamps = vocabulary.get(NO_TIMESTAMPS)
     language, task = _defaults(settings, languages, tasks, problems)
     if (timestamps := settings.get("return_timestamps")) not in (None, False):
-        problems.append(
-            f"return_timestamps: as a default this is not supported, found {timestamps!r}"
-        )
+        problems.append(f"return_timestamps: not supported as a default, found {timestamps!r}")
     speech = Speech(
         languages=languages,
         tasks=tasks,
-        no_timestamps_token_id=last,
+        no_timestamps_token_id=no_timestamps,
         max_initial_timestamp_index=_count(settings, "max_initial_timestamp_index", problems),
         default_language=language,
         default_task=task,
     )
+    # At Hugging Face, neither limit counts the tokens of the prompt.
     limits = [_count(settings, name, problems) for name in ("max_new_tokens", "max_length")]
     if problems:
         raise ConfigError(problems)
-    # At Hugging Face the prompt does not count.
     longest = limits[0] or limits[1] or config.max_target_positions
-    generation = dataclasses.replace(generation, max_new_tokens=longest)
-    return prompted(generation, speech, config.max_target_positions)
+    rules = dataclasses.replace(rules, max_new_tokens=longest)
+    return with_prompt(rules, speech, config.max_target_positions)
 
 
-def prompted(generation: GenerationConfig, speech: Speech, positions: int) -> GenerationConfig:
-    """With one of the prompts that a speech model has, and no more new tokens than that leaves room
-    for among its positions: with the start token, all of them."""
+def with_prompt(rules: GenerationConfig, speech: Speech, positions: int) -> GenerationConfig:
+    """The rules with one of the model's prompts, and with output no longer than fits behind it.
+
+    Args:
+        positions: of the decoder; the start token, the prompt and the output share them
+    """
     prompt = _prompt(speech)
     room = positions - 1 - len(prompt)
-    limit = min(generation.max_new_tokens or room, room)
-    return dataclasses.replace(generation, speech=speech, prompt=prompt, max_new_tokens=limit)
-
-
-def special_tokens(directory: Path) -> dict[str, int]:
-    """The added tokens of `tokenizer.json`, where there is one."""
-    path = directory / "tokenizer.json"
-    if not path.is_file():
-        return {}
-    try:
-        added = read_json(path)["added_tokens"]
-        return {token["content"]: token["id"] for token in added}
-    except (KeyError, TypeError) as error:
-        raise CheckpointError(path, ["expected a tokenizer with added_tokens"]) from error
+    limit = min(rules.max_new_tokens or room, room)
+    return dataclasses.replace(rules, speech=speech, prompt=prompt, max_new_tokens=limit)
 
 
 def check_features(directory: Path, config: ModelConfig) -> None:
-    """Compare `preprocessor_config.json`, where there is one, with the features that are made.
+    """Compare `preprocessor_config.json`, if there is one, with the features that are computed.
 
     Raises:
         CheckpointError: the model was trained on others, or the file is no JSON object.
@@ -102,12 +90,12 @@ def check_features(directory: Path, config: ModelConfig) -> None:
     if not path.is_file():
         return
     stated = read_json(path)
-    made = LogMel()
+    computed = LogMel()
     expected = {
         "feature_size": config.feature_size,
-        "sampling_rate": made.sampling_rate,
-        "n_fft": made.n_fft,
-        "hop_length": made.hop,
+        "sampling_rate": computed.sampling_rate,
+        "n_fft": computed.n_fft,
+        "hop_length": computed.hop,
     }
     problems = [
         f"{name}: expected {value}, found {stated[name]!r}"
@@ -118,30 +106,45 @@ def check_features(directory: Path, config: ModelConfig) -> None:
         raise CheckpointError(path, problems)
 
 
-def _tokens(
+def _special_tokens(directory: Path) -> dict[str, int]:
+    """The added tokens of `tokenizer.json`, for settings too old to name them; {} without it."""
+    path = directory / "tokenizer.json"
+    if not path.is_file():
+        return {}
+    try:
+        return {token["content"]: token["id"] for token in read_json(path)["added_tokens"]}
+    except (KeyError, TypeError) as error:
+        raise CheckpointError(path, ["expected a tokenizer with added_tokens"]) from error
+
+
+def _languages_and_tasks(
     settings: Mapping[str, Any],
     vocabulary: Mapping[str, int],
     config: ModelConfig,
     problems: list[str],
 ) -> tuple[dict[str, int], dict[str, int]]:
-    """The tokens of languages, by code, and of tasks; none for a model of English alone."""
-    old = "is_multilingual" not in settings
-    # The tokenizers of English models have the tokens of all languages, too.
-    several = config.target_vocab_size >= MULTILINGUAL_SIZE if old else settings["is_multilingual"]
-    if not several:
+    """The tokens of languages, by code, and of tasks; none for a model that knows only English."""
+    # Older settings leave all of this to the tokenizer and to the size of the vocabulary.
+    older = "is_multilingual" not in settings
+    multilingual = (
+        config.target_vocab_size >= MULTILINGUAL_VOCAB_SIZE
+        if older
+        else settings["is_multilingual"]
+    )
+    if not multilingual:
         return {}, {}
-    known = {f"<|{code}|>": code for code in CODES.values()}
-    given: list[dict[str, int]] = []
+    language_tokens = {f"<|{code}|>" for code in CODES.values()}
+    tables: list[dict[str, int]] = []
     for name, fallback in (
-        ("lang_to_id", {token: i for token, i in vocabulary.items() if token in known}),
+        ("lang_to_id", {t: token for t, token in vocabulary.items() if t in language_tokens}),
         ("task_to_id", {t: vocabulary[f"<|{t}|>"] for t in TASKS if f"<|{t}|>" in vocabulary}),
     ):
-        value = settings.get(name, fallback if old else {})
-        if not isinstance(value, dict) or not all(type(token) is int for token in value.values()):
-            problems.append(f"{name}: expected an object of token ids, found {value!r}")
-            value = {}
-        given.append(value)
-    languages, tasks = given
+        table = settings.get(name, fallback if older else {})
+        if not isinstance(table, dict) or not all(type(token) is int for token in table.values()):
+            problems.append(f"{name}: expected an object of token ids, found {table!r}")
+            table = {}
+        tables.append(table)
+    languages, tasks = tables
     return {language_code(name): token for name, token in languages.items()}, tasks
 
 
@@ -151,7 +154,7 @@ def _defaults(
     tasks: Mapping[str, int],
     problems: list[str],
 ) -> tuple[str | None, str | None]:
-    """Language and task: as stated or, where neither is, as the tokens of `forced_decoder_ids`."""
+    """Language and task as stated; if neither is, those whose tokens `forced_decoder_ids` has."""
     language, task = settings.get("language"), settings.get("task")
     if language is None and task is None:
         forced = settings.get("forced_decoder_ids") or []
@@ -172,13 +175,11 @@ def _defaults(
 
 
 def _prompt(speech: Speech) -> tuple[int, ...]:
-    """One of the model's prompts: in its language or English, without timestamps."""
+    """A prompt in the default language or English, without timestamps."""
     tokens = []
     if speech.languages:
-        some = speech.default_language or next(iter(speech.languages))
-        if speech.default_language is None and "en" in speech.languages:
-            some = "en"
-        tokens.append(speech.languages[some])
+        fallback = "en" if "en" in speech.languages else next(iter(speech.languages))
+        tokens.append(speech.languages[speech.default_language or fallback])
     task = speech.default_task or ("transcribe" if "transcribe" in speech.tasks else None)
     if task is not None:
         tokens.append(speech.tasks[task])

@@ -1,5 +1,7 @@
-"""Whisper (Radford et al. 2022), Distil-Whisper: pre-norm, mel features in, positions of both sides
-stored, keys without bias."""
+"""The model of Whisper and Distil-Whisper: a pre-norm BART whose encoder takes log-mel features.
+
+Positions are stored on both sides, and keys have no bias.
+"""
 
 from __future__ import annotations
 
@@ -8,9 +10,11 @@ from typing import Any
 
 from dragoman.reference_model import ModelConfig
 
-from .bart import config_of
-from .bart import weight_name as bart_weight_name
-from .family import Family, Values, Weights, merge_tied, renamed
+from ...formats.json_files import Values
+from ...formats.tensor_files import Weights
+from ..bart import config_of
+from ..bart import weight_name as bart_weight_name
+from ..family import merge_tied, renamed
 
 DEFAULTS: Mapping[str, Any] = {
     "vocab_size": 51865,
@@ -30,7 +34,7 @@ DEFAULTS: Mapping[str, Any] = {
     "eos_token_id": 50256,
     "decoder_start_token_id": 50257,
 }
-"""What a `config.json` that is silent means."""
+"""Values for fields that a `config.json` leaves out."""
 
 CONVOLUTIONS: Mapping[str, str] = {
     "embedding.first_convolution": "conv1",
@@ -41,11 +45,12 @@ TOKENS = "model.decoder.embed_tokens.weight"
 
 
 def weight_name(name: str) -> str:
-    """What a checkpoint calls a parameter of `Transformer`."""
+    """The name that a checkpoint gives a parameter of `Transformer`."""
     return OUTPUT if name == "output.weight" else bart_weight_name(renamed(name, CONVOLUTIONS))
 
 
-def _config(values: Values) -> ModelConfig:
+def config(values: Values) -> ModelConfig:
+    """The configuration that a `config.json` describes."""
     known = {**DEFAULTS, **{name: v for name, v in values.items() if v is not None}}
     return config_of(
         values,
@@ -54,15 +59,13 @@ def _config(values: Values) -> ModelConfig:
         feature_size=known["num_mel_bins"],
         tie_source_target=False,
         norm_order="pre",
-        scale_embedding=False,  # Hugging Face does not heed the field
+        scale_embedding=False,  # Hugging Face ignores the field
         key_bias=False,
         max_source_positions=known["max_source_positions"],
         max_target_positions=known["max_target_positions"],
     )
 
 
-def _complete(weights: Weights, config: ModelConfig) -> list[str]:
+def complete(weights: Weights, config: ModelConfig) -> list[str]:
+    """Keep one name for the token embedding and the output projection that reuses it."""
     return merge_tied(weights, [TOKENS, OUTPUT]) if config.tie_target_output else []
-
-
-WHISPER = Family("whisper", "Whisper, Distil-Whisper", _config, weight_name, _complete)

@@ -1,7 +1,7 @@
-"""What CTranslate2's specifications call weights, and how they stack them.
+"""The names of weights in CTranslate2's specifications, and how they are stacked.
 
-Products of one input are stacked: query, key and value of self-attention, key and value of
-cross-attention. A part of a stack is named `.../weight (query)` here.
+Projections of the same input are stacked: query, key and value of self-attention, key and value of
+cross-attention. After splitting, a part of a stack is named `.../weight (query)`.
 """
 
 from __future__ import annotations
@@ -12,11 +12,13 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from .ctranslate2_file import ModelFile
-from .family import Weights, renamed
+from ...formats.ctranslate2 import ModelFile
+from ...formats.tensor_files import Weights
+from ..family import renamed
 
 SOURCE_TABLE = "encoder/embeddings_0/weight"
 TARGET_TABLE = "decoder/embeddings/weight"
+TABLES = {"encoder": SOURCE_TABLE, "decoder": TARGET_TABLE}
 PROJECTION = "decoder/projection/weight"
 LOGITS_BIAS = "decoder/projection/bias"
 
@@ -39,7 +41,7 @@ PARTS: Mapping[str, str] = {
     "embedding.bias": "embedding/beta",
     ".": "/",
 }
-"""Parts of a parameter's name in `Transformer`, to be replaced in this order."""
+"""Parts of a parameter's name in `Transformer`, replaced in this order."""
 
 STACKS: Mapping[tuple[str, str], tuple[str, ...]] = {
     ("self_attention", "linear_0"): ("query", "key", "value"),
@@ -48,7 +50,7 @@ STACKS: Mapping[tuple[str, str], tuple[str, ...]] = {
     ("attention", "linear_1"): ("key", "value"),
     ("attention", "linear_2"): ("output",),
 }
-"""What is stacked in each product of an attention."""
+"""The parts that each projection of an attention stacks."""
 
 KNOWN_OPTIONS = {
     "pre_norm",
@@ -62,8 +64,7 @@ KNOWN_OPTIONS = {
     "with_source_eos",
     "with_target_bos",
     "user_decoder_start_tokens",
-    # These change nothing here: alignments, what belongs to options that are off, and what the
-    # weights say, too.
+    # No effect here: alignments, details of options that are off, and what the weights show too.
     "alignment_layer",
     "alignment_heads",
     "alibi_use_positive_positions",
@@ -71,60 +72,62 @@ KNOWN_OPTIONS = {
     "embeddings_merge",
     "layernorm_embedding",
 }
-"""Any other that is not zero is refused."""
+"""Any other option is refused unless it is zero."""
 
 UNSUPPORTED = re.compile(
     r"relative_\w+|rotary_\w+|(original_)?max_position_embeddings|[qkv]_norm|project_(in|out)"
     r"|memory_kv|layer_scalar|queries_scale|scale_outputs|final_logit_softcapping"
     r"|(shared|input|\w+_attention|\w+_feedforward)_layer_norm|embeddings_[1-9]\d*"
 )
-"""Parts of names that are there only in models of another kind."""
+"""Parts of names that occur only in models of other architectures."""
 
 _ATTENTION = re.compile(r"(.*/)?(self_attention|attention)/(linear_\d)/(weight|bias)")
-_OURS = re.compile(r"(.*/(self_attention|attention))/(query|key|value|output)/(weight|bias)")
+_ROLE = re.compile(r"(.*/(self_attention|attention))/(query|key|value|output)/(weight|bias)")
 
 
 def unsupported_options(file: ModelFile) -> list[str]:
-    """Problems: an option that makes a model one of another kind, each once."""
-    found: dict[str, str] = {}
+    """A problem for each option that is set and not supported."""
+    unsupported: dict[str, str] = {}
     for name in (*file.weights, *file.options):
         parts = name.split("/")
         for part in filter(UNSUPPORTED.fullmatch, parts):
-            found.setdefault(part, name)
+            unsupported.setdefault(part, name)
         value = file.options.get(name)
-        # As many heads of keys and values as of queries are nothing unusual.
-        usual = parts[-1] == "num_heads_kv" and value == file.options.get(f"{parts[0]}/num_heads")
-        if value and parts[-1] not in KNOWN_OPTIONS and not usual:
-            found.setdefault(parts[-1], name)
-    return [f"unsupported option {option} ({name})" for option, name in found.items()]
+        # As many key-value heads as query heads: ordinary multi-head attention.
+        multi_head = parts[-1] == "num_heads_kv" and value == file.options.get(
+            f"{parts[0]}/num_heads"
+        )
+        if value and parts[-1] not in KNOWN_OPTIONS and not multi_head:
+            unsupported.setdefault(parts[-1], name)
+    return [f"unsupported option {option} ({name})" for option, name in unsupported.items()]
 
 
 def weight_name(name: str, *, gated: bool) -> str:
-    """What `model.bin` calls a parameter of `Transformer`.
+    """The name that `model.bin` gives a parameter of `Transformer`.
 
     Args:
-        gated: whether feed-forward layers have two products of their input, of which the first has
-            the activation
+        gated: whether feed-forward layers project their input twice; the activation follows the
+            first projection
     """
     if name.startswith("output."):
         return name.replace("output.", "decoder/projection/")
     name = name.replace("feed_forward.gate", "ffn.linear_0")
     name = name.replace("feed_forward.inner", "ffn.linear_0_noact" if gated else "ffn.linear_0")
     name = renamed(name, PARTS)
-    ours = _OURS.fullmatch(name)
-    if ours is None:
+    match = _ROLE.fullmatch(name)
+    if match is None:
         return name
-    scope, kind, role, tensor = ours.groups()
+    scope, kind, role, tensor = match.groups()
     linear = next(linear for (k, linear), roles in STACKS.items() if k == kind and role in roles)
-    return _part(f"{scope}/{linear}/{tensor}", role, STACKS[kind, linear])
+    return _part_name(f"{scope}/{linear}/{tensor}", role, STACKS[kind, linear])
 
 
-def _part(name: str, role: str, roles: tuple[str, ...]) -> str:
+def _part_name(name: str, role: str, roles: tuple[str, ...]) -> str:
     return f"{name} ({role})" if len(roles) > 1 else name
 
 
 def split_stacks(weights: Weights) -> list[str]:
-    """Replace stacks by their parts; gives what cannot be split."""
+    """Replace stacks by their parts; returns a problem for each that cannot be split."""
     problems = []
     for name in list(weights):
         match = _ATTENTION.fullmatch(name)
@@ -134,25 +137,25 @@ def split_stacks(weights: Weights) -> list[str]:
         stack = weights.pop(name)
         if stack.dim() == 0 or len(stack) % len(roles):
             problems.append(
-                f"{name} must hold {', '.join(roles)} of one size, found {list(stack.shape)}"
+                f"{name} must stack {', '.join(roles)} of equal size, found {list(stack.shape)}"
             )
             continue
         for role, part in zip(roles, stack.chunk(len(roles)), strict=True):
-            weights[_part(name, role, roles)] = part
+            weights[_part_name(name, role, roles)] = part
     return problems
 
 
-def biased(weights: Weights) -> dict[str, bool]:
-    """Which products have a bias, after `split_stacks`: fields of `ModelConfig`.
+def unify_biases(weights: Weights) -> dict[str, bool]:
+    """Which projections have a bias, as fields of `ModelConfig`; to be called after `split_stacks`.
 
-    In `weights` those that have one anywhere have it everywhere then, of zeros, and the others
-    nowhere: a stack has zeros for the parts that had none.
+    A stack stores zeros for parts that have no bias. So a bias that is zero in all layers is
+    removed; any other is added, as zeros, to the layers that lack it.
     """
     fields = {}
-    for field, products in _products(weights).items():
-        biases = {name: name.replace("/weight", "/bias") for name in products}
-        given = [weights[bias] for bias in biases.values() if bias in weights]
-        fields[field] = any(bool(bias.any()) for bias in given)
+    for field, projections in _projections(weights).items():
+        biases = {name: name.replace("/weight", "/bias") for name in projections}
+        stored = [weights[bias] for bias in biases.values() if bias in weights]
+        fields[field] = any(bool(bias.any()) for bias in stored)
         for name, bias in biases.items():
             if not fields[field]:
                 weights.pop(bias, None)
@@ -161,14 +164,14 @@ def biased(weights: Weights) -> dict[str, bool]:
     return fields
 
 
-def _products(weights: Mapping[str, Tensor]) -> dict[str, list[str]]:
-    """The names of weights by the field that says whether they have a bias."""
-    products: dict[str, list[str]] = {f"{role}_bias": [] for role in ("query", "key", "value")}
-    products |= {"attention_output_bias": [], "feed_forward_bias": [], "logits_bias": []}
+def _projections(weights: Mapping[str, Tensor]) -> dict[str, list[str]]:
+    """The names of weights, by the field that says whether they have a bias."""
+    projections: dict[str, list[str]] = {f"{role}_bias": [] for role in ("query", "key", "value")}
+    projections |= {"attention_output_bias": [], "feed_forward_bias": [], "logits_bias": []}
     for name in weights:
         if (field := _bias_field(name)) is not None:
-            products[field].append(name)
-    return products
+            projections[field].append(name)
+    return projections
 
 
 def _bias_field(name: str) -> str | None:

@@ -1,8 +1,9 @@
-"""Weights of a checkpoint's directory: safetensors or PyTorch's format, in one file or several."""
+"""Files of tensors: safetensors or PyTorch's format, in one file or in several with an index."""
 
 from __future__ import annotations
 
 import pickle
+import re
 from pathlib import Path
 from typing import Any
 
@@ -15,14 +16,17 @@ from dragoman.reference_model import CheckpointError
 
 from .json_files import read_json
 
+Weights = dict[str, Tensor]
+"""Tensors by the names that the checkpoint gives them."""
+
 FILES = ("model.safetensors", "pytorch_model.bin")
-"""In order of preference; each may be split, with an index beside it."""
+"""In order of preference. Each may be split into parts, with an index beside them."""
 
 EXPECTED_INDEX = "expected a JSON object with a weight_map from names of weights to files"
 
 
-def read_weights(directory: Path) -> tuple[dict[str, Tensor], Path]:
-    """All tensors by name, and where they come from.
+def read_weights(directory: Path) -> tuple[Weights, Path]:
+    """All tensors of a directory, and the file (or index) that they come from.
 
     Raises:
         CheckpointError: there are no weights, or they cannot be read.
@@ -32,53 +36,56 @@ def read_weights(directory: Path) -> tuple[dict[str, Tensor], Path]:
         if file.is_file():
             return read_file(file), file
         if index.is_file():
-            return _read_split(directory, index), index
+            return _read_parts(directory, index), index
     raise CheckpointError(
         directory, [f"expected {' or '.join(FILES)}, or an index of their parts, found none"]
     )
 
 
-def read_file(path: Path) -> dict[str, Tensor]:
-    """The tensors of one file; nothing in it is executed.
+def read_file(path: Path) -> Weights:
+    """The tensors of one file. No code in it is executed.
 
     Raises:
-        CheckpointError: it is damaged, or holds something else than a dictionary of tensors.
+        CheckpointError: the file is damaged, or is not a dictionary of tensors.
     """
     weights = load_safely(path)
     if not isinstance(weights, dict):
         raise CheckpointError(path, [f"expected a dictionary, found {type(weights).__name__}"])
-    strange = [str(name) for name, value in weights.items() if not isinstance(value, Tensor)]
-    if strange:
-        raise CheckpointError(path, [f"expected tensors, found others: {', '.join(strange[:5])}"])
+    others = [str(name) for name, value in weights.items() if not isinstance(value, Tensor)]
+    if others:
+        raise CheckpointError(
+            path, [f"expected tensors only, found others: {', '.join(others[:5])}"]
+        )
     return weights
 
 
 def load_safely(path: Path) -> Any:
-    """What a file of safetensors or of PyTorch holds; nothing in it is executed.
+    """The content of a safetensors or PyTorch file. No code in it is executed.
 
     Raises:
-        CheckpointError: it is damaged, or holds something else than plain data and tensors.
+        CheckpointError: the file is damaged, or holds anything but plain data and tensors.
     """
     try:
         if path.suffix == ".safetensors":
             return load_file(path)
         return torch.load(path, map_location="cpu", weights_only=True)
     except SafetensorError as error:
-        raise CheckpointError(path, [f"not a whole safetensors file: {error}"]) from error
+        raise CheckpointError(path, [f"not a complete safetensors file: {error}"]) from error
     except pickle.UnpicklingError as error:
-        first = str(error).splitlines()[0]
+        # PyTorch names the object within a paragraph on how to load it all the same.
+        name = re.search(r"Unsupported global: GLOBAL (\S+)", str(error))
+        found = f"the Python object {name[1]}" if name else str(error).splitlines()[0]
         raise CheckpointError(
-            path, [f"expected tensors only, for nothing else is loaded: {first}"]
+            path, [f"expected tensors only (nothing else is loaded), found {found}"]
         ) from error
-    except Exception as error:  # of damaged files torch raises a dozen types
+    except Exception as error:  # torch raises a dozen types for damaged files
         first = (str(error).splitlines() or [type(error).__name__])[0]
-        raise CheckpointError(path, [f"not a whole PyTorch file: {first}"]) from error
+        raise CheckpointError(path, [f"not a complete PyTorch file: {first}"]) from error
 
 
-def _read_split(directory: Path, index: Path) -> dict[str, Tensor]:
+def _read_parts(directory: Path, index: Path) -> Weights:
     try:
-        places = read_json(index)["weight_map"]
-        files = sorted(set(places.values()))
+        files = sorted(set(read_json(index)["weight_map"].values()))
     except (KeyError, TypeError, AttributeError) as error:
         raise CheckpointError(index, [EXPECTED_INDEX]) from error
     if not all(isinstance(name, str) for name in files):
@@ -91,7 +98,7 @@ def _read_split(directory: Path, index: Path) -> dict[str, Tensor]:
             [f"{name}: expected a file beside the index" for name in outside]
             + [f"{name}: missing" for name in missing],
         )
-    weights: dict[str, Tensor] = {}
+    weights: Weights = {}
     for name in files:
         weights |= read_file(directory / name)
     return weights

@@ -1,0 +1,22 @@
+"""What is read of a checkpoint directory, whichever library wrote it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from dragoman.reference_model import Transformer
+
+from ..tokenizers import TokenizerFiles
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """A model and what turns texts into its tokens.
+
+    Attributes:
+        model: fp32, in evaluation mode
+        tokenizers: None if the model can only be given token ids
+    """
+
+    model: Transformer
+    tokenizers: TokenizerFiles | None

@@ -1,0 +1,9 @@
+"""Models of CTranslate2 -> reference models and tokenizers, without that library.
+
+Reading order: weights (names and stacks), reading, text and whisper (the two kinds of models that
+are read), loading.
+"""
+
+from .loading import SPECIFICATIONS, load_ctranslate2, read_ctranslate2
+
+__all__ = ["SPECIFICATIONS", "load_ctranslate2", "read_ctranslate2"]

@@ -1,0 +1,152 @@
+"""A directory of CTranslate2 -> a reference model and its tokenizers.
+
+A directory holds `model.bin`, the vocabularies and, since version 6 of the format, `config.json`.
+Read are encoder-decoder models of text (conversions of OPUS-MT, M2M100, NLLB and BART, and of
+models of OpenNMT and fairseq) and Whisper, in any data type that the format has.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from functools import partial
+from pathlib import Path
+
+from dragoman.reference_model import CheckpointError, ConfigError, ModelConfig, Transformer
+from dragoman.reference_model.config import Activation
+
+from ...formats.ctranslate2 import MODEL_FILE, read_model_file
+from ...formats.detection import CONFIG_FILE
+from ...formats.json_files import read_json
+from ..building import build
+from ..checkpoint import Checkpoint
+from .reading import Fields, Reading, Specification, merge_equal
+from .text import TEXT
+from .weights import (
+    PROJECTION,
+    SOURCE_TABLE,
+    TARGET_TABLE,
+    split_stacks,
+    unify_biases,
+    unsupported_options,
+    weight_name,
+)
+from .whisper import WHISPER
+
+SPECIFICATIONS: Mapping[str, Specification] = {
+    "TransformerSpec": TEXT,
+    "TransformerBase": TEXT,
+    "TransformerBig": dataclasses.replace(TEXT, num_heads=16),
+    "WhisperSpec": WHISPER,
+}
+"""By the names in `model.bin`. TransformerBase and TransformerBig are TransformerSpec's old names,
+in conversions of OpenNMT-tf."""
+
+ACTIVATIONS: Mapping[float, Activation] = {0: "relu", 1: "gelu_tanh", 2: "silu", 3: "gelu"}
+UNSUPPORTED_ACTIVATIONS: Mapping[float, str] = {4: "gelu_sigmoid", 5: "tanh", 6: "sigmoid"}
+"""By the numbers that stand for them."""
+
+
+def read_ctranslate2(directory: Path) -> Checkpoint:
+    """Read a model and its tokenizers.
+
+    Raises:
+        CheckpointError, ConfigError: as `load_ctranslate2`.
+        DragomanError: the tokenizers cannot be read.
+    """
+    model, specification = _load(directory)
+    return Checkpoint(model, specification.find_tokenizers(directory))
+
+
+def load_ctranslate2(directory: Path) -> Transformer:
+    """Read a model in evaluation mode, fp32.
+
+    Quantized weights are dequantized. A model that starts decoding from an embedding of zeros, as
+    Marian's do, gets a token for it, which the conversion took away: the last one of the
+    vocabulary, which is never generated.
+
+    Raises:
+        CheckpointError: files are missing, unreadable or damaged; options are not supported;
+            weights are missing, unknown, misshapen or not finite. All problems are listed.
+        ConfigError: no `ModelConfig` can express the model.
+    """
+    return _load(directory)[0]
+
+
+def _load(directory: Path) -> tuple[Transformer, Specification]:
+    reading = _begin(directory)
+    fields, rules = reading.specification.describe(reading)
+    try:
+        config = ModelConfig(**_architecture(reading) | fields)
+    except ConfigError as error:
+        raise ConfigError(reading.problems + error.problems) from error
+    name = partial(weight_name, gated=config.gated_feed_forward)
+    origin = directory / MODEL_FILE
+    model = build(config, rules, reading.weights, name, origin, reading.problems)
+    return model, reading.specification
+
+
+def _begin(directory: Path) -> Reading:
+    """The files as read, once their specification and options are known to be supported."""
+    origin = directory / MODEL_FILE
+    file = read_model_file(origin)
+    specification = SPECIFICATIONS.get(file.specification)
+    if specification is None or file.revision not in specification.revisions:
+        supported = ", ".join(
+            f"{name} {known.revisions[0]} to {known.revisions[-1]}"
+            for name, known in SPECIFICATIONS.items()
+        )
+        found = f"{file.specification!r} in revision {file.revision}"
+        raise CheckpointError(origin, [f"expected {supported}, found {found}"])
+    path = directory / CONFIG_FILE
+    values = read_json(path) if file.version >= 6 or path.is_file() else {}
+    unsupported = unsupported_options(file)
+    if values.get("multi_query_attention"):
+        unsupported.append(f"unsupported option multi_query_attention ({CONFIG_FILE})")
+    if unsupported:
+        raise CheckpointError(origin, unsupported)
+    weights = dict(file.weights)
+    problems = split_stacks(weights)
+    return Reading(directory, file, specification, values, weights, problems)
+
+
+def _architecture(reading: Reading) -> Fields:
+    """The fields of a `ModelConfig` that the options and the shapes of the weights determine."""
+    weights, problems = reading.weights, reading.problems
+    table = SOURCE_TABLE if TARGET_TABLE not in weights else TARGET_TABLE
+    vocab_size, d_model = reading.shape(table, 2)
+    heads = int(reading.common_option("num_heads", reading.specification.num_heads))
+    head_sizes = {v for name, v in reading.file.options.items() if name.endswith("/head_dim")}
+    if len(head_sizes) > 1:
+        problems.append(f"head_dim must be equal everywhere, found {sorted(head_sizes)}")
+    activation = reading.common_option("activation", 0)
+    if activation not in ACTIVATIONS:
+        problems.append(
+            f"unsupported option activation: expected one of {', '.join(ACTIVATIONS.values())}, "
+            f"found {UNSUPPORTED_ACTIVATIONS.get(activation, activation)}"
+        )
+    biases = unify_biases(weights)
+    rms = "decoder/layer_0/ffn/layer_norm/beta" not in weights
+    epsilon = reading.values.get("layer_norm_epsilon")
+    return {
+        "target_vocab_size": vocab_size,
+        "encoder_layers": reading.layers("encoder"),
+        "decoder_layers": reading.layers("decoder"),
+        "d_model": d_model,
+        "num_heads": heads,
+        "d_head": int(max(head_sizes)) if head_sizes else None,
+        "d_ff": reading.shape("decoder/layer_0/ffn/linear_0/weight", 2)[0],
+        "activation": ACTIVATIONS.get(activation, "relu"),
+        "gated_feed_forward": any("/ffn/linear_0_noact/" in name for name in weights),
+        "norm_order": "pre" if reading.common_option("pre_norm", 1) else "post",
+        "norm": "rms" if rms else "layer",
+        "norm_bias": not rms,
+        "norm_epsilon": (1e-6 if rms else 1e-5) if epsilon is None else epsilon,
+        "final_norm": "decoder/layer_norm/gamma" in weights,
+        "embedding_norm": "decoder/layernorm_embedding/gamma" in weights,
+        "positions": "learned",
+        "max_source_positions": reading.shape("encoder/position_encodings/encodings", 2)[0],
+        "max_target_positions": reading.shape("decoder/position_encodings/encodings", 2)[0],
+        "tie_target_output": merge_equal(weights, table, PROJECTION),
+        **biases,
+    }

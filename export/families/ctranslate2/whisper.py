@@ -1,0 +1,127 @@
+"""Whisper models of CTranslate2, and the special tokens of their vocabulary."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from dragoman.reference_model import CheckpointError, GenerationConfig, Speech
+
+from ...formats.ctranslate2 import read_vocabulary
+from ...tokenizers import TokenizerFiles
+from ...tokenizers.reading import LIBRARY_FILE, read_library_file
+from ..whisper.settings import MULTILINGUAL_VOCAB_SIZE, with_prompt
+from ..whisper.tokenizers import hide_timestamps
+from .reading import Fields, Reading, Specification, token_ids
+from .weights import TARGET_TABLE
+
+MAX_INITIAL_TIMESTAMP = 50
+"""In steps of 0.02 s. The conversion drops it; all published Whisper models have this value."""
+
+
+@dataclass(frozen=True)
+class WhisperTokens:
+    """Token ids of Whisper (Radford et al. 2022, figure 1).
+
+    Attributes:
+        languages: by code, such as "en"; empty for a model of English only
+        transcribe, translate: the tasks; None for a model of English only
+        first_timestamp: 0.00 seconds; each later token is 0.02 seconds later
+    """
+
+    start: int
+    end: int
+    languages: Mapping[str, int]
+    transcribe: int | None
+    translate: int | None
+    no_timestamps: int
+    first_timestamp: int
+
+
+def whisper_tokens(directory: Path) -> WhisperTokens:
+    """The special tokens of a Whisper model.
+
+    Raises:
+        CheckpointError: the vocabulary is missing or damaged, or lacks a special token.
+    """
+    vocabulary = read_vocabulary(directory, "vocabulary")
+    if vocabulary is None:
+        raise CheckpointError(
+            directory, ["expected vocabulary.json or vocabulary.txt, found neither"]
+        )
+    start, end, translate, transcribe, no_timestamps, first = token_ids(
+        directory,
+        vocabulary,
+        "<|startoftranscript|>",
+        "<|endoftext|>",
+        "<|translate|>",
+        "<|transcribe|>",
+        "<|notimestamps|>",
+        "<|0.00|>",
+    )
+    names = (re.fullmatch(r"<\|([a-z]{2,3})\|>", token) for token in vocabulary[start:translate])
+    languages = {m[1]: start + i for i, m in enumerate(names) if m}
+    multilingual = len(vocabulary) >= MULTILINGUAL_VOCAB_SIZE
+    return WhisperTokens(
+        start=start,
+        end=end,
+        languages=languages if multilingual else {},
+        transcribe=transcribe if multilingual else None,
+        translate=translate if multilingual else None,
+        no_timestamps=no_timestamps,
+        first_timestamp=first,
+    )
+
+
+def find_whisper_tokenizers(directory: Path) -> TokenizerFiles | None:
+    """`tokenizer.json` beside a Whisper model; None if there is none.
+
+    Raises:
+        DragomanError: the file is damaged, or has ids outside the model's vocabulary.
+    """
+    path = directory / LIBRARY_FILE
+    if not path.is_file():
+        return None
+    size = len(read_vocabulary(directory, "vocabulary") or [])
+    return TokenizerFiles(None, hide_timestamps(read_library_file(path, size)))
+
+
+def _describe(reading: Reading) -> tuple[Fields, GenerationConfig]:
+    tokens = whisper_tokens(reading.directory)
+    fields: Fields = {
+        "source_vocab_size": None,
+        "feature_size": reading.shape("encoder/conv1/weight", 3)[1],
+        "start_token_id": tokens.start,
+        "end_token_id": tokens.end,
+        "pad_token_id": tokens.end,
+        "scale_embedding": reading.scales_by_sqrt_depth(),
+    }
+    rules = GenerationConfig(
+        suppressed_token_ids=_suppressed(reading, "suppress_ids"),
+        first_suppressed_token_ids=_suppressed(reading, "suppress_ids_begin"),
+    )
+    tasks = {"transcribe": tokens.transcribe, "translate": tokens.translate}
+    speech = Speech(
+        languages=dict(tokens.languages),
+        tasks={name: token for name, token in tasks.items() if token is not None},
+        no_timestamps_token_id=tokens.no_timestamps,
+        max_initial_timestamp_index=MAX_INITIAL_TIMESTAMP,
+        default_task=None if tokens.transcribe is None else "transcribe",
+    )
+    positions = reading.shape("decoder/position_encodings/encodings", 2)[0]
+    return fields, with_prompt(rules, speech, positions)
+
+
+def _suppressed(reading: Reading, name: str) -> tuple[int, ...]:
+    """Token ids that a field of `config.json` lists, sorted."""
+    size = reading.shape(TARGET_TABLE, 2)[0]
+    ids = reading.values.get(name) or []
+    if not isinstance(ids, list) or not all(type(i) is int and 0 <= i < size for i in ids):
+        reading.problems.append(f"{name}: expected token ids in [0, {size}), found {ids}")
+        return ()
+    return tuple(sorted(set(ids)))
+
+
+WHISPER = Specification(range(1, 4), ("decoder",), _describe, find_whisper_tokenizers)

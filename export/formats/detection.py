@@ -1,0 +1,145 @@
+"""The format of a checkpoint directory, recognised by its files alone.
+
+Nothing heavy is imported here, so that the command line can refuse a wrong path at once. What is in
+the files is checked later, by the readers in `export.checkpoints`.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from dragoman.errors import DragomanError
+
+CONFIG_FILE = "config.json"
+WEIGHTS_FILE = "model.safetensors"
+CTRANSLATE2_FILE = "model.bin"
+DRAGOMAN_FILES = (CONFIG_FILE, WEIGHTS_FILE)
+
+FormatName = Literal["Dragoman", "Hugging Face", "CTranslate2", "state dictionary"]
+
+MODEL_TYPES: Mapping[str, FormatName] = {
+    "bart": "Hugging Face",
+    "m2m_100": "Hugging Face",
+    "marian": "Hugging Face",
+    "mbart": "Hugging Face",
+    "mt5": "Hugging Face",
+    "pegasus": "Hugging Face",
+    "pytorch-seq2seq": "state dictionary",
+    "t5": "Hugging Face",
+    "torch.nn.Transformer": "state dictionary",
+    "whisper": "Hugging Face",
+}
+"""Every `model_type` of `config.json` that can be read; `export.families` has a record for each."""
+
+
+@dataclass(frozen=True)
+class Format:
+    """A layout of checkpoint directories.
+
+    Attributes:
+        matches: whether a directory with this `config.json` ({} where there is none) is of the
+            format
+        required: files without which such a directory cannot be read
+    """
+
+    name: FormatName
+    matches: Callable[[Path, Mapping[str, Any]], bool]
+    required: tuple[str, ...] = ()
+
+
+FORMATS: tuple[Format, ...] = (
+    Format("state dictionary", lambda path, values: _stated(values) == "state dictionary"),
+    Format("Hugging Face", lambda path, values: "model_type" in values),
+    Format("CTranslate2", lambda path, values: _has_any(path, CTRANSLATE2_FILE)),
+    Format("Dragoman", lambda path, values: _has_any(path, *DRAGOMAN_FILES), DRAGOMAN_FILES),
+)
+"""In order: the first that matches is the format. CTranslate2's own `config.json` has no
+`model_type`."""
+
+
+def format_of(directory: Path, values: Mapping[str, Any]) -> Format:
+    """The format of a directory.
+
+    Args:
+        values: fields of its `config.json`; {} where there is none
+
+    Raises:
+        DragomanError: it is no directory, it is empty, or no format matches.
+    """
+    if not directory.is_dir():
+        found = "a file" if directory.exists() else "no such directory"
+        raise DragomanError(f"{directory}: expected the directory of a checkpoint, found {found}")
+    for known in FORMATS:
+        if known.matches(directory, values):
+            return known
+    raise DragomanError(
+        f"{directory}: expected a checkpoint, with {CONFIG_FILE} beside its weights or "
+        f"{CTRANSLATE2_FILE} of CTranslate2, found {_describe(directory)}"
+    )
+
+
+def check_is_checkpoint(directory: Path) -> None:
+    """Refuse what cannot be a checkpoint, without importing what reads one.
+
+    Raises:
+        DragomanError: there is no such directory, it is empty, holds no known format, lacks a file
+            that its format requires, or its `config.json` is damaged or of an unknown model type.
+    """
+    config = directory / CONFIG_FILE
+    values = _read_config(config) if config.is_file() else {}
+    required = format_of(directory, values).required
+    missing = [name for name in required if not (directory / name).is_file()]
+    if missing:
+        raise DragomanError(
+            f"{directory}: "
+            + "; ".join(
+                f"expected a checkpoint with {' and '.join(required)}, found no {name}"
+                for name in missing
+            )
+        )
+    if "model_type" in values and _stated(values) is None:
+        raise DragomanError(f"{config}: {unknown_model_type(values['model_type'])}")
+
+
+def unknown_model_type(model_type: object) -> str:
+    """The problem with a `model_type` that is not in `MODEL_TYPES`."""
+    return f"model_type: expected one of {', '.join(sorted(MODEL_TYPES))}, found {model_type!r}"
+
+
+def _describe(directory: Path) -> str:
+    """A directory that has neither file, in words."""
+    try:
+        return "neither" if any(directory.iterdir()) else "an empty directory"
+    except OSError as error:
+        return f"a directory that cannot be read ({error.strerror})"
+
+
+def _has_any(directory: Path, *names: str) -> bool:
+    return any((directory / name).is_file() for name in names)
+
+
+def _stated(values: Mapping[str, Any]) -> FormatName | None:
+    """The format that the model type implies."""
+    model_type = values.get("model_type")
+    return MODEL_TYPES.get(model_type) if isinstance(model_type, str) else None
+
+
+def _read_config(path: Path) -> dict[str, Any]:
+    """As `json_files.read_json`, whose error type needs torch."""
+    try:
+        values = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise DragomanError(
+            f"{path.parent}: expected a readable {path.name}: {error.strerror}"
+        ) from error
+    except (ValueError, RecursionError) as error:
+        raise DragomanError(
+            f"{path}: expected a JSON object, found text that is not JSON: {error}"
+        ) from error
+    if not isinstance(values, dict):
+        raise DragomanError(f"{path}: expected a JSON object, found {type(values).__name__}")
+    return values

@@ -1,0 +1,126 @@
+"""A directory's files alone tell its format, and whether it can be a checkpoint at all."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from dragoman.errors import DragomanError
+from dragoman.export.checkpoints import READERS, read_checkpoint
+from dragoman.export.families import FAMILIES, STATE_DICT_FAMILIES
+from dragoman.export.formats import detection
+from dragoman.export.formats.detection import FORMATS, MODEL_TYPES, check_is_checkpoint, format_of
+
+Change = Callable[[Path], object]
+
+
+def config(text: str) -> Change:
+    return lambda directory: (directory / "config.json").write_text(text)
+
+
+def replace_by_file(directory: Path) -> None:
+    directory.rmdir()
+    directory.touch()
+
+
+REFUSED: dict[str, tuple[Change, str]] = {
+    "missing": (
+        Path.rmdir,
+        "expected the directory of a checkpoint, found no such directory",
+    ),
+    "a file": (
+        lambda directory: (
+            directory.rename(directory.with_name("old")).with_name("checkpoint").touch()
+        ),
+        "expected the directory of a checkpoint, found a file",
+    ),
+    "empty": (lambda directory: None, "CTranslate2, found an empty directory"),
+    "other files": (
+        lambda directory: (directory / "notes.txt").write_text("x"),
+        "config.json beside its weights or model.bin of CTranslate2, found neither",
+    ),
+    "weights alone": (
+        lambda directory: (directory / "model.safetensors").write_text("x"),
+        "expected a checkpoint with config.json and model.safetensors, found no config.json",
+    ),
+    "no weights": (config("{}"), "found no model.safetensors"),
+    "not JSON": (config("{"), "config.json: expected a JSON object, found text that is not JSON"),
+    "a list": (config("[]"), "config.json: expected a JSON object, found list"),
+    "unknown type": (
+        config('{"model_type": "bert"}'),
+        "config.json: model_type: expected one of bart, m2m_100, marian, mbart, mt5, pegasus, "
+        "pytorch-seq2seq, t5, torch.nn.Transformer, whisper, found 'bert'",
+    ),
+    "a type that is no name": (config('{"model_type": ["t5"]}'), "found ['t5']"),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_what_is_no_checkpoint_is_refused(case: str, tmp_path: Path) -> None:
+    change, problem = REFUSED[case]
+    directory = tmp_path / "checkpoint"
+    directory.mkdir()
+    change(directory)
+    with pytest.raises(DragomanError) as caught:
+        check_is_checkpoint(directory)
+    assert str(caught.value).startswith(str(directory))
+    assert problem in str(caught.value)
+    assert len(str(caught.value).splitlines()) == 1
+    with pytest.raises(DragomanError):
+        read_checkpoint(directory)
+
+
+@pytest.mark.parametrize(
+    ("values", "files", "expected"),
+    [
+        ({"model_type": "bart"}, [], "Hugging Face"),
+        ({"model_type": "torch.nn.Transformer"}, [], "state dictionary"),
+        # A Hugging Face directory may have a model.bin too.
+        ({"model_type": "t5"}, ["model.bin"], "Hugging Face"),
+        ({"d_model": 4}, ["model.bin"], "CTranslate2"),
+        (None, ["model.bin"], "CTranslate2"),
+        ({"d_model": 4}, ["model.safetensors"], "Dragoman"),
+    ],
+)
+def test_the_format_is_told_by_the_files(
+    values: dict[str, object] | None, files: list[str], expected: str, tmp_path: Path
+) -> None:
+    if values is not None:
+        (tmp_path / "config.json").write_text(json.dumps(values))
+    for name in files:
+        (tmp_path / name).touch()
+    check_is_checkpoint(tmp_path)
+    assert format_of(tmp_path, values or {}).name == expected
+
+
+def test_every_format_has_a_reader_and_every_model_type_a_family() -> None:
+    assert {known.name for known in FORMATS} == READERS.keys()
+    assert {
+        **dict.fromkeys(FAMILIES, "Hugging Face"),
+        **dict.fromkeys(STATE_DICT_FAMILIES, "state dictionary"),
+    } == MODEL_TYPES
+
+
+def test_checking_imports_nothing_heavy(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text('{"model_type": "bert"}')
+    code = f"""
+import sys
+heavy = ["torch", "onnx", "onnx_ir", "numpy", "safetensors", "tokenizers"]
+sys.modules.update(dict.fromkeys(heavy))
+import importlib.util, pathlib
+spec = importlib.util.spec_from_file_location("detection", {detection.__file__!r})
+module = importlib.util.module_from_spec(spec)
+sys.modules["detection"] = module
+spec.loader.exec_module(module)
+try:
+    module.check_is_checkpoint(pathlib.Path({str(tmp_path)!r}))
+except module.DragomanError as error:
+    print(error)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert "model_type: expected one of bart" in done.stdout
