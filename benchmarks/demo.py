@@ -1,4 +1,4 @@
-"""`make demo`: what the shipped model says of words it has never seen, beside the dictionary."""
+"""`make demo`: the shipped model's pronunciations of words it has never seen, and the dictionary's."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ SHOWN = 15
 
 
 def main(bundle: str, held_out: str) -> None:
-    """Decode all held-out words, show some, and score them all."""
+    """Decode and score all held-out words, and show some of them."""
     model = load(bundle)
     examples = read_examples(Path(held_out))
     results = model.generate([example.source for example in examples])

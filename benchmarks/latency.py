@@ -1,6 +1,7 @@
-"""Latency and throughput of one bundle: encoder and decoder apart, percentiles, memory, load time.
+"""Latency and throughput of one bundle: encoder and decoder separately, percentiles, memory, load
+time.
 
-Every step decodes: the end token is not heeded, so that each batch does the same work.
+The end token is ignored, so that every batch does the same work.
 """
 
 from __future__ import annotations
@@ -26,12 +27,12 @@ from .machine import machine, peak_memory_mb
 
 PERCENTILES = (50, 90, 99)
 BATCH_SIZES, WINDOWS = (1, 8, 32), (1, 4)
-"""Measured unless told otherwise, of texts and of speech."""
+"""Measured by default, for texts and for speech."""
 
 
 @dataclass(frozen=True)
 class Percentiles:
-    """Of some durations, in milliseconds."""
+    """Percentiles of durations, in milliseconds."""
 
     p50: float
     p90: float
@@ -44,12 +45,12 @@ class Percentiles:
 
 @dataclass(frozen=True)
 class BatchFigures:
-    """Of one batch size.
+    """The figures of one batch size.
 
     Attributes:
         encoder: one call of the encoder, caches allocated, ms
         step: one decoding step of the whole batch, ms
-        sentence: from source tokens to the last new token, as each sentence of the batch waits, ms
+        sentence: from source tokens to the last new token, for each sentence of the batch, ms
         tokens_per_second: new tokens of all rows over the median time of a batch
     """
 
@@ -93,36 +94,36 @@ def bench(
     command: str,
     progress: Callable[[], None] = lambda: None,
 ) -> BenchReport:
-    """Measure a bundle on random tokens. One run of each batch size before them is not counted.
+    """Measure a bundle on random tokens, after one warm-up run of each batch size.
 
     Args:
         batch_sizes: `BATCH_SIZES` or, of a speech model, `WINDOWS` if None
-        source_length: tokens of every source; of a speech model it is a window's
+        source_length: tokens of every source; of a speech model always a window's
         new_tokens: decoding steps of every batch
         runs: batches measured of each size
-        progress: called after each run, the uncounted ones too
+        progress: called after each run, including warm-up runs
     """
     started = time.perf_counter()
     model = load(directory, threads=threads, backend=backend)
     load_seconds = time.perf_counter() - started
-    facts = model.manifest.model
-    if facts.source_vocab_size is None:
-        source_length = facts.max_source_positions
+    spec = model.manifest.model
+    if spec.takes_audio:
+        source_length = spec.max_source_positions
         batch_sizes = batch_sizes or WINDOWS
-    for name, asked, most in (
-        ("source length", source_length, facts.max_source_positions),
-        ("new tokens", new_tokens, facts.max_target_positions),
+    for name, requested, most in (
+        ("source length", source_length, spec.max_source_positions),
+        ("new tokens", new_tokens, spec.max_target_positions),
     ):
-        if asked > most:
+        if requested > most:
             raise DragomanError(
-                f"{name}: expected at most {most}, the positions of this model, found {asked}"
+                f"{name}: expected at most {most}, the positions of this model, found {requested}"
             )
     figures = []
     for size in batch_sizes or BATCH_SIZES:
         source, mask = as_batch(
-            random_sources(model.manifest, [source_length] * size, np.random.default_rng(0)), facts
+            random_sources(model.manifest, [source_length] * size, np.random.default_rng(0)), spec
         )
-        prompt = np.full((size, 1), facts.start_token_id)
+        prompt = np.full((size, 1), spec.start_token_id)
         encoder: list[float] = []
         step: list[float] = []
         sentence: list[float] = []

@@ -1,4 +1,4 @@
-"""The trained model that comes along, as benchmarks use it."""
+"""The trained model that comes with Dragoman, as benchmarks use it."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ MODEL = "g2p-en"
 
 def exported(directory: Path) -> Path:
     """Export it to a new directory."""
-    from dragoman.cli.checkpoints import open_checkpoint
     from dragoman.export import export_bundle
+    from dragoman.export.opened_checkpoint import open_checkpoint
 
     opened = open_checkpoint(MODEL)
     directory.mkdir()
@@ -24,8 +24,9 @@ def exported(directory: Path) -> Path:
 
 
 def held_out(count: int) -> tuple[Transformer, ParityInputs]:
-    """The model, and so many of its held-out words to verify a bundle on."""
-    from dragoman.cli.checkpoints import open_checkpoint, parity_inputs
+    """The model, and this many of its held-out words to verify a bundle on."""
+    from dragoman.benchmarks.parity import inputs_for
+    from dragoman.export.opened_checkpoint import open_checkpoint
 
     opened = open_checkpoint(MODEL)
-    return opened.model, parity_inputs(opened, None, count)
+    return opened.model, inputs_for(opened, limit=count)

@@ -13,8 +13,8 @@ import click
 from dragoman.benchmarks.contenders import optimized
 from dragoman.benchmarks.shipped import exported
 from dragoman.optimize.tensorrt.builder import EngineOptions
-from dragoman.optimize.tensorrt.engine_bundle import build_engines
 from dragoman.optimize.tensorrt.capabilities import GPUS
+from dragoman.optimize.tensorrt.engine_bundle import build_engines
 from dragoman.optimize.tensorrt.profiles import LATENCY
 from dragoman.runtime import BackendError, Bundle, Model, load, read_bundle
 from dragoman.runtime.backends.cuda import find_gpu

@@ -15,12 +15,10 @@ import pytest
 import torch
 
 from dragoman.cli import main
-from dragoman.export import export_bundle
 from dragoman.reference_model import ModelConfig, Transformer, save_checkpoint
 from dragoman.reference_model.recipes import Example, g2p_en
 from dragoman.reference_model.recipes.recipe import write_examples
-from dragoman.runtime import read_bundle
-from dragoman.runtime.format.manifest import Manifest
+from dragoman.runtime import Bundle, read_bundle
 
 Outcome = CompletedProcess[str]
 
@@ -157,7 +155,9 @@ def token_bundle(bundle: Path, tmp_path_factory: pytest.TempPathFactory) -> Path
     """The same graphs without tokenizers: takes and gives token ids."""
     import dataclasses
 
-    from dragoman.runtime.format.writing import record_files, write_manifest
+    from dragoman.runtime.format.writing import write_manifest
+
+    from ..bundle_files import record_files
 
     directory = tmp_path_factory.mktemp("bundles") / "tokens"
     shutil.copytree(bundle, directory, ignore=shutil.ignore_patterns("*tokenizer*", "manifest*"))
@@ -178,14 +178,13 @@ def copied_export(
 
     made, _ = build_outcome
 
-    def copy(model: Transformer, directory: Path, **options: object) -> Manifest:
+    def copy(model: Transformer, directory: Path, **options: object) -> Bundle:
         shutil.copytree(made, directory, dirs_exist_ok=True)
-        return dataclasses.replace(read_bundle(made).manifest, parity=None)
+        return Bundle(directory, dataclasses.replace(read_bundle(made).manifest, parity=None))
 
-    def keep(directory: Path, *_: object) -> Manifest:
+    def optimized(bundle: Bundle, directory: Path, **options: object) -> Bundle:
         return copy(make_model(), directory)
 
-    monkeypatch.setattr("dragoman.cli.exporting.export_bundle", copy)
-    monkeypatch.setattr("dragoman.cli.exporting.optimize_into", keep)
+    monkeypatch.setattr("dragoman.export.neutral_bundle.export_bundle", copy)
+    monkeypatch.setattr("dragoman.optimize.target_bundle.optimize_bundle", optimized)
     yield
-    assert export_bundle is not copy

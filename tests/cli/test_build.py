@@ -8,7 +8,7 @@ from subprocess import CompletedProcess
 
 import pytest
 
-from dragoman.benchmarks import parity as parity_module
+from dragoman.benchmarks.parity import TOLERANCES
 from dragoman.runtime import read_bundle
 
 Outcome = CompletedProcess[str]
@@ -35,7 +35,7 @@ def test_what_build_makes_and_says(build_outcome: tuple[Path, Outcome]) -> None:
 
 @pytest.fixture
 def _no_tolerance(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(parity_module.TOLERANCES, "fp32", 0.0)
+    monkeypatch.setitem(TOLERANCES, "fp32", 0.0)
 
 
 @pytest.mark.usefixtures("_no_tolerance", "copied_export")
@@ -93,7 +93,7 @@ def test_tokens_that_differ_fail_a_build(
         rows = real(*arguments)  # type: ignore[arg-type]
         return [[row[0], 3 + (row[1] - 2) % 39, *row[2:]] if len(row) > 1 else row for row in rows]
 
-    monkeypatch.setattr(parity_module, "greedy_uncached", other)
+    monkeypatch.setattr("dragoman.benchmarks.parity.oracle.greedy_uncached", other)
     outcome = dragoman("build", checkpoint, "-o", tmp_path / "out")
     assert outcome.returncode == 1
     assert outcome.stderr.startswith("Error: parity failed: ")

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from dragoman.runtime import read_bundle
+from dragoman.runtime.format.executables import TensorRTEngines
 
 from .conftest import Outcome
 from .test_missing_libraries import hiding
@@ -39,10 +40,10 @@ def test_build_says_what_was_built_and_for_whom(engines: tuple[Path, Outcome]) -
     assert "run on 8.9: Ada (GeForce RTX 40, L4, L40); 12.0: Blackwell" in said
     assert "fused in" in said
     manifest = read_bundle(output).manifest
-    assert manifest.engines is not None and manifest.parity is not None
+    assert isinstance(manifest.executable, TensorRTEngines) and manifest.parity is not None
     assert manifest.parity.passed
     assert manifest.parity.backend == "onnxruntime, float16 emulated in float32"
-    assert manifest.engines.compute_capabilities == ("8.9", "12.0")
+    assert manifest.executable.compute_capabilities == ("8.9", "12.0")
     assert not list(output.parent.glob(".*"))
 
 
@@ -82,9 +83,9 @@ def test_optimize_builds_engines_of_a_neutral_bundle(
     )
     assert outcome.returncode == 0, outcome.stderr
     manifest = read_bundle(output).manifest
-    assert manifest.engines is not None and manifest.parity is None
-    assert manifest.engines.capacity == 7
-    assert manifest.engines.profiles[0].batch.largest == 32
+    assert isinstance(manifest.executable, TensorRTEngines) and manifest.parity is None
+    assert manifest.executable.capacity == 7
+    assert manifest.executable.profiles[0].batch.largest == 32
 
 
 @pytest.mark.parametrize(

@@ -110,13 +110,19 @@ def test_more_tokens_than_positions(dragoman: Dragoman, bundle: Path) -> None:
     assert "max_new_tokens: expected at most 24, the positions of this model, found 25" in told
 
 
-def test_a_gpu_where_there_is_none(dragoman: Dragoman, bundle: Path) -> None:
+def test_a_gpu_where_there_is_none(
+    dragoman: Dragoman, checkpoint: Path, bundle: Path, tmp_path: Path
+) -> None:
     import onnxruntime
 
     if "CUDAExecutionProvider" in onnxruntime.get_available_providers():
         pytest.skip("this onnxruntime has CUDA")
+    neutral = tmp_path / "neutral"
+    assert dragoman("export", checkpoint, "-o", neutral).returncode == 0
+    told = error_of(dragoman("run", bundle, "--backend", "onnxruntime-cuda"))
+    assert "its graphs are for target cpu" in told and "expected target neutral" in told
     for command in ("run", "bench"):
-        told = error_of(dragoman(command, bundle, "--backend", "onnxruntime-cuda"))
+        told = error_of(dragoman(command, neutral, "--backend", "onnxruntime-cuda"))
         assert "has no CUDAExecutionProvider" in told and "dragoman[cuda]" in told
 
 

@@ -65,7 +65,7 @@ def export_to(
 ) -> Callable[[Transformer], tuple[Path, Manifest]]:
     def export(model: Transformer) -> tuple[Path, Manifest]:
         directory = tmp_path_factory.mktemp("bundle")
-        return directory, export_bundle(model, directory, name="test")
+        return directory, export_bundle(model, directory, name="test").manifest
 
     return export
 
@@ -83,7 +83,7 @@ def encoder(tiny_bundle: tuple[Path, Manifest]) -> ExportedGraph:
     """The tiny encoder as written, with the contract's view of it; free to be edited."""
     directory, manifest = tiny_bundle
     spec = manifest.graphs["encoder"]
-    return ExportedGraph(ir.load(directory / spec.file), spec.inputs, spec.outputs)
+    return ExportedGraph(ir.load(directory / spec.file), spec)
 
 
 @pytest.fixture
@@ -91,4 +91,4 @@ def decoder(tiny_bundle: tuple[Path, Manifest]) -> ExportedGraph:
     """The tiny decoder step as written, with the contract's view of it; free to be edited."""
     directory, manifest = tiny_bundle
     spec = manifest.graphs["decoder"]
-    return ExportedGraph(ir.load(directory / spec.file), spec.inputs, spec.outputs)
+    return ExportedGraph(ir.load(directory / spec.file), spec)

@@ -64,8 +64,8 @@ def test_the_files_hold_what_the_manifest_says(
     for exported in (encoder, decoder):
         graph = exported.model.graph
         for values, specs in (
-            (graph.inputs, exported.inputs),
-            (graph.outputs, exported.outputs),
+            (graph.inputs, exported.spec.inputs),
+            (graph.outputs, exported.spec.outputs),
         ):
             assert [value.name for value in values] == [spec.name for spec in specs]
             for value, spec in zip(values, specs, strict=True):

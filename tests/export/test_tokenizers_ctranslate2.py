@@ -16,6 +16,7 @@ from dragoman.export.families.ctranslate2.text_tokenizers import find_text_token
 from dragoman.export.families.ctranslate2.whisper import find_whisper_tokenizers
 from dragoman.export.tokenizers import TokenizerFiles
 from dragoman.runtime.format.languages import SourceTemplate
+from dragoman.runtime.format.writing import ScratchWriter
 from dragoman.runtime.texts.tokenizer import TextCodec
 
 CORPUS = ["the cat sat on the mat", "a cat, a dog and the bird", "naïve café: où ?"] * 20
@@ -61,7 +62,7 @@ def model_directory(directory: Path, settings: dict[str, Any], **vocabularies: l
 def codec_of(files: TokenizerFiles | None, directory: Path) -> TextCodec:
     assert files is not None
     directory.mkdir()
-    return TextCodec.of(files.write(directory), directory, files.languages)
+    return TextCodec.of(files.write(ScratchWriter(directory)), directory, files.languages)
 
 
 @pytest.mark.parametrize(

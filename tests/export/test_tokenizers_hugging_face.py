@@ -19,6 +19,7 @@ from transformers.models.nllb.tokenization_nllb import FAIRSEQ_LANGUAGE_CODES as
 from dragoman.export.families import FAMILIES
 from dragoman.export.families.hugging_face import find_hugging_face_tokenizers
 from dragoman.export.tokenizers import TokenizerFiles
+from dragoman.runtime.format.writing import ScratchWriter
 from dragoman.runtime.texts.tokenizer import TextCodec
 
 transformers: Any = typed_transformers
@@ -108,7 +109,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def codec_of(files: TokenizerFiles | None, directory: Path) -> TextCodec:
     assert files is not None
     directory.mkdir()
-    return TextCodec.of(files.write(directory), directory, files.languages)
+    return TextCodec.of(files.write(ScratchWriter(directory)), directory, files.languages)
 
 
 def expected(hugging_face: Any, text: str) -> list[int]:

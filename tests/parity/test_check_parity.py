@@ -10,16 +10,17 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 import torch
-from dragoman.cli.exporting import failure, print_parity
 
-from dragoman.benchmarks import parity as parity_module
 from dragoman.benchmarks.parity import (
+    TOLERANCES,
     ParityInputs,
-    _excused,
-    _Meter,
     check_parity,
+    describe_failure,
     random_inputs,
 )
+from dragoman.benchmarks.parity.tensors import DifferenceMeter
+from dragoman.benchmarks.parity.tolerances import excused_share
+from dragoman.cli.tables import print_parity
 from dragoman.reference_model import Transformer
 from dragoman.runtime import Model
 from dragoman.runtime.audio import LogMel
@@ -47,9 +48,7 @@ def failed_tensors(parity: Parity) -> list[str]:
 def test_a_faithful_bundle_passes_every_level(bundle: Model, reference: Transformer) -> None:
     advanced: list[int] = []
     inputs = random_inputs(reference, 24)
-    parity = check_parity(
-        bundle, reference, inputs, backend="onnxruntime", progress=advanced.append
-    )
+    parity = check_parity(bundle, reference, inputs, backend="onnxruntime", advance=advanced.append)
     assert parity.passed
     assert sum(advanced) == 24
     assert [tensor.name for tensor in parity.tensors] == [
@@ -91,7 +90,7 @@ def test_the_tensors_that_differ_are_named(
     assert not parity.passed
     assert set(failed_tensors(parity)) == names
     first = failed_tensors(parity)[0]
-    message = failure(parity)
+    message = describe_failure(parity)
     assert message.startswith(f"parity failed: {first} differs by ")
     assert "\n" not in message
 
@@ -103,11 +102,11 @@ def test_the_tolerance_it_names_is_the_smallest_that_passes(
     other = perturbed(reference, "decoder.layers.0.cross_attention.key.bias", 0.003)
     before = checked(bundle, other)
     (name,) = failed_tensors(before)
-    stated = float(failure(before).removesuffix(" would pass").rpartition(" ")[2])
+    stated = float(describe_failure(before).removesuffix(" would pass").rpartition(" ")[2])
     (tensor,) = (t for t in before.tensors if t.name == name)
     assert stated == pytest.approx(tensor.difference, rel=5e-3)
     for tolerance, passes in ((stated, True), (stated * 0.99, False)):
-        monkeypatch.setitem(parity_module.TOLERANCES, "fp32", tolerance)
+        monkeypatch.setitem(TOLERANCES, "fp32", tolerance)
         assert (failed_tensors(checked(bundle, other)) == []) == passes
 
 
@@ -120,14 +119,14 @@ def test_tensors_within_tolerance_and_tokens_not(
         generator = torch.Generator().manual_seed(0)
         for parameter in other.decoder.layers[1].feed_forward.parameters():  # type: ignore[union-attr]
             parameter.add_(torch.randn(parameter.shape, generator=generator) * 0.3)
-    monkeypatch.setitem(parity_module.TOLERANCES, "fp32", 10.0)
+    monkeypatch.setitem(TOLERANCES, "fp32", 10.0)
     parity = checked(bundle, other)
     assert failed_tensors(parity) == []
     tokens = parity.tokens
     assert not parity.passed and not tokens.passed
     assert tokens.identical == tokens.sequences - len(tokens.divergences) < tokens.sequences
     worst = max(tokens.divergences, key=lambda d: d.margin)
-    assert failure(parity) == (
+    assert describe_failure(parity) == (
         f"parity failed: {len(tokens.divergences)} of 24 sequences differ; the worst, input "
         f"{worst.input}, at step {worst.step}: expected token {worst.expected_token}, found "
         f"{worst.found_token}, margin {worst.margin:.3g}"
@@ -154,7 +153,7 @@ def test_random_inputs_are_ragged_repeatable_and_the_models(reference: Transform
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
 def test_what_is_not_finite_never_passes(bad: float) -> None:
-    meter = _Meter()
+    meter = DifferenceMeter()
     meter.add(np.array([1.0, bad], np.float16), np.array([1.0, 1.0], np.float32))
     meter.add(np.array([1.0]), np.array([1.0]))
     result = meter.result("logits", tolerance=1e30)
@@ -164,7 +163,7 @@ def test_what_is_not_finite_never_passes(bad: float) -> None:
 
 def test_differences_by_hand() -> None:
     """The largest of each, over all that was added; relative to the oracle's value there."""
-    meter = _Meter()
+    meter = DifferenceMeter()
     meter.add(np.array([1.5, -4.0]), np.array([1.0, -4.0]))
     meter.add(np.array([[0.3]]), np.array([[0.1]]))
     result = meter.result("logits", tolerance=0.125)
@@ -173,7 +172,7 @@ def test_differences_by_hand() -> None:
     assert result.difference == 0.125 and result.passed
     assert not meter.result("logits", tolerance=0.124).passed
     # Below 1 the scale is 1: values that are all small are not held to a stricter measure.
-    small = _Meter()
+    small = DifferenceMeter()
     small.add(np.array([0.02]), np.array([0.01]))
     assert small.result("logits", tolerance=1.0).difference == pytest.approx(0.01)
 
@@ -183,7 +182,7 @@ def test_a_share_of_positions_can_be_excused_and_all_are_counted(beyond: int) ->
     expected = np.ones((2000, 3, 2))
     found = expected + 0.125
     found[7 : 7 + beyond, 1, 1] += 100
-    meter = _Meter()
+    meter = DifferenceMeter()
     for part in range(0, 2000, 500):
         meter.add(found[part : part + 500], expected[part : part + 500])
     result = meter.result("cross_key_0", 0.25, excused=0.01)
@@ -193,8 +192,8 @@ def test_a_share_of_positions_can_be_excused_and_all_are_counted(beyond: int) ->
     assert meter.result("logits", 0.25).passed is (beyond == 0)
 
 
-def test_what_is_not_finite_is_not_excused() -> None:
-    meter = _Meter()
+def test_what_is_not_finite_is_notexcused_share() -> None:
+    meter = DifferenceMeter()
     meter.add(np.array([np.nan] + [1.0] * 5000), np.ones(5001))
     assert not meter.result("cross_key_0", 0.5, excused=0.01).passed
 
@@ -205,8 +204,8 @@ def test_only_speech_in_few_bits_is_excused_and_never_logits(
 ) -> None:
     text = dataclasses.replace(bundle.manifest, precision=precision)
     speech = dataclasses.replace(text, audio=LogMel(80))
-    assert _excused(text, "cross_key_0") == _excused(speech, "logits") == 0
-    assert (_excused(speech, "cross_key_0") > 0) is (precision in ("int8", "int4"))
+    assert excused_share(text, "cross_key_0") == excused_share(speech, "logits") == 0
+    assert (excused_share(speech, "cross_key_0") > 0) is (precision in ("int8", "int4"))
 
 
 def test_positions_are_counted_where_parity_is_shown(

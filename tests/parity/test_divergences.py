@@ -7,8 +7,10 @@ import copy
 import pytest
 import torch
 
-from dragoman.benchmarks.parity import _compare_tokens, _divergence
+from dragoman.benchmarks.parity import tokens as level_2
+from dragoman.benchmarks.parity.tokens import compare_tokens
 from dragoman.reference_model import GenerationConfig, Transformer, greedy_uncached
+from dragoman.runtime.format.manifest import Precision
 
 SOURCE = [3, 1, 4, 1, 5]
 LIMIT = 99
@@ -38,7 +40,7 @@ def test_step_tokens_and_margin(reference: Transformer, expected: list[int], ste
     found = list(expected)
     found[step] = other_than(expected[step])
     found[step + 1 :] = [7, 7]  # what follows is another sequence altogether
-    divergence = _divergence(reference, 4, SOURCE, expected, found, LIMIT)
+    divergence = level_2.divergence(reference, 4, SOURCE, expected, found, LIMIT)
     logits = logits_after(reference, expected[:step])
     assert (divergence.input, divergence.step) == (4, step)
     assert (divergence.expected_token, divergence.found_token) == (expected[step], found[step])
@@ -49,7 +51,7 @@ def test_step_tokens_and_margin(reference: Transformer, expected: list[int], ste
 def test_a_sequence_that_goes_on_where_the_oracles_ends(
     reference: Transformer, expected: list[int]
 ) -> None:
-    divergence = _divergence(reference, 0, SOURCE, expected[:4], [*expected[:4], 9], LIMIT)
+    divergence = level_2.divergence(reference, 0, SOURCE, expected[:4], [*expected[:4], 9], LIMIT)
     logits = logits_after(reference, expected[:4])
     assert (divergence.step, divergence.expected_token, divergence.found_token) == (4, 2, 9)
     assert divergence.margin == pytest.approx(float(logits[2] - logits[9]), abs=1e-6)
@@ -58,7 +60,7 @@ def test_a_sequence_that_goes_on_where_the_oracles_ends(
 def test_a_sequence_that_ends_where_the_oracles_goes_on(
     reference: Transformer, expected: list[int]
 ) -> None:
-    divergence = _divergence(reference, 0, SOURCE, expected, expected[:3], LIMIT)
+    divergence = level_2.divergence(reference, 0, SOURCE, expected, expected[:3], LIMIT)
     logits = logits_after(reference, expected[:3])
     assert (divergence.step, divergence.expected_token) == (3, expected[3])
     assert divergence.found_token == reference.config.end_token_id
@@ -66,7 +68,7 @@ def test_a_sequence_that_ends_where_the_oracles_goes_on(
 
 
 def test_identical_sequences_leave_no_record(reference: Transformer, expected: list[int]) -> None:
-    tokens = _compare_tokens(
+    tokens = compare_tokens(
         reference,
         [SOURCE] * 3,
         [expected] * 3,
@@ -83,16 +85,17 @@ def test_below_fp32_a_divergence_is_excused_by_a_small_margin_only(
     reference: Transformer, expected: list[int]
 ) -> None:
     found = [*expected[:2], int(logits_after(reference, expected[:2]).argmin())]
-    margin = _divergence(reference, 1, SOURCE, expected, found, LIMIT).margin
+    margin = level_2.divergence(reference, 1, SOURCE, expected, found, LIMIT).margin
     assert margin > 1  # so that the logits it takes to excuse it are large
-    for precision, allowed in (("fp16", 2 * 1e-2), ("bf16", 2 * 8e-2)):
+    halves: tuple[tuple[Precision, float], ...] = (("fp16", 2 * 1e-2), ("bf16", 2 * 8e-2))
+    for precision, allowed in halves:
         for largest_logit, passes in ((margin / allowed * 1.01, True), (margin / allowed, None)):
-            tokens = _compare_tokens(
+            tokens = compare_tokens(
                 reference,
                 [SOURCE, SOURCE],
                 [expected, expected],
                 [expected, found],
-                precision,  # type: ignore[arg-type]
+                precision,
                 limit=LIMIT,
                 largest_logit=largest_logit * (1 if passes else 0.99),
             )
@@ -100,7 +103,7 @@ def test_below_fp32_a_divergence_is_excused_by_a_small_margin_only(
             assert (tokens.sequences, tokens.identical) == (2, 1)
             (divergence,) = tokens.divergences
             assert divergence.input == 1
-    at_fp32 = _compare_tokens(
+    at_fp32 = compare_tokens(
         reference, [SOURCE], [expected], [found], "fp32", limit=LIMIT, largest_logit=margin * 1e9
     )
     assert not at_fp32.passed
@@ -113,7 +116,7 @@ def test_a_token_that_the_rules_forbid_is_never_excused(
     ruled = copy.copy(reference)
     ruled.generation = GenerationConfig(suppressed_token_ids=(expected[2],))
     (allowed,) = greedy_uncached(ruled, [SOURCE], 12)
-    tokens = _compare_tokens(
+    tokens = compare_tokens(
         ruled, [SOURCE], [allowed], [expected], "int4", limit=LIMIT, largest_logit=1e9
     )
     assert tokens.divergences[0].found_token == expected[2]

@@ -7,10 +7,11 @@ import shutil
 from collections.abc import Callable, Sequence
 
 import pytest
-from dragoman.cli.exporting import failure
 from tokenizers import Tokenizer, models, pre_tokenizers
 
-from dragoman.benchmarks.parity import ParityInputs, _compare_task, _for_torch, check_parity
+from dragoman.benchmarks.parity import ParityInputs, check_parity, describe_failure
+from dragoman.benchmarks.parity.oracle import for_torch
+from dragoman.benchmarks.parity.task import compare_task
 from dragoman.reference_model import Transformer, greedy_uncached
 from dragoman.reference_model.recipes import Example, Recipe
 from dragoman.reference_model.recipes.recipe import Data
@@ -18,7 +19,9 @@ from dragoman.reference_model.training import TrainingOptions
 from dragoman.runtime import Model, load
 from dragoman.runtime.format.records import TaskParity
 from dragoman.runtime.format.tokenizers import Tokenizers
-from dragoman.runtime.format.writing import record_files, write_manifest
+from dragoman.runtime.format.writing import write_manifest
+
+from ..bundle_files import record_files
 
 
 def make_target_tokenizer() -> Tokenizer:
@@ -97,7 +100,7 @@ def test_without_references_or_recipe_there_is_no_task_level(
         dataclasses.replace(inputs, examples=None),
         dataclasses.replace(inputs, recipe=None),
     ):
-        assert _compare_task(speaking, without, [], []) is None
+        assert compare_task(speaking, without, [], []) is None
 
 
 @pytest.mark.parametrize(("spoilt", "passes"), [([], True), ([0], False), ([6], True)])
@@ -108,9 +111,9 @@ def test_worse_output_fails_and_other_wrong_output_does_not(
     spoilt: list[int],
     passes: bool,
 ) -> None:
-    oracle = greedy_uncached(reference, [_for_torch(s) for s in inputs.sources], 12)
+    oracle = greedy_uncached(reference, [for_torch(s) for s in inputs.sources], 12)
     found = [[3, 2] if i in spoilt else row for i, row in enumerate(oracle)]
-    task = _compare_task(speaking, inputs, oracle, found)
+    task = compare_task(speaking, inputs, oracle, found)
     assert task is not None
     assert task.passed == passes
     assert (task.oracle, task.bundle) == (0.25, 0.25 if passes else 0.375)
@@ -119,8 +122,8 @@ def test_worse_output_fails_and_other_wrong_output_does_not(
 def test_better_than_the_oracle_passes(
     speaking: Model, reference: Transformer, inputs: ParityInputs
 ) -> None:
-    found = greedy_uncached(reference, [_for_torch(s) for s in inputs.sources], 12)
-    task = _compare_task(speaking, inputs, [[3], *found[1:]], found)
+    found = greedy_uncached(reference, [for_torch(s) for s in inputs.sources], 12)
+    task = compare_task(speaking, inputs, [[3], *found[1:]], found)
     assert task == TaskParity("error", oracle=0.375, bundle=0.25, passed=True)
 
 
@@ -131,4 +134,6 @@ def test_a_failed_task_is_told_last(
     failed = dataclasses.replace(
         parity, passed=False, task=TaskParity("error", oracle=0.25, bundle=0.375, passed=False)
     )
-    assert failure(failed).startswith("parity failed: error is 37.50%, the oracle's 25.00%")
+    assert describe_failure(failed).startswith(
+        "parity failed: error is 37.50%, the oracle's 25.00%"
+    )

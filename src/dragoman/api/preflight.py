@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from dragoman.errors import DragomanError
+from dragoman.export.formats.detection import check_is_checkpoint
 from dragoman.optimize.targets import Target, choose_target
 from dragoman.optimize.tensorrt.request import EngineRequest
 from dragoman.reference_model.pretrained import find_checkpoint
@@ -19,7 +20,7 @@ def check_checkpoint(name_or_path: str | Path) -> None:
     Raises:
         DragomanError: there is no such checkpoint, or no format knows it.
     """
-    find_checkpoint(str(name_or_path))
+    check_is_checkpoint(find_checkpoint(str(name_or_path)))
 
 
 def check_inputs(*paths: Path | None) -> None:
