@@ -17,7 +17,7 @@ from dragoman.runtime.format.records import PassRecord
 
 from .graph_pass import GraphPass
 from .precision.weights import Scheme
-from .tensorrt.options import EngineOptions
+from .engine_options import EngineOptions
 
 Graphs = Mapping[str, tuple[ir.Model, GraphSpec]]
 """By name: a graph, and the contract's view of it."""

@@ -14,7 +14,7 @@ from dragoman.runtime.format.contract import GraphSpec
 from dragoman.runtime.format.executables import EngineReport
 
 from .capabilities import set_capabilities
-from .options import EngineOptions
+from ..engine_options import EngineOptions
 from .parser import EngineError, parse
 from .profiles import add_profiles
 from .progress import Progress, make_monitor

@@ -23,7 +23,7 @@ from ..recipe import BuiltEngines
 from ..samples import samples_for_graph
 from .builder import SerializedEngine, build_engine
 from .capabilities import check_capabilities
-from .options import EngineOptions
+from ..engine_options import EngineOptions
 from .profiles import check_profiles
 from .report import losses
 from .shapes import PinShapes, pinned_spec

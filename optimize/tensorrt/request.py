@@ -10,7 +10,7 @@ from dragoman.runtime.format.executables import Profile, Range
 from dragoman.runtime.format.manifest import Precision
 
 from .capabilities import check_capabilities
-from .options import EngineOptions
+from ..engine_options import EngineOptions
 from .profiles import DEFAULT_BATCH, Positions, check_profiles, default_source_range
 
 

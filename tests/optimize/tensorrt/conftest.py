@@ -10,7 +10,7 @@ import onnx
 import onnx_ir as ir
 import pytest
 
-from dragoman.optimize.tensorrt.options import EngineOptions
+from dragoman.optimize.engine_options import EngineOptions
 from dragoman.optimize.tensorrt.profiles import LATENCY, THROUGHPUT
 from dragoman.runtime.backends.tensorrt.packages import Package, find_package
 from dragoman.runtime.format.executables import Profile, Range

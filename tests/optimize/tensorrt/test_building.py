@@ -11,7 +11,7 @@ import pytest
 from onnx import TensorProto
 from onnx.helper import make_node
 
-from dragoman.optimize.tensorrt.options import EngineOptions, build_engine
+from dragoman.optimize.engine_options import EngineOptions, build_engine
 from dragoman.optimize.tensorrt.parser import EngineError
 from dragoman.optimize.tensorrt.progress import make_monitor
 from dragoman.runtime.backends.tensorrt.packages import Package
