@@ -11,10 +11,10 @@ import platform
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 import numpy as np
-import onnxruntime
 
 from dragoman import __version__
 from dragoman.errors import DragomanError
@@ -167,8 +167,18 @@ def bench(
         versions={
             "dragoman": __version__,
             "python": platform.python_version(),
-            "onnxruntime": onnxruntime.__version__,
+            "onnxruntime": _version("onnxruntime"),
             "numpy": np.__version__,
         },
         command=command,
     )
+
+
+def _version(package: str) -> str:
+    """Of an installed package; ONNX Runtime's has two names."""
+    for name in (package, f"{package}-gpu"):
+        try:
+            return version(name)
+        except PackageNotFoundError:
+            continue
+    return "not installed"

@@ -59,26 +59,26 @@ class Target:
 TARGETS: tuple[Target, ...] = (
     Target(
         "cpu",
-        "ONNX Runtime's own operators, fastest on a processor",
+        "ONNX Runtime's operators",
         "cpu.target",
         ("fp32", "int8", "int4"),
     ),
     Target(
         "neutral",
-        "standard ONNX operators, for any backend",
+        "standard ONNX",
         "neutral.target",
         ALL_PRECISIONS,
     ),
     Target(
         "tensorrt-rtx",
-        "engines of TensorRT-RTX",
+        "TensorRT-RTX engines",
         "tensorrt.target",
         ALL_PRECISIONS,
         "tensorrt",
     ),
     Target(
         "tensorrt",
-        "engines of TensorRT",
+        "TensorRT engines",
         "tensorrt.target",
         ALL_PRECISIONS,
         "tensorrt",

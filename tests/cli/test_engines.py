@@ -134,5 +134,5 @@ def test_engines_are_not_refitted_with_another_architecture(
     output, _ = engines
     outcome = dragoman("build", checkpoint, "-o", tmp_path / "new", "--refit", output, "--limit", 2)
     assert outcome.returncode == 2
-    assert "not built to be refitted" in outcome.stderr.splitlines()[-1]
+    assert "cannot be refitted" in outcome.stderr.splitlines()[-1]
     assert not (tmp_path / "new").exists()

@@ -26,7 +26,7 @@ def test_what_people_are_told(dragoman: Dragoman, bundle: Path) -> None:
     assert (outcome.returncode, outcome.stderr) == (0, "")
     told = words(outcome.stdout)
     for fact in (
-        "bundle g2p-en (schema 1)",
+        "bundle g2p-en (schema 2)",
         "target cpu, fp32",
         "decoder 1 layers, heads: 2 of size 16",
         "vocabulary 29 source, 42 target",
@@ -47,4 +47,4 @@ def test_what_people_are_told(dragoman: Dragoman, bundle: Path) -> None:
 def test_a_bundle_that_was_not_verified(dragoman: Dragoman, token_bundle: Path) -> None:
     told = words(dragoman("inspect", token_bundle).stdout)
     assert "parity not verified" in told
-    assert "tokenizers none: takes and gives token ids" in told
+    assert "tokenizers none: token ids in and out" in told

@@ -70,7 +70,7 @@ def test_a_signal_in_the_middle_of_a_build_leaves_nothing(
     """The files are written and being checked when the signal comes."""
     prelude = f"""
 import os, signal
-import dragoman.export.bundle as b
+import dragoman.export.neutral_bundle as b
 def interrupted(path, name):
     assert path.exists()
     os.kill(os.getpid(), signal.{name})

@@ -139,7 +139,7 @@ def test_inputs_that_are_none(
     (tmp_path / "broken.txt").write_text("gone.wav\n")
     for place, message in (
         (tmp_path / "empty", "expected at least one audio file, found none"),
-        (tmp_path / "nowhere.txt", "expected a directory of audio files, or a list of them"),
+        (tmp_path / "nowhere.txt", "expected a file or a directory of inputs, found nothing at"),
         (tmp_path / "broken.txt", "gone.wav: expected an audio file that can be read"),
     ):
         done = dragoman("build", speech_checkpoint, "-o", tmp_path / "out", "--inputs", place)
@@ -154,4 +154,4 @@ def test_source_length_is_for_texts(
     asked = ("--target", "tensorrt-rtx", "--source-length", "8")
     done = dragoman("build", speech_checkpoint, "-o", tmp_path / "out", *asked)
     assert done.returncode == 2
-    assert "--source-length is for models of texts" in done.stderr
+    assert "source length: expected none for a speech model" in done.stderr

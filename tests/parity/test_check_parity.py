@@ -192,7 +192,7 @@ def test_a_share_of_positions_can_be_excused_and_all_are_counted(beyond: int) ->
     assert meter.result("logits", 0.25).passed is (beyond == 0)
 
 
-def test_what_is_not_finite_is_notexcused_share() -> None:
+def test_what_is_not_finite_is_not_excused() -> None:
     meter = DifferenceMeter()
     meter.add(np.array([np.nan] + [1.0] * 5000), np.ones(5001))
     assert not meter.result("cross_key_0", 0.5, excused=0.01).passed

@@ -25,10 +25,13 @@ class Verification:
     """
     Attributes:
         problem: what failed, and the first tensor that differs, in words; None if parity holds
+        not_recorded: why the figures could not be written into the manifest; None if they were, or
+            were not to be
     """
 
     parity: Parity
     problem: str | None
+    not_recorded: str | None = None
 
     @property
     def passed(self) -> bool:
@@ -86,10 +89,14 @@ def verify(
 
     with running(read, threads, backend) as (model, what):
         parity = check_parity(model, opened.model, compared, backend=what, advance=advance)
+    not_recorded = None
     if record if record is not None else limit is None:
-        write_manifest(dataclasses.replace(read.manifest, parity=parity), read.directory)
+        try:
+            write_manifest(dataclasses.replace(read.manifest, parity=parity), read.directory)
+        except DragomanError as error:  # the figures matter more
+            not_recorded = str(error)
     problem = None if parity.passed else _problem(parity, read, opened, compared, progress)
-    return Verification(parity, problem)
+    return Verification(parity, problem, not_recorded)
 
 
 def _check_same_model(bundle: Bundle, checkpoint: OpenedCheckpoint, name: str | Path) -> None:

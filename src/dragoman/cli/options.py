@@ -20,7 +20,7 @@ target_option = click.option(
     "--target",
     type=click.Choice([target.name for target in TARGETS]),
     help="; ".join(f"{target.name}: {target.summary}" for target in TARGETS)
-    + " [the first that offers the precision].",
+    + " [cpu; neutral for fp16 and bf16].",
 )
 precision_option = click.option(
     "--precision",

