@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any
 
 import ml_dtypes
@@ -15,6 +13,7 @@ from numpy.typing import NDArray
 
 from .emulation import emulate_half, has_halves
 from .graph_pass import PassError
+from .in_memory import InMemorySession
 from .samples import Samples
 
 Outputs = dict[str, NDArray[np.generic]]
@@ -42,13 +41,7 @@ class Runner:
         options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
         options.log_severity_level = 4
         options.intra_op_num_threads = 1
-        with tempfile.TemporaryDirectory() as directory:
-            path = Path(directory) / "graph.onnx"
-            ir.save(model, path, external_data="graph.weights")
-            self._session = _try(
-                onnxruntime.InferenceSession, str(path), options, providers=["CPUExecutionProvider"]
-            )
-        self._names = [output.name for output in self._session.get_outputs()]
+        self._session = _try(InMemorySession, model, options)
         self._dtypes = {v.name: v.dtype.numpy() for v in model.graph.inputs if v.dtype is not None}
 
     def run(self, samples: Samples) -> Outputs:
@@ -58,7 +51,8 @@ class Runner:
             PassError: ONNX Runtime cannot run it on these.
         """
         feeds = {name: value.astype(self._dtypes[name]) for name, value in samples.items()}
-        return dict(zip(self._names, _try(self._session.run, self._names, feeds), strict=True))
+        outputs: Outputs = _try(self._session.run, feeds)
+        return outputs
 
 
 def run(model: ir.Model, samples: Samples) -> Outputs:
@@ -66,9 +60,9 @@ def run(model: ir.Model, samples: Samples) -> Outputs:
     return Runner(model).run(samples)
 
 
-def _try(call: Callable[..., Any], *arguments: Any, **named: Any) -> Any:
+def _try(call: Callable[..., Any], *arguments: Any) -> Any:
     try:
-        return call(*arguments, **named)
+        return call(*arguments)
     except Exception as error:  # the library raises a dozen types that share no other base
         raise PassError(f"onnxruntime {onnxruntime.__version__}: {error}") from error
 
