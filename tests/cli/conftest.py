@@ -17,8 +17,7 @@ import torch
 from dragoman.cli import main
 from dragoman.export import export_bundle
 from dragoman.reference_model import ModelConfig, Transformer, save_checkpoint
-from dragoman.reference_model.recipes import Example, g2p_en
-from dragoman.reference_model.recipes.recipe import write_examples
+from dragoman.reference_model.recipes import Example, g2p_en, write_examples
 from dragoman.runtime import read_bundle
 from dragoman.runtime.manifest import Manifest
 

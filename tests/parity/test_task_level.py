@@ -12,8 +12,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 from dragoman.benchmarks.parity import ParityInputs, _compare_task, _for_torch, check_parity
 from dragoman.cli.exporting import failure
 from dragoman.reference_model import Transformer, greedy_uncached
-from dragoman.reference_model.recipes import Example, Recipe
-from dragoman.reference_model.recipes.recipe import Data
+from dragoman.reference_model.recipes import Data, Example, Recipe
 from dragoman.reference_model.training import TrainingOptions
 from dragoman.runtime import Model, load
 from dragoman.runtime.bundle import record_files, write_manifest

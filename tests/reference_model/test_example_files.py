@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 
 from dragoman import DragomanError
-from dragoman.reference_model.recipes import Example, read_examples
-from dragoman.reference_model.recipes.recipe import write_examples
+from dragoman.reference_model.recipes import Example, read_examples, write_examples
 
 EXAMPLES = [
     Example("tomato", ("T AH M EY T OW", "T AH M AA T OW")),

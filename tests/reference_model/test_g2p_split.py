@@ -6,8 +6,7 @@ import re
 
 import pytest
 
-from dragoman.reference_model.recipes import Example, g2p_en
-from dragoman.reference_model.recipes.recipe import Data
+from dragoman.reference_model.recipes import Data, Example, g2p_en
 
 
 @pytest.fixture(scope="module")

@@ -14,6 +14,8 @@ from dragoman import DragomanError
 from dragoman.reference_model import ModelConfig, Transformer, load_checkpoint
 from dragoman.reference_model.recipes import (
     RECIPES,
+    Data,
+    Example,
     Recipe,
     evaluate,
     find_recipe,
@@ -21,8 +23,7 @@ from dragoman.reference_model.recipes import (
     read_examples,
     run_recipe,
 )
-from dragoman.reference_model.recipes import recipe as recipe_module
-from dragoman.reference_model.recipes.recipe import Data, Example
+from dragoman.reference_model.recipes import run as run_module
 from dragoman.reference_model.training import TrainingOptions
 
 WORDS = [f"{first}{vowel}{last}" for first in "bdkpt" for vowel in "aeiou" for last in "nt"]
@@ -128,8 +129,8 @@ def test_evaluation_answers_each_example_in_its_place(
         answered.append((list(hypotheses), [example.source for example in examples]))
         return {"word error": 0.5}
 
-    monkeypatch.setattr(recipe_module, "greedy_cached", first_letter)
-    monkeypatch.setattr(recipe_module, "DECODING_BATCH", decoding_batch)
+    monkeypatch.setattr(run_module, "greedy_cached", first_letter)
+    monkeypatch.setattr(run_module, "DECODING_BATCH", decoding_batch)
     words = ["dragon", "a", "cab", "be", "cabbage"]
     examples = [Example(word, ("AA",)) for word in words]
     figures = evaluate(Transformer(recipe.config), replace(recipe, score=record), examples)

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from dragoman.reference_model import ConfigError, ModelConfig
-from dragoman.reference_model.attention import MASKED, RelativePositions
+from dragoman.reference_model.attention import MASKED_SCORE, RelativePositions
 from dragoman.reference_model.layers import RMSNorm
 
 t5: Any = importlib.import_module("transformers.models.t5.modeling_t5")
@@ -39,13 +39,13 @@ def test_a_hidden_key_gets_a_number_that_no_key_reaches() -> None:
         whole = positions(torch.arange(3)[None], 3).expand(2, -1, -1, -1)
     assert added.shape == (2, 2, 3, 3)
     hidden = ~mask.expand_as(added)
-    assert (added[hidden] == MASKED).all()
+    assert (added[hidden] == MASKED_SCORE).all()
     assert torch.equal(added[~hidden], whole[~hidden])
 
 
 @pytest.mark.parametrize(("buckets", "distance"), [(3, 9), (8, 4), (0, 9), (33, 16)])
 def test_sizes_without_a_meaning_are_refused(buckets: int, distance: int) -> None:
-    with pytest.raises(ConfigError, match="relative_buckets of at least 4, and relative_max"):
+    with pytest.raises(ConfigError, match="relative_buckets of at least 4 and a relative_max"):
         ModelConfig(
             source_vocab_size=5,
             target_vocab_size=5,

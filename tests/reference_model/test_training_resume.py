@@ -245,7 +245,7 @@ def test_more_epochs_go_on_from_where_it_ended(
 def test_resuming_with_other_options_is_refused(training: Training, other: TrainingOptions) -> None:
     training.run(start=0, options=replace(OPTIONS, epochs=1))
     before = (training.directory / "state.pt").read_bytes()
-    with pytest.raises(DragomanError, match=r"state\.pt is of a training with other options"):
+    with pytest.raises(DragomanError, match=r"state\.pt belongs to a training with other options"):
         training.run(start=0, options=other)
     assert (training.directory / "state.pt").read_bytes() == before
 
