@@ -17,7 +17,7 @@ from onnxruntime import OrtValue
 from dragoman.stored_weights import INLINE_BYTES
 
 UNSIGNED = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64}
-"""By bytes per element: the type under which numbers that numpy has no type for are handed over."""
+"""Unsigned integers by size in bytes: stand in for element types that numpy does not have."""
 
 
 class InMemorySession:

@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 from dragoman.runtime.manifest import GraphSpec, ModelFacts
 
 from .graph_pass import PassError
-from .values import constant, weight
+from .graph_values import constant
+from .graph_values import is_weight as weight
 
 Samples = Mapping[str, NDArray[np.generic]]
 """One value for each input of a graph."""

@@ -10,7 +10,8 @@ import onnx_ir as ir
 from dragoman.runtime.manifest import TENSORRT_TARGETS, GraphSpec, Precision, Target
 
 from ..graph_pass import GraphPass
-from ..values import floats, users, weight
+from ..graph_values import floats, users
+from ..graph_values import is_weight as weight
 from .blocks import BlockQuantized
 from .calibration import calibrate
 from .half import Half

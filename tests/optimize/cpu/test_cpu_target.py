@@ -196,7 +196,7 @@ def test_a_gelu_without_a_bias_that_is_a_weight_is_left_with_the_reason() -> Non
     (record,) = apply_passes(model, [BIAS_GELU], graph="g", samples=None)
     assert record.matches == 0
     assert [(r.operator, r.matched) for r in record.refusals] == [("Gelu", True)]
-    assert "bias that is a weight" in record.refusals[0].reason
+    assert "bias that is an initializer" in record.refusals[0].reason
 
 
 def test_an_embedding_whose_rounding_loses_too_much_stays_in_fp32(

@@ -18,7 +18,7 @@ def test_a_hand_worked_block_of_four_bits() -> None:
     rounded = round_weight(exact, bits=4, block=2)
     assert rounded.integers.tolist() == [[7, -7], [-1, 1], [0, 7], [7, -1]]
     np.testing.assert_allclose(rounded.scales, [[1.0, 0.5], [3 / 7, 0.5]], rtol=1e-6)
-    np.testing.assert_allclose(rounded.weight(), exact, atol=1e-6)
+    np.testing.assert_allclose(rounded.dequantized(), exact, atol=1e-6)
 
 
 @pytest.mark.parametrize("bits, limit", [(4, 7), (7, 63), (8, 127)])
@@ -36,7 +36,7 @@ def test_an_output_whose_weights_are_all_zero_stays_zero() -> None:
     exact = weight(8, 3)
     exact[:, 1] = 0
     rounded = round_weight(exact, bits=8)
-    assert not rounded.weight()[:, 1].any()
+    assert not rounded.dequantized()[:, 1].any()
     assert np.isfinite(rounded.scales).all()
 
 
@@ -47,7 +47,7 @@ def test_searched_scales_beat_the_scale_of_the_largest_weight(bits: int, block: 
     blocks = exact.reshape(-1, size, 40)
     plain = np.abs(blocks).max(1, keepdims=True) / limit
     nearest = (np.rint(blocks / plain) * plain).reshape(64, 40)
-    searched = round_weight(exact, bits=bits, block=block).weight()
+    searched = round_weight(exact, bits=bits, block=block).dequantized()
     assert np.square(searched - exact).sum() < np.square(nearest - exact).sum()
 
 
@@ -59,7 +59,7 @@ def test_compensation_lessens_the_error_of_the_product(bits: int, block: int | N
     exact = weight(48, 20)
 
     def error(rounded: Rounded) -> float:
-        return float(np.linalg.norm(other @ (rounded.weight() - exact)))
+        return float(np.linalg.norm(other @ (rounded.dequantized() - exact)))
 
     plain = round_weight(exact, bits=bits, block=block)
     compensated = round_weight(exact, bits=bits, block=block, moments=x.T @ x)
@@ -70,7 +70,7 @@ def test_inputs_that_are_always_zero_do_no_harm() -> None:
     x = RNG.standard_normal((50, 12)).astype(np.float32)
     x[:, 3] = 0
     rounded = round_weight(weight(12, 4), bits=8, moments=x.T @ x)
-    assert np.isfinite(rounded.weight()).all()
+    assert np.isfinite(rounded.dequantized()).all()
 
 
 def test_the_weight_given_is_left_as_it_was() -> None:
@@ -86,7 +86,7 @@ def test_the_last_block_may_be_short(inputs: int, block: int) -> None:
     rounded = round_weight(exact, bits=8, block=block)
     assert rounded.scales.shape == (-(-inputs // block), 3)
     # Of 8 bits the last is half a scale, and a scale serves its block only.
-    apart = np.abs(rounded.weight() - exact)
+    apart = np.abs(rounded.dequantized() - exact)
     for start in range(0, inputs, block):
         rows = exact[start : start + block]
         assert (apart[start : start + block] <= np.abs(rows).max(0) / 127).all()
@@ -99,7 +99,7 @@ def test_scales_are_numbers_of_their_type() -> None:
     rounded = round_weight(exact, bits=8, scale_type=np.float16)
     assert (rounded.scales.astype(np.float16).astype(np.float32) == rounded.scales).all()
     assert (rounded.scales > 0).all()
-    assert np.abs(rounded.weight() - exact).max() <= rounded.scales.max()
+    assert np.abs(rounded.dequantized() - exact).max() <= rounded.scales.max()
 
 
 def test_the_error_of_a_product_is_that_of_its_rows() -> None:
