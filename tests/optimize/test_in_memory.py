@@ -1,4 +1,4 @@
-"""Graphs run from memory give what they give from files, and write none."""
+"""Graphs run from memory give the same outputs as from files, and write no files."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def options() -> onnxruntime.SessionOptions:
 
 
 def in_float32(numbers: NDArray[np.generic]) -> ir.Model:
-    """A graph without inputs that gives its one weight in float32."""
+    """A graph without inputs that returns its only weight as float32."""
     stored = weight("weight", numbers)
     if stored.dtype in (ir.DataType.INT4, ir.DataType.UINT4):  # Cast is not implemented for them
         node = ir.node("DequantizeLinear", [stored, one := weight("one", np.array(1, np.float32))])
@@ -68,7 +68,7 @@ def in_float32(numbers: NDArray[np.generic]) -> ir.Model:
     ids=lambda dtype: np.dtype(dtype).name,
 )
 def test_weights_of_every_type_arrive(dtype: type[np.generic], shape: tuple[int, ...]) -> None:
-    """An odd number of elements: in 4 bits the last byte holds one only."""
+    """With an odd number of 4-bit elements, the last byte holds only one."""
     low = -7 if dtype == ml_dtypes.int4 else 0
     numbers = np.random.default_rng(0).integers(low, 8, shape).astype(dtype)
     outputs = InMemorySession(in_float32(numbers), options()).run({})
@@ -115,7 +115,7 @@ def test_the_graph_keeps_its_weights(neutral: Bundle) -> None:
 
 
 def test_weights_outlive_the_graph() -> None:
-    """The session reads them where they lie, and nothing else may keep them."""
+    """The session reads them in place, and no one else holds a reference."""
     numbers = np.arange(40_000, dtype=np.float32)
     session = InMemorySession(in_float32(numbers.copy()), options())
     scratch = [np.full(40_000, -1, np.float32) for _ in range(20)]
@@ -124,7 +124,7 @@ def test_weights_outlive_the_graph() -> None:
 
 
 def test_weights_of_subgraphs() -> None:
-    """A branch has a large weight of its own, and reads one of the graph around it."""
+    """A branch has a large weight of its own, and reads one of the outer graph."""
     numbers = np.random.default_rng(0).standard_normal((30, 30)).astype(np.float32)
     outer, inner = weight("outer", numbers), weight("inner", 2 * numbers)
 
@@ -160,7 +160,7 @@ def test_weights_of_subgraphs() -> None:
 
 
 def test_a_weight_that_is_an_input_too() -> None:
-    """As ONNX files before IR version 4 have them: a default value for the input."""
+    """As in ONNX files before IR version 4, where it is the default value of the input."""
     numbers = np.arange(600, dtype=np.float32)
     model = in_float32(numbers)
     model.graph.inputs.append(model.graph.initializers["weight"])

@@ -1,4 +1,4 @@
-"""What a command needs before it trains or exports, where torch cannot be imported."""
+"""Checkpoints, recipes, examples and configurations are validated without torch."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ WITHOUT_TORCH = "import sys; sys.modules['torch'] = None\n"
 
 
 def run(code: str, *arguments: object) -> str:
-    """What Python prints, in a process of its own that cannot import torch."""
+    """The output of a Python process in which torch cannot be imported."""
     command = [sys.executable, "-c", WITHOUT_TORCH + code, *map(str, arguments)]
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     return done.stdout.strip()
 
 
-def test_torch_is_out_of_reach() -> None:
-    """Else the other tests would show nothing."""
+def test_torch_cannot_be_imported() -> None:
+    """Otherwise the other tests would prove nothing."""
     code = """
 import dragoman.reference_model
 try:
@@ -94,7 +94,7 @@ except ConfigError as error:
     ],
     ids=lambda package: package.__name__,
 )
-def test_every_public_name_is_there(package: object) -> None:
+def test_every_public_name_can_be_imported(package: object) -> None:
     """The table of names agrees with `__all__`."""
     for name in package.__all__:  # type: ignore[attr-defined]
         assert getattr(package, name) is not None

@@ -1,4 +1,4 @@
-"""Each fusion on graphs of a few nodes: what it takes, and what it must leave alone."""
+"""Each fusion on small graphs: what it replaces, and what it must leave unchanged."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ ROOT, HALF_ROOT, CUBIC = 0.70710678, 0.79788456, 0.044715
 
 @dataclass(frozen=True)
 class Case:
-    """A graph, in ONNX's text syntax, and how many fused operators it becomes."""
+    """A graph in ONNX's text syntax, and the expected number of fused operators."""
 
     name: str
     step: GraphPass
@@ -201,7 +201,7 @@ def samples(model: ir.Model) -> dict[str, NDArray[np.generic]]:
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
-def test_fuses_what_it_may_and_changes_nothing(case: Case) -> None:
+def test_fuses_supported_patterns_only_and_keeps_outputs(case: Case) -> None:
     model = graph(case)
     values = samples(model)
     before = run(model, values)
@@ -228,7 +228,7 @@ def test_opset_is_at_least_23(opset: int) -> None:
     assert difference(before, run(model, values))[1] == 0
 
 
-def test_a_graph_that_no_converter_takes_is_named() -> None:
+def test_a_graph_that_cannot_be_converted_is_reported() -> None:
     model = ir.from_onnx_text(
         '<ir_version: 10, opset_import: ["" : 11]> '
         "g (float[2] x) => (float[2] y) { y = Unknown(x) }"

@@ -1,4 +1,4 @@
-"""Suppressed tokens are added to logits that leave the graph too: that is no bias to fold in."""
+"""The suppression of tokens must not be fused into the logits, which are an output, too."""
 
 from __future__ import annotations
 
