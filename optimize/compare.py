@@ -32,7 +32,7 @@ class Runner:
     """
 
     def __init__(self, model: ir.Model) -> None:
-        """Load a graph, which stays as it is.
+        """Load a graph, which stays unchanged.
 
         Raises:
             PassError: ONNX Runtime cannot load the graph.

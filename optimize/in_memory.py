@@ -28,7 +28,7 @@ class InMemorySession:
     """
 
     def __init__(self, model: ir.Model, options: onnxruntime.SessionOptions) -> None:
-        """Load a graph, which stays as it is.
+        """Load a graph, which stays unchanged.
 
         Args:
             options: of the session; the weights are added to them
@@ -37,11 +37,11 @@ class InMemorySession:
             Exception: ONNX Runtime cannot load the graph; its errors share no other base.
         """
         graph = model.clone()
-        # The session reads these for as long as it lives.
+        # Kept because the session reads them as long as it exists.
         self._weights = _detach_weights(graph)
         options.add_external_initializers(list(self._weights), list(self._weights.values()))
         for name, value in self._weights.items():
-            options.add_initializer(name, value)  # read where it lies, instead of copied
+            options.add_initializer(name, value)  # read in place instead of copied
         self._session = onnxruntime.InferenceSession(
             ir.to_proto(graph).SerializeToString(), options, providers=["CPUExecutionProvider"]
         )
@@ -76,7 +76,7 @@ def _detach_weights(model: ir.Model) -> dict[str, OrtValue]:
 
 
 def _ort_value(tensor: ir.TensorProtocol) -> OrtValue:
-    """A tensor for ONNX Runtime, in the memory where it is; a copy if elements are below a byte."""
+    """A tensor for ONNX Runtime that shares the memory; elements of less than a byte are copied."""
     if tensor.dtype.bitwidth < 8:
         # The shape is taken from the array, which has a byte per element; only the packed elements
         # at its start are read.
