@@ -17,7 +17,7 @@ from dragoman.optimize.precision.observed import observe
 from dragoman.optimize.samples import Samples
 from dragoman.origins import module_of
 from dragoman.runtime import Bundle
-from dragoman.runtime.scheduling import Encodable
+from dragoman.runtime.decoding.batching import Encodable
 
 SOURCES = 4
 

@@ -14,8 +14,8 @@ from pathlib import Path
 
 import onnx_ir as ir
 
-from dragoman.runtime.bundle import Bundle
-from dragoman.runtime.manifest import GraphSpec, TensorSpec
+from dragoman.runtime.format.bundle import Bundle
+from dragoman.runtime.format.manifest import GraphSpec, TensorSpec
 
 from .graph_values import floats
 from .written import write_graphs

@@ -21,7 +21,7 @@ from onnxscript.rewriter import (
 )
 
 from dragoman.errors import DragomanError
-from dragoman.runtime.records import Refusal
+from dragoman.runtime.format.records import Refusal
 
 Property = str
 """A property of a graph, such as "opset 24" or "fused attention"."""

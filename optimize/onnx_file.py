@@ -10,8 +10,8 @@ import onnx
 import onnx_ir as ir
 
 from dragoman.errors import DragomanError, refuse_existing
-from dragoman.runtime.manifest import Target
-from dragoman.runtime.records import PassRecord
+from dragoman.runtime.format.manifest import Target
+from dragoman.runtime.format.records import PassRecord
 
 from .fusions import STANDARD_PASSES
 from .pipeline import apply_passes

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 import onnx_ir as ir
 
-from dragoman.runtime.records import PassRecord
+from dragoman.runtime.format.records import PassRecord
 
 from .compare import NOT_FINITE, Outputs, difference, resolution, run
 from .graph_pass import GraphPass, PassError, Property

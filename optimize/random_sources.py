@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from dragoman.runtime.manifest import Manifest
-from dragoman.runtime.scheduling import Encodable
+from dragoman.runtime.format.manifest import Manifest
+from dragoman.runtime.decoding.batching import Encodable
 
 from .random_sound import random_sound
 

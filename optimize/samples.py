@@ -8,7 +8,7 @@ import numpy as np
 import onnx_ir as ir
 from numpy.typing import NDArray
 
-from dragoman.runtime.manifest import GraphSpec, ModelFacts
+from dragoman.runtime.format.manifest import GraphSpec, ModelSpec
 
 from .graph_pass import PassError
 from .graph_values import constant
@@ -21,7 +21,7 @@ AXES = {"batch": 3, "source": 5, "query": 1, "capacity": 9}
 """Sizes of the contract's dynamic axes: small, odd, unlike each other."""
 
 
-def samples_for_graph(spec: GraphSpec, facts: ModelFacts, *, seed: int = 0) -> Samples:
+def samples_for_graph(spec: GraphSpec, facts: ModelSpec, *, seed: int = 0) -> Samples:
     """Inputs of a graph of the contract: each row at another position, its cache filled so far."""
     generator = np.random.default_rng(seed)
     axes = AXES | {"source": min(5, facts.max_source_positions)}

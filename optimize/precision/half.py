@@ -16,7 +16,7 @@ import numpy as np
 import onnx_ir as ir
 from onnx_ir.passes.common import RemoveUnusedNodesPass, ShapeInferencePass
 
-from dragoman.runtime.records import Refusal
+from dragoman.runtime.format.records import Refusal
 
 from ..graph_pass import Changes, PassError, Property
 from ..graph_values import constant, floats, new_weight, users

@@ -9,11 +9,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dragoman.errors import DragomanError
-from dragoman.runtime.backends.onnx_runtime import OnnxRuntimeBackend
-from dragoman.runtime.bundle import Bundle
-from dragoman.runtime.manifest import GraphSpec, Manifest
+from dragoman.runtime.backends.onnxruntime.cpu.backend import OnnxRuntimeBackend
+from dragoman.runtime.format.bundle import Bundle
+from dragoman.runtime.format.manifest import GraphSpec, Manifest
 from dragoman.runtime.model import Model
-from dragoman.runtime.scheduling import Encodable, as_batch, batches, pad
+from dragoman.runtime.decoding.batching import Encodable, as_batch, batches, pad
 from dragoman.runtime.speech.prompts import options_of_prompt
 
 from ..random_sources import random_sources

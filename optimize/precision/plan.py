@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import onnx_ir as ir
 
-from dragoman.runtime.manifest import TENSORRT_TARGETS, GraphSpec, Precision, Target
+from dragoman.runtime.format.manifest import TENSORRT_TARGETS, GraphSpec, Precision, Target
 
 from ..graph_pass import GraphPass
 from ..graph_values import floats, users

@@ -14,7 +14,7 @@ import numpy as np
 import onnx_ir as ir
 from onnx_ir.passes.common import RemoveUnusedNodesPass
 
-from dragoman.runtime.records import Refusal
+from dragoman.runtime.format.records import Refusal
 
 from ..graph_pass import Changes, Property
 from ..graph_values import MICROSOFT, floats, is_weight, users

@@ -18,7 +18,7 @@ from dragoman.export import export_bundle
 from dragoman.reference_model import ModelConfig, Transformer, save_checkpoint
 from dragoman.reference_model.recipes import Example, g2p_en, write_examples
 from dragoman.runtime import read_bundle
-from dragoman.runtime.manifest import Manifest
+from dragoman.runtime.format.manifest import Manifest
 
 from ..random_weights import random_transformer
 
@@ -147,7 +147,7 @@ def token_bundle(bundle: Path, tmp_path_factory: pytest.TempPathFactory) -> Path
     """The same graphs without tokenizers: takes and gives token ids."""
     import dataclasses
 
-    from dragoman.runtime.bundle import record_files, write_manifest
+    from dragoman.runtime.format.bundle import record_files, write_manifest
 
     directory = tmp_path_factory.mktemp("bundles") / "tokens"
     shutil.copytree(bundle, directory, ignore=shutil.ignore_patterns("*tokenizer*", "manifest*"))

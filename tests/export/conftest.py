@@ -11,7 +11,7 @@ import pytest
 from dragoman.export import export_bundle
 from dragoman.export.exporter import ExportedGraph
 from dragoman.reference_model import ModelConfig, Transformer, preset
-from dragoman.runtime.manifest import Manifest
+from dragoman.runtime.format.manifest import Manifest
 
 from ..random_weights import random_transformer
 

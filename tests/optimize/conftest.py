@@ -9,10 +9,10 @@ import pytest
 import torch
 
 from dragoman.export import export_bundle
-from dragoman.optimize.bundle import optimize_bundle
+from dragoman.optimize.target_bundle import optimize_bundle
 from dragoman.reference_model import ModelConfig, Transformer
 from dragoman.runtime import Bundle, read_bundle
-from dragoman.runtime.manifest import Precision, Target
+from dragoman.runtime.format.manifest import Precision, Target
 
 Optimize = Callable[..., Bundle]
 

@@ -15,9 +15,9 @@ from dragoman.reference_model import Transformer, greedy_uncached
 from dragoman.reference_model.recipes import Data, Example, Recipe
 from dragoman.reference_model.training import TrainingOptions
 from dragoman.runtime import Model, load
-from dragoman.runtime.bundle import record_files, write_manifest
-from dragoman.runtime.manifest import Tokenizers
-from dragoman.runtime.records import TaskParity
+from dragoman.runtime.format.bundle import record_files, write_manifest
+from dragoman.runtime.format.manifest import Tokenizers
+from dragoman.runtime.format.records import TaskParity
 
 
 def make_target_tokenizer() -> Tokenizer:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from dragoman.export import export_bundle
-from dragoman.optimize.bundle import optimize_bundle
+from dragoman.optimize.target_bundle import optimize_bundle
 from dragoman.reference_model import Transformer, pad
 from dragoman.runtime import load, read_bundle
 

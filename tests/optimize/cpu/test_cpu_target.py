@@ -13,7 +13,7 @@ import onnx_ir as ir
 import pytest
 
 from dragoman import DragomanError
-from dragoman.optimize.bundle import optimize_bundle
+from dragoman.optimize.target_bundle import optimize_bundle
 from dragoman.optimize.cpu.attention import ATTENTION
 from dragoman.optimize.cpu.bias_gelu import BIAS_GELU
 from dragoman.optimize.pipeline import apply_passes
@@ -21,8 +21,8 @@ from dragoman.optimize.precision.calibration import calibrate
 from dragoman.optimize.precision.int8 import Int8
 from dragoman.optimize.precision.observed import observe
 from dragoman.runtime import Bundle, load, read_bundle
-from dragoman.runtime.manifest import Precision
-from dragoman.runtime.records import PassRecord
+from dragoman.runtime.format.manifest import Precision
+from dragoman.runtime.format.records import PassRecord
 
 Optimize = Callable[..., Bundle]
 

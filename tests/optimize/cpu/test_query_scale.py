@@ -11,7 +11,7 @@ import pytest
 from dragoman.optimize.cpu.query_scale import QUERY_SCALE
 from dragoman.optimize.pipeline import apply_passes
 from dragoman.runtime import Bundle
-from dragoman.runtime.records import PassRecord
+from dragoman.runtime.format.records import PassRecord
 
 Optimize = Callable[..., Bundle]
 

@@ -9,7 +9,7 @@ import onnx_ir as ir
 import pytest
 
 from dragoman.runtime import Bundle, load
-from dragoman.runtime.manifest import Precision
+from dragoman.runtime.format.manifest import Precision
 
 Optimize = Callable[..., Bundle]
 SOURCES = [[5], [7, 8, 2099], [3] * 20, [9, 1, 4, 1, 5, 9, 2], [6, 6], [8, 3, 5], [2] * 11]

@@ -14,7 +14,7 @@ import pytest
 from onnx.reference import ReferenceEvaluator
 
 from dragoman import DragomanError
-from dragoman.optimize.bundle import optimize_bundle
+from dragoman.optimize.target_bundle import optimize_bundle
 from dragoman.optimize.compare import run
 from dragoman.optimize.emulation import emulated_bundle
 from dragoman.optimize.graph_pass import PassError
@@ -22,7 +22,7 @@ from dragoman.optimize.pipeline import apply_passes
 from dragoman.optimize.precision.half import Half
 from dragoman.optimize.precision.ranges import largest_magnitudes
 from dragoman.runtime import BackendError, Bundle, load
-from dragoman.runtime.manifest import Precision
+from dragoman.runtime.format.manifest import Precision
 
 Optimize = Callable[..., Bundle]
 TYPES: dict[Precision, ir.DataType] = {

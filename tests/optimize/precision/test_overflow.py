@@ -18,7 +18,7 @@ from dragoman.optimize.precision.half import Half
 from dragoman.optimize.samples import samples_for_graph
 from dragoman.reference_model import ModelConfig, Transformer
 from dragoman.runtime import Bundle, load, read_bundle
-from dragoman.runtime.manifest import Precision
+from dragoman.runtime.format.manifest import Precision
 
 Optimize = Callable[..., Bundle]
 

@@ -11,7 +11,7 @@ import onnx_ir as ir
 import pytest
 
 from dragoman.runtime import Bundle, load
-from dragoman.runtime.manifest import Precision
+from dragoman.runtime.format.manifest import Precision
 
 Optimize = Callable[..., Bundle]
 
