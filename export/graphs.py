@@ -14,9 +14,12 @@ import torch
 from torch import Tensor, nn
 
 from dragoman.reference_model import KeysValues, Transformer
-from dragoman.reference_model.attention import MASKED, MultiHeadAttention
+from dragoman.reference_model.attention import MultiHeadAttention
 
 OPSET = 24
+
+SUPPRESSED_LOGIT = -1e4
+"""Added to the logit of a token that must not be chosen; representable in 16 bits."""
 
 
 class EncoderGraph(nn.Module):
@@ -46,7 +49,7 @@ class DecoderStepGraph(nn.Module):
         suppression = None
         if model.generation.suppressed_token_ids:
             suppression = torch.zeros(model.config.target_vocab_size)
-            suppression[list(model.generation.suppressed_token_ids)] = MASKED
+            suppression[list(model.generation.suppressed_token_ids)] = SUPPRESSED_LOGIT
         self.register_buffer("suppression", suppression)
 
     def forward(

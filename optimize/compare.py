@@ -1,10 +1,8 @@
-"""How far apart two graphs are: both run on ONNX Runtime, its own optimizations off."""
+"""Running graphs on ONNX Runtime, without its own optimizations, and comparing their outputs."""
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any
 
 import ml_dtypes
@@ -15,23 +13,27 @@ from numpy.typing import NDArray
 
 from .emulation import emulate_half, has_halves
 from .graph_pass import PassError
+from .in_memory import InMemorySession
 from .samples import Samples
 
 Outputs = dict[str, NDArray[np.generic]]
 
 NOT_FINITE = 1e300
-"""The difference where only one of two values is a finite number: JSON has no infinity."""
+"""The difference where exactly one of two values is finite: JSON has no infinity."""
 
 RESOLUTION: dict[ir.DataType, float] = {ir.DataType.FLOAT16: 1e-2, ir.DataType.BFLOAT16: 8e-2}
-"""What rounding alone may cause in graphs of these types, relative to the largest value."""
+"""The largest difference that rounding to these types may cause, relative to the largest value."""
 
 
 class Runner:
-    """A graph ready to be run, as it is: none of ONNX Runtime's own optimizations, and 16 bits
-    emulated, whose outputs are float32."""
+    """A graph that is run exactly as it is, without ONNX Runtime's own optimizations.
+
+    16-bit types are emulated, see `emulation`; the outputs are then float32.
+    """
 
     def __init__(self, model: ir.Model) -> None:
-        """
+        """Load a graph, which stays unchanged.
+
         Raises:
             PassError: ONNX Runtime cannot load the graph.
         """
@@ -42,60 +44,57 @@ class Runner:
         options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
         options.log_severity_level = 4
         options.intra_op_num_threads = 1
-        with tempfile.TemporaryDirectory() as directory:
-            path = Path(directory) / "graph.onnx"
-            ir.save(model, path, external_data="graph.weights")
-            self._session = _try(
-                onnxruntime.InferenceSession, str(path), options, providers=["CPUExecutionProvider"]
-            )
-        self._names = [output.name for output in self._session.get_outputs()]
+        self._session = _try(InMemorySession, model, options)
         self._dtypes = {v.name: v.dtype.numpy() for v in model.graph.inputs if v.dtype is not None}
 
     def run(self, samples: Samples) -> Outputs:
-        """The outputs of the graph, by name. Floats are given the type that the graph takes.
+        """The outputs of the graph, by name. Samples are cast to the types of the graph's inputs.
 
         Raises:
-            PassError: ONNX Runtime cannot run it on these.
+            PassError: ONNX Runtime cannot run the graph on these samples.
         """
         feeds = {name: value.astype(self._dtypes[name]) for name, value in samples.items()}
-        return dict(zip(self._names, _try(self._session.run, self._names, feeds), strict=True))
+        outputs: Outputs = _try(self._session.run, feeds)
+        return outputs
 
 
 def run(model: ir.Model, samples: Samples) -> Outputs:
-    """The outputs of a graph that is run once. See `Runner`."""
+    """The outputs of a graph that is run only once. See `Runner`."""
     return Runner(model).run(samples)
 
 
-def _try(call: Callable[..., Any], *arguments: Any, **named: Any) -> Any:
+def _try(call: Callable[..., Any], *arguments: Any) -> Any:
     try:
-        return call(*arguments, **named)
-    except Exception as error:  # the library raises a dozen types that share no other base
+        return call(*arguments)
+    except Exception as error:  # ONNX Runtime's error types share no other base
         raise PassError(f"onnxruntime {onnxruntime.__version__}: {error}") from error
 
 
 def difference(before: Samples, after: Samples) -> tuple[str, float]:
-    """The output that differs most, and by how much: the largest absolute difference divided by
-    max(1, the largest absolute value before). Of a graph that gives integers only, the share of
-    them that differs."""
+    """The output that differs most, and its difference: the largest absolute difference divided by
+    max(1, the largest absolute value before).
+
+    Integer and boolean outputs are compared only if there are no others; their difference is the
+    fraction of unequal elements.
+    """
     floats = [name for name, value in before.items() if _is_float(value)]
-    # Choices and masks follow from tensors that are compared, where there are any.
+    # Token choices and masks follow from the float outputs.
     worst = [(_difference(before[name], after[name]), name) for name in floats or before]
     value, name = max(worst, default=(0.0, ""))
     return name, value
 
 
 def resolution(model: ir.Model) -> float:
-    """The coarsest number format among the outputs, as a tolerance."""
+    """The tolerance for the coarsest type among a graph's outputs; 0.0 if all are float32."""
     return max((RESOLUTION.get(v.dtype, 0.0) for v in model.graph.outputs if v.dtype), default=0.0)
 
 
 def with_outputs(model: ir.Model, names: Sequence[str]) -> ir.Model:
-    """A copy that also gives these values of its main graph as outputs."""
+    """A copy of a model in which these values of the main graph are outputs, too."""
     copy = model.clone()
-    present = {value.name for value in copy.graph.outputs}
-    wanted = set(names) - present
+    added = set(names) - {value.name for value in copy.graph.outputs}
     for node in copy.graph:
-        copy.graph.outputs.extend(value for value in node.outputs if value.name in wanted)
+        copy.graph.outputs.extend(value for value in node.outputs if value.name in added)
     return copy
 
 
@@ -108,10 +107,10 @@ def _difference(before: NDArray[np.generic], after: NDArray[np.generic]) -> floa
         return NOT_FINITE
     if not _is_float(before):
         return float(np.mean(before != after)) if before.size else 0.0
-    expected, found = before.astype(np.float64), after.astype(np.float64)
-    same = (expected == found) | (np.isnan(expected) & np.isnan(found))
-    apart = np.abs(np.where(same, 0.0, found - np.where(same, 0.0, expected)))
-    finite = np.abs(expected[np.isfinite(expected)])
-    apart /= max(1.0, float(finite.max())) if finite.size else 1.0
-    apart[~np.isfinite(apart)] = NOT_FINITE
-    return float(apart.max()) if apart.size else 0.0
+    old, new = before.astype(np.float64), after.astype(np.float64)
+    same = (old == new) | (np.isnan(old) & np.isnan(new))
+    distance = np.abs(np.where(same, 0.0, new - np.where(same, 0.0, old)))
+    finite = np.abs(old[np.isfinite(old)])
+    distance /= max(1.0, float(finite.max())) if finite.size else 1.0
+    distance[~np.isfinite(distance)] = NOT_FINITE
+    return float(distance.max()) if distance.size else 0.0

@@ -1,8 +1,10 @@
-"""16 bits on a processor: the same graph in float32, every result rounded to its 16 bits.
+"""Emulating 16-bit arithmetic on the CPU: the same graph in float32, with each node's result
+rounded to 16 bits.
 
-ONNX Runtime has no kernels for bfloat16 there, and where it lacks one for float16 it computes whole
-stretches in float32, so that what overflows on an accelerator does not. A kernel of an accelerator
-sums in float32 and rounds what it writes; so does the emulated graph, node by node.
+ONNX Runtime has no bfloat16 kernels for the CPU, and computes whole subgraphs in float32 where it
+lacks float16 kernels, so that values that overflow on an accelerator do not overflow there. An
+accelerator's kernels accumulate in float32 and round what they write; the emulated graph does the
+same, node by node.
 """
 
 from __future__ import annotations
@@ -17,28 +19,29 @@ from dragoman.runtime.format.bundle import Bundle
 from dragoman.runtime.format.contract import GraphSpec, TensorSpec
 from dragoman.runtime.format.writing import ScratchWriter
 
-from .values import floats
+from .graph_values import floats
 
 FLOAT = ir.DataType.FLOAT
 HALVES = frozenset({ir.DataType.FLOAT16, ir.DataType.BFLOAT16})
 
 
 def has_halves(model: ir.Model) -> bool:
-    """Whether a graph has values of 16 bits."""
+    """Whether any input or intermediate value of a graph is float16 or bfloat16."""
     values = [v for node in model.graph.all_nodes() for v in node.outputs]
     return any(value.dtype in HALVES for value in (*model.graph.inputs, *values))
 
 
 def emulate_half(model: ir.Model) -> None:
-    """Change a graph in place: no tensor of it has 16 bits any more, all numbers do."""
+    """Turn a graph into its emulation, in place: all float tensors become float32, and all of their
+    values remain representable in 16 bits."""
     graph = model.graph
     for value in graph.initializers.values():
         if value.dtype in HALVES:
             value.const_value = ir.tensor(floats(value), name=value.name)
             value.type = ir.TensorType(FLOAT)
-    for given in graph.inputs:
-        if given.dtype in HALVES:
-            given.type = ir.TensorType(FLOAT)
+    for graph_input in graph.inputs:
+        if graph_input.dtype in HALVES:
+            graph_input.type = ir.TensorType(FLOAT)
     for node in list(graph):
         for output in node.outputs:
             if output.dtype in HALVES:

@@ -1,7 +1,8 @@
-"""What a pass is: it changes a graph in place, and says what it did and what it refused.
+"""Graph passes: each changes a graph in place and reports what it changed and what it refused.
 
-A pass states what it needs of a graph and what it leaves true. Fusions are rules for
-`onnxscript.rewriter`; a `RulePass` applies some and finds out why others of their kind stayed.
+A pass declares the properties that it requires of a graph and those that it ensures. Fusions are
+rewrite rules of `onnxscript.rewriter`; a `RulePass` applies them and reports why the remaining
+candidates were not rewritten.
 """
 
 from __future__ import annotations
@@ -23,23 +24,24 @@ from dragoman.errors import DragomanError
 from dragoman.runtime.format.records import Refusal
 
 Property = str
-"""Something true of a graph, such as "opset 24" or "fused attention"."""
+"""A property of a graph, such as "opset 24" or "fused attention"."""
 
 
 class PassError(DragomanError):
-    """A pass met a graph that it cannot take; names the pass, and the node if it is one."""
+    """A pass cannot be applied to a graph, or changes its outputs too much; names the pass, and the
+    node where there is one."""
 
 
 @dataclass(frozen=True)
 class Changes:
-    """What one pass did to one graph.
+    """What a pass did to a graph.
 
     Attributes:
-        matches: how many times it changed something
-        refusals: what looked like its work and was left alone
-        uncounted: whether it may have changed more than it counts
-        rounding: the difference that so many changes may add up to, where that is more than the
-            pass's tolerance
+        matches: number of changes
+        refusals: candidates that were left as they are, with reasons
+        uncounted: whether the graph may have changed in ways that `matches` does not count
+        rounding: the difference that this number of changes may add up to, relative to an output's
+            largest value or 1; counts where it exceeds the pass's tolerance
     """
 
     matches: int
@@ -49,17 +51,17 @@ class Changes:
 
     @property
     def any(self) -> bool:
-        """Whether the graph may be another."""
+        """Whether the graph may have changed."""
         return self.uncounted or self.matches > 0
 
 
 class GraphPass(Protocol):
-    """A step from one graph to a better one.
+    """A transformation of a graph.
 
     Attributes:
-        name: as it stands in reports, such as "layer-norm"
-        requires, ensures: properties of the graph before and after
-        tolerance: the largest difference it may cause in any output, relative to the output's
+        name: in reports and records, such as "layer-norm"
+        requires, ensures: properties of the graph before and after the pass
+        tolerance: the largest difference that it may cause in any output, relative to the output's
             largest value or 1; see also `Changes.rounding`
     """
 
@@ -76,25 +78,29 @@ class GraphPass(Protocol):
     def tolerance(self) -> float: ...
 
     def apply(self, model: ir.Model) -> Changes:
-        """Change the model in place."""
+        """Change the model in place.
+
+        Raises:
+            PassError: the pass cannot be applied to this model.
+        """
 
 
 ROUNDING = 1e-5
-"""What a fusion may cause: the same sums in another order, fp32."""
+"""The tolerance of a fusion, which computes the same sums in another order, in fp32."""
 
 ROUNDING_EACH, ROUNDING_MOST = 2e-6, 5e-5
-"""Of a fusion that finds many: what each may cause, for in deep models they add up, and what all of
-them may, half of what parity allows."""
+"""The tolerance per match of a fusion, since differences add up in deep models, and the limit of
+their sum, which is half of what parity allows."""
 
 
 @dataclass(frozen=True)
 class RulePass:
-    """Rewrite rules applied until none matches.
+    """Applies rewrite rules until none matches.
 
     Attributes:
-        rules: makes the rules; fresh ones for each application
-        candidate: whether a node, still there afterwards, is something that this pass is there to
-            replace; each is a refusal
+        rules: creates the rules, anew for each application
+        candidate: whether this pass exists to replace such a node; candidates that are left are
+            reported as refusals
     """
 
     name: str
@@ -120,12 +126,12 @@ class RulePass:
 
 
 MATCHED = 1_000_000
-"""More than the nodes of any pattern."""
+"""Greater than the number of nodes in any pattern."""
 
 
 @dataclass
 class _Refusals(MatchingTracer):
-    """Remembers, for every node that took part in a failed match, the reason of the longest one."""
+    """Records, for each node, why the longest failed match that it took part in failed."""
 
     reasons: dict[ir.Node, tuple[int, str]] = field(default_factory=dict)
 
@@ -141,15 +147,15 @@ class _Refusals(MatchingTracer):
         status: MatchStatus,
     ) -> None:
         checked = status is MatchStatus.CONDITION_FAILED
-        # A pattern that matched whole and was refused by its check says more than any that did not.
+        # A complete match that a rule's check rejects explains more than any partial match.
         score = len(match_result.nodes) + (MATCHED if checked else 0)
         reason = match_result.reason or "the pattern does not match"
         if not checked:
-            reason = f"no known form; the nearest, {rule.name}, does not match: {reason}"
-        for taking_part in {node, *match_result.nodes}:
-            if score > self.reasons.get(taking_part, (-1, ""))[0]:
-                self.reasons[taking_part] = (score, reason)
+            reason = f"no supported pattern matches; the closest is {rule.name}: {reason}"
+        for participant in {node, *match_result.nodes}:
+            if score > self.reasons.get(participant, (-1, ""))[0]:
+                self.reasons[participant] = (score, reason)
 
     def refusal(self, node: ir.Node) -> Refusal:
-        score, reason = self.reasons.get(node, (0, "no known form begins or ends here"))
+        score, reason = self.reasons.get(node, (0, "no supported pattern starts or ends here"))
         return Refusal(node.name or "", node.op_type, " ".join(reason.split()), score >= MATCHED)

@@ -1,4 +1,4 @@
-"""Anyone's ONNX Transformer: standard operators again, and from there a target's best form."""
+"""Optimizing any ONNX Transformer: fused to standard operators, then to those of a target."""
 
 from __future__ import annotations
 
@@ -28,17 +28,22 @@ def optimize_file(
     overwrite: bool = False,
     progress: Callable[[str], None] = lambda stage: None,
 ) -> list[PassRecord]:
-    """Optimize one ONNX file. The destination appears whole or not at all.
+    """Optimize an ONNX file. The destination is written completely or not at all.
 
     Args:
-        target: "neutral" fuses to standard operators; "cpu" goes on to ONNX Runtime's own
-        samples: values for the graph's inputs; made up from names, types and shapes if None
-        compare: run the graph before and after each pass; False: no difference is measured
+        target: "neutral" fuses to standard operators; "cpu" then fuses to ONNX Runtime's own
+        samples: values for the graph's inputs; None: random ones, by names, types and shapes
+        compare: whether to run the graph before and after each pass and compare the outputs
+        overwrite: replace the destination if it exists
+        progress: called with a description of each pass as it begins
+
+    Returns:
+        what each pass did, in order
 
     Raises:
         DragomanError: the source is not an ONNX file, or the destination exists or cannot be
             written.
-        PassError: a pass failed or changed an output by more than it may; names it.
+        PassError: a pass failed or changed an output by more than its tolerance; names it.
     """
     refuse_existing(destination, overwrite)
     own_passes = find_target(target).recipe.file_passes
@@ -48,7 +53,7 @@ def optimize_file(
         model = ir.load(source)
         ir.external_data.load_to_model(model)
     except FileNotFoundError as error:
-        raise DragomanError(f"{source}: expected an ONNX file, found none: {error}") from error
+        raise DragomanError(f"{source}: expected an ONNX file, found no file: {error}") from error
     except Exception as error:  # protobuf's and onnx_ir's errors share no base
         raise DragomanError(f"{source}: expected an ONNX file: {error}") from error
     if len(list(model.graph)) == 0:
@@ -61,20 +66,20 @@ def optimize_file(
 
 
 def _save(model: ir.Model, destination: Path) -> None:
-    """In one file, or where the weights are too large for one, with them beside it."""
+    """Write one file, or where that would exceed protobuf's limit, the weights in a second one."""
     weights = sum(
         value.const_value.nbytes
         for value in model.graph.initializers.values()
         if value.const_value is not None
     )
     large = weights > onnx.checker.MAXIMUM_PROTOBUF - 2**20
-    beside = f"{destination.name}.data"
+    data_file = f"{destination.name}.data"
     try:
         with tempfile.TemporaryDirectory(dir=destination.parent, prefix=".partial-") as directory:
             partial = Path(directory)
-            ir.save(model, partial / destination.name, external_data=beside if large else None)
+            ir.save(model, partial / destination.name, external_data=data_file if large else None)
             if large:
-                (partial / beside).replace(destination.parent / beside)
+                (partial / data_file).replace(destination.parent / data_file)
             (partial / destination.name).replace(destination)
     except OSError as error:
         raise DragomanError(f"cannot write {destination}: {error.strerror}") from error

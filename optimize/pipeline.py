@@ -1,4 +1,4 @@
-"""Passes in order, each checked: what it needs, what it did, and what difference it made."""
+"""Applying passes in order, and checking each: its requirements, and how far it changes outputs."""
 
 from __future__ import annotations
 
@@ -25,37 +25,38 @@ def apply_passes(
     """Apply passes to a graph, in place.
 
     Args:
-        graph: the graph's name in records
-        samples: inputs to compare the graph on before and after each pass; None: not compared
-        properties: what is true of the graph
-        progress: called with each pass as it begins
+        graph: the graph's name in records and messages
+        samples: inputs on which the outputs before and after each pass are compared; None: outputs
+            are not compared
+        properties: of the graph before the passes
+        progress: called with a description of each pass as it begins
 
     Returns:
-        what each did, in order
+        what each pass did, in order
 
     Raises:
-        PassError: a pass lacks what it requires, fails, or changes an output by more than it may;
-            names it and those that ran before. Or ONNX Runtime takes the graph neither before nor
-            after them.
+        PassError: a pass requires a property that the graph does not have, fails, or changes an
+            output by more than its tolerance; names it and the passes before it. Or ONNX Runtime
+            cannot run the graph, neither before nor after the passes.
     """
     records: list[PassRecord] = []
     outputs = _Outputs(model, samples)
     for step in passes:
-        place = f"{graph}: pass {step.name}, after {', '.join(r.name for r in records) or 'none'}"
+        where = f"{graph}: pass {step.name}, after {', '.join(r.name for r in records) or 'none'}"
         missing = step.requires - properties
         if missing:
-            raise PassError(f"{place}: requires {', '.join(sorted(missing))}")
+            raise PassError(f"{where}: requires {', '.join(sorted(missing))}")
         progress(f"{graph}: {step.name}")
         nodes = count_nodes(model)
         allowed = max(step.tolerance, resolution(model))
         try:
             changes = step.apply(model)
             allowed = max(allowed, changes.rounding, resolution(model))
-            found = outputs.change(model, allowed) if changes.any else outputs.unchanged()
+            change = outputs.change(model, allowed) if changes.any else outputs.unchanged()
         except PassError as error:
-            raise PassError(f"{place}: {error}") from error
-        except Exception as error:  # of graphs of others there is no end
-            raise PassError(f"{place}: {type(error).__name__}: {error}") from error
+            raise PassError(f"{where}: {error}") from error
+        except Exception as error:  # a foreign graph may break a pass in any way
+            raise PassError(f"{where}: {type(error).__name__}: {error}") from error
         properties |= step.ensures
         records.append(
             PassRecord(
@@ -65,23 +66,22 @@ def apply_passes(
                 changes.refusals,
                 nodes,
                 count_nodes(model),
-                found,
+                change,
                 allowed,
             )
         )
     if outputs.unrunnable is not None:
         raise PassError(
-            f"{outputs.unrunnable}; without running it, it can be optimized but not compared "
-            "(--no-compare)"
+            f"{outputs.unrunnable}; to optimize the graph without running and comparing it, use "
+            "--no-compare"
         )
     return records
 
 
 class _Outputs:
-    """What a graph gives as it changes.
+    """The outputs of a graph as it changes.
 
-    A graph may be one that ONNX Runtime does not take before some pass repaired it: then there is
-    nothing to compare until it runs.
+    Some graphs run on ONNX Runtime only after a pass has repaired them; comparison starts there.
     """
 
     def __init__(self, model: ir.Model, samples: Samples | None) -> None:
@@ -98,10 +98,11 @@ class _Outputs:
         return None if self._last is None else 0.0
 
     def change(self, model: ir.Model, allowed: float) -> float | None:
-        """The largest difference from the outputs before; None where there were none.
+        """The largest difference from the previous outputs; None if there are none to compare.
 
         Raises:
-            PassError: it is more than is allowed, or a graph that ran runs no more.
+            PassError: the difference exceeds what is allowed, or the graph ran before and no longer
+                does.
         """
         if self._samples is None:
             return None
@@ -115,17 +116,14 @@ class _Outputs:
         self.unrunnable = None
         if before is None:
             return None
-        name, found = difference(before, self._last)
-        if found > allowed:
-            what = (
-                "values that are not finite"
-                if found >= NOT_FINITE
-                else f"a difference of {found:.3g}"
-            )
-            raise PassError(f"causes {what} in output {name}, allowed {allowed:g}")
-        return found
+        name, change = difference(before, self._last)
+        if change >= NOT_FINITE:
+            raise PassError(f"output {name} becomes NaN or infinite, or changes its shape")
+        if change > allowed:
+            raise PassError(f"changes output {name} by {change:.3g}, allowed {allowed:g}")
+        return change
 
 
 def count_nodes(model: ir.Model) -> int:
-    """Nodes of the graph and its subgraphs; constants do not count."""
+    """The number of nodes in the graph and its subgraphs, Constant nodes excluded."""
     return sum(node.op_type != "Constant" for node in model.graph.all_nodes())

@@ -1,5 +1,7 @@
-"""Sound for speech models that come without any: no words, but the loudness, the spectrum and the
-pauses of a voice. Noise would not do: it drives a trained encoder to values that speech never has.
+"""Random sound to calibrate speech models with when there are no recordings.
+
+It has no words, but the loudness, spectrum and pauses of a voice. White noise would not do: it
+drives a trained encoder to values that it never reaches on speech.
 """
 
 from __future__ import annotations
@@ -8,32 +10,34 @@ import numpy as np
 from numpy.typing import NDArray
 
 FORMANTS = ((250, 900), (850, 2500), (2300, 3500))
-"""Hertz between which the resonances of most vowels lie, roughly after Peterson & Barney (1952)."""
+"""Ranges of the first three formants of most vowels, in hertz, roughly after Peterson & Barney
+(1952)."""
 
 
 def random_sound(generator: np.random.Generator, rate: int, samples: int) -> NDArray[np.float32]:
-    """Syllables, voiced or hissed, with pauses between them, up to some time, then silence.
+    """Vowels and hisses with pauses between them, up to a random time, then near silence.
 
     Args:
-        rate: samples a second, thousands
+        rate: sampling rate in hertz, such as 16,000
+        samples: length of the result
 
     Returns:
-        [samples], within -1 and 1
+        [samples], in [-1, 1]
     """
     signal = 1e-4 * generator.standard_normal(samples)
     end = int(samples * generator.uniform(0.2, 1))
-    at = int(generator.uniform(0, min(0.5 * rate, 0.5 * end)))
-    while at < end:
-        length = min(int(rate * generator.uniform(0.06, 0.3)), samples - at)
+    start = int(generator.uniform(0, min(0.5 * rate, 0.5 * end)))
+    while start < end:
+        length = min(int(rate * generator.uniform(0.06, 0.3)), samples - start)
         syllable = _vowel if generator.random() < 0.7 else _hiss
         loudness = 10 ** generator.uniform(-1.7, -0.5) * np.hanning(length)
-        signal[at : at + length] += loudness * syllable(generator, rate, length)
-        at += length + int(rate * generator.exponential(0.05))
+        signal[start : start + length] += loudness * syllable(generator, rate, length)
+        start += length + int(rate * generator.exponential(0.05))
     return np.clip(signal, -1, 1).astype(np.float32)
 
 
 def _vowel(generator: np.random.Generator, rate: int, length: int) -> NDArray[np.float64]:
-    """Harmonics of a gliding pitch, strongest near the formants."""
+    """Harmonics of a gliding pitch, strongest near random formants."""
     pitch = generator.uniform(80, 250) * np.linspace(1, generator.uniform(0.8, 1.2), length)
     phase = 2 * np.pi * np.cumsum(pitch) / rate
     harmonics = np.arange(1, int(0.4 * rate / pitch.max()))
@@ -46,5 +50,5 @@ def _vowel(generator: np.random.Generator, rate: int, length: int) -> NDArray[np
 
 
 def _hiss(generator: np.random.Generator, rate: int, length: int) -> NDArray[np.float64]:
-    """Noise that rises with the frequency, as of s and f."""
+    """Noise that grows louder with frequency, like s and f."""
     return 0.3 * np.diff(generator.standard_normal(length + 1))

@@ -15,9 +15,9 @@ from dragoman.runtime.format.manifest import Precision
 from dragoman.runtime.format.model_spec import ModelSpec
 from dragoman.runtime.format.records import PassRecord
 
+from .engine_options import EngineOptions
 from .graph_pass import GraphPass
 from .precision.weights import Scheme
-from .engine_options import EngineOptions
 
 Graphs = Mapping[str, tuple[ir.Model, GraphSpec]]
 """By name: a graph, and the contract's view of it."""

@@ -12,7 +12,7 @@ from dragoman.runtime.format.contract import ROLES, Change, GraphSpec, Owner
 from dragoman.runtime.format.model_spec import ModelSpec
 
 from .graph_pass import PassError
-from .values import constant, weight
+from .graph_values import constant, is_weight
 
 Samples = Mapping[str, NDArray[np.generic]]
 """One value for each input of a graph."""
@@ -115,6 +115,6 @@ def _smallest_table(model: ir.Model) -> int:
     """Rows of the smallest embedding: smaller ids are valid for every one."""
     tables = [node.inputs[0] for node in model.graph.all_nodes() if node.op_type == "Gather"]
     rows = [
-        numbers.shape[0] for t in tables if weight(t, 2) and (numbers := constant(t)) is not None
+        numbers.shape[0] for t in tables if is_weight(t, 2) and (numbers := constant(t)) is not None
     ]
     return min(rows, default=2)

@@ -1,4 +1,4 @@
-"""What is computed twice or for nothing goes; what is known now is computed now."""
+"""Constant folding, common-subexpression and dead-node elimination."""
 
 from __future__ import annotations
 
@@ -17,12 +17,15 @@ from onnxscript import optimizer
 from .graph_pass import ROUNDING, Changes, Property
 
 SMALL = 1024
-"""The most elements of a constant that folding may make: shapes, not copies of weights."""
+"""Folding creates constants of at most this many elements: shapes, but no copies of weights."""
 
 
 @dataclass(frozen=True)
 class Tidy:
-    """Constants folded, common subexpressions merged, unused nodes removed. Matches: nodes gone."""
+    """Folds constants, merges common subexpressions, removes unused nodes.
+
+    Counts the nodes removed.
+    """
 
     name: str = "tidy"
     requires: frozenset[Property] = frozenset()
@@ -39,5 +42,5 @@ class Tidy:
             RemoveUnusedNodesPass(),
             NameFixPass(),
         )(model)
-        gone = before - len(list(model.graph.all_nodes()))
-        return Changes(max(0, gone), uncounted=True)
+        removed = before - len(list(model.graph.all_nodes()))
+        return Changes(max(0, removed), uncounted=True)

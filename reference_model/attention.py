@@ -16,9 +16,9 @@ from torch import Tensor, nn
 
 AttentionFunction = Callable[[Tensor, Tensor, Tensor, Tensor | None], Tensor]
 
-MASKED = -1e4
-"""Added to the score of a key that must not be attended to, where scores have numbers added:
-exp of it is 0 in every precision, and it fits into 16 bits."""
+MASKED_SCORE = -1e4
+"""Added to the score of a key that must not be attended to, where the mask is additive: exp of it
+is 0 in every precision, and it is representable in 16 bits."""
 
 
 def scaled_dot_product_attention(
@@ -30,7 +30,7 @@ def scaled_dot_product_attention(
         query: [B, H, Q, Dh]
         key, value: [B, H, K, Dh]
         mask: broadcastable to [B, H, Q, K]. bool: True where the query may attend to the key;
-            float: added to the scores; None: every query attends to every key.
+            float: added to the scores; None: every query attends to every key
 
     Returns:
         [B, H, Q, Dh]
@@ -42,10 +42,10 @@ def scaled_dot_product_attention(
 
 
 def causal_mask(position: Tensor, queries: int, keys: int) -> Tensor:
-    """Which keys each query may see: its own position and all before it.
+    """Which keys each query may attend to: its own position and all earlier ones.
 
     Args:
-        position: int64 [B], the position of each row's first query.
+        position: int64 [B], the position of each row's first query
 
     Returns:
         bool [B, 1, Q, K]; True where key index <= position + query index.
@@ -56,11 +56,12 @@ def causal_mask(position: Tensor, queries: int, keys: int) -> Tensor:
 
 
 class RelativePositions(nn.Module):
-    """What each head adds to the score of a key for its distance from the query: a learned number
-    for each bucket of distances (Raffel et al. 2020, section 2.1). One for all layers of a stack.
+    """Relative position biases: each head adds to the score of a key a learned number that depends
+    on the bucket of its distance from the query (Raffel et al. 2020, section 2.1). All layers of a
+    stack share them.
 
-    Half of the buckets are for one distance each, the others grow as the logarithm up to
-    `max_distance`. Where a query sees keys on both sides each side has half of the buckets.
+    Half of the buckets hold one distance each; the widths of the others grow logarithmically up to
+    `max_distance`. Where queries attend to keys on both sides, each side has half of the buckets.
     """
 
     bucket: Tensor
@@ -77,19 +78,19 @@ class RelativePositions(nn.Module):
         self.register_buffer("bucket", table, persistent=False)
 
     def forward(self, position: Tensor, keys: int) -> Tensor:
-        """Positions of queries int64 [B, Q], keys at 0 ... K - 1 -> [B, H, Q, K]"""
+        """Biases for queries at positions int64 [B, Q] and keys at 0 ... K - 1 -> [B, H, Q, K]"""
         key = torch.arange(keys, device=position.device)
         distance = (key - position[:, :, None]).clamp(-self.max_distance, self.max_distance)
         by_distance = F.embedding(self.bucket, self.table)
         return F.embedding(distance + self.max_distance, by_distance).permute(0, 3, 1, 2)
 
     def masked(self, position: Tensor, mask: Tensor) -> Tensor:
-        """The same with `MASKED` where mask, bool broadcastable to [B, H, Q, K], is False."""
-        return torch.where(mask, self(position, mask.shape[-1]), MASKED)
+        """Biases, or `MASKED_SCORE` where mask, bool broadcastable to [B, H, Q, K], is False."""
+        return torch.where(mask, self(position, mask.shape[-1]), MASKED_SCORE)
 
 
 def _buckets(distance: Tensor, buckets: int, max_distance: int, *, both_sides: bool) -> Tensor:
-    """Key position less query position, int64 -> bucket, int64."""
+    """Key position minus query position, int64 -> bucket, int64."""
     later = torch.zeros_like(distance)
     if both_sides:
         buckets //= 2
@@ -98,7 +99,7 @@ def _buckets(distance: Tensor, buckets: int, max_distance: int, *, both_sides: b
     else:
         distance = (-distance).clamp(min=0)
     exact = buckets // 2
-    # float32, as the models were trained: a bucket's border can fall on an integer.
+    # float32, as in training: a bucket's boundary can fall exactly on an integer.
     ratio = (distance.clamp(min=1).float() / exact).log() / math.log(max_distance / exact)
     coarse = (exact + (ratio * (buckets - exact)).long()).clamp(max=buckets - 1)
     return later + torch.where(distance < exact, distance, coarse)
@@ -107,8 +108,8 @@ def _buckets(distance: Tensor, buckets: int, max_distance: int, *, both_sides: b
 class MultiHeadAttention(nn.Module):
     """MultiHead(Q, K, V) = Concat(head_1, ..., head_h) W^O, section 3.2.2.
 
-    Keys and values are projected apart from the query, so that a decoder can keep them: those of
-    the source are computed once a sentence, those of earlier target tokens once a token.
+    Keys and values are projected separately from the query, so that a decoder can cache them:
+    those of the source are computed once per sentence, those of a target token once per token.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""Checkpoints: a directory of `config.json` and `model.safetensors`, and tokenizers beside them."""
+"""Checkpoints: directories with `config.json` and `model.safetensors`."""
 
 from __future__ import annotations
 
@@ -11,9 +11,8 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from dragoman.errors import DragomanError
-
-from .config import ConfigError, ModelConfig
+from .config import ModelConfig
+from .errors import CheckpointError, ConfigError
 from .files import write_whole
 from .transformer import Transformer
 
@@ -21,18 +20,10 @@ CONFIG_FILE = "config.json"
 WEIGHTS_FILE = "model.safetensors"
 
 
-class CheckpointError(DragomanError):
-    """A checkpoint that does not hold what its configuration asks for; lists every problem."""
-
-    def __init__(self, path: Path, problems: list[str]) -> None:
-        self.problems = problems
-        super().__init__(f"{path}: " + "; ".join(problems))
-
-
 def save_checkpoint(model: Transformer, directory: Path) -> None:
     """Write configuration and weights; tied weights are stored once.
 
-    Each file appears whole or not at all.
+    Each file is written completely or not at all.
 
     Raises:
         DragomanError: a file cannot be written.
@@ -45,12 +36,12 @@ def save_checkpoint(model: Transformer, directory: Path) -> None:
 
 
 def load_checkpoint(directory: Path) -> Transformer:
-    """Read a checkpoint into a model in evaluation mode, fp32.
+    """Load a checkpoint as a model in evaluation mode, fp32.
 
     Raises:
-        CheckpointError: files missing or unreadable; weights missing, unknown, misshapen, of
-            another kind than floating point, or not finite. All problems are listed at once.
-        ConfigError: the configuration is not one of a model that can be built.
+        CheckpointError: files are missing or unreadable; weights are missing, unknown, misshapen,
+            not floating point, NaN or infinite. All problems are listed at once.
+        ConfigError: the configuration is invalid, or the model too large for this machine.
     """
     missing = [n for n in (CONFIG_FILE, WEIGHTS_FILE) if not (directory / n).is_file()]
     if missing:
@@ -72,7 +63,7 @@ def load_checkpoint(directory: Path) -> Transformer:
         raise CheckpointError(
             directory / WEIGHTS_FILE, [f"not a whole safetensors file: {error}"]
         ) from error
-    # Compared before any memory is taken: a damaged configuration may ask for more than there is.
+    # Before any memory is allocated: a damaged configuration may demand more than there is.
     check_weights(weight_shapes(config), weights, directory / WEIGHTS_FILE)
     try:
         model = Transformer(config)
@@ -83,10 +74,14 @@ def load_checkpoint(directory: Path) -> Transformer:
 
 
 def load_weights(model: Transformer, weights: Mapping[str, Tensor], *, origin: Path) -> None:
-    """Copy weights into the model after checking all of them.
+    """Check all weights, then copy them into the model.
+
+    Args:
+        weights: one tensor per named parameter of the model
+        origin: the file they come from, for error messages
 
     Raises:
-        CheckpointError: as in `load_checkpoint`; the model is then unchanged.
+        CheckpointError: as `load_checkpoint` raises it; the model is then unchanged.
     """
     expected = dict(model.named_parameters())
     check_weights({name: p.shape for name, p in expected.items()}, weights, origin)
@@ -96,7 +91,11 @@ def load_weights(model: Transformer, weights: Mapping[str, Tensor], *, origin: P
 
 
 def weight_shapes(config: ModelConfig) -> dict[str, torch.Size]:
-    """The weights that a configuration asks for, without memory for them."""
+    """The shape of each weight that a configuration requires, computed without allocating them.
+
+    Raises:
+        ConfigError: the model is too large for this machine.
+    """
     try:
         with torch.device("meta"):
             return {name: p.shape for name, p in Transformer(config).named_parameters()}
@@ -105,38 +104,40 @@ def weight_shapes(config: ModelConfig) -> dict[str, torch.Size]:
 
 
 def too_large(error: Exception) -> ConfigError:
-    """What is said of sizes for which no memory can be had."""
+    """The error for a model whose tensors cannot be allocated."""
     reason = (str(error).splitlines() or [type(error).__name__])[0]
-    return ConfigError([f"the sizes are beyond this machine: {reason}"])
+    return ConfigError([f"the model is too large for this machine: {reason}"])
 
 
 def check_weights(
     expected: Mapping[str, torch.Size],
     weights: Mapping[str, Tensor],
     origin: Path,
-    others: Sequence[str] = (),
+    other_problems: Sequence[str] = (),
 ) -> None:
-    """Compare weights with the shapes expected.
+    """Check weights against the expected shapes.
 
     Args:
-        others: problems found before
+        expected: shapes by name
+        origin: the file the weights come from, for error messages
+        other_problems: problems found earlier, to be reported together with those found here
 
     Raises:
-        CheckpointError: with these, all missing, unknown, misshapen weights, and values that are
-            no numbers.
+        CheckpointError: lists these problems and all weights that are missing, unknown, misshapen,
+            not floating point, NaN or infinite.
     """
-    problems = [*others]
+    problems = [*other_problems]
     problems += [f"missing weight {name}" for name in expected if name not in weights]
     problems += [f"unknown weight {name}" for name in weights if name not in expected]
     for name in expected.keys() & weights.keys():
-        found = weights[name]
-        if found.shape != expected[name]:
+        weight = weights[name]
+        if weight.shape != expected[name]:
             problems.append(
-                f"{name} must have shape {list(expected[name])}, found {list(found.shape)}"
+                f"{name} must have shape {list(expected[name])}, found {list(weight.shape)}"
             )
-        elif not found.is_floating_point():
-            problems.append(f"{name} must be floating point, found {found.dtype}")
-        elif bad := int((~torch.isfinite(found.float())).sum()):
-            problems.append(f"{name} has {bad} of {found.numel()} values that are NaN or infinite")
+        elif not weight.is_floating_point():
+            problems.append(f"{name} must be floating point, found {weight.dtype}")
+        elif bad := int((~torch.isfinite(weight.float())).sum()):
+            problems.append(f"{name} has {bad} of {weight.numel()} values that are NaN or infinite")
     if problems:
         raise CheckpointError(origin, sorted(problems))

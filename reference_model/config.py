@@ -10,20 +10,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, get_args, get_type_hints
 
-from dragoman.errors import DragomanError
+from .errors import ConfigError
 
 Activation = Literal["relu", "gelu", "gelu_tanh", "silu"]
 NormOrder = Literal["post", "pre"]
 NormKind = Literal["layer", "rms"]
 PositionKind = Literal["sinusoidal", "learned", "relative"]
-
-
-class ConfigError(DragomanError):
-    """A model configuration that cannot be built; lists every problem found."""
-
-    def __init__(self, problems: list[str]) -> None:
-        self.problems = problems
-        super().__init__("invalid model configuration: " + "; ".join(problems))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,35 +29,36 @@ class ModelConfig:
     """
 
     source_vocab_size: int | None
-    """None: the source is not tokens but features."""
+    """None for a speech model, whose source is features instead of tokens."""
     target_vocab_size: int
     feature_size: int | None = None
-    """Of a speech model: the mel bins of each frame of the source (Radford et al. 2022)."""
+    """Mel bins in each source frame of a speech model (Radford et al. 2022); None for tokens."""
 
     encoder_layers: int = 6
     decoder_layers: int = 6
     d_model: int = 512
     num_heads: int = 8
     d_head: int | None = None
-    """Size of one head's query, key and value (d_k = d_v in the paper); d_model / heads if None."""
+    """Size of each head's queries, keys and values (d_k = d_v in the paper); None: d_model /
+    num_heads."""
     d_ff: int = 2048
     activation: Activation = "relu"
     gated_feed_forward: bool = False
     """activation(x W_gate) * x W_1, then W_2 (Shazeer 2020; T5 1.1)."""
 
     norm_order: NormOrder = "post"
-    """post: LayerNorm(x + Sublayer(x)), section 3.1. pre: x + Sublayer(LayerNorm(x)), and one more
-    LayerNorm after each stack (Xiong et al. 2020)."""
+    """post: LayerNorm(x + Sublayer(x)), section 3.1. pre: x + Sublayer(LayerNorm(x)), with an
+    additional LayerNorm after each stack (Xiong et al. 2020)."""
     norm: NormKind = "layer"
-    """rms: the root mean square alone (Zhang & Sennrich 2019; T5)."""
+    """rms: RMSNorm, which scales without centring (Zhang & Sennrich 2019; T5)."""
     final_norm: bool | None = None
-    """One more norm after each stack; None: with pre-norm only. (torch.nn.Transformer has it with
-    post-norm, too.)"""
+    """Whether a norm follows each stack; None: with pre-norm only. (torch.nn.Transformer has one
+    with post-norm, too.)"""
     norm_gain: bool = True
     norm_bias: bool = True
     norm_epsilon: float = 1e-5
     embedding_norm: bool = False
-    """A LayerNorm on the sum of token and position embeddings (BART)."""
+    """LayerNorm after the sum of token and position embeddings (BART)."""
 
     query_bias: bool = True
     key_bias: bool = True
@@ -75,25 +68,25 @@ class ModelConfig:
     logits_bias: bool = False
 
     tie_source_target: bool = False
-    """Encoder and decoder share one token embedding (needs equal vocabularies)."""
+    """Encoder and decoder share one token embedding, which requires equal vocabularies."""
     tie_target_output: bool = True
-    """The projection to logits reuses the decoder's token embedding, section 3.4."""
+    """The projection to logits shares the weight of the decoder's token embedding, section 3.4."""
     scale_embedding: bool = True
     """Multiply token embeddings by sqrt(d_model), section 3.4."""
 
     positions: PositionKind = "sinusoidal"
-    """relative: no table is added to the tokens; each head of self-attention adds a learned number
-    to its scores, by the distance of key and query in buckets (Raffel et al. 2020, section 2.1)."""
+    """relative: no position embedding; each self-attention head adds a learned bias to its scores,
+    one for each bucket of distances between query and key (Raffel et al. 2020, section 2.1)."""
     relative_buckets: int = 32
     relative_max_distance: int = 128
-    """From there on all distances share a bucket."""
+    """All distances from this one on share a bucket."""
     max_source_positions: int = 1024
     max_target_positions: int = 1024
 
     dropout: float = 0.1
     pad_token_id: int = 0
     start_token_id: int = 1
-    """The token the decoder is started with."""
+    """The decoder's first input token."""
     end_token_id: int = 2
 
     def __post_init__(self) -> None:
@@ -103,7 +96,7 @@ class ModelConfig:
             raise ConfigError(problems)
 
     def _out_of_range(self, unusable: frozenset[str]) -> list[str]:
-        """Problems of values, leaving out what depends on a field of the wrong type."""
+        """Out-of-range values; checks that depend on a field of the wrong type are skipped."""
         checks = _Checks(self, unusable)
         for name in (
             "source_vocab_size",
@@ -146,12 +139,13 @@ class ModelConfig:
         checks.add(
             ["source_vocab_size", "feature_size"],
             lambda vocabulary, features: (vocabulary is None) == (features is None),
-            "expected one of source_vocab_size (tokens) and feature_size (speech), found {} and {}",
+            "expected exactly one of source_vocab_size (tokens) and feature_size (speech), found "
+            "{} and {}",
         )
         checks.add(
             ["feature_size", "positions"],
             lambda features, kind: features is not None and kind == "relative",
-            "a speech model (feature_size {}) needs positions of its own, found {}",
+            "a speech model (feature_size {}) needs sinusoidal or learned positions, found {}",
         )
         checks.add(
             ["norm", "norm_bias"],
@@ -163,8 +157,8 @@ class ModelConfig:
             lambda kind, buckets, distance: (
                 kind == "relative" and (buckets < 4 or distance <= buckets // 2)
             ),
-            "{} positions need relative_buckets of at least 4, and relative_max_distance of more "
-            "than half of them, found {} and {}",
+            "{} positions need relative_buckets of at least 4 and a relative_max_distance greater "
+            "than half of relative_buckets, found {} and {}",
         )
         checks.add(
             ["source_vocab_size", "target_vocab_size", "tie_source_target"],
@@ -186,12 +180,12 @@ class ModelConfig:
 
     @property
     def head_size(self) -> int:
-        """d_k: the size of one head's query, key and value."""
+        """d_k: the size of each head's queries, keys and values."""
         return self.d_model // self.num_heads if self.d_head is None else self.d_head
 
     @property
     def has_final_norm(self) -> bool:
-        """Whether one more norm follows each stack."""
+        """Whether a norm follows each stack."""
         return self.norm_order == "pre" if self.final_norm is None else self.final_norm
 
     @property
@@ -201,11 +195,11 @@ class ModelConfig:
 
     @property
     def feature_frames(self) -> int:
-        """Frames of a speech model's source: its second convolution halves them."""
+        """Frames in a speech model's source: the second convolution halves their number."""
         return 2 * self.max_source_positions
 
     def replace(self, **changes: Any) -> ModelConfig:
-        """A copy with some fields changed, validated again."""
+        """A validated copy with some fields changed."""
         return dataclasses.replace(self, **changes)
 
     def to_dict(self) -> dict[str, Any]:
@@ -213,7 +207,11 @@ class ModelConfig:
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> ModelConfig:
-        """Build from plain data; unknown and missing names are errors, all listed at once."""
+        """Build from plain data.
+
+        Raises:
+            ConfigError: names every unknown, missing or invalid field.
+        """
         fields = {field.name: field for field in dataclasses.fields(cls)}
         problems = [f"unknown field {name!r}" for name in values if name not in fields]
         missing = [
@@ -245,7 +243,7 @@ class ModelConfig:
 
 
 class _Checks:
-    """Collects problems, passing over checks that need a field of the wrong type."""
+    """Collects problems; checks that read a field of the wrong type are skipped."""
 
     def __init__(self, config: ModelConfig, unusable: frozenset[str]) -> None:
         self.config = config
@@ -253,7 +251,7 @@ class _Checks:
         self.problems: list[str] = []
 
     def add(self, fields: list[str], wrong: Callable[..., object], problem: str) -> None:
-        """Note the problem, with the fields' values in its braces, if `wrong` of them is true."""
+        """Record the problem, formatted with the fields' values, if `wrong` is true of them."""
         if self.unusable.isdisjoint(fields):
             values = [getattr(self.config, field) for field in fields]
             if wrong(*values):
@@ -261,7 +259,7 @@ class _Checks:
 
 
 def _wrong_types(config: ModelConfig) -> dict[str, str]:
-    """Problems by field."""
+    """Problems by field name."""
     problems = {}
     for name, hint in get_type_hints(ModelConfig).items():
         value = getattr(config, name)
@@ -297,16 +295,19 @@ PRESETS: Mapping[str, Mapping[str, Any]] = {
     "base": {},
     "big": {"d_model": 1024, "num_heads": 16, "d_ff": 4096, "dropout": 0.3},
 }
-"""Table 3 of the paper (base, big), and one small enough for tests."""
+"""Base and big of the paper's table 3, and a model small enough for tests."""
 
 
 def preset(
     name: str, *, source_vocab_size: int, target_vocab_size: int, **changes: Any
 ) -> ModelConfig:
-    """A preset's configuration for the given vocabularies.
+    """A preset's configuration for these vocabulary sizes.
+
+    Args:
+        changes: fields that replace the preset's
 
     Raises:
-        ConfigError: for an unknown preset, listing those there are.
+        ConfigError: the preset is unknown (lists those there are), or the result is invalid.
     """
     if name not in PRESETS:
         raise ConfigError([f"unknown preset {name!r}, expected one of {', '.join(PRESETS)}"])

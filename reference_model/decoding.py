@@ -13,10 +13,14 @@ from .transformer import NoMemory, Transformer
 
 
 class KeyValueCache:
-    """Keys and values of the target's positions, in tensors of fixed capacity.
+    """Keys and values of target positions, in tensors of fixed capacity.
 
-    Row b's next position is `position[b]`; every `append` writes there, and the caller moves
-    `position` on once a step.
+    `append` writes at `position[b]` of each row b; the caller advances `position` after each step.
+
+    Attributes:
+        capacity: maximum number of positions
+        position: int64 [B], the next position of each row
+        layers: keys and values of each decoder layer, [B, H, capacity, Dh] each
     """
 
     def __init__(self, config: ModelConfig, batch: int, capacity: int) -> None:
@@ -40,7 +44,7 @@ class KeyValueCache:
 
 
 def pad(rows: Sequence[Sequence[int]], pad_token_id: int) -> tuple[Tensor, Tensor]:
-    """Ragged token lists -> int64 [B, S], bool mask [B, S]."""
+    """Ragged token lists -> tokens int64 [B, S] and mask bool [B, S], True at tokens."""
     length = max(len(row) for row in rows)
     tokens = torch.full((len(rows), length), pad_token_id, dtype=torch.long)
     mask = torch.zeros((len(rows), length), dtype=torch.bool)
@@ -51,11 +55,11 @@ def pad(rows: Sequence[Sequence[int]], pad_token_id: int) -> tuple[Tensor, Tenso
 
 
 Source = Sequence[int] | Tensor
-"""Token ids, or features of audio [mel bins, frames]."""
+"""Token ids, or audio features [mel bins, frames]."""
 
 
 def as_batch(sources: Sequence[Source], config: ModelConfig) -> tuple[Tensor, Tensor]:
-    """Sources -> what `Transformer.encode` takes: tokens or features, and bool mask [B, S]."""
+    """Sources -> the arguments of `Transformer.encode`: tokens or features, and mask [B, S]."""
     features = [source for source in sources if isinstance(source, Tensor)]
     if features:
         mask = torch.ones((len(features), config.max_source_positions), dtype=torch.bool)
@@ -67,21 +71,22 @@ def as_batch(sources: Sequence[Source], config: ModelConfig) -> tuple[Tensor, Te
 def greedy_uncached(
     model: Transformer, sources: Sequence[Source], max_new_tokens: int
 ) -> list[list[int]]:
-    """Greedy output of each source: every step recomputes the whole target. Slow, and the oracle.
+    """Greedy output for each source. Every step recomputes the whole target: slow, and the oracle.
 
     Args:
-        sources: token ids of each source, at least one each
-        max_new_tokens: the most tokens to generate, the end token included
+        sources: token ids (at least one) or features of each source
+        max_new_tokens: maximum number of tokens to generate, including the end token
 
     Returns:
-        generated ids of each source, without the start token, with the end token where reached
+        generated ids for each source, without start token and prompt, up to and including the end
+        token
     """
     source, source_mask = as_batch(sources, model.config)
     rows = _Rows(model, len(sources), max_new_tokens)
     cross = model.encode(source, source_mask)
     start = torch.zeros(len(sources), dtype=torch.long)
     while rows.running:
-        target = torch.tensor([rows.given + row for row in rows.new])
+        target = torch.tensor([rows.prompt + row for row in rows.new])
         logits = model.decode(target, start, source_mask, cross, NoMemory())
         rows.choose(logits[:, -1])
     return rows.outputs
@@ -91,12 +96,12 @@ def greedy_uncached(
 def greedy_cached(
     model: Transformer, sources: Sequence[Source], max_new_tokens: int
 ) -> list[list[int]]:
-    """The same result as `greedy_uncached`, each step computing one position only."""
+    """The same output as `greedy_uncached`, computing one new position per step."""
     source, source_mask = as_batch(sources, model.config)
     rows = _Rows(model, len(sources), max_new_tokens)
     cross = model.encode(source, source_mask)
-    cache = KeyValueCache(model.config, len(sources), len(rows.given) + max_new_tokens)
-    token = torch.tensor([rows.given] * len(sources))
+    cache = KeyValueCache(model.config, len(sources), len(rows.prompt) + max_new_tokens)
+    token = torch.tensor([rows.prompt] * len(sources))
     while rows.running:
         logits = model.decode(token, cache.position, source_mask, cross, cache)
         rows.choose(logits[:, -1])
@@ -106,11 +111,17 @@ def greedy_cached(
 
 
 class _Rows:
-    """The outputs of a batch so far. Rows that have ended go on, to nobody's harm."""
+    """The outputs of a batch so far. Finished rows keep decoding; the surplus is cut off at the
+    end.
+
+    Attributes:
+        prompt: the tokens every row starts with, the start token included
+        new: generated tokens of each row
+    """
 
     def __init__(self, model: Transformer, count: int, limit: int) -> None:
-        self.config, self.rules, self.limit = model.config, model.generation, limit
-        self.given = [model.config.start_token_id, *model.generation.prompt]
+        self.config, self.generation, self.limit = model.config, model.generation, limit
+        self.prompt = [model.config.start_token_id, *model.generation.prompt]
         self.new: list[list[int]] = [[] for _ in range(count)]
 
     @property
@@ -124,20 +135,20 @@ class _Rows:
         return [_until_end(row, self.config.end_token_id) for row in self.new]
 
     def choose(self, logits: Tensor) -> None:
-        """Add a token to every row, by its logits [B, V]."""
-        if self.rules.is_plain:
-            tokens = logits.argmax(-1).tolist()  # at once: on a GPU each number read is a wait
+        """Append the best token to every row; logits [B, V]."""
+        if self.generation.is_plain:
+            tokens = logits.argmax(-1).tolist()  # in one transfer: on a GPU each one synchronizes
         else:
             tokens = [
-                int(self._scores(row, own).argmax())
-                for row, own in zip(self.new, logits, strict=True)
+                int(self._scores(row, row_logits).argmax())
+                for row, row_logits in zip(self.new, logits, strict=True)
             ]
         for row, token in zip(self.new, tokens, strict=True):
             row.append(token)
 
     def _scores(self, row: list[int], logits: Tensor) -> Tensor:
         end = self.config.end_token_id
-        return self.rules.scores(logits, self.given, row, end_token_id=end, limit=self.limit)
+        return self.generation.scores(logits, self.prompt, row, end_token_id=end, limit=self.limit)
 
 
 def _until_end(row: list[int], end_token_id: int) -> list[int]:

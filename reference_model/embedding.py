@@ -22,7 +22,7 @@ def sinusoids(positions: int, d_model: int) -> Tensor:
 
 
 class SinusoidalPositions(nn.Module):
-    """The fixed table of section 3.5. It is not a weight: checkpoints do not hold it."""
+    """The fixed table of section 3.5; it is a buffer, not a weight, so checkpoints omit it."""
 
     table: Tensor
 
@@ -47,7 +47,7 @@ class LearnedPositions(nn.Module):
 
 
 class Embedding(nn.Module):
-    """What enters a stack: dropout(token embedding * sqrt(d_model) + position), section 5.4."""
+    """The input of a stack: dropout(token embedding * sqrt(d_model) + position), section 5.4."""
 
     def __init__(
         self,
@@ -66,7 +66,7 @@ class Embedding(nn.Module):
         self.dropout = nn.Dropout(dropout)
 
     def forward(self, token: Tensor, position: Tensor) -> Tensor:
-        """Token int64 [B, T], position int64 broadcastable to it -> [B, T, D]"""
+        """Tokens int64 [B, T], positions int64 broadcastable to them -> [B, T, D]"""
         x = self.tokens(token)
         if self.scale != 1.0:
             x = x * self.scale
@@ -78,8 +78,8 @@ class Embedding(nn.Module):
 
 
 class AudioEmbedding(nn.Module):
-    """What enters the encoder of a speech model: two convolutions over frames, GELU after each, the
-    second of which halves their number, and positions (Radford et al. 2022, section 2.2)."""
+    """The input of a speech model's encoder: two convolutions over the frames, each followed by
+    GELU, the second with stride 2, then positions (Radford et al. 2022, section 2.2)."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""Writing files so that they appear whole or not at all."""
+"""Atomic file writing: a file is written completely or not at all."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from dragoman.errors import DragomanError
 
 
 def write_whole(path: Path, write: Callable[[Path], object]) -> None:
-    """Let `write` fill a file beside `path` and put it in its place.
+    """Let `write` write a temporary file next to `path`, then rename it to `path`.
 
     Raises:
-        DragomanError: it cannot be written; what was at `path` is as it was.
+        DragomanError: the file cannot be written; a previous file at `path` is left unchanged.
     """
     partial = path.with_name(path.name + ".partial")
     try:
         write(partial)
         partial.replace(path)
-    # The libraries that write have types of their own: torch a RuntimeError.
+    # safetensors raises its own error, torch.save a RuntimeError.
     except (OSError, SafetensorError, RuntimeError) as error:
         raise DragomanError(f"cannot write {path}: {error}") from error
     finally:

@@ -1,26 +1,29 @@
-"""What a model's publisher says of greedy decoding beyond the argmax."""
+"""Generation settings that a model is published with: constraints on greedy decoding."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
-from torch import Tensor
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 @dataclass(frozen=True, kw_only=True)
 class Speech:
-    """What Whisper is told by the tokens of its prompt (Radford et al. 2022, section 2.3).
+    """The prompt tokens of a Whisper model (Radford et al. 2022, section 2.3).
 
     Attributes:
-        languages: language code -> token; empty: the model knows one language and is not told it
-        tasks: "transcribe" and "translate" -> token; empty: it is not told a task
-        no_timestamps_token_id: the last token of a prompt that asks for text alone; the tokens of
-            times follow it in the vocabulary. None: the model has none.
-        max_initial_timestamp_index: the latest first time, in steps of 0.02 s; None: any
-        default_language: a code; None: what the model finds most probable
-        default_task: None: as Hugging Face has it, a given language is transcribed, and with a
-            language that is found the prompt says no task
+        languages: language code -> token; empty for a model of one language, whose prompt does not
+            name it
+        tasks: "transcribe" and "translate" -> token; empty if the prompt names no task
+        no_timestamps_token_id: the last prompt token when timestamps are not wanted; the timestamp
+            tokens follow it in the vocabulary. None: the model has no timestamps.
+        max_initial_timestamp_index: the latest first timestamp, in steps of 0.02 s; None: no limit
+        default_language: a code; None: the language that the model finds most probable
+        default_task: None: as in Hugging Face Transformers, "transcribe" if the user names the
+            language, and no task token if the language is detected
     """
 
     languages: dict[str, int] = field(default_factory=dict)
@@ -33,22 +36,22 @@ class Speech:
 
 @dataclass(frozen=True, kw_only=True)
 class GenerationConfig:
-    """Rules of greedy decoding; the names are those of Hugging Face's generation settings.
+    """Constraints on greedy decoding, with the meaning of Hugging Face's generation settings.
 
     Attributes:
-        prompt: tokens that the decoder is given after the start token; not part of the output. Of
-            a speech model with languages: one of the prompts that there are.
-        forced_first_token_id: the first new token, whatever the logits (mBART-50, NLLB: the
-            language)
-        forced_last_token_id: the new token with which an output reaches its limit
-        suppressed_token_ids: never chosen
-        first_suppressed_token_ids: not chosen as the first token that is not forced
-        min_new_tokens: the end token is not chosen before so many new tokens
-        no_repeat_ngram_size: no run of so many tokens occurs twice; 0: it may
-        repetition_penalty: logits of tokens that occurred are divided by it where they are
-            positive, multiplied where negative (Keskar et al. 2019, section 4.1)
-        max_new_tokens: the most tokens to generate unless told otherwise; None: not said
-        speech: what prompts of a speech model are made of; None: not said, or no speech model
+        prompt: decoder input tokens after the start token; not part of the output. For a speech
+            model with languages: one of the possible prompts.
+        forced_first_token_id: the first new token, regardless of the logits (mBART-50 and NLLB:
+            the target language)
+        forced_last_token_id: the new token at the output's maximum length
+        suppressed_token_ids: tokens that are never chosen
+        first_suppressed_token_ids: tokens that are not chosen as the first unforced token
+        min_new_tokens: the end token is not chosen before this many new tokens
+        no_repeat_ngram_size: no n-gram of this size occurs twice; 0: no constraint
+        repetition_penalty: logits of tokens that occurred before are divided by it if positive and
+            multiplied by it if negative (Keskar et al. 2019, section 4.1)
+        max_new_tokens: the default maximum number of tokens to generate; None: unspecified
+        speech: the prompt tokens of a speech model; None: unspecified, or not a speech model
     """
 
     prompt: tuple[int, ...] = ()
@@ -64,22 +67,22 @@ class GenerationConfig:
 
     @property
     def is_plain(self) -> bool:
-        """Whether every token is the argmax of all."""
+        """Whether every token is simply the argmax of the logits."""
         return self == GenerationConfig(
             prompt=self.prompt, max_new_tokens=self.max_new_tokens, speech=self.speech
         )
 
     def scores(
-        self, logits: Tensor, given: list[int], new: list[int], *, end_token_id: int, limit: int
+        self, logits: Tensor, prompt: list[int], new: list[int], *, end_token_id: int, limit: int
     ) -> Tensor:
-        """Logits [V] of the next token of one sequence as the rules leave them: minus infinity at
-        tokens that they forbid. The greedy choice is the largest.
+        """Logits [V] of one sequence's next token under the constraints: minus infinity for tokens
+        that they forbid. The greedy choice is the argmax.
 
         Args:
             logits: [V]
-            given: start token and prompt
+            prompt: start token and prompt
             new: tokens generated so far
-            limit: the most new tokens
+            limit: maximum number of new tokens
         """
         forced = self.forced_first_token_id if not new else None
         if len(new) + 1 == limit and self.forced_last_token_id is not None:
@@ -90,7 +93,7 @@ class GenerationConfig:
             logits[:] = -math.inf
             logits[forced] = only
             return logits
-        tokens = given + new
+        tokens = prompt + new
         penalty = self.repetition_penalty
         for token in set(tokens) if penalty != 1 else ():
             score = logits[token]
@@ -105,7 +108,7 @@ class GenerationConfig:
         return logits
 
     def _repeating(self, tokens: list[int]) -> set[int]:
-        """Tokens that would end an n-gram that was there before."""
+        """Tokens that would complete an n-gram that occurred before."""
         size = self.no_repeat_ngram_size
         if not size or len(tokens) < size:
             return set()

@@ -13,7 +13,7 @@ from .attention import MultiHeadAttention
 from .config import Activation, ModelConfig, NormOrder
 
 KeysValues = tuple[Tensor, Tensor]
-"""Keys and values of one attention, each [B, H, K, Dh]."""
+"""Keys and values of one attention layer, [B, H, K, Dh] each."""
 
 ACTIVATIONS: dict[Activation, Callable[[Tensor], Tensor]] = {
     "relu": F.relu,
@@ -83,7 +83,7 @@ class GatedFeedForward(nn.Module):
 
 
 class Residual(nn.Module):
-    """The connection around each sub-layer: residual, norm and dropout in either order."""
+    """The residual connection around each sub-layer, with dropout and pre- or post-norm."""
 
     def __init__(self, norm: Norm, order: NormOrder, dropout: float) -> None:
         super().__init__()
@@ -166,9 +166,9 @@ class DecoderLayer(nn.Module):
 
         Args:
             x: [B, Q, D]
-            remember: takes the keys and values of these queries, gives those of all positions so
-                far (with a cache) or the same again (without).
-            self_mask: bool [B, 1, Q, K], or float [B, H, Q, K], added to the scores
+            remember: receives the keys and values of these queries; returns those of all positions
+                so far (with a cache) or the same ones (without)
+            self_mask: bool [B, 1, Q, K], or float [B, H, Q, K] to be added to the scores
             cross: keys and values of the source, [B, H, S, Dh] each
             cross_mask: bool [B, 1, 1, S]
 

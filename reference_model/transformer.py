@@ -1,4 +1,4 @@
-"""The whole model: figure 1 of "Attention Is All You Need"."""
+"""The complete model: figure 1 of "Attention Is All You Need"."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from .layers import DecoderLayer, EncoderLayer, KeysValues, make_norm
 
 
 class Memory(Protocol):
-    """What a decoder remembers of the target's earlier positions."""
+    """A decoder's memory of earlier target positions."""
 
     def append(self, layer: int, key: Tensor, value: Tensor) -> KeysValues:
-        """New keys and values [B, H, Q, Dh] of one layer -> all it has, [B, H, K, Dh] each."""
+        """New keys and values [B, H, Q, Dh] of a layer -> all of that layer's, [B, H, K, Dh]."""
 
     def length(self, queries: int) -> int:
-        """K, the number of keys that `append` returns for that many queries."""
+        """K, the number of keys that `append` returns for this number of queries."""
 
 
 class NoMemory:
-    """Decoding without a cache: the queries are the whole target."""
+    """Decoding without a cache: the queries are the complete target."""
 
     def append(self, layer: int, key: Tensor, value: Tensor) -> KeysValues:
         return key, value
@@ -45,12 +45,12 @@ class Encoder(nn.Module):
         self.norm = make_norm(config) if config.has_final_norm else nn.Identity()
 
     def forward(self, source: Tensor, source_mask: Tensor | None) -> Tensor:
-        """The source encoded.
+        """Encode a source.
 
         Args:
             source: tokens, int64 [B, S], or features, float [B, mel bins, 2 * S]
-            source_mask: bool [B, S], True at tokens. Of features it is ignored: every frame of the
-                window is attended to, silence too.
+            source_mask: bool [B, S], True at tokens. Ignored for features: every frame of the
+                window is attended to, including silence.
 
         Returns:
             [B, S, D]
@@ -77,7 +77,7 @@ class Decoder(nn.Module):
         self.norm = make_norm(config) if config.has_final_norm else nn.Identity()
 
     def cross_keys_values(self, encoded: Tensor) -> list[KeysValues]:
-        """Encoded [B, S, D] -> keys and values [B, H, S, Dh] of each layer's cross-attention."""
+        """Encoder output [B, S, D] -> cross-attention keys and values [B, H, S, Dh] per layer."""
         return [layer.cross_attention.keys_values(encoded) for layer in self.layers]  # type: ignore[union-attr,operator]
 
     def forward(
@@ -95,7 +95,7 @@ class Decoder(nn.Module):
             position: int64 [B], the position of each row's first query
             source_mask: bool [B, S]
             cross: per layer, keys and values of the source [B, H, S, Dh]
-            memory: earlier positions
+            memory: of earlier positions
 
         Returns:
             [B, Q, D]
@@ -118,7 +118,7 @@ class Decoder(nn.Module):
 
 
 class Output(nn.Module):
-    """The projection to logits, with the target embedding's weight when tied (section 3.4)."""
+    """The projection to logits; when tied, its weight is the target embedding's (section 3.4)."""
 
     def __init__(self, weight: Tensor, *, bias: bool) -> None:
         super().__init__()
@@ -151,26 +151,26 @@ class Transformer(nn.Module):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Glorot uniform for products (Glorot & Bengio 2010), N(0, 1/d_model) for embeddings."""
+        """Glorot uniform for linear maps (Glorot & Bengio 2010), N(0, 1/d_model) for embeddings."""
         for name, parameter in self.named_parameters():
             if parameter.dim() < 2:
                 continue
             if "convolution" in name or "relative_positions" in name:
-                continue  # PyTorch's own, and theirs
+                continue  # these keep the initialization of their modules
             if "embedding" in name or name == "output.weight":
                 nn.init.normal_(parameter, std=self.config.d_model**-0.5)
             else:
                 nn.init.xavier_uniform_(parameter)
 
     def encode(self, source: Tensor, source_mask: Tensor | None) -> list[KeysValues]:
-        """What the decoder needs of the source, computed once a sentence.
+        """Encode a source for the decoder, once per sentence.
 
         Args:
             source: tokens, int64 [B, S], or features, float [B, mel bins, 2 * S]
             source_mask: bool [B, S], True at tokens, False at padding; None for features
 
         Returns:
-            keys and values of each decoder layer's cross-attention, [B, H, S, Dh] each
+            keys and values for each decoder layer's cross-attention, [B, H, S, Dh] each
         """
         return self.decoder.cross_keys_values(self.encoder(source, source_mask))
 
@@ -182,12 +182,12 @@ class Transformer(nn.Module):
         cross: Sequence[KeysValues],
         memory: Memory,
     ) -> Tensor:
-        """Logits [B, Q, V] of the queries; the arguments are those of `Decoder.forward`."""
+        """Logits [B, Q, V] of the queries; takes the arguments of `Decoder.forward`."""
         logits: Tensor = self.output(self.decoder(token, position, source_mask, cross, memory))
         return logits
 
     def forward(self, source: Tensor, source_mask: Tensor, target: Tensor) -> Tensor:
-        """Teacher forcing: the logits [B, T, V] that follow each prefix of target [B, T]."""
+        """Teacher forcing: the next-token logits [B, T, V] for each prefix of the target [B, T]."""
         start = torch.zeros(target.shape[0], dtype=torch.long, device=target.device)
         return self.decode(target, start, source_mask, self.encode(source, source_mask), NoMemory())
 

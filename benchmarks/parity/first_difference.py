@@ -13,7 +13,7 @@ import onnx_ir as ir
 
 from dragoman.errors import DragomanError
 from dragoman.optimize.compare import Outputs, Runner, difference, with_outputs
-from dragoman.optimize.fusions.values import FLOATS
+from dragoman.optimize.fusions.matching import FLOATS
 from dragoman.optimize.precision.observed import observe
 from dragoman.optimize.samples import Samples
 from dragoman.origins import module_of

@@ -1,9 +1,9 @@
-"""Attention over a whole source -> `com.microsoft.MultiHeadAttention`.
+"""Attention over a complete source -> `com.microsoft.MultiHeadAttention`.
 
-Of the decoder it is cross-attention, whose keys and values come from the encoder with their heads
-apart; of the encoder self-attention. The mask of padding stays [B, S]: nothing is expanded. Nor is
-what is added to the scores for the distance of key and query (T5): it is the same for every row.
-The encoder of a speech model has no mask.
+In the decoder this is cross-attention, whose keys and values come from the encoder with separate
+heads; in the encoder, self-attention. The padding mask stays [B, S] and is not expanded; neither
+are relative position biases (T5), which are the same for every row. The encoder of a speech model
+has no mask.
 """
 
 from __future__ import annotations
@@ -15,25 +15,25 @@ import onnx_ir as ir
 from onnxscript.rewriter import MatchResult, RewriteRuleClassBase, pattern
 
 from ..graph_pass import RulePass
-from ..values import MICROSOFT, number
-from .heads import MASKED, attributes, check_heads, merge_heads, split_heads
+from ..graph_values import MICROSOFT, number
+from .heads import LARGEST_MASK_BIAS, attributes, check_heads, merge_heads, split_heads
 
-HIDDEN = float(np.finfo(np.float32).min)
-"""Added to the score of padding. The operator's own choice, -10000, is not below every score of
-models that were trained to attend sharply."""
+MASK_FILTER_VALUE = float(np.finfo(np.float32).min)
+"""Added to the scores of padding. The operator's default, -10000, is not small enough for models
+that were trained to attend sharply."""
 
 
 class MaskedAttention(RewriteRuleClassBase):
-    """Attention (opset 23) under a mask of padding [B, S], expanded to [B, 1, Q, S].
+    """Attention (opset 23) with a padding mask [B, S] that is expanded to [B, 1, Q, S].
 
-    q [B, Q, H * Dh]; k, v [B, S, H * Dh], or [B, H, S, Dh] where `heads_apart` -> [B, Q, H * Dh].
-    Where `biased`, numbers [1, H, Q, S] are added to the scores of all keys but padding.
+    q [B, Q, H * Dh]; k, v [B, S, H * Dh], or [B, H, S, Dh] if `split_keys` -> [B, Q, H * Dh].
+    If `biased`, biases [1, H, Q, S] are added to the scores of all keys except padding.
     """
 
-    def __init__(self, *, heads_apart: bool, biased: bool = False) -> None:
-        name = "cross-attention" if heads_apart else "self-attention"
+    def __init__(self, *, split_keys: bool, biased: bool = False) -> None:
+        name = "cross-attention" if split_keys else "self-attention"
         super().__init__(f"biased-{name}" if biased else name, remove_nodes=False)
-        self.heads_apart, self.biased = heads_apart, biased
+        self.split_keys, self.biased = split_keys, biased
 
     def pattern(
         self,
@@ -54,8 +54,8 @@ class MaskedAttention(RewriteRuleClassBase):
             mask = op.Expand(mask, pattern.ANY_VALUE)
         attended = op.Attention(
             split_heads(op, query, split, "query_heads"),
-            key if self.heads_apart else split_heads(op, key, split, "key_heads"),
-            value if self.heads_apart else split_heads(op, value, split, "value_heads"),
+            key if self.split_keys else split_heads(op, key, split, "key_heads"),
+            value if self.split_keys else split_heads(op, value, split, "value_heads"),
             mask,
             _outputs=["attended"],
         )
@@ -76,17 +76,18 @@ class MaskedAttention(RewriteRuleClassBase):
         result = check_heads(attended, query_heads)
         if not result:
             return result
-        if self.heads_apart and (key.shape is None or len(key.shape) != 4):
+        if self.split_keys and (key.shape is None or len(key.shape) != 4):
             return result.fail(f"expected keys [B, H, S, Dh], found {key.shape}", key)
         if source_mask.dtype != ir.DataType.BOOL:
-            return result.fail(f"expected a mask of bool, found {source_mask.dtype}", source_mask)
+            return result.fail(f"expected a bool mask, found {source_mask.dtype}", source_mask)
         wide = wide_mask.shape
         if wide is None or len(wide) != 4 or tuple(wide)[1:3] != (1, 1):
             return result.fail(f"expected a mask [B, 1, 1, S], found {wide}", wide_mask)
-        if masked is not None and not (number(masked) or 0) <= MASKED:
-            return result.fail(f"expected {MASKED:g} or less added to hide a key", masked)
+        if masked is not None and not (number(masked) or 0) <= LARGEST_MASK_BIAS:
+            reason = f"expected a bias of {LARGEST_MASK_BIAS:g} or less for masked keys"
+            return result.fail(reason, masked)
         if bias is not None and (bias.shape is None or len(bias.shape) != 4):
-            return result.fail(f"expected numbers [1, H, Q, S] to add, found {bias.shape}", bias)
+            return result.fail(f"expected biases [1, H, Q, S], found {bias.shape}", bias)
         return result
 
     def rewrite(
@@ -108,7 +109,7 @@ class MaskedAttention(RewriteRuleClassBase):
             None,
             op.Cast(source_mask, to=ir.DataType.INT32),
             *([] if bias is None else [bias]),
-            mask_filter_value=HIDDEN,
+            mask_filter_value=MASK_FILTER_VALUE,
             **attributes(attended, query_heads),
             _domain=MICROSOFT,
         )
@@ -116,7 +117,7 @@ class MaskedAttention(RewriteRuleClassBase):
 
 
 class UnmaskedAttention(RewriteRuleClassBase):
-    """Attention (opset 23) over a whole window of audio.
+    """Attention (opset 23) over a complete window of audio.
 
     q, k, v [B, S, H * Dh] -> [B, S, H * Dh].
     """
@@ -157,8 +158,8 @@ class UnmaskedAttention(RewriteRuleClassBase):
 ATTENTION = RulePass(
     "attention",
     lambda: [
-        *(MaskedAttention.rule(heads_apart=apart) for apart in (False, True)),
-        MaskedAttention.rule(heads_apart=False, biased=True),
+        *(MaskedAttention.rule(split_keys=split_keys) for split_keys in (False, True)),
+        MaskedAttention.rule(split_keys=False, biased=True),
         UnmaskedAttention.rule(),
     ],
     lambda node: node.op_type == "Attention" and node.domain == "",

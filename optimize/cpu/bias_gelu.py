@@ -1,4 +1,4 @@
-"""Bias and GELU -> `com.microsoft.BiasGelu` or `FastGelu`: one pass over the numbers."""
+"""Bias and GELU -> `com.microsoft.BiasGelu` or `FastGelu`, which read the input once."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ import onnx_ir as ir
 from onnxscript.rewriter import MatchResult, RewriteRuleClassBase
 
 from ..graph_pass import RulePass
-from ..values import MICROSOFT, weight
+from ..graph_values import MICROSOFT, is_weight
 
 TANH_TOLERANCE = 1e-4
-"""ONNX Runtime's tanh is a polynomial."""
+"""Tolerance for ONNX Runtime's tanh, which is a polynomial approximation."""
 
 
 class BiasGelu(RewriteRuleClassBase):
-    """Gelu (opset 20) of a product and its bias [D]."""
+    """Gelu (opset 20) of a sum of any value and a bias [D]."""
 
     def __init__(self) -> None:
         super().__init__("bias-gelu", remove_nodes=False)
@@ -25,8 +25,8 @@ class BiasGelu(RewriteRuleClassBase):
 
     def check(self, context: Any, x: ir.Value, bias: ir.Value, **_: Any) -> MatchResult:
         result = MatchResult()
-        if not weight(bias, 1):
-            return result.fail("expected a bias that is a weight [D]", bias)
+        if not is_weight(bias, 1):
+            return result.fail("expected a bias that is an initializer [D]", bias)
         if x.dtype != ir.DataType.FLOAT:
             return result.fail(f"expected float32, found {x.dtype}", x)
         return result

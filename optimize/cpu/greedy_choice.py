@@ -1,9 +1,9 @@
-"""The greedy choice and its log-probability, without reading the logits more often than needed.
+"""The greedy choice and its log-probability, with few passes over the logits.
 
-ONNX Runtime's ArgMax reads one number at a time, on one thread; its ReduceMax is vectorized. The
-largest number of each block is found first, then the first block that has the largest, then the
-first place in that block: the first of equals, as ArgMax (opset 13) gives it. The last query's row
-is taken from the choices, not from the logits, which would be copied.
+ONNX Runtime's ArgMax is scalar and single-threaded; its ReduceMax is vectorized. The maximum of
+each block is computed first, then the first block with the largest maximum, then the first index of
+the maximum in this block: the first of equal values, as ArgMax (opset 13) returns it. The last
+query is selected from the choices rather than from the logits, which would be copied.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ import onnx_ir as ir
 from onnxscript.rewriter import MatchResult, RewriteRuleClassBase
 
 from ..graph_pass import RulePass
-from ..values import number, producer
+from ..graph_values import number, producer
 
 SMALLEST_VOCABULARY = 2048
-"""Below it ArgMax takes no time to speak of."""
+"""Below this size, the time of ArgMax is negligible."""
 
 
 class GreedyChoice(RewriteRuleClassBase):
-    """Logits [B, Q, V] -> of the last query: argmax int64 [B], the largest log-probability [B]."""
+    """Logits [B, Q, V] -> for the last query: argmax int64 [B], maximum log-probability [B]."""
 
     def __init__(self) -> None:
         super().__init__("greedy-choice", remove_nodes=False)
@@ -47,7 +47,7 @@ class GreedyChoice(RewriteRuleClassBase):
         node, maximum = choice.producer(), largest.producer()
         assert node is not None and maximum is not None
         if number(index) != -1 or (index.shape is not None and len(index.shape) != 0):
-            return result.fail("expected the choice after the last query", index)
+            return result.fail("expected the choice for the last query", index)
         shape = logits.shape
         if shape is None or len(shape) != 3 or not isinstance(shape[2], int):
             return result.fail(f"expected logits [B, Q, V], found {shape}", logits)
@@ -55,12 +55,13 @@ class GreedyChoice(RewriteRuleClassBase):
             if reduction.attributes.get_int("keepdims", 1) != 0:
                 return result.fail("expected keepdims 0", reduction)
         if node.attributes.get_int("select_last_index", 0) != 0:
-            return result.fail("expected the first of equals, found the last", node)
+            return result.fail("expected the first of equal values, found the last", node)
         axis = number(maximum.inputs[1]) if len(maximum.inputs) == 2 else None
         if node.attributes.get_int("axis", 0) not in (-1, 1) or axis not in (-1, 1):
-            return result.fail("expected the choice among the last axis", node)
+            return result.fail("expected reductions over the last axis", node)
         if shape[2] < SMALLEST_VOCABULARY or block_size(shape[2]) is None:
-            return result.fail(f"the vocabulary of {shape[2]} is small, or cannot be divided", node)
+            reason = f"the vocabulary of {shape[2]} is small, or cannot be divided into blocks"
+            return result.fail(reason, node)
         return result
 
     def rewrite(self, op: Any, logits: ir.Value, index: ir.Value, **_: Any) -> Any:
@@ -86,7 +87,7 @@ class GreedyChoice(RewriteRuleClassBase):
 
 
 def block_size(vocabulary: int) -> int | None:
-    """The divisor nearest to the square root, if there is one between 16 and 4096."""
+    """The divisor closest to the square root among those from 16 to 4096; None if there is none."""
     divisors = [d for d in range(16, 4097) if vocabulary % d == 0]
     return min(divisors, key=lambda d: abs(d - math.isqrt(vocabulary)), default=None)
 

@@ -1,4 +1,4 @@
-"""What both attentions of this target ask of the graph: heads split and merged, a known scale."""
+"""Patterns and checks that the attention fusions share: splitting and merging heads, the scale."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from typing import Any
 import onnx_ir as ir
 from onnxscript.rewriter import MatchResult
 
-MASKED = -1e4
-"""What ONNX Runtime's own operators add to the score of a key that is hidden by a mask."""
+LARGEST_MASK_BIAS = -1e4
+"""A bias up to this value masks a key: it is what ONNX Runtime's own operators add by default."""
 
 
 def split_heads(op: Any, x: Any, split: Any, name: str) -> Any:
-    """The pattern [B, T, H * Dh] -> [B, T, H, Dh], which gets the name, -> [B, H, T, Dh]."""
+    """The pattern [B, T, H * Dh] -> [B, T, H, Dh], bound to the name, -> [B, H, T, Dh]."""
     return op.Transpose(op.Reshape(x, split, _outputs=[name]), perm=[0, 2, 1, 3])
 
 
@@ -22,7 +22,7 @@ def merge_heads(op: Any, attended: Any, merge: Any) -> Any:
 
 
 def known_heads(split: ir.Value) -> tuple[int, int] | None:
-    """Number and size of heads, of a value [B, T, H, Dh]."""
+    """The number and size of heads of a value [B, T, H, Dh]; None if unknown."""
     shape = split.shape
     if shape is None or len(shape) != 4:
         return None
@@ -31,19 +31,21 @@ def known_heads(split: ir.Value) -> tuple[int, int] | None:
 
 
 def check_heads(attended: ir.Value, split: ir.Value) -> MatchResult:
-    """Fails on an Attention whose heads are not known, or with attributes that ONNX Runtime's own
-    operators would have to be told otherwise."""
+    """Fails for an Attention with unknown heads, or with attributes that have no direct equivalent
+    in ONNX Runtime's own operators."""
     result, node = MatchResult(), attended.producer()
     assert node is not None
     if unknown := sorted(set(node.attributes) - {"scale"}):
-        return result.fail(f"expected no attributes but scale, found {unknown}", attended)
+        return result.fail(f"expected no attributes except scale, found {unknown}", attended)
     if known_heads(split) is None:
-        return result.fail(f"expected known heads [B, Q, H, Dh], found {split.shape}", split)
+        return result.fail(
+            f"expected heads [B, Q, H, Dh] of known size, found {split.shape}", split
+        )
     return result
 
 
 def attributes(attended: ir.Value, split: ir.Value) -> dict[str, Any]:
-    """Number of heads and scale, as ONNX Runtime's own operators take them."""
+    """Number of heads and scale, as attributes of ONNX Runtime's own operators."""
     node, heads = attended.producer(), known_heads(split)
     assert node is not None and heads is not None
     scale = node.attributes.get_float("scale", None)

@@ -1,8 +1,9 @@
 """LayerNormalization -> InstanceNormalization, gain and bias.
 
-ONNX Runtime's LayerNormalization and SkipLayerNormalization add one number after another; its
-InstanceNormalization is vectorized. A position of a sentence takes the place of a channel. 18 norms
-of 512 numbers, one thread: 0.08, 0.5 and 2.1 ms for 1, 8 and 32 rows became 0.08, 0.2 and 0.3.
+ONNX Runtime's LayerNormalization and SkipLayerNormalization sum with scalar instructions; its
+InstanceNormalization is vectorized. Each position of a sentence is treated as a channel. For 18
+norms of size 512 on one thread, the time for 1, 8 and 32 rows falls from 0.08, 0.5 and 2.1 ms to
+0.08, 0.2 and 0.3 ms.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import onnx_ir as ir
 from onnxscript.rewriter import MatchResult, RewriteRuleClassBase
 
 from ..graph_pass import RulePass
-from ..values import weight
+from ..graph_values import is_weight
 
 
 class LayerNorm(RewriteRuleClassBase):
@@ -43,8 +44,8 @@ class LayerNorm(RewriteRuleClassBase):
             return result.fail(f"expected [B, T, D] normalized over D, found {x.shape}", x)
         if x.dtype != ir.DataType.FLOAT:
             return result.fail(f"expected float32, found {x.dtype}", x)
-        if not weight(gain, 1) or not weight(bias, 1):
-            return result.fail("expected a gain and a bias that are weights [D]", node)
+        if not is_weight(gain, 1) or not is_weight(bias, 1):
+            return result.fail("expected a gain and a bias that are initializers [D]", node)
         return result
 
     def rewrite(
@@ -58,7 +59,7 @@ class LayerNorm(RewriteRuleClassBase):
     ) -> ir.Value:
         node = normalized.producer()
         assert node is not None
-        # Of one input for every norm, so that they are merged afterwards.
+        # From the same input for every norm, so that these nodes are merged afterwards.
         sized, axis = _same_axis(x, node.graph)
         positions = op.Shape(sized, start=axis, end=axis + 1)
         ones, zeros = (
@@ -72,7 +73,8 @@ class LayerNorm(RewriteRuleClassBase):
 
 
 def _same_axis(x: ir.Value, graph: ir.Graph | ir.Function | None) -> tuple[ir.Value, int]:
-    """An input that has an axis named as the second of x, and that axis; else x itself."""
+    """A graph input with an axis of the same name as the second axis of x, and the index of that
+    axis; otherwise x itself and 1."""
     assert x.shape is not None
     name = getattr(x.shape[1], "value", None)
     for value in () if graph is None or name is None else graph.inputs:

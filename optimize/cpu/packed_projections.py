@@ -1,4 +1,4 @@
-"""Products of one input by several weights -> one: the input is read, and quantized, once."""
+"""Query, key and value projections -> one product, so that the input is read and quantized once."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ import onnx_ir as ir
 from onnxscript.rewriter import MatchResult, RewriteRuleClassBase
 
 from ..graph_pass import RulePass
-from ..values import MICROSOFT, floats, product
+from ..graph_values import MICROSOFT, floats, product
 
 
 class CachedQueryKeyValue(RewriteRuleClassBase):
-    """Query, key and value of a GroupQueryAttention, which takes them in one tensor."""
+    """Query, key and value of a GroupQueryAttention, which accepts them packed in one tensor."""
 
     def __init__(self) -> None:
         super().__init__("cached-query-key-value", remove_nodes=False)
@@ -39,7 +39,7 @@ class CachedQueryKeyValue(RewriteRuleClassBase):
             last,
             total,
             _domain=MICROSOFT,
-            _allow_other_inputs=True,  # what is added to the scores
+            _allow_other_inputs=True,  # attention biases
             _outputs=["attended", "present_key", "present_value"],
         )
 
@@ -53,12 +53,12 @@ class CachedQueryKeyValue(RewriteRuleClassBase):
     ) -> MatchResult:
         result = MatchResult()
         if key is None:
-            return result.fail("packed already")
+            return result.fail("already packed")
         parts = [product(part) for part in (query, key, value)]
         if any(part is None for part in parts):
-            return result.fail("expected query, key and value that are products by weights", key)
+            return result.fail("expected query, key and value to be products by weights", key)
         if len({part.x for part in parts if part}) != 1:
-            return result.fail("expected query, key and value of one input", key)
+            return result.fail("expected query, key and value computed from the same input", key)
         return result
 
     def rewrite(
@@ -92,7 +92,7 @@ class CachedQueryKeyValue(RewriteRuleClassBase):
 
 
 def packed(op: Any, values: Sequence[ir.Value]) -> ir.Value:
-    """Products of one input [..., in] -> one product [..., sum of outs]."""
+    """Products of the same input [..., in] -> one product [..., sum of outs]."""
     parts = [part for part in map(product, values) if part is not None]
     first = "+".join(part.weight.name or "" for part in parts)
     weights = np.concatenate([floats(part.weight) for part in parts], axis=1)

@@ -1,7 +1,7 @@
-"""The scale of cross-attention -> the weights of its query.
+"""Moving the scale of cross-attention into the weights of the query projection.
 
-With a scale of 1, ONNX Runtime reads keys and values of a single query as they lie; with any other
-it copies them first.
+With a scale of 1 and a single query, ONNX Runtime reads keys and values in place; with any other
+scale it copies them first.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import onnx_ir as ir
 from onnxscript.rewriter import MatchResult, RewriteRuleClassBase
 
 from ..graph_pass import RulePass
-from ..values import MICROSOFT, floats, product
+from ..graph_values import MICROSOFT, floats, product
 
 FLOAT = ir.DataType.FLOAT
 
@@ -22,7 +22,7 @@ FLOAT = ir.DataType.FLOAT
 class QueryScale(RewriteRuleClassBase):
     """MultiHeadAttention(x W + b, scale s) -> MultiHeadAttention(x sW + sb, scale 1)
 
-    Exact where s is a power of two, as 1 / sqrt(64) is.
+    Exact if s is a power of two, such as 1 / sqrt(64).
     """
 
     def __init__(self) -> None:
@@ -40,13 +40,13 @@ class QueryScale(RewriteRuleClassBase):
         if not _scaled_cross_attention(node):
             return result.fail("not cross-attention, or its scale is 1", attended)
         if len(node.inputs) > 3 and node.inputs[3] is not None:
-            return result.fail("expected no bias within the operator", node.inputs[3])
+            return result.fail("expected an operator without bias input", node.inputs[3])
         part = product(query)
         if part is None:
-            return result.fail("expected a query that is a product by weights", query)
+            return result.fail("expected a query that is a product by a weight", query)
         for weight in (part.weight, part.bias):
             if weight is not None and (weight.is_graph_input() or weight.dtype != FLOAT):
-                return result.fail("expected weights in float32 that are no inputs", weight)
+                return result.fail("expected float32 weights that are not graph inputs", weight)
         return result
 
     def rewrite(self, op: Any, query: ir.Value, attended: ir.Value, **_: Any) -> ir.Value:
@@ -67,7 +67,8 @@ class QueryScale(RewriteRuleClassBase):
 
 
 def _scaled(op: Any, weight: ir.Value, scale: float) -> ir.Value:
-    """Its own for each attention: others may share the weight and scale it otherwise."""
+    """A scaled copy of a weight; each attention gets its own, since others may share the weight and
+    scale it differently."""
     assert weight.graph is not None
     name = f"{weight.name}.scaled"
     while name in weight.graph.initializers:
@@ -83,8 +84,8 @@ def _scaled_cross_attention(node: ir.Node) -> bool:
 
 
 def _scale(node: ir.Node) -> float | None:
-    """Of cross-attention, whose keys [B, H, S, Dh] have their heads apart: its attribute; where
-    there is none or it is 0, one over the square root of a head's size."""
+    """The scale of a cross-attention, which is recognized by its keys [B, H, S, Dh]; None for other
+    attentions. Without the attribute, or if it is 0, 1 / sqrt(Dh)."""
     key = node.inputs[1] if len(node.inputs) > 1 else None
     shape = None if key is None else key.shape
     if shape is None or len(shape) != 4 or not isinstance(shape[3], int):

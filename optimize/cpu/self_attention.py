@@ -1,11 +1,12 @@
 """Cached self-attention -> `com.microsoft.GroupQueryAttention`.
 
-The standard form scores every position that a cache has room for. This one reads what has been
-written: its time does not depend on the capacity, nor on the length of other rows. Several queries
-at once it takes from position 0 on, or of one row only: all that decoding and scoring ask for.
+The standard Attention scores every position in the cache's capacity. This operator reads only the
+positions that have been written: its time depends neither on the capacity nor on the length of
+other rows. It accepts several queries at once from position 0, or for a single row, which covers
+decoding and scoring.
 
-What is added to the scores for the distance of key and query (T5) is computed once a step, for the
-positions that have been written, and without a mask: the operator has one of its own.
+Relative position biases (T5) are computed once per step, for the written positions only and without
+the mask, which the operator applies itself.
 """
 
 from __future__ import annotations
@@ -16,18 +17,25 @@ import onnx_ir as ir
 from onnxscript.rewriter import MatchResult, RewriteRuleClassBase, pattern
 
 from ..graph_pass import RulePass
-from ..values import MICROSOFT, number
-from .heads import MASKED, attributes, check_heads, known_heads, merge_heads, split_heads
+from ..graph_values import MICROSOFT, number
+from .heads import (
+    LARGEST_MASK_BIAS,
+    attributes,
+    check_heads,
+    known_heads,
+    merge_heads,
+    split_heads,
+)
 
 HEAD_SIZE_MULTIPLE = 8
-"""ONNX Runtime's kernel takes only head sizes that are multiples of it."""
+"""ONNX Runtime's kernel supports only head sizes that are multiples of this."""
 
 
 class CachedSelfAttention(RewriteRuleClassBase):
-    """TensorScatter x 2 + Attention (opset 24) under a mask that is causal from `position` on.
+    """TensorScatter x 2 + Attention (opset 24) with a causal mask that starts at `position`.
 
     q, k, v [B, Q, H * Dh], caches [B, H, C, Dh], position [B] -> [B, Q, H * Dh], caches.
-    The mask is of bool, or where `biased` of floats: an entry for each head and distance.
+    The mask is bool; if `biased`, it is float and contains a bias for each head and distance.
     """
 
     def __init__(self, *, biased: bool) -> None:
@@ -100,10 +108,11 @@ class CachedSelfAttention(RewriteRuleClassBase):
         **_: Any,
     ) -> MatchResult:
         result = MatchResult()
-        if masked is not None and not (number(masked) or 0) <= MASKED:
-            return result.fail(f"expected {MASKED:g} or less added to hide a key", masked)
+        if masked is not None and not (number(masked) or 0) <= LARGEST_MASK_BIAS:
+            reason = f"expected a bias of {LARGEST_MASK_BIAS:g} or less for masked keys"
+            return result.fail(reason, masked)
         if (number(zero), number(one)) != (0, 1):
-            return result.fail("expected a mask of positions counted from 0 by 1", mask)
+            return result.fail("expected a mask of positions 0, 1, 2, ...", mask)
         if mask.shape is None or len(mask.shape) != 4 or mask.shape[1] != 1:
             return result.fail(f"expected a mask [B, 1, Q, C], found {mask.shape}", mask)
         known, heads = check_heads(attended, query_heads), known_heads(query_heads)
@@ -112,7 +121,7 @@ class CachedSelfAttention(RewriteRuleClassBase):
         if heads[1] % HEAD_SIZE_MULTIPLE:
             return result.fail(
                 f"expected a head size that is a multiple of {HEAD_SIZE_MULTIPLE}, as "
-                f"GroupQueryAttention takes, found {heads[1]}",
+                f"GroupQueryAttention requires, found {heads[1]}",
                 query_heads,
             )
         return result
@@ -139,15 +148,15 @@ class CachedSelfAttention(RewriteRuleClassBase):
         **_: Any,
     ) -> Any:
         common = attributes(attended, query_heads)
-        # Index of each row's last key; of all rows, the number of keys of the longest. Made of what
-        # is the same for all layers, so that it is merged afterwards.
+        # The index of each row's last key, and the number of keys of the longest row. Computed from
+        # values that all layers share, so that these nodes are merged afterwards.
         last = op.Sub(op.Add(position, queries), one)
         total = op.Add(op.ReduceMax(last, keepdims=0), one)
-        more: tuple[ir.Value | None, ...] = ()
+        bias_inputs: tuple[ir.Value | None, ...] = ()
         if self.biased:
             keys = op.Range(zero, total, one)
             bias = relative_bias(op, keys, query_column, by_distance, lowest, highest, first)
-            more = (None, None, None, bias)
+            bias_inputs = (None, None, None, bias)
         return op.GroupQueryAttention(
             query,
             key,
@@ -156,7 +165,7 @@ class CachedSelfAttention(RewriteRuleClassBase):
             past_value,
             op.Cast(last, to=ir.DataType.INT32),
             op.Cast(total, to=ir.DataType.INT32),
-            *more,
+            *bias_inputs,
             **common,
             kv_num_heads=common["num_heads"],
             _domain=MICROSOFT,
@@ -169,7 +178,7 @@ def relative_bias(
 ) -> Any:
     """Positions of keys [K] and queries [B, Q, 1], by_distance [distances, H] -> [B, H, Q, K].
 
-    As pattern and as nodes.
+    Serves as the pattern and as the replacement.
     """
     distance = op.Clip(op.Sub(key, query), lowest, highest)
     return op.Transpose(op.Gather(by_distance, op.Add(distance, first)), perm=[0, 3, 1, 2])

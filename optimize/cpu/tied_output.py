@@ -1,6 +1,6 @@
-"""The projection to logits by a tied embedding -> `com.microsoft.FusedMatMul`, read transposed.
+"""The projection to logits by a tied embedding -> `com.microsoft.FusedMatMul`, which transposes it.
 
-The table [V, D] stays the one that embeddings are looked up in: no transposed copy in memory.
+Embeddings are still looked up in the same table [V, D]; there is no transposed copy in memory.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import onnx_ir as ir
 from onnxscript.rewriter import MatchResult, RewriteRuleClassBase
 
 from ..graph_pass import RulePass
-from ..values import MICROSOFT, producer, weight
+from ..graph_values import MICROSOFT, is_weight, producer
 
 
 class TiedOutput(RewriteRuleClassBase):
@@ -25,8 +25,8 @@ class TiedOutput(RewriteRuleClassBase):
 
     def check(self, context: Any, table: ir.Value, **_: Any) -> MatchResult:
         result = MatchResult()
-        if not weight(table, 2):
-            return result.fail("expected a weight [V, D]", table)
+        if not is_weight(table, 2):
+            return result.fail("expected an initializer [V, D]", table)
         return result
 
     def rewrite(self, op: Any, x: ir.Value, table: ir.Value, **_: Any) -> ir.Value:
@@ -35,8 +35,8 @@ class TiedOutput(RewriteRuleClassBase):
 
 
 def _tied(node: ir.Node) -> bool:
-    turned = producer(node.inputs[1], "Transpose") if node.op_type == "MatMul" else None
-    return turned is not None and weight(turned.inputs[0], 2)
+    transpose = producer(node.inputs[1], "Transpose") if node.op_type == "MatMul" else None
+    return transpose is not None and is_weight(transpose.inputs[0], 2)
 
 
 TIED_OUTPUT = RulePass("tied-output", lambda: [TiedOutput.rule()], _tied)

@@ -1,4 +1,4 @@
-"""Fusions that make anyone's ONNX Transformer standard again, one to a file."""
+"""Fusions of decomposed operators, as exporters write them, to standard ONNX operators."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ STANDARD_PASSES: tuple[GraphPass, ...] = (
     GELU,
     ATTENTION,
 )
-"""In the order that they need each other."""
+"""In the order of their requirements."""
 
 __all__ = [
     "ATTENTION",

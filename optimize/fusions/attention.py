@@ -1,7 +1,8 @@
-"""Attention that an exporter spelled out: self, masked with past, and cross attention alike.
+"""Decomposed attention -> Attention (ONNX, opset 23): self-attention, cached or not, and
+cross-attention.
 
-To Attention (ONNX, opset 23). A query that may look nowhere gets zeros, as that operator says; what
-was spelled out gave zeros, NaN or an average, by how its mask was written.
+A query whose keys are all masked gets zeros, as the operator specifies; the decomposed form gives
+zeros, NaN or an average, depending on how the mask is written.
 """
 
 from __future__ import annotations
@@ -14,11 +15,11 @@ from onnxscript.rewriter import MatchResult, RewriteRule, RewriteRuleClassBase, 
 
 from ..graph_pass import RulePass
 from .attention_scores import Scores, find_scores
-from .values import UnknownFormError, describe, is_number, rank, rule_of
+from .matching import UnsupportedPatternError, describe, is_number, make_rule, rank
 
 
 class FuseAttention(RewriteRuleClassBase):
-    """softmax(scores) times values."""
+    """softmax(scores) @ values"""
 
     def __init__(self) -> None:
         super().__init__("attention", remove_nodes=False)
@@ -45,52 +46,52 @@ class FuseAttention(RewriteRuleClassBase):
         result = MatchResult()
         try:
             if zero is not None and not is_number(zero, 0):
-                raise UnknownFormError(f"expected NaN to become 0, found {describe(zero)}")
+                raise UnsupportedPatternError(f"expected NaN to become 0, found {describe(zero)}")
             _check_only_use(context, softmax)
-            self.found = find_scores(scores)
-            _check_axis(softmax, self.found)
-            _check_operands(self.found, value)
-        except UnknownFormError as error:
+            self.scores = find_scores(scores)
+            _check_axis(softmax, self.scores)
+            _check_operands(self.scores, value)
+        except UnsupportedPatternError as error:
             return result.fail(str(error), softmax)
         return result
 
     def rewrite(self, op: Any, value: ir.Value, softmax: ir.Value, **_: Any) -> Any:
-        found = self.found
-        key = op.Transpose(found.key, perm=found.key_order) if found.key_order else found.key
-        attributes: dict[str, Any] = {"scale": found.scale}
-        if found.rank == 3:
+        scores = self.scores
+        key = op.Transpose(scores.key, perm=scores.key_order) if scores.key_order else scores.key
+        attributes: dict[str, Any] = {"scale": scores.scale}
+        if scores.rank == 3:
             attributes |= {"q_num_heads": 1, "kv_num_heads": 1}
         if softmax.dtype is not None and softmax.dtype != value.dtype:
             attributes["softmax_precision"] = int(softmax.dtype)
         mask = self._mask(op, softmax.graph)
-        inputs = [found.query, key, value, *[mask] * (mask is not None)]
+        inputs = [scores.query, key, value, *[mask] * (mask is not None)]
         return op.Attention(*inputs, **attributes)
 
     def _mask(self, op: Any, graph: Any) -> Any:
-        """The sum of the masks, as large as the scores in its last two axes: ONNX Runtime on the
-        CPU broadcasts the others only."""
-        found = self.found
-        if not found.masks:
+        """The sum of the masks, expanded to the scores in the last two axes: ONNX Runtime's CPU
+        kernel broadcasts only the others."""
+        scores = self.scores
+        if not scores.masks:
             return None
-        query_size, key_size = _axis(found.query, -2), _axis(found.key, found.key_axis)
+        query_size, key_size = _axis(scores.query, -2), _axis(scores.key, scores.key_axis)
         names = tuple(map(repr, (query_size, key_size)))
         known = all(
             isinstance(d, int) or (d is not None and d.value) for d in (query_size, key_size)
         )
-        memo = (graph, *[m.identity() for m in found.masks], found.rank, *names)
+        memo = (graph, *[m.identity() for m in scores.masks], scores.rank, *names)
         if known and memo in self.expanded:
             return self.expanded[memo]
-        parts = [m.build(op) for m in found.masks]
+        parts = [m.build(op) for m in scores.masks]
         total = parts[0]
         for part in parts[1:]:
             total = op.Add(total, part)
-        if found.rank == 3 and any(rank(m.value) == 3 for m in found.masks):
+        if scores.rank == 3 and any(rank(m.value) == 3 for m in scores.masks):
             total = op.Unsqueeze(total, op.Constant(value_ints=[1]))
-        sizes = {(_axis(m.value, -2), _axis(m.value, -1)) for m in found.masks}
+        sizes = {(_axis(m.value, -2), _axis(m.value, -1)) for m in scores.masks}
         if not known or (query_size, key_size) not in sizes:
             shape = op.Concat(
-                op.Shape(found.query, start=found.rank - 2, end=found.rank - 1),
-                op.Shape(found.key, start=found.key_axis, end=found.key_axis + 1),
+                op.Shape(scores.query, start=scores.rank - 2, end=scores.rank - 1),
+                op.Shape(scores.key, start=scores.key_axis, end=scores.key_axis + 1),
                 axis=0,
             )
             total = op.Expand(total, shape)
@@ -107,39 +108,43 @@ def _axis(value: ir.Value, axis: int) -> int | ir.SymbolicDim | None:
 
 
 def _check_only_use(context: Any, softmax: ir.Value) -> None:
-    """Weights that something else reads would be computed twice."""
+    """Refuse weights with other readers: they would have to be computed twice."""
     inside = set(context.nodes)
     for node in inside - {context.root}:
         for value in node.outputs:
             if value.is_graph_output():
-                raise UnknownFormError(f"the attention weights are an output, {value.name}")
+                raise UnsupportedPatternError(
+                    f"the attention weights are an output of the graph, {value.name}"
+                )
             for user, _ in value.uses():
                 if user not in inside:
-                    raise UnknownFormError(
-                        f"expected the attention weights to be read by one MatMul, found "
-                        f"{user.op_type} {user.name or ''} too"
+                    raise UnsupportedPatternError(
+                        f"expected the attention weights to be read by one MatMul only, found "
+                        f"{user.op_type} {user.name or ''} reading them too"
                     )
 
 
-def _check_axis(softmax: ir.Value, found: Scores) -> None:
+def _check_axis(softmax: ir.Value, scores: Scores) -> None:
     node = softmax.producer()
     axis = node.attributes.get_int("axis", -1) if node is not None else -1
-    if axis not in (-1, found.rank - 1):
-        raise UnknownFormError(f"expected a Softmax over the last axis, found axis {axis}")
+    if axis not in (-1, scores.rank - 1):
+        raise UnsupportedPatternError(f"expected a Softmax over the last axis, found axis {axis}")
 
 
-def _check_operands(found: Scores, value: ir.Value) -> None:
-    if rank(value) != found.rank:
-        raise UnknownFormError(f"expected values of {found.rank} axes, found {describe(value)}")
-    # MatMul broadcasts batch and heads where Attention does not.
-    for operand, what in ((found.key, "keys"), (value, "values")):
-        for axis in range(found.rank - 2):
-            one = _axis(found.query, axis)
-            at = found.key_order[axis] if what == "keys" and found.key_order else axis
-            other = _axis(operand, at)
-            if one != other and (one == 1 or other == 1 or _both_known(one, other)):
-                raise UnknownFormError(
-                    f"expected {what} with the queries' batch and heads, {found.query.shape}; "
+def _check_operands(scores: Scores, value: ir.Value) -> None:
+    if rank(value) != scores.rank:
+        raise UnsupportedPatternError(
+            f"expected values of {scores.rank} axes, found {describe(value)}"
+        )
+    # MatMul broadcasts batch and heads, Attention does not.
+    for operand, what in ((scores.key, "keys"), (value, "values")):
+        for axis in range(scores.rank - 2):
+            query_size = _axis(scores.query, axis)
+            operand_axis = scores.key_order[axis] if what == "keys" and scores.key_order else axis
+            size = _axis(operand, operand_axis)
+            if query_size != size and (1 in (query_size, size) or _both_known(query_size, size)):
+                raise UnsupportedPatternError(
+                    f"expected {what} with the queries' batch and heads, {scores.query.shape}; "
                     f"found {describe(operand)}"
                 )
 
@@ -149,7 +154,7 @@ def _both_known(a: Any, b: Any) -> bool:
 
 
 def _rules() -> Sequence[RewriteRule]:
-    return [rule_of(FuseAttention)]
+    return [make_rule(FuseAttention)]
 
 
 ATTENTION = RulePass(
@@ -158,6 +163,6 @@ ATTENTION = RulePass(
     lambda node: node.op_type == "Softmax",
     requires=frozenset({"opset 23"}),
     ensures=frozenset({"fused attention"}),
-    # ONNX Runtime puts the root of the scale on either side.
+    # ONNX Runtime multiplies queries and keys by the square root of the scale each.
     tolerance=1e-5,
 )

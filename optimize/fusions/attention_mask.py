@@ -1,7 +1,7 @@
-"""Masks of an Attention as large as its scores.
+"""Expanding the masks of Attention nodes to the shape of the scores.
 
-ONNX lets a mask have one row for all queries (Attention, opset 23: it must be broadcastable to the
-scores). ONNX Runtime on a processor does not take it: the row is written out here.
+ONNX allows a mask with one row for all queries (Attention, opset 23: it must be broadcastable to
+the scores). ONNX Runtime's CPU kernel does not accept one, so the row is expanded here.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ import numpy as np
 import onnx_ir as ir
 
 from ..graph_pass import ROUNDING, Changes, Property
-from ..values import new_weight
-from .values import rank
+from ..graph_values import new_weight
+from .matching import rank
 
 
 @dataclass(frozen=True)
 class ExpandMasks:
-    """Expands masks [..., 1, K] to [..., Q, K] where queries are not known to be one."""
+    """Expands masks [..., 1, K] to [..., Q, K], unless there is known to be one query."""
 
     name: str = "attention-mask"
     requires: frozenset[Property] = frozenset({"opset 23"})

@@ -1,4 +1,5 @@
-"""What is under an attention's Softmax: queries, keys, scale and masks, in any known order."""
+"""Recognizing attention scores, the input of the Softmax: queries, keys, scale and masks, in any
+supported order."""
 
 from __future__ import annotations
 
@@ -9,22 +10,24 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from ..values import number, producer
-from .values import FLOATS, UnknownFormError, describe, first, rank, with_number
+from ..graph_values import number, producer
+from .matching import FLOATS, UnsupportedPatternError, describe, first_input, rank, split_constant
 
 ABSORBS = 16.0
-"""A fill value is as good as -inf where floats lie this far apart: any score added is lost."""
+"""A fill value acts like -inf if adjacent floats are this far apart there: adding a score to it
+then makes no difference."""
 
 
 @dataclass(frozen=True)
 class Mask:
-    """What is added to the scores.
+    """A mask: numbers added to the scores, or a condition under which a number replaces them.
 
     Attributes:
-        value: the mask; where `fill` is given, a condition
-        fill: what takes the place of a score
-        keep: whether scores stay where the condition is true
-        factor: what the mask is multiplied with
+        value: the numbers; with `fill`, the condition
+        fill: the number that replaces scores
+        keep: whether the scores are kept where the condition is true, or where it is false
+        factor: by which the numbers are multiplied
+        dtype: of the queries
     """
 
     value: ir.Value
@@ -34,10 +37,11 @@ class Mask:
     dtype: ir.DataType = ir.DataType.FLOAT
 
     def identity(self) -> tuple[Any, ...]:
+        """Equal for masks that `build` makes the same nodes for."""
         return (self.value, self.fill, self.keep, self.factor, self.dtype)
 
     def build(self, op: Any) -> Any:
-        """The mask as a value, in the type of the queries."""
+        """Nodes for the additive mask, in the type of the queries."""
         numpy = self.dtype.numpy()
         if self.fill is not None:
             zero = op.Constant(value=ir.tensor(np.zeros((), numpy)))
@@ -53,12 +57,12 @@ class Mask:
 
 @dataclass(frozen=True)
 class Scores:
-    """Attention scores that were found.
+    """Attention scores: query @ key, scaled, plus masks.
 
     Attributes:
-        key: before its transposition
-        key_order: how its axes are to be transposed to be as the query's; empty: they are
-        rank: 4, or 3 where batch and heads are one axis
+        key: before it is transposed for the product
+        key_order: the permutation that orders its axes like the query's; empty: they already are
+        rank: 4, or 3 if batch and heads share an axis
     """
 
     query: ir.Value
@@ -70,30 +74,32 @@ class Scores:
 
     @property
     def key_axis(self) -> int:
-        """Which axis of `key` counts the keys."""
+        """The axis of `key` that runs over the keys."""
         return self.key_order[-2] if self.key_order else self.rank - 2
 
 
 def find_scores(value: ir.Value) -> Scores:
-    """The scores that a value is.
+    """Decompose a value into attention scores.
 
     Raises:
-        UnknownFormError: it is none.
+        UnsupportedPatternError: the value is not an attention score in a supported form.
     """
     masks: list[Mask] = []
     scale = 1.0
     while (product := producer(value, "MatMul")) is None:
         node = producer(value, "Add", "Sub", "Mul", "Div", "Where", "Cast")
         if node is None:
-            raise UnknownFormError(
-                f"expected query times key, scaled and masked, under the Softmax; found "
+            raise UnsupportedPatternError(
+                f"expected query @ key, scaled and masked, as input of the Softmax; found "
                 f"{describe(value)}"
             )
         match node.op_type:
             case "Cast":
-                value = first(node)
+                value = first_input(node)
                 if value.dtype not in FLOATS:
-                    raise UnknownFormError(f"expected scores of floats, found {describe(value)}")
+                    raise UnsupportedPatternError(
+                        f"expected floating-point scores, found {describe(value)}"
+                    )
             case "Mul" | "Div":
                 value, factor = _factor(node)
                 scale *= factor
@@ -101,31 +107,32 @@ def find_scores(value: ir.Value) -> Scores:
                 value, mask = _replaced(node)
                 masks.append(mask)
             case "Sub":
-                raise UnknownFormError(f"expected a mask that is added, found {describe(value)}")
+                raise UnsupportedPatternError(
+                    f"expected a mask that is added, found {describe(value)}"
+                )
             case _:
                 value, added = _operands(node)
                 masks.append(Mask(added, factor=scale))
     query, key_t = product.inputs[:2]
     if query is None or key_t is None:
-        raise UnknownFormError("expected query times key, found a MatMul without one")
-    query, by = _unscaled(query)
-    scale *= by
-    key, order, by = _key(key_t)
-    scale *= by
+        raise UnsupportedPatternError("expected query @ key, found a MatMul with a missing input")
+    query, query_scale = _unscaled(query)
+    key, order, key_scale = _key(key_t)
+    scale = scale * query_scale * key_scale
     size = rank(query)
     if size not in (3, 4) or rank(key) != size:
-        raise UnknownFormError(
-            f"expected queries and keys of 4 axes (batch, heads, position, width) or 3; found "
+        raise UnsupportedPatternError(
+            f"expected queries and keys with 4 axes (batch, heads, position, size) or 3; found "
             f"{describe(query)} and {describe(key)}"
         )
     dtype = query.dtype or ir.DataType.FLOAT
     if dtype not in FLOATS:
-        raise UnknownFormError(f"expected queries of floats, found {describe(query)}")
+        raise UnsupportedPatternError(f"expected floating-point queries, found {describe(query)}")
     for mask in masks:
         axes = rank(mask.value)
         if axes is None or axes > size:
-            raise UnknownFormError(
-                f"expected a mask of at most {size} axes, found {describe(mask.value)}"
+            raise UnsupportedPatternError(
+                f"expected a mask with at most {size} axes, found {describe(mask.value)}"
             )
     if order is None:
         order = (*range(size - 2), size - 1, size - 2)
@@ -134,62 +141,67 @@ def find_scores(value: ir.Value) -> Scores:
 
 
 def _factor(node: ir.Node) -> tuple[ir.Value, float]:
-    """What is scaled, and by what."""
-    parts = with_number(node)
+    """The scaled value and its factor."""
+    parts = split_constant(node)
     if parts is None or (node.op_type == "Div" and parts[0] is not node.inputs[0]):
-        raise UnknownFormError(
-            f"expected a scale that is a number, found {node.op_type} of "
+        raise UnsupportedPatternError(
+            f"expected a constant scale, found {node.op_type} of "
             f"{describe(node.inputs[0])} and {describe(node.inputs[1])}"
         )
-    value, by = parts
-    if by == 0 or not np.isfinite(by):
-        raise UnknownFormError(f"expected a scale that is finite and not 0, found {by:g}")
-    return value, by if node.op_type == "Mul" else 1 / by
+    value, factor = parts
+    if factor == 0 or not np.isfinite(factor):
+        raise UnsupportedPatternError(
+            f"expected a scale that is finite and not 0, found {factor:g}"
+        )
+    return value, factor if node.op_type == "Mul" else 1 / factor
 
 
 def _unscaled(value: ir.Value) -> tuple[ir.Value, float]:
+    """A value before constant scaling, and the scale."""
     scale = 1.0
     while (node := producer(value, "Mul", "Div")) is not None:
         try:
-            value, by = _factor(node)
-        except UnknownFormError:
-            break  # a product that is the query itself
-        scale *= by
+            value, factor = _factor(node)
+        except UnsupportedPatternError:
+            break  # this product is the query itself
+        scale *= factor
     return value, scale
 
 
 def _replaced(node: ir.Node) -> tuple[ir.Value, Mask]:
-    """The scores and the mask of a Where that fills in a number, on either side."""
+    """The scores and the mask of a Where that replaces scores by a number, in either branch."""
     condition, yes, no = node.inputs[:3]
     keep = number(no) is not None
     value, fill = (yes, no) if keep else (no, yes)
-    found = number(fill)
-    if value is None or condition is None or fill is None or found is None:
-        raise UnknownFormError(
-            f"expected scores replaced by a number, found by {describe(yes)} or {describe(no)}"
+    filled = number(fill)
+    if value is None or condition is None or fill is None or filled is None:
+        raise UnsupportedPatternError(
+            f"expected a Where of scores and a number, found {describe(yes)} and {describe(no)}"
         )
     dtype = (fill.dtype or ir.DataType.FLOAT).numpy()
-    # Added rather than put in place, the value must swallow the score.
-    swallows = found == -np.inf or (found < 0 and float(np.spacing(dtype.type(-found))) >= ABSORBS)
-    if not swallows:
-        raise UnknownFormError(
-            f"expected masked scores to become -inf or nearly, found {found:g}, which would leave "
-            "a query without keys other weights if added"
+    # Attention adds the number instead of replacing the score, so it must absorb the score.
+    absorbs = filled == -np.inf or (
+        filled < 0 and float(np.spacing(dtype.type(-filled))) >= ABSORBS
+    )
+    if not absorbs:
+        raise UnsupportedPatternError(
+            f"expected masked scores to become -inf or close to it, found {filled:g}: adding it "
+            "instead would change the weights of a query whose keys are all masked"
         )
     return value, Mask(condition, fill, keep)
 
 
 def _operands(node: ir.Node) -> tuple[ir.Value, ir.Value]:
-    """Of an Add, the scores and the mask."""
+    """The scores and the mask that an Add adds."""
     a, b = node.inputs[:2]
     if a is None or b is None:
-        raise UnknownFormError("expected scores + mask, found an Add without one")
+        raise UnsupportedPatternError("expected scores + mask, found an Add with a missing input")
     from_a, from_b = _comes_from_product(a), _comes_from_product(b)
     if from_a == from_b:
         what = "both are" if from_a else "neither is"
-        raise UnknownFormError(
-            f"expected scores + mask, of which one is query times key; {what}: {describe(a)}, "
-            f"{describe(b)}"
+        raise UnsupportedPatternError(
+            f"expected scores + mask, exactly one of them from query @ key; {what}: "
+            f"{describe(a)}, {describe(b)}"
         )
     return (a, b) if from_a else (b, a)
 
@@ -202,34 +214,37 @@ def _comes_from_product(value: ir.Value | None) -> bool:
 
 
 def _key(value: ir.Value) -> tuple[ir.Value, tuple[int, ...] | None, float]:
-    """The key before it was transposed, how to make it as the query, and by what it was scaled.
+    """The key before transposition, the permutation that orders its axes like the query's (see
+    `Scores`), and its scale.
 
-    No order where the key is transposed from the start.
+    The permutation is None if the key is given transposed, without a Transpose node.
     """
     value, scale = _unscaled(value)
     if (node := producer(value, "Transpose")) is not None:
         perm = tuple(node.attributes["perm"].as_ints()) if "perm" in node.attributes else ()
-        inner, by = _unscaled(first(node))
+        key, key_scale = _unscaled(first_input(node))
         if perm in ((0, 1, 3, 2), (0, 2, 1)):
-            return inner, (), scale * by
+            return key, (), scale * key_scale
         if perm == (0, 2, 3, 1):
-            return inner, (0, 2, 1, 3), scale * by
-    # As PyTorch transposes without knowing the rank: reshaped to 3 axes, and back to 4.
-    back = producer(value, "Reshape")
-    turn = producer(first(back), "Transpose") if back is not None else None
-    there = producer(first(turn), "Reshape") if turn is not None else None
-    if turn is not None and there is not None:
-        perm = tuple(turn.attributes["perm"].as_ints()) if "perm" in turn.attributes else ()
-        inner, by = _unscaled(first(there))
-        if perm == (0, 2, 1) and rank(inner) == 4 and rank(value) == 4 and _folds(inner, value):
-            return inner, (), scale * by
+            return key, (0, 2, 1, 3), scale * key_scale
+    # PyTorch's transposition when the rank is unknown: reshaped to 3 axes, and back to 4.
+    unfold = producer(value, "Reshape")
+    transpose = producer(first_input(unfold), "Transpose") if unfold is not None else None
+    fold = producer(first_input(transpose), "Reshape") if transpose is not None else None
+    if transpose is not None and fold is not None:
+        attributes = transpose.attributes
+        perm = tuple(attributes["perm"].as_ints()) if "perm" in attributes else ()
+        key, key_scale = _unscaled(first_input(fold))
+        ranks = (rank(key), rank(value))
+        if perm == (0, 2, 1) and ranks == (4, 4) and _may_be_transposed(key, value):
+            return key, (), scale * key_scale
     return value, None, scale
 
 
-def _folds(key: ir.Value, turned: ir.Value) -> bool:
-    """Whether nothing that is known of both shapes speaks against one being the other turned."""
-    if key.shape is None or turned.shape is None:
+def _may_be_transposed(key: ir.Value, transposed: ir.Value) -> bool:
+    """Whether the known sizes of both shapes agree with a transposition of the last two axes."""
+    if key.shape is None or transposed.shape is None:
         return True
     order = (0, 1, 3, 2)
-    pairs = [(key.shape[axis], turned.shape[at]) for at, axis in enumerate(order)]
+    pairs = [(key.shape[old], transposed.shape[new]) for new, old in enumerate(order)]
     return all(a == b for a, b in pairs if isinstance(a, int) and isinstance(b, int))

@@ -1,4 +1,4 @@
-"""What changes nothing and hides what the fusions look for: it goes first."""
+"""Removing operators that change nothing, so that they do not hide patterns from the fusions."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from onnxscript.optimizer import fold_constants_ir
 from onnxscript.rewriter import MatchResult, RewriteRule, RewriteRuleClassBase, RewriteRuleSet
 
 from ..graph_pass import Changes, Property
-from ..values import constant
-from .values import describe, rule_of
+from ..graph_values import constant
+from .matching import describe, make_rule
 
 
 class SameShape(RewriteRuleClassBase):
-    """A Reshape or Expand to the shape that is there already."""
+    """A Reshape or Expand that keeps the shape."""
 
     def __init__(self, operator: str) -> None:
         super().__init__(f"no-op-{operator.lower()}", remove_nodes=False)
@@ -42,7 +42,7 @@ class SameShape(RewriteRuleClassBase):
             for a, b in zip(x.shape, y.shape, strict=True)
             if a != b or (not isinstance(a, int) and a.value is None)
         ]
-        # Of a reshape one unknown axis is what the others leave of an equal number of elements.
+        # In a Reshape, one unknown axis follows from the others: the number of elements is equal.
         if len(unlike) > (1 if self.operator == "Reshape" else 0) or any(
             isinstance(a, int) and isinstance(b, int) for a, b in unlike
         ):
@@ -54,7 +54,7 @@ class SameShape(RewriteRuleClassBase):
 
 
 class TransposeChain(RewriteRuleClassBase):
-    """Two Transposes in a row: one, or none."""
+    """Two successive Transposes, which become one or none."""
 
     def __init__(self) -> None:
         super().__init__("transpose-chain", remove_nodes=False)
@@ -66,7 +66,7 @@ class TransposeChain(RewriteRuleClassBase):
         result = MatchResult()
         orders = [_order(value) for value in (y, z)]
         if orders[0] is None or orders[1] is None:
-            return result.fail("expected a stated order of axes", z)
+            return result.fail("expected Transposes with a perm attribute", z)
         self.order = [orders[0][axis] for axis in orders[1]]
         return result
 
@@ -77,7 +77,7 @@ class TransposeChain(RewriteRuleClassBase):
 
 
 class SameOrder(RewriteRuleClassBase):
-    """A Transpose that keeps the order."""
+    """A Transpose that keeps the order of the axes."""
 
     def __init__(self) -> None:
         super().__init__("no-op-transpose", remove_nodes=False)
@@ -88,7 +88,7 @@ class SameOrder(RewriteRuleClassBase):
     def check(self, context: Any, y: ir.Value, **_: Any) -> MatchResult:
         result, order = MatchResult(), _order(y)
         if order is None or order != sorted(order):
-            return result.fail(f"the order changes: {order}", y)
+            return result.fail(f"the order of axes changes to {order}", y)
         return result
 
     def rewrite(self, op: Any, x: ir.Value, **_: Any) -> Any:
@@ -96,7 +96,7 @@ class SameOrder(RewriteRuleClassBase):
 
 
 class SameType(RewriteRuleClassBase):
-    """A Cast to the type that is there already."""
+    """A Cast that keeps the type."""
 
     def __init__(self) -> None:
         super().__init__("no-op-cast", remove_nodes=False)
@@ -116,7 +116,8 @@ class SameType(RewriteRuleClassBase):
 
 
 class FlattenedSoftmax(RewriteRuleClassBase):
-    """A Softmax as ONNX's converter brings it to opset 13: on 2 axes, then shaped back."""
+    """A Softmax as ONNX's version converter rewrites it for opset 13: flattened, and reshaped
+    back."""
 
     def __init__(self) -> None:
         super().__init__("flattened-softmax", remove_nodes=False)
@@ -132,7 +133,7 @@ class FlattenedSoftmax(RewriteRuleClassBase):
         assert node is not None
         axis, last = flatten.attributes.get_int("axis", 1), node.attributes.get_int("axis", -1)
         if x.shape is None or axis not in (-1, len(x.shape) - 1) or last not in (-1, 1):
-            return result.fail(f"expected the last axis alone, found axis {axis} on", flat)
+            return result.fail(f"expected a Softmax over the last axis, found from {axis} on", flat)
         return result
 
     def rewrite(self, op: Any, x: ir.Value, **_: Any) -> Any:
@@ -140,7 +141,7 @@ class FlattenedSoftmax(RewriteRuleClassBase):
 
 
 class InferenceDropout(RewriteRuleClassBase):
-    """A Dropout outside training, whose mask nobody reads."""
+    """A Dropout in inference mode whose mask is not read."""
 
     def __init__(self) -> None:
         super().__init__("dropout", remove_nodes=False)
@@ -171,24 +172,27 @@ def _order(value: ir.Value) -> list[int] | None:
 
 def _rules() -> Sequence[RewriteRule]:
     return [
-        rule_of(SameShape, "Reshape"),
-        rule_of(SameShape, "Expand"),
-        rule_of(TransposeChain),
-        rule_of(SameOrder),
-        rule_of(SameType),
-        rule_of(FlattenedSoftmax),
-        rule_of(InferenceDropout),
+        make_rule(SameShape, "Reshape"),
+        make_rule(SameShape, "Expand"),
+        make_rule(TransposeChain),
+        make_rule(SameOrder),
+        make_rule(SameType),
+        make_rule(FlattenedSoftmax),
+        make_rule(InferenceDropout),
     ]
 
 
 ROUNDS = 8
-"""Shapes found in one round let the next fold more; exports settle in two or three."""
+"""Maximum number of rounds. Shapes inferred in one round enable more folding in the next; exported
+graphs need two or three."""
 
 
 @dataclass(frozen=True)
 class Cleanup:
-    """Folds constants and shapes, and drops what does nothing. Counts what it changed, with one
-    for each round that folded."""
+    """Inlines functions, folds constants and shapes, and removes operators that change nothing.
+
+    Counts the operators removed, and one for each round in which folding removed nodes.
+    """
 
     name: str = "cleanup"
     requires: frozenset[Property] = frozenset()
@@ -199,7 +203,7 @@ class Cleanup:
         matches = int(InlinePass()(model).modified)
         log = logging.getLogger("onnxscript.optimizer")
         level = log.level
-        log.setLevel(logging.ERROR)  # what it does not fold, it tells at length
+        log.setLevel(logging.ERROR)  # it reports every constant that is too large to fold
         try:
             for _ in range(ROUNDS):
                 ShapeInferencePass()(model)

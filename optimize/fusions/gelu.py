@@ -1,7 +1,4 @@
-"""Gelu activations that an exporter spelled out, in the erf or the tanh form.
-
-To Gelu (ONNX, opset 20), whatever the order of its factors.
-"""
+"""Decomposed GELU, in its erf or tanh form -> Gelu (ONNX, opset 20), with factors in any order."""
 
 from __future__ import annotations
 
@@ -14,8 +11,8 @@ import onnx_ir as ir
 from onnxscript.rewriter import MatchResult, RewriteRule, RewriteRuleClassBase
 
 from ..graph_pass import RulePass
-from ..values import number, producer
-from .values import UnknownFormError, describe, is_number, rule_of
+from ..graph_values import number, producer
+from .matching import UnsupportedPatternError, describe, is_number, make_rule
 
 Polynomial = Mapping[int, float]
 """Coefficients by power."""
@@ -24,19 +21,24 @@ EXACT: Polynomial = {1: math.sqrt(0.5)}
 TANH: Polynomial = {1: math.sqrt(2 / math.pi), 3: math.sqrt(2 / math.pi) * 0.044715}
 
 PRECISION = 1e-3
-"""How closely an exporter, or half precision, writes those."""
+"""Relative tolerance for coefficients as exporters, or half precision, round them."""
 
 
 class FuseGelu(RewriteRuleClassBase):
-    """0.5 x (1 + f(polynomial of x)), with 0.5 at any of three places."""
+    """0.5 x (1 + f(polynomial of x)).
 
-    def __init__(self, function: str, place: str) -> None:
-        super().__init__(f"gelu-{function.lower()}-half-{place}", remove_nodes=False)
-        self.function, self.place = function, place
+    Args:
+        function: f, "Erf" or "Tanh"
+        half: where the factor 0.5 is multiplied, or the divisor 2 applied; see `pattern`
+    """
+
+    def __init__(self, function: str, half: str) -> None:
+        super().__init__(f"gelu-{function.lower()}-half-{half}", remove_nodes=False)
+        self.function, self.half = function, half
 
     def pattern(self, op: Any, x: Any, argument: Any, one: Any, half: Any) -> Any:
         gate = op.Add(getattr(op, self.function)(argument), one)
-        match self.place:
+        match self.half:
             case "before":
                 return op.Mul(op.Mul(x, half), gate)
             case "between":
@@ -52,23 +54,26 @@ class FuseGelu(RewriteRuleClassBase):
         self, context: Any, x: ir.Value, argument: ir.Value, one: ir.Value, half: ir.Value
     ) -> MatchResult:
         result = MatchResult()
-        # Either order matches a product: the number is the half.
-        if not self.place.startswith("divided") and number(half) is None and number(x) is not None:
+        # A product matches in either order: the constant is the half.
+        divided = self.half.startswith("divided")
+        if not divided and number(half) is None and number(x) is not None:
             x, half = half, x
         self.x = x
-        factor = 2.0 if self.place.startswith("divided") else 0.5
+        factor = 2.0 if divided else 0.5
         if not is_number(one, 1):
             return result.fail(f"expected 1 + {self.function}, found {describe(one)}", one)
         if not is_number(half, factor):
             return result.fail(f"expected a factor of {factor}, found {describe(half)}", half)
-        wanted = EXACT if self.function == "Erf" else TANH
+        expected = EXACT if self.function == "Erf" else TANH
         try:
-            found = polynomial(argument, x)
-        except UnknownFormError as error:
+            actual = polynomial(argument, x)
+        except UnsupportedPatternError as error:
             return result.fail(str(error), argument)
-        if not _close(found, wanted):
+        if not _close(actual, expected):
+            expected_text, actual_text = _text(expected), _text(actual)
             return result.fail(
-                f"expected {self.function} of {_text(wanted)}, found of {_text(found)}", argument
+                f"expected {self.function}({expected_text}), found {self.function}({actual_text})",
+                argument,
             )
         return result
 
@@ -77,10 +82,10 @@ class FuseGelu(RewriteRuleClassBase):
 
 
 def polynomial(value: ir.Value | None, x: ir.Value) -> Polynomial:
-    """A value as a polynomial of x.
+    """A value as a polynomial in x.
 
     Raises:
-        UnknownFormError: it is none.
+        UnsupportedPatternError: the value is not a polynomial in x.
     """
     if value is x:
         return {1: 1.0}
@@ -88,13 +93,13 @@ def polynomial(value: ir.Value | None, x: ir.Value) -> Polynomial:
         return {0: constant}
     node = producer(value, "Add", "Sub", "Mul", "Div", "Pow", "Neg")
     if node is None:
-        raise UnknownFormError(f"expected a polynomial of {x.name}, found {describe(value)}")
+        raise UnsupportedPatternError(f"expected a polynomial in {x.name}, found {describe(value)}")
     if node.op_type == "Neg":
         return {power: -factor for power, factor in polynomial(node.inputs[0], x).items()}
     a = polynomial(node.inputs[0], x)
     b = polynomial(node.inputs[1], x)
     if node.op_type in ("Div", "Pow") and set(b) != {0}:
-        raise UnknownFormError(f"expected a number in {node.op_type}, found {_text(b)}")
+        raise UnsupportedPatternError(f"expected {node.op_type} by a number, found by {_text(b)}")
     match node.op_type:
         case "Add":
             return _sum(a, b)
@@ -109,7 +114,9 @@ def polynomial(value: ir.Value | None, x: ir.Value) -> Polynomial:
             for _ in range(int(b[0]) - 1):
                 result = _product(result, a)
             return result
-    raise UnknownFormError(f"expected a polynomial of {x.name}, found {node.op_type} by {b[0]:g}")
+    raise UnsupportedPatternError(
+        f"expected a polynomial in {x.name}, found {node.op_type} by {b[0]:g}"
+    )
 
 
 def _sum(a: Polynomial, b: Polynomial) -> Polynomial:
@@ -119,17 +126,15 @@ def _sum(a: Polynomial, b: Polynomial) -> Polynomial:
 def _product(a: Polynomial, b: Polynomial) -> Polynomial:
     result: dict[int, float] = defaultdict(float)
     for power, factor in a.items():
-        for other, by in b.items():
-            result[power + other] += factor * by
+        for other_power, other_factor in b.items():
+            result[power + other_power] += factor * other_factor
     return result
 
 
-def _close(found: Polynomial, wanted: Polynomial) -> bool:
+def _close(a: Polynomial, b: Polynomial) -> bool:
     return all(
-        math.isclose(
-            found.get(power, 0), wanted.get(power, 0), rel_tol=PRECISION, abs_tol=PRECISION / 100
-        )
-        for power in {*found, *wanted}
+        math.isclose(a.get(power, 0), b.get(power, 0), rel_tol=PRECISION, abs_tol=PRECISION / 100)
+        for power in {*a, *b}
     )
 
 
@@ -139,17 +144,17 @@ def _text(polynomial: Polynomial) -> str:
 
 
 def _rules() -> Sequence[RewriteRule]:
-    places = ("before", "between", "after", "divided-before", "divided-after")
+    halves = ("before", "between", "after", "divided-before", "divided-after")
     return [
         rule
         for function in ("Erf", "Tanh")
-        for place in places
-        for rule in rule_of(FuseGelu, function, place).commute()
+        for half in halves
+        for rule in make_rule(FuseGelu, function, half).commute()
     ]
 
 
 def _is_gate(node: ir.Node) -> bool:
-    """An Erf; or a Tanh that 1 is added to, as other things use Tanh too."""
+    """An Erf, or a Tanh to which 1 is added: other Tanh nodes belong to other functions."""
     if node.op_type != "Tanh":
         return node.op_type == "Erf"
     return any(

@@ -1,7 +1,4 @@
-"""Layer norms and root-mean-square norms that an exporter spelled out.
-
-To LayerNormalization (ONNX, opset 17) and RMSNormalization (ONNX, opset 23).
-"""
+"""Decomposed norms -> LayerNormalization (ONNX, opset 17) and RMSNormalization (ONNX, opset 23)."""
 
 from __future__ import annotations
 
@@ -14,30 +11,30 @@ import onnx_ir as ir
 from onnxscript.rewriter import MatchResult, RewriteRule, RewriteRuleClassBase
 
 from ..graph_pass import RulePass
-from ..values import constant, number, producer
-from .values import (
+from ..graph_values import constant, number, producer
+from .matching import (
     FLOATS,
-    UnknownFormError,
-    axes_of,
+    UnsupportedPatternError,
     describe,
-    first,
+    first_input,
     is_number,
+    make_rule,
     rank,
-    rule_of,
-    with_number,
+    reduction_axes,
+    split_constant,
 )
 
 STASH = frozenset({ir.DataType.FLOAT, ir.DataType.BFLOAT16})
-"""The precisions that both operators can be told to compute in."""
+"""Types that both operators can compute in (`stash_type`)."""
 
 
 @dataclass(frozen=True)
 class Norm:
-    """A norm that was found.
+    """A norm without gain and bias.
 
     Attributes:
-        x: what is normalized
-        centred: whether the mean is taken off
+        x: the value that is normalized
+        centred: whether the mean is subtracted: layer norm, not RMS norm
     """
 
     x: ir.Value
@@ -46,7 +43,13 @@ class Norm:
 
 
 class Normalize(RewriteRuleClassBase):
-    """A quotient by sqrt(mean of squares + epsilon), times a gain if there is one."""
+    """x / sqrt(mean of squares + epsilon), times a gain if there is one.
+
+    Args:
+        form: how the division is written; see `pattern`
+        cast: whether the result is cast back to the type of the input
+        gain: whether a gain follows
+    """
 
     def __init__(self, form: str, *, cast: bool, gain: bool) -> None:
         parts = ["norm", form, *["cast"] * cast, *["gain"] * gain]
@@ -78,48 +81,50 @@ class Normalize(RewriteRuleClassBase):
         out: ir.Value = context.root.outputs[0]
         try:
             if one is not None and not is_number(one, 1):
-                raise UnknownFormError(f"expected 1 divided by the root, found {describe(one)}")
-            self.found = find_norm(x, y)
-            self.x = self._before_cast(context.nodes) if self.cast else self.found.x
+                raise UnsupportedPatternError(
+                    f"expected 1 divided by the root, found {describe(one)}"
+                )
+            self.norm = find_norm(x, y)
+            self.x = self._before_cast(context.nodes) if self.cast else self.norm.x
             if self.gain:
                 self._check_gain(gain)
             elif any(_gain_of(node, out) is not None for node, _ in out.uses()):
-                return result.fail("a gain follows, which belongs to the norm", out)
+                return result.fail("a gain follows, which is part of the norm", out)
             elif self._width() is None:
-                raise UnknownFormError(
-                    "expected a last axis of known size, to make the gain of ones that a norm "
-                    f"without gain needs; found {describe(self.found.x)}"
+                raise UnsupportedPatternError(
+                    "expected a last axis of known size, since a norm without gain needs a gain of "
+                    f"ones; found {describe(self.norm.x)}"
                 )
-        except UnknownFormError as error:
+        except UnsupportedPatternError as error:
             return result.fail(str(error), x)
         return result
 
     def _before_cast(self, nodes: Sequence[ir.Node]) -> ir.Value:
-        """What was cast to compute the norm; the operators cast by themselves."""
-        back = next(node for node in nodes if node.op_type == "Cast")
-        to = ir.DataType(back.attributes["to"].as_int())
-        there = producer(self.found.x, "Cast")
-        before = first(there) if there is not None else self.found.x
+        """The input before it was cast for the norm; the operators cast it themselves."""
+        last_cast = next(node for node in nodes if node.op_type == "Cast")
+        to = ir.DataType(last_cast.attributes["to"].as_int())
+        first_cast = producer(self.norm.x, "Cast")
+        before = first_input(first_cast) if first_cast is not None else self.norm.x
         if before.dtype != to or to not in FLOATS:
-            raise UnknownFormError(
+            raise UnsupportedPatternError(
                 f"expected a norm that is cast back to the type of its input, {before.dtype}; "
                 f"found a cast to {to}"
             )
-        stash = None if there is None else ir.DataType(there.attributes["to"].as_int())
+        stash = None if first_cast is None else ir.DataType(first_cast.attributes["to"].as_int())
         if stash is not None and stash not in STASH:
-            raise UnknownFormError(f"expected a norm computed in FLOAT, found {stash}")
+            raise UnsupportedPatternError(f"expected a norm computed in FLOAT, found {stash}")
         return before
 
     def _width(self) -> int | None:
-        shape = self.found.x.shape
+        shape = self.norm.x.shape
         return shape[-1] if shape is not None and isinstance(shape[-1], int) else None
 
     def _check_gain(self, gain: ir.Value | None) -> None:
         if gain is None or gain.shape is None or len(gain.shape) != 1:
-            raise UnknownFormError(f"expected a gain with one axis, found {describe(gain)}")
+            raise UnsupportedPatternError(f"expected a gain with one axis, found {describe(gain)}")
         width = self._width()
         if gain.shape[0] == 1 if width is None else gain.shape[0] != width:
-            raise UnknownFormError(
+            raise UnsupportedPatternError(
                 f"expected a gain as wide as the last axis, {width}; found {describe(gain)}"
             )
 
@@ -127,13 +132,13 @@ class Normalize(RewriteRuleClassBase):
         if gain is None:
             dtype = (self.x.dtype or ir.DataType.FLOAT).numpy()
             gain = op.Constant(value=ir.tensor(np.ones(self._width() or 0, dtype)))
-        operator = op.LayerNormalization if self.found.centred else op.RMSNormalization
-        stash = ir.DataType.FLOAT  # at least as precise as what it replaces, double excepted
-        return operator(self.x, gain, axis=-1, epsilon=self.found.epsilon, stash_type=int(stash))
+        operator = op.LayerNormalization if self.norm.centred else op.RMSNormalization
+        stash = ir.DataType.FLOAT  # at least as precise as what it replaces, except for double
+        return operator(self.x, gain, axis=-1, epsilon=self.norm.epsilon, stash_type=int(stash))
 
 
 class AddBias(RewriteRuleClassBase):
-    """LayerNormalization + bias: its third input."""
+    """LayerNormalization + bias, which becomes its third input."""
 
     def __init__(self) -> None:
         super().__init__("layer-norm-bias", remove_nodes=False)
@@ -159,16 +164,16 @@ class AddBias(RewriteRuleClassBase):
 
 
 def find_norm(quotient: ir.Value, radicand: ir.Value) -> Norm:
-    """The norm that quotient / sqrt(radicand) is.
+    """Recognize quotient / sqrt(radicand) as a norm.
 
     Raises:
-        UnknownFormError: it is none.
+        UnsupportedPatternError: it is not a norm in a supported form.
     """
     total = producer(radicand, "Add")
-    parts = with_number(total) if total is not None else None
+    parts = split_constant(total) if total is not None else None
     if parts is None:
-        raise UnknownFormError(
-            f"expected mean of squares + a number under the root, found {describe(radicand)}"
+        raise UnsupportedPatternError(
+            f"expected sqrt(mean of squares + a number), found sqrt of {describe(radicand)}"
         )
     squares, epsilon = parts
     squared = _mean(squares)
@@ -178,61 +183,66 @@ def find_norm(quotient: ir.Value, radicand: ir.Value) -> Norm:
         if power.op_type == "Pow"
         else power.inputs[0] is power.inputs[1]
     ):
-        raise UnknownFormError(f"expected a mean of squares, found a mean of {describe(squared)}")
-    base = first(power)
-    # Half precision: x - mean is cast before it is squared, or twice computed (PyTorch, opset 11).
+        raise UnsupportedPatternError(
+            f"expected a mean of squares, found a mean of {describe(squared)}"
+        )
+    base = first_input(power)
+    # In half precision, x - mean is cast before squaring, or computed twice (PyTorch, opset 11).
     if base is not quotient and _same(base, quotient):
         base = quotient
     if base is not quotient:
-        raise UnknownFormError(
-            f"expected the squares to be of what is divided, {describe(quotient)}; found "
-            f"{describe(base)}"
+        raise UnsupportedPatternError(
+            f"expected the squares of the value that is divided, {describe(quotient)}; found those "
+            f"of {describe(base)}"
         )
     dtype = base.dtype
     if dtype is not None and dtype not in FLOATS - {ir.DataType.DOUBLE}:
-        raise UnknownFormError(f"expected a norm computed in FLOAT or less, found {dtype}")
+        raise UnsupportedPatternError(
+            f"expected a norm computed in FLOAT or fewer bits, found {dtype}"
+        )
     minus = producer(base, "Sub")
     mean = producer(minus.inputs[1], "ReduceMean") if minus is not None else None
-    if minus is not None and mean is not None and first(mean) is first(minus):
+    if minus is not None and mean is not None and first_input(mean) is first_input(minus):
         _mean(mean.outputs[0])
-        return Norm(first(minus), True, epsilon)
+        return Norm(first_input(minus), True, epsilon)
     return Norm(base, False, epsilon)
 
 
 def _mean(value: ir.Value) -> ir.Value:
-    """What a value is the mean of, over the last axis only, which is kept."""
+    """The value whose mean this is, over the last axis, with that axis kept."""
     node = producer(value, "ReduceMean")
     if node is None:
-        raise UnknownFormError(f"expected a mean, found {describe(value)}")
-    axes, size = axes_of(node), rank(first(node))
+        raise UnsupportedPatternError(f"expected a mean, found {describe(value)}")
+    axes, size = reduction_axes(node), rank(first_input(node))
     if axes is None or len(axes) != 1 or axes[0] not in (-1, (size or 0) - 1):
-        raise UnknownFormError(
-            f"expected a mean over the last axis, found axes {axes} of {describe(first(node))}"
+        raise UnsupportedPatternError(
+            f"expected a mean over the last axis, found axes {axes} of "
+            f"{describe(first_input(node))}"
         )
     if node.attributes.get_int("keepdims", 1) != 1:
-        raise UnknownFormError("expected a mean that keeps its axis, found keepdims 0")
-    return first(node)
+        raise UnsupportedPatternError("expected a mean with keepdims 1, found 0")
+    return first_input(node)
 
 
 def _same(a: ir.Value, b: ir.Value) -> bool:
-    """Whether two values are one, but for casts or for being computed twice."""
+    """Whether two values are equal: the same, cast, or computed twice."""
     a, b = _uncast(a), _uncast(b)
     if a is b:
         return True
     one, other = producer(a, "Sub"), producer(b, "Sub")
-    if one is None or other is None or first(one) is not first(other):
+    if one is None or other is None or first_input(one) is not first_input(other):
         return False
     means = [producer(node.inputs[1], "ReduceMean") for node in (one, other)]
-    return all(node is not None and first(node) is first(one) for node in means)
+    return all(node is not None and first_input(node) is first_input(one) for node in means)
 
 
 def _uncast(value: ir.Value) -> ir.Value:
     node = producer(value, "Cast")
-    return first(node) if node is not None else value
+    return first_input(node) if node is not None else value
 
 
 def _gain_of(node: ir.Node, norm: ir.Value) -> ir.Value | None:
-    """The gain that a node multiplies a norm with, if it does; past a cast."""
+    """The gain by which a node multiplies a norm, also after a cast; None if it does not."""
     if node.op_type == "Cast":
         out = node.outputs[0]
         return next((g for n, _ in out.uses() if (g := _gain_of(n, out)) is not None), None)
@@ -243,18 +253,18 @@ def _gain_of(node: ir.Node, norm: ir.Value) -> ir.Value | None:
 
 
 def _rules() -> Sequence[RewriteRule]:
-    rules = [rule_of(AddBias)]
+    rules = [make_rule(AddBias)]
     for form in ("divided", "times-reciprocal", "times-quotient"):
         for cast in (True, False):
             for gain in (True, False):
-                rules.append(rule_of(Normalize, form, cast=cast, gain=gain))
+                rules.append(make_rule(Normalize, form, cast=cast, gain=gain))
     return [order for rule in rules for order in rule.commute()]
 
 
 def _is_root_of_mean(node: ir.Node) -> bool:
-    """A root of a mean plus a number: nothing but norms has one."""
+    """sqrt(mean + number), which occurs only in norms."""
     total = producer(node.inputs[0], "Add") if node.op_type == "Sqrt" else None
-    parts = with_number(total) if total is not None else None
+    parts = split_constant(total) if total is not None else None
     return parts is not None and producer(parts[0], "ReduceMean") is not None
 
 

@@ -1,4 +1,4 @@
-"""An opset in which the operators that the fusions end in exist."""
+"""Converting a graph to an opset that has the operators of the fusions."""
 
 from __future__ import annotations
 
@@ -12,15 +12,13 @@ from onnxscript.version_converter import ConvertVersionPass
 from ..graph_pass import Changes, PassError, Property
 
 OPSET = 23
-"""The first with Attention and RMSNormalization."""
+"""The first opset with Attention and RMSNormalization."""
 
 
 @dataclass(frozen=True)
 class UpgradeOpset:
-    """Raises the opset of ONNX's own operators to 23, unless it is that or more.
-
-    From 18 on by onnxscript's converter, below by ONNX's.
-    """
+    """Converts a graph of an older opset to opset 23: from opset 18 on with onnxscript's version
+    converter, below with ONNX's."""
 
     name: str = "opset"
     requires: frozenset[Property] = frozenset()
@@ -37,10 +35,10 @@ class UpgradeOpset:
             return Changes(0)
         log = logging.getLogger("onnxscript.version_converter")
         level = log.level
-        log.setLevel(logging.CRITICAL)  # it warns of what is raised below
+        log.setLevel(logging.CRITICAL)  # it logs the errors that are raised below
         try:
             ConvertVersionPass(OPSET, fallback=True)(model)
-        except Exception as error:  # converters raise a type for each operator
+        except Exception as error:  # the converters' error types share no base
             raise PassError(f"expected opset {OPSET}, found {before}: {error}") from error
         finally:
             log.setLevel(level)
@@ -49,7 +47,7 @@ class UpgradeOpset:
                 f"expected opset {OPSET}, found {before}, from which ONNX's version converter "
                 "cannot convert this graph; export it with opset 18 or later"
             )
-        # The IR version that came with opset 23.
+        # The IR version released with opset 23.
         model.ir_version = max(model.ir_version or 0, 11)
         ShapeInferencePass()(model)
         return Changes(1)

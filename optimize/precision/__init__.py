@@ -1,1 +1,1 @@
-"""Fewer bits: weights in 8 or 4, where the measured error allows it."""
+"""Reduced precision: 16-bit floats, and weights in 8 or 4 bits where the measured error allows."""

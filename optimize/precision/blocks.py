@@ -1,4 +1,5 @@
-"""Weights in 4 or 8 bits, a scale for each block of inputs: `com.microsoft.MatMulNBits`.
+"""Block-quantized weights in 4 or 8 bits, with one scale per block of inputs:
+`com.microsoft.MatMulNBits`.
 
 The kernel quantizes activations to 8 bits, block by block (accuracy level 4).
 """
@@ -11,7 +12,7 @@ import numpy as np
 import onnx_ir as ir
 from numpy.typing import NDArray
 
-from ..values import MICROSOFT, new_weight
+from ..graph_values import MICROSOFT, new_weight
 from .rounding import Float, Rounded
 
 ACCURACY_INT8 = 4
@@ -29,7 +30,7 @@ class BlockQuantized:
         self.error = error
 
     def round_inputs(self, rows: Float) -> Float:
-        """8 bits, a scale for each block of a row."""
+        """Rounded to 8 bits, with one scale per block of a row."""
         assert self.block is not None
         inputs = rows.shape[1]
         padded = np.pad(rows, ((0, 0), (0, -inputs % self.block)))
@@ -59,7 +60,7 @@ class BlockQuantized:
     def lookup(self, graph: ir.Graph, name: str, rounded: Rounded, ids: ir.Value) -> list[ir.Node]:
         weight, scale = self._weights(graph, name, rounded)
         last = new_weight(graph, "last_axis", np.array([-1]))
-        wide = ir.node("Unsqueeze", [scale, last])
+        column = ir.node("Unsqueeze", [scale, last])
         attributes = {
             "bits": self.bits,
             "block_size": self.block,
@@ -67,13 +68,13 @@ class BlockQuantized:
             "quantize_axis": 2,
         }
         blocks = ir.node(
-            "GatherBlockQuantized", [weight, ids, wide.outputs[0]], attributes, domain=MICROSOFT
+            "GatherBlockQuantized", [weight, ids, column.outputs[0]], attributes, domain=MICROSOFT
         )
         rank = 0 if ids.shape is None else len(ids.shape)
         inputs = len(rounded.integers)
         shape = new_weight(graph, f"rows_of_{inputs}", np.array([0] * rank + [-1]))
         row = ir.node("Reshape", [blocks.outputs[0], shape])
-        return [wide, blocks, row]
+        return [column, blocks, row]
 
     def _weights(self, graph: ir.Graph, name: str, rounded: Rounded) -> tuple[ir.Value, ir.Value]:
         """Integers [N, G, block * bits / 8], scales [N, G]."""
@@ -83,7 +84,8 @@ class BlockQuantized:
         )
 
     def _packed(self, rounded: Rounded) -> NDArray[np.uint8]:
-        """Unsigned, the lower half of a byte first; inputs padded to whole blocks."""
+        """Unsigned integers, the first of two in the lower half of a byte; inputs are padded to
+        complete blocks."""
         assert self.block is not None
         inputs, outputs = rounded.integers.shape
         blocks = len(rounded.scales)

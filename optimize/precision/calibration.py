@@ -1,4 +1,4 @@
-"""What goes into each product on given inputs: to weigh errors, and to measure them."""
+"""Statistics of the inputs of each product, to weigh and to measure quantization errors."""
 
 from __future__ import annotations
 
@@ -10,37 +10,44 @@ import onnx_ir as ir
 from numpy.typing import NDArray
 
 from ..compare import Runner, with_outputs
-from ..values import weight
+from ..graph_values import is_weight
 from .observed import Observed
 
 ROWS = 4096
-"""The most rows of a product's input that are kept to measure its error on."""
+"""Maximum number of input rows that are kept per product, to measure its error on."""
 
 
 @dataclass
 class Inputs:
-    """Of one value [..., K]: its second moments [K, K] over all rows, and some rows [R, K]."""
+    """Observations of a value [..., K].
+
+    Attributes:
+        moments: x^T x [K, K] over all rows x
+        rows: some of the rows [R, K]
+    """
 
     moments: NDArray[np.float32]
     rows: NDArray[np.float32]
 
     @property
     def finite(self) -> bool:
+        """Whether no observed number is NaN or infinite."""
         return bool(np.isfinite(self.moments).all())
 
 
 @dataclass
 class Calibration:
-    """Inputs of products, by name of the value; values unseen are missing."""
+    """Observed inputs of products, by name of the value."""
 
     inputs: dict[str, Inputs] = field(default_factory=dict)
 
     def of(self, value: ir.Value) -> Inputs | None:
+        """The observations of a value; None if it was not observed."""
         return self.inputs.get(value.name or "")
 
 
 def calibrate(model: ir.Model, batches: Sequence[Observed]) -> Calibration:
-    """Run a graph on some inputs and keep what enters its products, padding apart."""
+    """Run a graph on the batches and observe the inputs of its products, excluding padding."""
     names = sorted(
         {
             node.inputs[0].name
@@ -71,8 +78,8 @@ def calibrate(model: ir.Model, batches: Sequence[Observed]) -> Calibration:
 
 
 def _is_weight(value: ir.Value | None) -> bool:
-    """Or a table that is turned to be one."""
+    """Whether a value is a weight matrix, possibly transposed."""
     producer = None if value is None else value.producer()
     if producer is not None and producer.op_type == "Transpose":
-        return weight(producer.inputs[0], 2)
-    return weight(value, 2)
+        return is_weight(producer.inputs[0], 2)
+    return is_weight(value, 2)

@@ -8,7 +8,7 @@ import onnx_ir as ir
 
 from dragoman.runtime.format.contract import GraphSpec
 
-from ..values import users, weight
+from ..graph_values import is_weight, users
 
 
 def embedding_tables(graphs: Mapping[str, tuple[ir.Model, GraphSpec]]) -> dict[str, ir.Value]:
@@ -19,7 +19,7 @@ def embedding_tables(graphs: Mapping[str, tuple[ir.Model, GraphSpec]]) -> dict[s
         for node in model.graph:
             if node.op_type == "Gather" and node.inputs[1] is not None:
                 table = node.inputs[0]
-                if node.inputs[1].name in ids and table is not None and weight(table, 2):
+                if node.inputs[1].name in ids and table is not None and is_weight(table, 2):
                     tables.setdefault(table.name or "", table)
     return tables
 

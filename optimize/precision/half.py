@@ -1,9 +1,9 @@
-"""Weights and activations in 16 bits, fp32 where the numbers need it.
+"""Weights and activations in 16 bits, with fp32 where the range requires it.
 
-A graph states its own number formats, and a strongly typed engine computes in just these. What
-stays in fp32 is decided by what was measured: a value that comes near the largest number of the
-format, a weight beyond it, and operators that add up or exponentiate many numbers.
-LayerNormalization computes its statistics in fp32 by itself (`stash_type` 1, opset 17).
+A graph states the type of every tensor, and a strongly typed engine computes in exactly these
+types. A node stays in fp32 if an observed value comes near the largest number of the 16-bit type,
+if a weight exceeds it, or if its operator sums or exponentiates many numbers. LayerNormalization
+computes its statistics in fp32 by itself (`stash_type` 1, opset 17).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from onnx_ir.passes.common import RemoveUnusedNodesPass, ShapeInferencePass
 from dragoman.runtime.format.records import Refusal
 
 from ..graph_pass import Changes, PassError, Property
-from ..values import constant, floats, new_weight, users
+from ..graph_values import constant, floats, new_weight, users
 
 FLOAT = ir.DataType.FLOAT
 NAMES: dict[ir.DataType, str] = {ir.DataType.FLOAT16: "fp16", ir.DataType.BFLOAT16: "bf16"}
@@ -28,30 +28,30 @@ LARGEST: dict[ir.DataType, float] = {
     ir.DataType.BFLOAT16: float(ml_dtypes.finfo(ml_dtypes.bfloat16).max),
 }
 HEADROOM = 4.0
-"""How much larger than anything seen a value may become on other inputs."""
+"""The factor by which values may exceed the observed ones on other inputs."""
 
 IN_FP32 = frozenset(
     {
         *("Exp", "Log", "LogSoftmax", "Pow", "ReduceMean", "ReduceSum", "Softmax"),
-        # Their type is an attribute.
+        # Their type is determined by an attribute.
         *("ConstantOfShape", "EyeLike", "Range"),
     }
 )
-"""Operators that lose too much in 16 bits. The softmax within Attention is not one of them: its
-kernels keep sums in fp32."""
+"""Operators that lose too much accuracy in 16 bits. The softmax inside Attention is not one of
+them: its kernels accumulate in fp32."""
 
 PASS_ON = frozenset({"Identity", "ReduceMax", "Reshape", "Squeeze", "Transpose", "Unsqueeze"})
-"""Operators that only pass numbers on: after one that stays in fp32 they do too."""
+"""Operators that only pass values on; after a node that stays in fp32, they stay in fp32, too."""
 
 
 @dataclass(frozen=True)
 class Half:
-    """Every float32 value becomes `dtype`, but for nodes that need more; those are the refusals.
+    """Converts float32 values to 16 bits, except in nodes that need fp32, which are the refusals.
 
     Attributes:
         dtype: FLOAT16 or BFLOAT16
-        largest: the largest magnitude of each value, by name, on the calibration's inputs
-        in_fp32: inputs and outputs of the graph that are float32 in every precision
+        largest: the largest magnitude of each value on calibration data, by name
+        in_fp32: names of graph inputs and outputs that are float32 in every precision
         tolerance: see `GraphPass`
     """
 
@@ -79,9 +79,9 @@ class Half:
             if reason or _passes_on(node, wide):
                 wide.add(node)
         casts = _Casts(graph)
-        for given in graph.inputs:
-            if given.dtype == FLOAT and given.name not in self.in_fp32:
-                given.type = ir.TensorType(self.dtype)
+        for graph_input in graph.inputs:
+            if graph_input.dtype == FLOAT and graph_input.name not in self.in_fp32:
+                graph_input.type = ir.TensorType(self.dtype)
         self._halve_weights(graph, wide)
         narrow = [node for node in graph if node not in wide]
         matches = sum([self._halve(node) for node in narrow])
@@ -98,6 +98,7 @@ class Half:
         return Changes(matches, tuple(refusals))
 
     def _halve(self, node: ir.Node) -> bool:
+        """Convert the outputs of a node; whether there were any to convert."""
         values = [value for value in node.outputs if value.dtype == FLOAT]
         for value in values:
             value.type = ir.TensorType(self.dtype)
@@ -106,7 +107,7 @@ class Half:
         return bool(values)
 
     def _halve_weights(self, graph: ir.Graph, wide: set[ir.Node]) -> None:
-        """Those that only nodes in 16 bits read keep their names; of others a copy is made."""
+        """Convert the weights that only 16-bit nodes read; the others are copied when cast."""
         for value in list(graph.initializers.values()):
             if value.dtype != FLOAT or any(node in wide for node in users(value)):
                 continue
@@ -114,7 +115,7 @@ class Half:
             value.const_value, value.type = tensor, ir.TensorType(self.dtype)
 
     def _reason(self, node: ir.Node) -> str:
-        """Why a node stays in fp32; empty: it need not."""
+        """Why a node stays in fp32; empty if it need not."""
         computes = any(value.dtype == FLOAT for value in node.outputs)
         if computes and node.op_type in IN_FP32 and not node.domain:
             return f"{node.op_type} is computed in fp32"
@@ -122,14 +123,12 @@ class Half:
         for value in (*node.inputs, *node.outputs):
             if value is None or value.dtype != FLOAT:
                 continue
-            found = self._magnitude(value)
+            magnitude = self._magnitude(value)
             allowed = limit if constant(value) is not None else limit / HEADROOM
-            if not found <= allowed:
-                reason = f"{value.name} reaches {found:.4g}, {self.name} allows {allowed:.4g}"
+            if not magnitude <= allowed:
+                reason = f"{value.name} reaches {magnitude:.4g}, {self.name} allows {allowed:.4g}"
                 if node.op_type == "TensorScatter":
-                    raise PassError(
-                        f"{reason}, and a cache has no place for fp32: use bf16 or fp32"
-                    )
+                    raise PassError(f"{reason}, and caches cannot stay in fp32: use bf16 or fp32")
                 return reason
         return ""
 
@@ -137,7 +136,7 @@ class Half:
         numbers = constant(value)
         if numbers is None:
             return self.largest.get(value.name or "", 0.0)
-        # -inf in a mask stays what it is.
+        # -inf in a mask is representable.
         finite = np.abs(numbers[np.isfinite(numbers)])
         return float(finite.max()) if finite.size else 0.0
 
@@ -148,7 +147,7 @@ def _passes_on(node: ir.Node, wide: set[ir.Node]) -> bool:
 
 
 class _Casts:
-    """Values in another format; each is converted once."""
+    """Values in another type; each is cast once."""
 
     def __init__(self, graph: ir.Graph) -> None:
         self.graph = graph
@@ -162,7 +161,7 @@ class _Casts:
         return self.known[value, dtype]
 
     def output(self, value: ir.Value, dtype: ir.DataType) -> ir.Value:
-        """As `get`, and the result takes over the name."""
+        """Like `get`, but the result takes over the name of the value."""
         name = value.name
         value.name = f"{name}.{str(value.dtype).lower()}"
         result = self.get(value, dtype)

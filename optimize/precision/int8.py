@@ -1,9 +1,9 @@
 """8-bit weights and activations: `com.microsoft.MatMulIntegerToFloat`.
 
-Activations are quantized as they come, one scale for a whole tensor (`DynamicQuantizeLinear`, opset
-11), once for all products of one input; weights one for each output. Weights use 7 of the 8 bits:
-sums of two products of 8 bits saturate on processors without VNNI, and what was verified on one
-processor would not hold on another.
+Activations are quantized dynamically with one scale per tensor (`DynamicQuantizeLinear`, opset 11),
+once for all products of the same input; weights have one scale per output. Weights use 7 of the 8
+bits: on processors without VNNI, the sum of two 8-bit products saturates, so that results verified
+on one processor would not hold on another.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from ..values import MICROSOFT, new_weight, users
+from ..graph_values import MICROSOFT, new_weight, users
 from .rounding import Float, Rounded
 from .tables import look_up, table
 
@@ -26,11 +26,11 @@ class Int8:
     block: int | None = None
     scale_type: type[np.floating[Any]] = np.float32
     error = 0.15
-    """Rounding activations to 8 bits costs 2 to 8 % where none stands out; where one does, far
-    more."""
+    """Rounding activations to 8 bits causes an error of 2 to 8 %, and much more with outliers."""
 
     def round_inputs(self, rows: Float) -> Float:
-        """Unsigned, with a zero point, one scale for all (`DynamicQuantizeLinear`, opset 11)."""
+        """Rounded to unsigned 8 bits with one scale and zero point (`DynamicQuantizeLinear`, opset
+        11)."""
         low, high = min(0.0, float(rows.min())), max(0.0, float(rows.max()))
         scale = (high - low) / 255 or 1.0
         zero = np.rint(-low / scale)
@@ -50,7 +50,7 @@ class Int8:
     def table_product(
         self, graph: ir.Graph, name: str, rounded: Rounded, x: ir.Value, bias: ir.Value | None
     ) -> list[ir.Node]:
-        """`com.microsoft.QGemm` takes the table as embeddings need it, but no more than 2 axes."""
+        """`com.microsoft.QGemm` accepts the table in the layout of embeddings, but only 2 axes."""
         width, rows = rounded.integers.shape
         weight, scale = table(graph, name, rounded)
         nodes, (integers, x_scale, x_zero) = _quantized(x)
@@ -58,20 +58,21 @@ class Int8:
         inputs = [flat.outputs[0], x_scale, x_zero, weight, scale, _zeros(graph, rows)]
         product = ir.node("QGemm", inputs, {"transB": 1}, domain=MICROSOFT)
         shape = ir.node("Shape", [x], {"end": -1})
-        whole = ir.node(
+        logits_shape = ir.node(
             "Concat",
             [shape.outputs[0], new_weight(graph, "vocabulary", np.array([rows]))],
             {"axis": 0},
         )
-        logits = ir.node("Reshape", [product.outputs[0], whole.outputs[0]])
-        added = [] if bias is None else [ir.node("Add", [logits.outputs[0], bias])]
-        return [*nodes, flat, product, shape, whole, logits, *added]
+        logits = ir.node("Reshape", [product.outputs[0], logits_shape.outputs[0]])
+        biased = [] if bias is None else [ir.node("Add", [logits.outputs[0], bias])]
+        return [*nodes, flat, product, shape, logits_shape, logits, *biased]
 
     lookup = staticmethod(look_up)
 
 
 def _quantized(x: ir.Value) -> tuple[list[ir.Node], tuple[ir.Value, ...]]:
-    """Integers, scale and zero point of an activation, and the node for them if it is a new one."""
+    """The node that quantizes an activation, if it is a new one, and its outputs: integers, scale
+    and zero point."""
     for user in users(x):
         if user.op_type == "DynamicQuantizeLinear":
             return [], tuple(user.outputs)

@@ -1,4 +1,4 @@
-"""Inputs of both graphs as decoding real sources gives them: what precision is judged on."""
+"""Inputs of both graphs, recorded while decoding real sources; precision is judged on them."""
 
 from __future__ import annotations
 
@@ -23,17 +23,19 @@ from ..samples import Samples
 SOURCES = 96
 WINDOWS = 4
 LONGEST = 32
-"""Random sources, of a speech model windows, and the most tokens of each, where none are given."""
+"""Without calibration data: the number of random sources, for speech models the number of windows,
+and the maximum number of tokens in each source. Outputs are limited to as many tokens."""
 
 MOST = 512
-"""Sources that are decoded: more take memory and change nothing."""
+"""Maximum number of sources that are decoded: more take memory and do not change the result."""
 
 
 class Observed(NamedTuple):
     """A batch of inputs of a graph.
 
     Attributes:
-        rows: bool [B, T], which positions are no padding
+        samples: by name of the input
+        rows: bool [B, T], False at padding
     """
 
     samples: Samples
@@ -43,14 +45,17 @@ class Observed(NamedTuple):
 def observe(
     bundle: Bundle, sources: Sequence[Encodable] | None = None
 ) -> dict[str, list[Observed]]:
-    """Inputs of encoder and decoder, batch by batch; the decoder's hold all target positions.
+    """Decode sources and return the inputs of encoder and decoder, batch by batch.
+
+    Each batch of the decoder holds all target positions at once.
 
     Args:
         bundle: neutral, fp32
-        sources: token ids, or features; of many, some spread evenly; random ones if None
+        sources: token ids, or features; if there are many, a subset spread evenly is used; random
+            ones if None
 
     Raises:
-        DragomanError: there are none.
+        DragomanError: `sources` is empty.
     """
     manifest, model = bundle.manifest, bundle.manifest.model
     chosen = _random(manifest) if sources is None else _spread(sources)

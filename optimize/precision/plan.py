@@ -9,8 +9,8 @@ import onnx_ir as ir
 from dragoman.runtime.format.manifest import Precision
 
 from ..graph_pass import GraphPass
+from ..graph_values import floats
 from ..recipe import Graphs, Schemes, TargetRecipe
-from ..values import floats
 from .calibration import calibrate
 from .embeddings import embedding_tables, tied_product_input
 from .half import Half

@@ -1,4 +1,4 @@
-"""How large each value of a graph becomes on real inputs."""
+"""The magnitudes that the values of a graph reach on real inputs."""
 
 from __future__ import annotations
 
@@ -12,12 +12,13 @@ from ..samples import Samples
 
 
 def largest_magnitudes(model: ir.Model, batches: Sequence[Samples]) -> dict[str, float]:
-    """The largest absolute value of every float value, inputs too, by name.
+    """The largest magnitude of every float32 value, including graph inputs, by name; NaN if a value
+    contains NaN.
 
-    The graph itself reduces each value to one number: none is copied out of it.
+    The graph itself reduces each value to one number, so that no tensors need to be copied out.
     """
-    watched = model.clone()
-    graph = watched.graph
+    reducing = model.clone()
+    graph = reducing.graph
     values = [
         *graph.inputs,
         *(value for node in graph for value in node.outputs),
@@ -36,10 +37,10 @@ def largest_magnitudes(model: ir.Model, batches: Sequence[Samples]) -> dict[str,
         names[result.name] = value.name
         outputs.append(result)
     graph.outputs[:] = outputs
-    runner = Runner(watched)
-    found: dict[str, float] = {}
+    runner = Runner(reducing)
+    magnitudes: dict[str, float] = {}
     for samples in batches:
-        for output, magnitude_ in runner.run(samples).items():
+        for output, observed in runner.run(samples).items():
             name = names[output]
-            found[name] = float(np.maximum(found.get(name, 0.0), magnitude_))  # NaN stays
-    return found
+            magnitudes[name] = float(np.maximum(magnitudes.get(name, 0.0), observed))
+    return magnitudes

@@ -1,11 +1,11 @@
-"""Weights to integers, with less error than rounding each to the nearest.
+"""Quantizing weights to integers, with a smaller error than rounding each weight to the nearest.
 
-Scales are searched for: the largest weight of a block need not be represented exactly if the others
-gain by it. Errors are compensated: what rounding one input's weights does to the product is undone
-as far as possible by the weights of the inputs still to be rounded (Frantar et al. 2022, "GPTQ",
-algorithm 1, with the inputs in their own order).
+Scales are searched: clipping the largest weight of a block may reduce the error of the others.
+Errors are compensated: the error that rounding one input's weights causes in the product is reduced
+by adjusting the weights of the inputs that are still to be rounded (Frantar et al. 2022, "GPTQ",
+algorithm 1, with inputs in their original order).
 
-Dimensions: K inputs, N outputs, G blocks of inputs that share a scale in each output.
+Dimensions: K inputs, N outputs, G blocks of inputs that share one scale per output.
 """
 
 from __future__ import annotations
@@ -18,25 +18,26 @@ from numpy.typing import NDArray
 Float = NDArray[np.float32]
 
 DAMPING = 0.01
-"""Added to the diagonal of the second moments, relative to its mean."""
+"""Added to the diagonal of the second moments, as a fraction of the diagonal's mean."""
 
 SHRINKAGES = {
     8: np.linspace(0.90, 1.0, 6),
     7: np.linspace(0.85, 1.0, 7),
     4: np.linspace(0.62, 1.0, 20),
 }
-"""Scales tried for each number of bits, relative to the one that represents the largest weight."""
+"""Scales to try for each number of bits, relative to the scale that represents the largest weight
+exactly."""
 
 
 class Rounded(NamedTuple):
-    """Integers [K, N] in [-limit, limit] and their scales [G, N], one for each `block` inputs."""
+    """Integers [K, N] in [-limit, limit] and scales [G, N], one for each `block` inputs."""
 
     integers: NDArray[np.int8]
     scales: Float
     block: int
 
-    def weight(self) -> Float:
-        """Their product [K, N]."""
+    def dequantized(self) -> Float:
+        """Integers times scales, float32 [K, N]."""
         scales = np.repeat(self.scales, self.block, axis=0)[: len(self.integers)]
         return (self.integers * scales).astype(np.float32)
 
@@ -49,14 +50,14 @@ def round_weight(
     moments: Float | None = None,
     scale_type: type[np.floating[Any]] = np.float32,
 ) -> Rounded:
-    """Round a weight [K, N], symmetrically.
+    """Quantize a weight [K, N] symmetrically.
 
     Args:
         bits: 8, 7 or 4
-        block: inputs that share a scale; all of them if None
-        moments: second moments of the inputs, x^T x [K, K], for a number of x; None: inputs are
-            taken for independent and alike, so that nothing can be compensated
-        scale_type: what scales are numbers of
+        block: number of inputs that share a scale; None: all of them
+        moments: second moments of the inputs, x^T x [K, K], over calibration rows x; None: inputs
+            are assumed independent and of equal variance, so that no error can be compensated
+        scale_type: the type that scales are rounded to
     """
     inputs, outputs = weight.shape
     size = block or inputs
@@ -87,9 +88,9 @@ def _round_compensating(
     scale: Float,
     limit: int,
 ) -> None:
-    """Round some inputs' weights, one input after another, changing the weights of later ones.
+    """Round the weights of these inputs one after another, adjusting the weights of later inputs.
 
-    In groups: within one, changes go to its own rows at once; to those behind it together.
+    Within a group of inputs, adjustments are applied at once; to later groups, once per group.
     """
     inputs = len(left)
     for start in range(rows.start, rows.stop, GROUP):
@@ -106,6 +107,7 @@ def _round_compensating(
 
 
 GROUP = 32
+"""Inputs per group of `_round_compensating`: makes most of its work matrix products."""
 
 
 def _inverse_factor(moments: Float) -> Float:
@@ -120,7 +122,7 @@ def _inverse_factor(moments: Float) -> Float:
 def _search_scale(
     weight: Float, importance: Float, limit: int, shrinkages: NDArray[np.float64]
 ) -> Float:
-    """For each output, the scale with the least squared error, weighted by importance."""
+    """For each output, the scale with the smallest squared error, weighted by importance."""
     largest = np.abs(weight).max(axis=0)
     largest[largest == 0] = 1.0
     best = np.full(weight.shape[1], np.inf, np.float32)

@@ -1,6 +1,6 @@
-"""Integer weights, activations as they are: `DequantizeLinear` (opset 21) before each product.
+"""Weight-only quantization: `DequantizeLinear` (opset 21) before each product.
 
-Standard operators only: what TensorRT reads, and what ONNX Runtime fuses by itself.
+Uses standard operators only, which TensorRT supports and ONNX Runtime fuses by itself.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from ..values import new_weight
+from ..graph_values import new_weight
 from .rounding import Float, Rounded
 from .tables import look_up, table
 
@@ -29,7 +29,7 @@ class WeightOnly:
         self.error = error
 
     def round_inputs(self, rows: Float) -> Float:
-        """They stay as they are."""
+        """Unchanged: activations are not quantized."""
         return rows
 
     def product(
@@ -43,34 +43,33 @@ class WeightOnly:
         else:
             scale = new_weight(graph, f"{name}.scale", rounded.scales)
             attributes = {"axis": 0, "block_size": self.block}
-        wide = ir.node("DequantizeLinear", [weight, scale], attributes)
-        return [wide, *_product(x, wide.outputs[0], bias)]
+        dequantize = ir.node("DequantizeLinear", [weight, scale], attributes)
+        return [dequantize, *_product(x, dequantize.outputs[0], bias)]
 
     def table_product(
         self, graph: ir.Graph, name: str, rounded: Rounded, x: ir.Value, bias: ir.Value | None
     ) -> list[ir.Node]:
-        """The table [V, D] stays as embeddings need it, one scale for each row."""
+        """The table keeps the layout of embeddings, [V, D], with one scale per row."""
         integers, scale = table(graph, name, rounded)
-        wide = ir.node("DequantizeLinear", [integers, scale], {"axis": 0})
-        turned = ir.node("Transpose", wide.outputs, {"perm": [1, 0]})
-        return [wide, turned, *_product(x, turned.outputs[0], bias)]
+        dequantize = ir.node("DequantizeLinear", [integers, scale], {"axis": 0})
+        transpose = ir.node("Transpose", dequantize.outputs, {"perm": [1, 0]})
+        return [dequantize, transpose, *_product(x, transpose.outputs[0], bias)]
 
     lookup = staticmethod(look_up)
 
 
 class EngineWeightOnly(WeightOnly):
-    """As TensorRT takes it: integers are read by DequantizeLinear only, with scales in the format
-    that they become, fp16."""
+    """Weight-only quantization for TensorRT, in which only DequantizeLinear may read integers, and
+    scales have the type of the result, fp16."""
 
     scale_type = np.float16
 
     @staticmethod
     def lookup(graph: ir.Graph, name: str, rounded: Rounded, ids: ir.Value) -> list[ir.Node]:
-        """The whole table is dequantized, says the graph; the engine's kernel does it for the rows
-        that it reads."""
+        """The graph dequantizes the complete table; the engine's kernel only the rows it reads."""
         integers, scale = table(graph, name, rounded)
-        wide = ir.node("DequantizeLinear", [integers, scale], {"axis": 0})
-        return [wide, ir.node("Gather", [wide.outputs[0], ids])]
+        dequantize = ir.node("DequantizeLinear", [integers, scale], {"axis": 0})
+        return [dequantize, ir.node("Gather", [dequantize.outputs[0], ids])]
 
 
 def _product(x: ir.Value, weight: ir.Value, bias: ir.Value | None) -> list[ir.Node]:

@@ -1,7 +1,7 @@
-"""Products by weights, and embeddings, with weights of fewer bits.
+"""Quantizing the weights of products and embeddings.
 
-A weight is quantized if the product it makes stays within `error` of the fp32 one, measured on the
-calibration's inputs; else it is left alone, and the refusal says how far off it was.
+A weight is quantized if the relative error of its product, measured on calibration data, is at most
+the scheme's `error`; otherwise it stays in fp32, and the refusal states the measured error.
 """
 
 from __future__ import annotations
@@ -17,13 +17,21 @@ from onnx_ir.passes.common import RemoveUnusedNodesPass
 from dragoman.runtime.format.records import Refusal
 
 from ..graph_pass import Changes, Property
-from ..values import MICROSOFT, floats, users, weight
+from ..graph_values import MICROSOFT, floats, is_weight, users
 from .calibration import Calibration
 from .rounding import Float, Rounded, round_weight
 
 
 class Scheme(Protocol):
-    """How ONNX Runtime computes with weights of few bits."""
+    """A quantization scheme: how weights are rounded, and which nodes compute with them.
+
+    Attributes:
+        name: in the name of the pass
+        bits: of the integers
+        block: number of inputs that share a scale; None: all of them
+        error: the largest relative error of a product with which a weight is quantized
+        scale_type: of the scales
+    """
 
     name: str
     bits: int
@@ -32,17 +40,17 @@ class Scheme(Protocol):
     scale_type: type[np.floating[Any]]
 
     def round_inputs(self, rows: Float) -> Float:
-        """Inputs [R, K] as the product sees them."""
+        """Inputs [R, K] as the product reads them, after their own quantization."""
 
     def product(
         self, graph: ir.Graph, name: str, rounded: Rounded, x: ir.Value, bias: ir.Value | None
     ) -> list[ir.Node]:
-        """Nodes for x [..., K] @ weight [K, N] + bias; the last gives the result."""
+        """Nodes for x [..., K] @ weight [K, N] + bias; the last one computes the result."""
 
     def table_product(
         self, graph: ir.Graph, name: str, rounded: Rounded, x: ir.Value, bias: ir.Value | None
     ) -> list[ir.Node]:
-        """As `product`, of a weight that `lookup` reads too."""
+        """Like `product`, for a weight that `lookup` reads, too."""
 
     def lookup(self, graph: ir.Graph, name: str, rounded: Rounded, ids: ir.Value) -> list[ir.Node]:
         """Nodes for the columns [..., K] of a weight [K, N] at ids [...]."""
@@ -50,13 +58,15 @@ class Scheme(Protocol):
 
 @dataclass(frozen=True)
 class QuantizeWeights:
-    """Quantize every product by a weight, and embeddings that are given by name.
+    """Quantizes all products by weights, and the embedding tables that are listed.
 
     Attributes:
-        scheme: for products
-        embedding: for the tables
-        tables: tables [V, D] by name, rounded as [D, V], and the error of the product that each is
-            tied to: graphs that share a table use the same numbers, or the same refusal
+        scheme: of products
+        embedding: the scheme of tables
+        tables: tables [V, D] by name, rounded as [D, V], with the error of the product that each is
+            tied to; graphs that share a table thus use the same integers, or refuse it alike
+        calibration: observed inputs of products
+        tolerance: see `GraphPass`
     """
 
     scheme: Scheme
@@ -88,7 +98,7 @@ class QuantizeWeights:
         return Changes(matches, tuple(refusals))
 
     def _is_table(self, value: ir.Value | None) -> bool:
-        return value is not None and value.name in self.tables and weight(value, 2)
+        return value is not None and value.name in self.tables and is_weight(value, 2)
 
     def _replace_product(self, graph: ir.Graph, node: ir.Node) -> Refusal | None:
         x, second = node.inputs
@@ -99,14 +109,14 @@ class QuantizeWeights:
             name = table.inputs[0].name
             (rounded, error), make = self.tables[name], self.embedding.table_product
             allowed = self.embedding.error
-        elif weight(second, 2):
+        elif is_weight(second, 2):
             name, make = second.name or "", self.scheme.product
             rounded, error = round_for(floats(second), x, self.scheme, self.calibration)
             allowed = self.scheme.error
         else:
-            return _refuse(node, "expected a product by a weight, found two activations")
+            return _refuse(node, "expected a product by a weight, found one of two activations")
         if not error <= allowed:
-            return _refuse(node, _too_far(error, allowed))
+            return _refuse(node, _too_inaccurate(error, allowed))
         bias = _added_bias(node)
         end = node if bias is None else users(node.outputs[0])[0]
         _replace(graph, end, make(graph, name, rounded, x, bias))
@@ -117,7 +127,7 @@ class QuantizeWeights:
         assert table is not None and ids is not None and table.name is not None
         rounded, error = self.tables[table.name]
         if not error <= self.embedding.error:
-            return _refuse(node, _too_far(error, self.embedding.error))
+            return _refuse(node, _too_inaccurate(error, self.embedding.error))
         _replace(graph, node, self.embedding.lookup(graph, table.name, rounded, ids))
         return None
 
@@ -125,10 +135,14 @@ class QuantizeWeights:
 def round_for(
     numbers: Float, x: ir.Value | None, scheme: Scheme, calibration: Calibration
 ) -> tuple[Rounded, float]:
-    """A weight [K, N] rounded, and the relative error of its product with x, whose rounding counts.
+    """Round a weight [K, N]; return it with the relative error of its product.
 
-    Where nothing is multiplied (x is None) the error is the weight's own; where no inputs are known
-    it is not a number.
+    Args:
+        x: the input of the product, whose own quantization adds to the error; None if the weight is
+            not multiplied: the error is then that of the weight itself
+
+    Returns:
+        the rounded weight and the error, which is NaN if x was not observed
     """
     known = None if x is None else calibration.of(x)
     usable = known is not None and known.finite
@@ -140,42 +154,45 @@ def round_for(
         scale_type=scheme.scale_type,
     )
     if x is None:
-        return rounded, _relative(rounded.weight(), numbers)
+        return rounded, _relative(rounded.dequantized(), numbers)
     if known is None or not usable:
         return rounded, float("nan")
-    product = scheme.round_inputs(known.rows) @ rounded.weight()
+    product = scheme.round_inputs(known.rows) @ rounded.dequantized()
     return rounded, _relative_by_row(product, known.rows @ numbers)
 
 
-def _relative_by_row(found: Float, exact: Float) -> float:
-    """The root mean square of the rows' relative errors [R, N], so that each position counts the
-    same: one whose numbers are a hundred times those of the others would hide that the scale it
-    dictates leaves nothing of them. Rows far below the median count as a tenth of it."""
-    lengths = _lengths(exact)
-    floor = max(0.1 * float(np.median(lengths)), 1e-30)
-    errors = _lengths(found - exact) / np.maximum(lengths, floor)
+def _relative_by_row(rounded: Float, exact: Float) -> float:
+    """The root mean square of the relative errors of rows [R, N].
+
+    Every position counts equally. Otherwise one with values a hundred times larger would dominate
+    the error and hide that its scale leaves nothing of the other positions. The norms of rows far
+    below the median are taken as a tenth of the median.
+    """
+    norms = _norms(exact)
+    floor = max(0.1 * float(np.median(norms)), 1e-30)
+    errors = _norms(rounded - exact) / np.maximum(norms, floor)
     return float(np.sqrt(np.mean(errors**2)))
 
 
-def _lengths(rows: Float) -> Float:
-    """[R, N] -> [R], without another [R, N]: of a vocabulary that is gigabytes."""
+def _norms(rows: Float) -> Float:
+    """[R, N] -> [R], without a temporary [R, N], which for a vocabulary takes gigabytes."""
     return np.asarray(np.sqrt(np.einsum("rn,rn->r", rows, rows)))
 
 
-def _relative(found: Float, exact: Float) -> float:
-    return float(np.linalg.norm(found - exact)) / max(float(np.linalg.norm(exact)), 1e-30)
+def _relative(rounded: Float, exact: Float) -> float:
+    return float(np.linalg.norm(rounded - exact)) / max(float(np.linalg.norm(exact)), 1e-30)
 
 
-def _too_far(error: float, allowed: float) -> str:
+def _too_inaccurate(error: float, allowed: float) -> str:
     return f"expected an error of at most {allowed:g}, found {error:.3g}: not quantized"
 
 
 def _added_bias(node: ir.Node) -> ir.Value | None:
-    """The bias that is added to a product and nothing else is done with it."""
+    """The bias that is added to a product, if the sum is the product's only use."""
     following = users(node.outputs[0])
     if len(following) != 1 or following[0].op_type != "Add" or node.outputs[0].is_graph_output():
         return None
-    return next((value for value in following[0].inputs if weight(value, 1)), None)
+    return next((value for value in following[0].inputs if is_weight(value, 1)), None)
 
 
 def _replace(graph: ir.Graph, node: ir.Node, nodes: list[ir.Node]) -> None:

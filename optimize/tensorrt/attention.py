@@ -13,7 +13,7 @@ import numpy as np
 import onnx_ir as ir
 from onnxscript.rewriter import MatchResult, RewriteRuleClassBase
 
-from ..fusions.values import FLOATS
+from ..fusions.matching import FLOATS
 from ..graph_pass import RulePass
 
 MULTIPLE = 8

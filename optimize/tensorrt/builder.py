@@ -13,8 +13,8 @@ from dragoman.runtime.backends.tensorrt.packages import Package
 from dragoman.runtime.format.contract import GraphSpec
 from dragoman.runtime.format.executables import EngineReport
 
-from .capabilities import set_capabilities
 from ..engine_options import EngineOptions
+from .capabilities import set_capabilities
 from .parser import EngineError, parse
 from .profiles import add_profiles
 from .progress import Progress, make_monitor

@@ -18,12 +18,12 @@ from dragoman.runtime.format.executables import OnnxGraphs, Range, TensorRTEngin
 from dragoman.runtime.format.manifest import Precision
 from dragoman.runtime.format.writing import BundleWriter, ScratchWriter
 
+from ..engine_options import EngineOptions
 from ..pipeline import apply_passes
 from ..recipe import BuiltEngines
 from ..samples import samples_for_graph
 from .builder import SerializedEngine, build_engine
 from .capabilities import check_capabilities
-from ..engine_options import EngineOptions
 from .profiles import check_profiles
 from .report import losses
 from .shapes import PinShapes, pinned_spec

@@ -9,8 +9,8 @@ from dragoman.runtime.backends.tensorrt.packages import find_package
 from dragoman.runtime.format.executables import Profile, Range
 from dragoman.runtime.format.manifest import Precision
 
-from .capabilities import check_capabilities
 from ..engine_options import EngineOptions
+from .capabilities import check_capabilities
 from .profiles import DEFAULT_BATCH, Positions, check_profiles, default_source_range
 
 

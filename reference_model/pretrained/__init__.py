@@ -1,4 +1,4 @@
-"""Checkpoints that come with Dragoman, by name. Each folder holds its data's licence."""
+"""Checkpoints that ship with Dragoman, by name. Each folder holds the licence of its data."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ PRETRAINED = ("g2p-en",)
 
 
 def find_checkpoint(name_or_path: str) -> Path:
-    """The directory of a checkpoint: the name of one that comes along, or an existing path.
+    """The directory of a checkpoint that ships with Dragoman, or an existing path.
 
-    A folder of that name here is meant by `./NAME`.
+    A name takes precedence: a folder called `g2p-en` in the working directory is `./g2p-en`.
 
     Raises:
-        DragomanError: neither; lists the names there are.
+        DragomanError: the argument is neither; lists the names.
     """
     if name_or_path in PRETRAINED:
         return Path(__file__).parent / name_or_path
@@ -23,6 +23,6 @@ def find_checkpoint(name_or_path: str) -> Path:
     if path.exists():
         return path
     raise DragomanError(
-        f"expected the directory of a checkpoint, or the name of one that comes with Dragoman "
+        f"expected the directory of a checkpoint, or the name of one that ships with Dragoman "
         f"({', '.join(PRETRAINED)}), found {name_or_path!r}"
     )

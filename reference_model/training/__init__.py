@@ -1,6 +1,17 @@
 """Training a reference Transformer."""
 
-from .history import Epoch
-from .trainer import TrainingOptions, train
+from typing import TYPE_CHECKING
+
+from ..lazy import lazy_attributes
+
+if TYPE_CHECKING:
+    from .history import Epoch
+    from .options import TrainingOptions
+    from .trainer import train
+else:
+    __getattr__ = lazy_attributes(
+        __name__,
+        {"history": ("Epoch",), "options": ("TrainingOptions",), "trainer": ("train",)},
+    )
 
 __all__ = ["Epoch", "TrainingOptions", "train"]

@@ -1,4 +1,4 @@
-"""Batches of about equally long pairs, by number of tokens: section 5.1 of the paper."""
+"""Batches of sentence pairs of similar length: section 5.1 of "Attention Is All You Need"."""
 
 from __future__ import annotations
 
@@ -6,17 +6,17 @@ import random
 from collections.abc import Sequence
 
 Pair = tuple[Sequence[int], Sequence[int]]
-"""Source and target token ids, each with its end token."""
+"""Source and target token ids, each ending with its end token."""
 
 
 def token_batches(pairs: Sequence[Pair], batch_tokens: int, *, seed: int) -> list[list[int]]:
-    """Split pairs into batches whose padded size stays within `batch_tokens`.
+    """Split pairs into batches of at most `batch_tokens` tokens per side, padding included.
 
-    Pairs of similar length share a batch, ties and the order of batches are random: a function of
-    the seed alone, so that an interrupted epoch can be taken up again.
+    Pairs of similar length share a batch; ties and the order of the batches are random. The result
+    depends on the seed only, so that an interrupted epoch can be resumed.
 
     Returns:
-        indices into `pairs`, each exactly once; a pair longer than the limit is a batch by itself
+        indices into `pairs`, each exactly once; a pair longer than the limit is a batch of its own
     """
     generator = random.Random(seed)
     order = list(range(len(pairs)))

@@ -1,4 +1,4 @@
-"""What training recorded, epoch by epoch, and the curve people look at."""
+"""The history of a training: figures of each epoch, and the training curve."""
 
 from __future__ import annotations
 
@@ -10,8 +10,15 @@ from pathlib import Path
 
 @dataclass(frozen=True)
 class Epoch:
-    """One epoch: the mean training loss per target token (label-smoothed cross-entropy, in nats)
-    and the recipe's metric on validation data."""
+    """Figures of one epoch.
+
+    Attributes:
+        epoch: counts from 1
+        step: number of optimizer steps so far
+        loss: mean training loss per target token: label-smoothed cross-entropy, in nats
+        metric: the recipe's metric on validation data
+        seconds: training time of the epoch
+    """
 
     epoch: int
     step: int
@@ -25,7 +32,7 @@ def write_history(epochs: Sequence[Epoch], path: Path) -> None:
 
 
 def plot_history(epochs: Sequence[Epoch], metric_name: str, path: Path) -> None:
-    """Draw loss and metric over epochs as a PNG."""
+    """Plot loss and metric over epochs to a PNG file."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(7, 4), layout="constrained")

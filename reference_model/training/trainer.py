@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 
 import torch
@@ -21,42 +21,12 @@ from ..files import write_whole
 from ..transformer import Transformer
 from .batching import Pair, token_batches
 from .history import Epoch, plot_history, write_history
+from .options import TrainingOptions
 from .schedule import cool_down, inverse_square_root
 
 STATE_FILE = "state.pt"
 STATE_EVERY = 200
-"""Steps between two savings of the training state: what an interruption can cost at most."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class TrainingOptions:
-    """How to train; the defaults are the paper's (section 5) but for the size of a batch."""
-
-    epochs: int
-    batch_tokens: int = 4096
-    """The most tokens of a batch on either side, padding included."""
-    warmup_steps: int = 4000
-    learning_rate_scale: float = 1.0
-    cool_down_epochs: int = 0
-    """Over the last so many epochs the learning rate falls to zero; the paper has no such phase."""
-    label_smoothing: float = 0.1
-    adam_betas: tuple[float, float] = (0.9, 0.98)
-    adam_epsilon: float = 1e-9
-    average_epochs: int = 5
-    """The final weights are the mean of those after each of the last so many epochs."""
-    seed: int = 1
-
-    def __post_init__(self) -> None:
-        problems = [
-            f"{name}: expected at least 1, found {getattr(self, name)}"
-            for name in ("epochs", "batch_tokens", "warmup_steps", "average_epochs")
-            if getattr(self, name) < 1
-        ]
-        if self.cool_down_epochs < 0:
-            problems.append(f"cool_down_epochs: expected at least 0, found {self.cool_down_epochs}")
-        if problems:
-            raise DragomanError("; ".join(problems))
-
+"""Steps after which the training state is saved: the most that an interruption can cost."""
 
 Evaluate = Callable[[Transformer], float]
 
@@ -70,19 +40,24 @@ def train(
     evaluate: Evaluate,
     metric_name: str,
 ) -> list[Epoch]:
-    """Train the model in place, leaving it with the averaged weights.
+    """Train the model in place; it ends with the averaged weights.
 
-    Everything needed to go on is kept in `directory` (state.pt, epoch-N.safetensors); calling
-    again with the same arguments after an interruption goes on and gives the same weights as an
-    uninterrupted run. `history.jsonl` and `curve.png` are written after every epoch.
+    The training state is saved in `directory` (state.pt, epoch-N.safetensors). Calling again with
+    the same arguments after an interruption resumes, with the same weights as an uninterrupted run.
+    `history.jsonl` and `curve.png` are written after every epoch.
 
     Args:
-        pairs: source and target ids, each with its end token
-        evaluate: the metric of the model on validation data
-        metric_name: its name, for the curve
+        pairs: source and target ids, each ending with its end token
+        directory: is created if it does not exist
+        evaluate: computes the metric of a model on validation data
+        metric_name: the name of this metric, for progress and the training curve
+
+    Returns:
+        the figures of each epoch
 
     Raises:
-        DragomanError: the directory holds the state of a different training.
+        DragomanError: the directory holds the state of a different training, or a damaged one, or
+            a file cannot be written.
     """
     directory.mkdir(parents=True, exist_ok=True)
     run = _Run(model, options, directory, pairs)
@@ -114,7 +89,7 @@ def train(
 
 
 class _Run:
-    """The state of one training: what `resume` restores is what `save` kept."""
+    """The state of one training; `resume` restores what `save` saved."""
 
     def __init__(
         self,
@@ -154,7 +129,7 @@ class _Run:
     def _train_step(self, batch: list[Pair], epochs_done: float) -> None:
         config = self.model.config
         self.step += 1
-        # Dropout depends on the seed and the step only, so that a resumed run repeats it.
+        # Dropout depends on seed and step only, so that a resumed run repeats it.
         torch.manual_seed(self.options.seed * 1_000_003 + self.step)
         source, source_mask = pad([pair[0] for pair in batch], config.pad_token_id)
         target, target_mask = pad([pair[1] for pair in batch], config.pad_token_id)
@@ -197,7 +172,7 @@ class _Run:
         self._epoch_file(number - self.options.average_epochs).unlink(missing_ok=True)
 
     def average(self) -> None:
-        """Checkpoint averaging: section 6.1."""
+        """Average the last checkpoints: section 6.1."""
         first = max(1, len(self.epochs) - self.options.average_epochs + 1)
         files = [self._epoch_file(n) for n in range(first, len(self.epochs) + 1)]
         total = {name: torch.zeros_like(p) for name, p in self.model.named_parameters()}
@@ -229,13 +204,13 @@ class _Run:
             return
         try:
             state = torch.load(path, weights_only=True)
-        except Exception as error:  # torch raises whatever its readers do
-            raise DragomanError(f"{path} is damaged ({error}): delete it to start anew") from error
+        except Exception as error:  # torch.load raises many types that share no base
+            raise DragomanError(f"{path} is damaged ({error}): delete it to start over") from error
         if state["what"] != self._identity():
             raise DragomanError(
-                f"{path} is of a training with other options or data: expected "
+                f"{path} belongs to a training with other options or data: expected "
                 f"{self._identity()}, found {state['what']}; choose another directory, or delete "
-                "this one to start anew"
+                "this one to start over"
             )
         with torch.no_grad():
             for name, parameter in self.model.named_parameters():
@@ -250,7 +225,8 @@ class _Run:
 
     def _identity(self) -> str:
         options = asdict(self.options)
-        if not self.options.cool_down_epochs:  # else the number of epochs matters from the start
+        # Without a cool-down more epochs may be added later: none depends on their number.
+        if not self.options.cool_down_epochs:
             del options["epochs"]
         return repr((options, self.model.config.to_dict(), {"data": self.data}))
 

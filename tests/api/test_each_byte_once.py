@@ -14,7 +14,7 @@ from dragoman.reference_model import ModelConfig, save_checkpoint
 from dragoman.runtime.format import writing
 from dragoman.runtime.format.manifest import Precision
 
-from ..random_weights import random_weights
+from ..random_weights import random_transformer
 
 SLACK = 2_000_000
 """Graphs, manifests, the compiler's caches of Python: whatever does not grow with the model."""
@@ -37,20 +37,20 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
         dropout=0.0,
     )
     directory = tmp_path_factory.mktemp("checkpoints") / "large"
-    save_checkpoint(random_weights(config, seed=1), directory)
+    save_checkpoint(random_transformer(config, seed=1), directory)
     return directory
 
 
 class CountingHash:
     """SHA-256 that counts what it is given."""
 
-    bytes = 0
+    count = 0
 
     def __init__(self) -> None:
         self._hash = hashlib.sha256()
 
     def update(self, data: bytes) -> None:
-        CountingHash.bytes += len(data)
+        CountingHash.count += len(data)
         self._hash.update(data)
 
     def hexdigest(self) -> str:
@@ -66,7 +66,7 @@ def _counted(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         def file_digest(*_: object) -> None:
             raise AssertionError("a file was hashed again after it was written")
 
-    CountingHash.bytes = 0
+    CountingHash.count = 0
     monkeypatch.setattr(writing, "hashlib", Counting)
     monkeypatch.setattr("dragoman.runtime.format.bundle.hashlib", Counting)
     yield
@@ -94,5 +94,5 @@ def test_a_build(checkpoint: Path, tmp_path: Path, target: str, precision: Preci
     )
     size = built.bundle.size
     neutral = (checkpoint / "model.safetensors").stat().st_size
-    assert CountingHash.bytes == size
+    assert CountingHash.count == size
     assert written() - before <= neutral + size + SLACK

@@ -19,6 +19,8 @@ from dragoman.errors import DragomanError
 from dragoman.reference_model import ModelConfig, Transformer, greedy_uncached, pad
 from dragoman.reference_model.config import Activation
 
+from ..random_weights import random_transformer
+
 ctranslate2: Any = importlib.import_module("ctranslate2")
 pytestmark = pytest.mark.peers
 
@@ -76,22 +78,12 @@ def _one_thread() -> Iterator[None]:
 
 
 def random_model(config: ModelConfig, seed: int = 0) -> Transformer:
-    """Weights with which greedy output may vary: sharp attention, and norms that mix signs.
+    """Weights with which greedy output varies.
 
-    Attention sharper still would make rounding visible: with 8 in place of 3, both sides come to
-    differ from fp64 by up to 2e-3.
+    Sharper attention would make rounding errors visible: with queries and keys scaled by 8 instead
+    of 3, both sides differ from fp64 by up to 2e-3.
     """
-    torch.manual_seed(seed)
-    model = Transformer(config).eval()
-    with torch.no_grad():
-        for name, parameter in model.named_parameters():
-            if name.endswith("gain"):
-                parameter.normal_()
-            elif parameter.dim() == 1:
-                parameter.normal_(std=0.1)
-            elif name.endswith(("query.weight", "key.weight")):
-                parameter.mul_(3)
-    return model
+    return random_transformer(config, seed=seed)
 
 
 def ragged_sources(config: ModelConfig) -> list[list[int]]:

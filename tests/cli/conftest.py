@@ -12,13 +12,13 @@ from pathlib import Path
 from subprocess import CompletedProcess
 
 import pytest
-import torch
 
 from dragoman.cli import main
 from dragoman.reference_model import ModelConfig, Transformer, save_checkpoint
-from dragoman.reference_model.recipes import Example, g2p_en
-from dragoman.reference_model.recipes.recipe import write_examples
+from dragoman.reference_model.recipes import Example, g2p_en, write_examples
 from dragoman.runtime import Bundle, read_bundle
+
+from ..random_weights import random_transformer
 
 Outcome = CompletedProcess[str]
 
@@ -40,17 +40,7 @@ def make_model(**changes: object) -> Transformer:
         "max_source_positions": 32,
         "max_target_positions": 24,
     }
-    torch.manual_seed(0)
-    model = Transformer(ModelConfig.from_dict(values | changes)).eval()
-    with torch.no_grad():
-        for name, parameter in model.named_parameters():
-            if name.endswith("gain"):
-                parameter.copy_(torch.randn_like(parameter))
-            elif parameter.dim() == 1:
-                parameter.copy_(torch.randn_like(parameter) * 0.1)
-            elif name.endswith(("query.weight", "key.weight")):
-                parameter.mul_(3.0)
-    return model
+    return random_transformer(ModelConfig.from_dict(values | changes), seed=0)
 
 
 @pytest.fixture(scope="session")

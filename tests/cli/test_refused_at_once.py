@@ -69,9 +69,7 @@ REFUSED: dict[str, tuple[list[str], str]] = {
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_a_wrong_path_or_option(
-    spawn: Spawn, bundle_copy: Path, tmp_path: Path, name: str
-) -> None:
+def test_a_wrong_path_or_option(spawn: Spawn, bundle_copy: Path, tmp_path: Path, name: str) -> None:
     arguments, message = REFUSED[name]
     bundle_copy.rename(tmp_path / "bundle")
     (tmp_path / "empty").mkdir()

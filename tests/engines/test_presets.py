@@ -12,9 +12,9 @@ import pytest
 
 from dragoman.benchmarks.random_model import random_model
 from dragoman.export import export_bundle
+from dragoman.optimize.engine_options import EngineOptions
 from dragoman.optimize.target_bundle import optimize_bundle
 from dragoman.optimize.tensorrt.engine_bundle import build_engines
-from dragoman.optimize.engine_options import EngineOptions
 from dragoman.optimize.tensorrt.profiles import LATENCY, THROUGHPUT, default_source_range
 from dragoman.reference_model import Transformer, load_checkpoint, preset
 from dragoman.reference_model.pretrained import find_checkpoint

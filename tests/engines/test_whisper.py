@@ -9,9 +9,9 @@ import pytest
 
 from dragoman.export import export_bundle
 from dragoman.export.families.hugging_face import load_hugging_face
+from dragoman.optimize.engine_options import EngineOptions
 from dragoman.optimize.target_bundle import optimize_bundle
 from dragoman.optimize.tensorrt.engine_bundle import build_engines
-from dragoman.optimize.engine_options import EngineOptions
 from dragoman.optimize.tensorrt.profiles import LATENCY, THROUGHPUT, default_source_range
 from dragoman.runtime import Bundle, read_bundle
 from dragoman.runtime.format.executables import Profile, Range

@@ -7,29 +7,15 @@ from pathlib import Path
 
 import onnx_ir as ir
 import pytest
-import torch
 
 from dragoman.export import export_bundle
 from dragoman.export.exporter import ExportedGraph
 from dragoman.reference_model import ModelConfig, Transformer, preset
 from dragoman.runtime.format.manifest import Manifest
 
+from ..random_weights import random_transformer
+
 MakeModel = Callable[..., Transformer]
-
-
-def randomized(config: ModelConfig, seed: int) -> Transformer:
-    """No two weights alike, so that none can stand in for another."""
-    torch.manual_seed(seed)
-    model = Transformer(config).eval()
-    with torch.no_grad():
-        for name, parameter in model.named_parameters():
-            if name.endswith("gain"):
-                parameter.copy_(torch.randn_like(parameter))
-            elif parameter.dim() == 1:
-                parameter.copy_(torch.randn_like(parameter) * 0.1)
-            elif name.endswith(("query.weight", "key.weight")):
-                parameter.mul_(3.0)
-    return model
 
 
 @pytest.fixture(scope="session")
@@ -49,14 +35,14 @@ def make_model() -> MakeModel:
             "max_target_positions": 12,
             "dropout": 0.0,
         }
-        return randomized(ModelConfig.from_dict(values | changes), seed)
+        return random_transformer(ModelConfig.from_dict(values | changes), seed=seed)
 
     return make
 
 
 @pytest.fixture(scope="session")
 def tiny() -> Transformer:
-    return randomized(preset("tiny", source_vocab_size=40, target_vocab_size=50), seed=1)
+    return random_transformer(preset("tiny", source_vocab_size=40, target_vocab_size=50), seed=1)
 
 
 @pytest.fixture(scope="session")

@@ -1,4 +1,4 @@
-"""A neutral bundle of random weights, exported once for all tests that only read it."""
+"""Neutral bundles with random weights, exported once and shared by tests that only read them."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ Optimize = Callable[..., Bundle]
 
 @pytest.fixture(scope="session")
 def neutral(tmp_path_factory: pytest.TempPathFactory) -> Bundle:
-    """Two layers a stack, heads of 16, source, target and output tied."""
+    """Two layers per stack, heads of size 16; source, target and output are tied."""
     return _export(tmp_path_factory, num_heads=4, tie_source_target=True)
 
 
 @pytest.fixture(scope="session")
 def odd_heads(tmp_path_factory: pytest.TempPathFactory) -> Bundle:
-    """Heads of 12: no multiple of 8. Pre-norm, nothing tied."""
+    """Heads of size 12, which is not a multiple of 8. Pre-norm, nothing tied."""
     return _export(
         tmp_path_factory, num_heads=3, d_head=12, norm_order="pre", tie_target_output=False
     )

@@ -7,22 +7,19 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-import torch
 
 from dragoman.export import export_bundle
 from dragoman.reference_model import ModelConfig, Transformer
 from dragoman.runtime import Model, load
+
+from ..random_weights import random_transformer
 
 MakeModel = Callable[..., Transformer]
 
 
 @pytest.fixture(scope="session")
 def make_model() -> MakeModel:
-    """A model whose every weight matters; every field can be overridden by name.
-
-    Gains of either sign and sharp attention: outputs then depend on the source and on the whole
-    prefix, instead of repeating one token.
-    """
+    """A model whose output varies; every field can be overridden by name."""
 
     def make(*, seed: int = 0, **changes: object) -> Transformer:
         values: dict[str, object] = {
@@ -37,19 +34,8 @@ def make_model() -> MakeModel:
             "max_target_positions": 12,
             "dropout": 0.0,
         }
-        torch.manual_seed(seed)
-        model = Transformer(ModelConfig.from_dict(values | changes)).eval()
-        with torch.no_grad():
-            for name, parameter in model.named_parameters():
-                if name.endswith("gain"):
-                    parameter.copy_(torch.randn_like(parameter))
-                elif parameter.dim() == 1:
-                    parameter.copy_(torch.randn_like(parameter) * 0.1)
-                elif name.endswith(("query.weight", "key.weight")):
-                    parameter.mul_(3.0)
-                elif name.endswith(("inner.weight", "outer.weight")):
-                    parameter.mul_(2.0)
-        return model
+        config = ModelConfig.from_dict(values | changes)
+        return random_transformer(config, seed=seed, feed_forward_scale=2.0)
 
     return make
 

@@ -13,8 +13,7 @@ from dragoman.benchmarks.parity import ParityInputs, check_parity, describe_fail
 from dragoman.benchmarks.parity.oracle import for_torch
 from dragoman.benchmarks.parity.task import compare_task
 from dragoman.reference_model import Transformer, greedy_uncached
-from dragoman.reference_model.recipes import Example, Recipe
-from dragoman.reference_model.recipes.recipe import Data
+from dragoman.reference_model.recipes import Data, Example, Recipe
 from dragoman.reference_model.training import TrainingOptions
 from dragoman.runtime import Model, load
 from dragoman.runtime.format.records import TaskParity

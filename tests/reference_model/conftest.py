@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-import torch
 
 from dragoman.reference_model import ModelConfig, Transformer
+
+from ..random_weights import random_transformer
 
 MakeModel = Callable[..., Transformer]
 
@@ -36,25 +37,9 @@ def make_config() -> Callable[..., ModelConfig]:
 
 @pytest.fixture(scope="session")
 def make_model(make_config: Callable[..., ModelConfig]) -> MakeModel:
-    """A model in evaluation mode whose every parameter matters.
-
-    Gains and biases are random, attention is sharpened and the feed-forward products are scaled
-    up: outputs then depend on the source and on the whole prefix, instead of repeating one token.
-    """
+    """A model whose output varies; every field can be overridden by name."""
 
     def make(*, seed: int = 0, **changes: object) -> Transformer:
-        torch.manual_seed(seed)
-        model = Transformer(make_config(**changes)).eval()
-        with torch.no_grad():
-            for name, parameter in model.named_parameters():
-                if name.endswith("gain"):
-                    parameter.copy_(torch.randn_like(parameter))
-                elif parameter.dim() == 1:
-                    parameter.copy_(torch.randn_like(parameter) * 0.1)
-                elif name.endswith(("query.weight", "key.weight")):
-                    parameter.mul_(3.0)
-                elif name.endswith(("inner.weight", "outer.weight")):
-                    parameter.mul_(2.0)
-        return model
+        return random_transformer(make_config(**changes), seed=seed, feed_forward_scale=2.0)
 
     return make

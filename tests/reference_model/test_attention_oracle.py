@@ -1,4 +1,4 @@
-"""Attention against PyTorch's own, and against numbers worked by hand."""
+"""Attention against PyTorch's own, and against hand-computed values."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def assert_near(result: Tensor, expected: Tensor) -> None:
 
 
 def random_mask(*shape: int) -> Tensor:
-    """Half of the keys hidden, the first never: a query must see something."""
+    """Half of the keys are masked, but never the first: every query must attend to a key."""
     mask = torch.rand(shape) < 0.5
     mask[..., 0] = True
     return mask
@@ -39,12 +39,12 @@ def make(d_model: int, heads: int, head_size: int, *, bias: bool = True) -> Mult
     return attention.requires_grad_(False)
 
 
-def test_attention_worked_by_hand() -> None:
+def test_attention_matches_hand_computed_values() -> None:
     query = torch.tensor([[[[2.0, 0.0, 0.0, 0.0]]]])
     key = torch.tensor([[[[math.log(3.0), 0, 0, 0], [0, 5.0, 0, 0], [9.0, 0, 0, 0]]]])
     value = torch.tensor([[[[4.0, 0.0], [0.0, 8.0], [7.0, 7.0]]]])
     mask = torch.tensor([[[[True, True, False]]]])
-    # Scores 2 log 3 / sqrt(4) = log 3 and 0, the third is hidden: shares 3/4 and 1/4.
+    # Scores 2 log 3 / sqrt(4) = log 3 and 0, the third is masked: weights 3/4 and 1/4.
     result = scaled_dot_product_attention(query, key, value, mask)
     torch.testing.assert_close(result, torch.tensor([[[[3.0, 2.0]]]]))
 
@@ -71,7 +71,7 @@ def test_attention_equals_pytorch(
         assert_near(result, expected)
 
 
-def test_hidden_keys_have_no_influence_at_all() -> None:
+def test_masked_keys_have_no_influence() -> None:
     torch.manual_seed(0)
     query, key, value = (torch.randn(2, 3, 5, 6) for _ in range(3))
     mask = torch.tensor([True, False, True, True, False])[None, None, None]
@@ -81,7 +81,7 @@ def test_hidden_keys_have_no_influence_at_all() -> None:
     assert torch.equal(scaled_dot_product_attention(query, key, value, mask), result)
 
 
-def test_a_hidden_key_stays_hidden_whatever_the_visible_ones_score() -> None:
+def test_a_masked_key_stays_masked_for_any_scores_of_the_others() -> None:
     query = torch.ones(1, 1, 1, 1)
     key = torch.tensor([-1e30, -1e30, 5.0])[None, None, :, None]
     value = torch.tensor([2.0, 4.0, 1000.0])[None, None, :, None]
@@ -111,7 +111,7 @@ def test_multi_head_attention_equals_pytorch(
 
 
 def test_heads_of_a_size_other_than_d_model_over_heads() -> None:
-    """Each head by itself, from its own rows of the projections; then added up."""
+    """Each head is computed separately, from its rows of the projections; then they are summed."""
     torch.manual_seed(0)
     d_model, heads, head_size = 10, 3, 7
     attention = make(d_model, heads, head_size)
@@ -131,7 +131,7 @@ def test_heads_of_a_size_other_than_d_model_over_heads() -> None:
     assert_near(result, expected)
 
 
-def test_the_attention_function_can_be_exchanged() -> None:
+def test_the_attention_function_can_be_replaced() -> None:
     attention = make(8, 2, 4)
     attention.attend = lambda query, key, value, mask: torch.zeros_like(query)
     memory = torch.randn(1, 3, 8)

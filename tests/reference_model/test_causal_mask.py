@@ -1,4 +1,4 @@
-"""Which keys a query may see."""
+"""Which keys a query may attend to."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def test_from_the_start_it_is_a_triangle() -> None:
     assert mask[0, 0].tolist() == table("x... xx.. xxx. xxxx")
 
 
-def test_rows_start_at_positions_of_their_own() -> None:
+def test_each_row_starts_at_its_own_position() -> None:
     mask = causal_mask(torch.tensor([0, 2, 3]), 2, 5)
     assert mask.shape == (3, 1, 2, 5)
     assert mask[:, 0].tolist() == [

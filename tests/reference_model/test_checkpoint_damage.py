@@ -1,4 +1,4 @@
-"""Damaged checkpoints: every problem is named, and nothing else is raised."""
+"""Damaged checkpoints: every problem is reported, and no other exception is raised."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def problems_of(directory: Path) -> list[str]:
     return caught.value.problems
 
 
-def test_all_that_is_wrong_with_the_weights_is_reported_at_once(saved: Path) -> None:
+def test_all_problems_of_the_weights_are_reported_at_once(saved: Path) -> None:
     weights = load_file(saved / "model.safetensors")
     del weights[FIRST], weights[GAIN]
     weights["decoder.extra"] = torch.zeros(1)
@@ -68,14 +68,14 @@ def test_all_that_is_wrong_with_the_weights_is_reported_at_once(saved: Path) -> 
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
-def test_one_value_that_is_not_finite_is_found(saved: Path, value: float) -> None:
+def test_a_single_value_that_is_not_finite_is_reported(saved: Path, value: float) -> None:
     weights = load_file(saved / "model.safetensors")
     weights[INNER][-1, -1] = value
     save_file(weights, saved / "model.safetensors")
     assert problems_of(saved) == [f"{INNER} has 1 of 960 values that are NaN or infinite"]
 
 
-def test_a_value_too_large_for_fp32_is_found(saved: Path) -> None:
+def test_a_value_too_large_for_fp32_is_reported(saved: Path) -> None:
     weights = load_file(saved / "model.safetensors")
     weights[INNER] = torch.full((40, 24), 1e300, dtype=torch.float64)
     save_file(weights, saved / "model.safetensors")
@@ -140,7 +140,7 @@ def test_a_configuration_that_is_not_utf_8_is_reported(saved: Path) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"d_model": 24}', '{"source_vocab_size": 3.5}'])
-def test_a_configuration_that_is_not_one_is_reported(saved: Path, text: str) -> None:
+def test_an_invalid_configuration_is_reported(saved: Path, text: str) -> None:
     (saved / "config.json").write_text(text, encoding="utf-8")
     with pytest.raises(ConfigError):
         load_checkpoint(saved)
@@ -153,20 +153,20 @@ def test_a_configuration_of_another_model_is_reported_weight_by_weight(saved: Pa
     problems = problems_of(saved)
     # The decoder's second layer: 3 norms of 2, 2 attentions of 8, a feed-forward of 4.
     assert sum(problem.startswith("unknown weight decoder.layers.1.") for problem in problems) == 26
-    # Inner weight and bias, and outer weight, of the 3 layers that are left.
+    # Inner weight and bias, and outer weight, of the 3 remaining layers.
     assert sum("must have shape" in problem for problem in problems) == 9
     assert len(problems) == 35
 
 
 @pytest.mark.parametrize("size", [2**44, 2**70])
-def test_a_configuration_beyond_any_memory_is_reported(saved: Path, size: int) -> None:
+def test_a_configuration_that_exceeds_all_memory_is_reported(saved: Path, size: int) -> None:
     values = json.loads((saved / "config.json").read_text(encoding="utf-8"))
     (saved / "config.json").write_text(json.dumps(values | {"d_ff": size}), encoding="utf-8")
     with pytest.raises(DragomanError):
         load_checkpoint(saved)
 
 
-def test_positions_beyond_any_memory_are_reported(saved: Path) -> None:
+def test_positions_that_exceed_all_memory_are_reported(saved: Path) -> None:
     values = json.loads((saved / "config.json").read_text(encoding="utf-8"))
     values["max_source_positions"] = 2**44
     (saved / "config.json").write_text(json.dumps(values), encoding="utf-8")
@@ -174,7 +174,7 @@ def test_positions_beyond_any_memory_are_reported(saved: Path) -> None:
         load_checkpoint(saved)
 
 
-def test_sizes_beyond_any_integer_are_one_line(saved: Path) -> None:
+def test_sizes_that_exceed_64_bits_are_reported_in_one_line(saved: Path) -> None:
     values = json.loads((saved / "config.json").read_text(encoding="utf-8"))
     (saved / "config.json").write_text(json.dumps(values | {"d_ff": 2**70}), encoding="utf-8")
     with pytest.raises(DragomanError) as caught:

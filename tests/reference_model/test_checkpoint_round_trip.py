@@ -1,4 +1,4 @@
-"""What is saved is what is loaded."""
+"""Saving a checkpoint and loading it again preserves it exactly."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def test_the_configuration_is_readable_json(make_model: MakeModel, tmp_path: Pat
     assert json.loads(text) == model.config.to_dict()
 
 
-def test_a_failing_save_leaves_the_old_checkpoint_whole(
+def test_a_failing_save_leaves_the_old_checkpoint_unchanged(
     make_model: MakeModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     save_checkpoint(make_model(seed=1), tmp_path)
@@ -116,7 +116,7 @@ def test_a_failing_save_leaves_the_old_checkpoint_whole(
     assert load_checkpoint(tmp_path).config.d_ff == 40
 
 
-def test_a_failing_save_leaves_nothing_half_written(
+def test_a_failing_save_leaves_no_partial_file(
     make_model: MakeModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(weights: dict[str, torch.Tensor], path: Path) -> None:

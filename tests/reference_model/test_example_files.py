@@ -1,4 +1,4 @@
-"""Files of examples: a source and its references a line."""
+"""Files of examples: one source and its references per line."""
 
 from __future__ import annotations
 
@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 
 from dragoman import DragomanError
-from dragoman.reference_model.recipes import Example, read_examples
-from dragoman.reference_model.recipes.recipe import write_examples
+from dragoman.reference_model.recipes import Example, read_examples, write_examples
 
 EXAMPLES = [
     Example("tomato", ("T AH M EY T OW", "T AH M AA T OW")),
@@ -33,7 +32,9 @@ def test_the_format(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "content", [b"cat\tK AE T\ndog", b"cat\tK AE T\ndog\n", b"cat\tK AE T\r\ndog\r\n"]
 )
-def test_the_last_line_end_and_windows_line_ends_are_free(tmp_path: Path, content: bytes) -> None:
+def test_a_final_line_break_and_windows_line_breaks_are_optional(
+    tmp_path: Path, content: bytes
+) -> None:
     (tmp_path / "examples.tsv").write_bytes(content)
     assert read_examples(tmp_path / "examples.tsv") == [
         Example("cat", ("K AE T",)),
@@ -65,7 +66,7 @@ def test_a_folder_is_reported(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("symbol", ["\u2028", "\x85", "\x0c", "\x1e"])
-def test_other_separators_are_part_of_a_text(tmp_path: Path, symbol: str) -> None:
+def test_other_separators_are_part_of_the_text(tmp_path: Path, symbol: str) -> None:
     examples = [Example(f"one{symbol}two", ("a", f"b{symbol}c"))]
     write_examples(examples, tmp_path / "examples.tsv")
     assert read_examples(tmp_path / "examples.tsv") == examples

@@ -1,4 +1,4 @@
-"""g2p-en: word error and phone error, worked by hand."""
+"""g2p-en: word error and phone error against hand-computed values."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ def test_phone_error_is_the_edit_distance(hypothesis: str, errors: int) -> None:
 
 
 @pytest.mark.parametrize("hypothesis", TOMATO.references)
-def test_any_reference_is_right(hypothesis: str) -> None:
+def test_any_reference_counts_as_correct(hypothesis: str) -> None:
     assert score([hypothesis], [TOMATO]) == {"word error": 0.0, "phone error": 0.0}
 
 
 def test_errors_are_counted_from_the_nearest_reference() -> None:
-    # One exchange away from the second, two from the first.
+    # One substitution from the second, two from the first.
     assert score(["T AH M AA D OW"], [TOMATO]) == {"word error": 1.0, "phone error": 1 / 6}
 
 
@@ -51,7 +51,7 @@ def test_phones_are_summed_over_words() -> None:
 
 
 def test_phonemes_are_compared_not_letters() -> None:
-    # AE and AH share a letter, and are as wrong as any other two.
+    # AE and AH share a letter, but count as different as any other two.
     assert score(["K AH T"], [CAT])["phone error"] == pytest.approx(1 / 3)
 
 

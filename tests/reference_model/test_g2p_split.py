@@ -1,4 +1,4 @@
-"""g2p-en: which word is training, validation or held-out data."""
+"""g2p-en: the split into training, validation and held-out data."""
 
 from __future__ import annotations
 
@@ -6,8 +6,7 @@ import re
 
 import pytest
 
-from dragoman.reference_model.recipes import Example, g2p_en
-from dragoman.reference_model.recipes.recipe import Data
+from dragoman.reference_model.recipes import Data, Example, g2p_en
 
 
 @pytest.fixture(scope="module")
@@ -40,7 +39,7 @@ def test_no_word_is_in_two_splits(data: Data) -> None:
     assert len(words) == len(set(words))
 
 
-def test_each_word_is_where_its_bucket_says(data: Data) -> None:
+def test_each_word_is_in_the_part_of_its_bucket(data: Data) -> None:
     assert all(g2p_en.bucket(example.source) < 10 for example in data.held_out)
     assert all(g2p_en.bucket(example.source) == 10 for example in data.validation)
     assert all(g2p_en.bucket(example.source) > 10 for example in data.train)
@@ -70,7 +69,7 @@ def test_pronunciations_are_phonemes_without_stress_each_once(data: Data) -> Non
 def test_words_known_to_have_two_pronunciations(data: Data) -> None:
     examples = {example.source: example for example in data.train + data.validation + data.held_out}
     assert examples["tomato"] == Example("tomato", ("T AH M EY T OW", "T AH M AA T OW"))
-    # CMUdict lists two stresses of this verb and noun: without stress the vowels still differ.
+    # CMUdict lists verb and noun with different stress; the vowels differ without stress, too.
     assert examples["record"].references[0] == "R AH K AO R D"
 
 

@@ -1,4 +1,4 @@
-"""g2p-en: letters in, phonemes out."""
+"""g2p-en: the tokenizers of letters and phonemes."""
 
 from __future__ import annotations
 
@@ -35,7 +35,9 @@ def target() -> Tokenizer:
         ("  ab\n", [3, 4, END]),
     ],
 )
-def test_words_become_letters_and_an_end(source: Tokenizer, text: str, ids: list[int]) -> None:
+def test_words_become_letters_and_the_end_token(
+    source: Tokenizer, text: str, ids: list[int]
+) -> None:
     assert source.encode(text).ids == ids
 
 
@@ -51,7 +53,7 @@ def test_a_special_token_cannot_be_typed(source: Tokenizer, text: str) -> None:
         source.encode(text)
 
 
-def test_phonemes_are_ids_in_order_and_an_end(target: Tokenizer) -> None:
+def test_phonemes_become_ids_in_order_and_the_end_token(target: Tokenizer) -> None:
     assert target.encode("AA").ids == [A, END]
     assert target.encode(" ".join(g2p_en.PHONEMES)).ids == [*range(3, 42), END]
     assert target.encode("").ids == [END]
@@ -94,9 +96,7 @@ def test_vocabularies_are_those_of_the_model(source: Tokenizer, target: Tokenize
         assert tokenizer.token_to_id("</s>") == config.end_token_id
 
 
-def test_a_tokenizer_is_the_same_after_saving(
-    source: Tokenizer, target: Tokenizer, tmp_path: Path
-) -> None:
+def test_saving_preserves_a_tokenizer(source: Tokenizer, target: Tokenizer, tmp_path: Path) -> None:
     for tokenizer, text in ((source, " DragómaN"), (target, "D R AE G")):
         tokenizer.save(str(tmp_path / "tokenizer.json"))
         again = Tokenizer.from_file(str(tmp_path / "tokenizer.json"))

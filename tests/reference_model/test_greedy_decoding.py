@@ -1,4 +1,4 @@
-"""Greedy decoding: the cached way gives exactly what the slow way gives."""
+"""Greedy decoding: with a cache, the output is exactly that without one."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def test_with_and_without_a_cache_the_tokens_are_the_same(make_model: MakeModel,
             assert greedy_cached(model, sources, max_new_tokens) == expected
             assert len(expected) == len(sources)
         outputs += expected
-    # The comparison would mean little if one token were all there is.
+    # The comparison would mean little if all outputs were one repeated token.
     assert len({tuple(output) for output in outputs}) >= 4
     assert len({token for output in outputs for token in output}) >= 4
     assert sum(len(set(output)) > 1 for output in outputs) >= 4
@@ -101,10 +101,10 @@ def test_a_row_is_the_same_alone_and_in_a_batch(
 def test_output_stops_after_the_end_token(
     make_model: MakeModel, decode: Callable[..., list[list[int]]]
 ) -> None:
-    """Which token ends is chosen so that some rows end early, some at once, some never."""
+    """The end token is chosen so that some rows end early, some at once, some never."""
     sources = sources_of([5, 1, 16, 9, 2, 12, 3])
     changes: dict[str, Any] = {"norm_order": "pre", "seed": 0}
-    # An end token that no row gives: the outputs in full.
+    # With an end token that no row generates, outputs have full length.
     model = make_model(**changes)
     with torch.inference_mode():
         free = free_running(model, sources, 12)
@@ -115,7 +115,7 @@ def test_output_stops_after_the_end_token(
 
 
 def free_running(model: Transformer, sources: list[list[int]], steps: int) -> list[list[int]]:
-    """Greedy decoding one row at a time, by hand, that no token ends."""
+    """Greedy decoding of one row at a time, which no token ends."""
     rows = []
     for source in sources:
         tokens = [model.config.start_token_id]
@@ -163,7 +163,7 @@ def test_rows_of_a_cache_may_stand_at_different_positions(make_model: MakeModel)
     expected = model(source, mask, target)
     cross = model.encode(source, mask)
     cache = KeyValueCache(model.config, 2, 9)
-    # Both rows take three tokens; the first is then set back by two and takes them again.
+    # Both rows process three tokens; the first is then set back by two and repeats them.
     model.decode(target[:, :3], cache.position, mask, cross, cache)
     cache.position = torch.tensor([1, 3])
     token = torch.stack([target[0, 1:4], target[1, 3:6]])

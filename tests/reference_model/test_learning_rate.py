@@ -19,12 +19,12 @@ from dragoman.reference_model.training.schedule import cool_down, inverse_square
         (10_000, 0.0025),
     ],
 )
-def test_equation_3_by_hand(step: int, expected: float) -> None:
+def test_equation_3_matches_hand_computed_values(step: int, expected: float) -> None:
     rate = inverse_square_root(step, d_model=16, warmup_steps=100)
     assert rate == pytest.approx(expected, rel=1e-12)
 
 
-def test_base_model_peaks_where_the_paper_s_does() -> None:
+def test_the_base_model_peaks_as_in_the_paper() -> None:
     # 512^-0.5 * 4000^-0.5
     rate = inverse_square_root(4000, d_model=512, warmup_steps=4000)
     assert rate == pytest.approx(6.98771e-4, rel=1e-5)
@@ -51,7 +51,7 @@ def test_scale_is_a_factor() -> None:
     ("epochs_done", "expected"),
     [(0, 1.0), (5.9, 1.0), (6, 1.0), (7, 0.75), (8, 0.5), (8.5, 0.375), (9, 0.25), (10, 0.0)],
 )
-def test_cool_down_by_hand(epochs_done: float, expected: float) -> None:
+def test_cool_down_matches_hand_computed_values(epochs_done: float, expected: float) -> None:
     factor = cool_down(epochs_done, epochs=10, cool_down_epochs=4)
     assert factor == pytest.approx(expected, abs=1e-12)
 
@@ -61,5 +61,5 @@ def test_without_a_cool_down_the_rate_is_the_paper_s(epochs_done: float) -> None
     assert cool_down(epochs_done, epochs=10, cool_down_epochs=0) == 1.0
 
 
-def test_a_cool_down_longer_than_the_training_begins_below_one() -> None:
+def test_a_cool_down_longer_than_the_training_starts_below_one() -> None:
     assert cool_down(0, epochs=2, cool_down_epochs=8) == 0.25

@@ -1,4 +1,4 @@
-"""ModelConfig: what is accepted, and what is reported."""
+"""ModelConfig: which values are valid, and how problems are reported."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def test_one_invalid_field_is_reported(
     assert message in str(caught.value)
 
 
-def test_config_error_is_an_error_users_meet() -> None:
+def test_config_errors_are_shown_to_users() -> None:
     assert issubclass(ConfigError, DragomanError)
 
 
@@ -123,7 +123,7 @@ def test_an_infinite_epsilon_is_refused(make_config: MakeConfig) -> None:
         make_config(norm_epsilon=math.inf)
 
 
-def test_an_epsilon_beyond_every_float_is_refused(make_config: MakeConfig) -> None:
+def test_an_epsilon_beyond_the_range_of_floats_is_refused(make_config: MakeConfig) -> None:
     with pytest.raises(ConfigError, match="norm_epsilon"):
         make_config(norm_epsilon=10**400)
 
@@ -139,7 +139,7 @@ def test_an_epsilon_beyond_every_float_is_refused(make_config: MakeConfig) -> No
         {"source_vocab_size": 19, "tie_source_target": True},
     ],
 )
-def test_limits_of_what_is_valid(make_config: MakeConfig, changes: dict[str, Any]) -> None:
+def test_extreme_valid_values(make_config: MakeConfig, changes: dict[str, Any]) -> None:
     config = make_config(**changes)
     assert {name: getattr(config, name) for name in changes} == changes
 

@@ -32,7 +32,7 @@ def test_plain_data_has_every_field(make_config: MakeConfig) -> None:
     assert make_config().to_dict().keys() == names
 
 
-def test_fields_left_out_take_the_paper_s_values() -> None:
+def test_omitted_fields_have_the_paper_s_values() -> None:
     config = ModelConfig.from_json('{"source_vocab_size": 9, "target_vocab_size": 11}')
     assert config == ModelConfig(source_vocab_size=9, target_vocab_size=11)
     assert (config.d_model, config.d_ff, config.num_heads, config.dropout) == (512, 2048, 8, 0.1)
@@ -49,7 +49,7 @@ def test_unknown_and_missing_fields_are_reported_at_once() -> None:
     ]
 
 
-def test_a_missing_field_raises_no_problem_of_another() -> None:
+def test_a_missing_field_causes_no_other_problem() -> None:
     with pytest.raises(ConfigError) as caught:
         ModelConfig.from_dict({"source_vocab_size": 9, "tie_source_target": True})
     assert caught.value.problems == ["missing field 'target_vocab_size'"]
@@ -75,7 +75,7 @@ def test_unknown_fields_do_not_hide_bad_values() -> None:
 
 
 @pytest.mark.parametrize("text", ["", "{", "{'d_model': 24}", '{"a": 1,}', "\ufeff{}", "nul"])
-def test_what_is_not_json_is_reported(text: str) -> None:
+def test_invalid_json_is_reported(text: str) -> None:
     with pytest.raises(ConfigError, match="not JSON"):
         ModelConfig.from_json(text)
 
@@ -89,6 +89,6 @@ def test_json_of_another_kind_is_reported(text: str, kind: str) -> None:
 
 
 @pytest.mark.parametrize("text", ['{"d_model": ' + "1" * 5000 + "}", "[" * 200_000])
-def test_json_that_python_will_not_parse_is_reported(text: str) -> None:
+def test_json_that_python_cannot_parse_is_reported(text: str) -> None:
     with pytest.raises(ConfigError):
         ModelConfig.from_json(text)

@@ -1,4 +1,4 @@
-"""Each switch of the configuration does what it says and nothing else."""
+"""Each option of the configuration changes what it should and nothing else."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_a_switched_off_parameter_does_not_exist(make_model: MakeModel, switch: 
 @torch.no_grad()
 @pytest.mark.parametrize("switch", [name for name in SUFFIXES if name != "norm_gain"])
 def test_no_bias_is_a_bias_of_zero(make_model: MakeModel, switch: str) -> None:
-    """The complete model with zeros where the other has nothing gives the same logits."""
+    """A model with all weights gives the same logits if those that the other lacks are zero."""
     without = make_model(**{**EVERYTHING, switch: False})
     check_equal_when_filled(make_model, without, fill=0.0)
 
@@ -115,7 +115,7 @@ def test_embedding_norm_is_a_layer_norm_of_the_sum(make_model: MakeModel) -> Non
     torch.testing.assert_close(result, nn.functional.layer_norm(plain, (24,), norm.gain, norm.bias))
 
 
-def test_layer_norm_worked_by_hand() -> None:
+def test_layer_norm_matches_hand_computed_values() -> None:
     norm = LayerNorm(3, gain=True, bias=True, epsilon=0.5)
     assert norm.gain is not None and norm.bias is not None
     with torch.no_grad():
@@ -136,7 +136,9 @@ def test_layer_norm_worked_by_hand() -> None:
         ("silu", 0.73105858, -0.23840584),  # x / (1 + e^-x)
     ],
 )
-def test_activations_worked_by_hand(name: str, at_one: float, at_minus_two: float) -> None:
+def test_activations_match_hand_computed_values(
+    name: str, at_one: float, at_minus_two: float
+) -> None:
     activations: dict[str, Callable[[Tensor], Tensor]] = {str(k): f for k, f in ACTIVATIONS.items()}
     result = activations[name](torch.tensor([1.0, -2.0]))
     torch.testing.assert_close(result, torch.tensor([at_one, at_minus_two]), atol=1e-6, rtol=0)

@@ -1,4 +1,4 @@
-"""What must not matter: padding, other rows, later target tokens."""
+"""Padding, other rows and later target tokens must not influence the output."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def test_every_source_token_matters(make_model: MakeModel) -> None:
         assert (model(changed, mask, target) - expected).abs().max() > 1e-4
 
 
-def test_pad_worked_by_hand() -> None:
+def test_pad_matches_a_hand_written_batch() -> None:
     tokens, mask = pad([[5], [6, 7, 8], [9, 9]], 4)
     assert tokens.tolist() == [[5, 4, 4], [6, 7, 8], [9, 9, 4]]
     assert mask.tolist() == [[True, False, False], [True, True, True], [True, True, False]]

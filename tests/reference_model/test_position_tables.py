@@ -1,4 +1,4 @@
-"""Where a token stands: the sinusoids of section 3.5, and learned tables."""
+"""Position embeddings: the sinusoids of section 3.5, and learned tables."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from dragoman.reference_model.embedding import LearnedPositions, SinusoidalPosit
 MakeModel = Callable[..., Transformer]
 
 
-def test_sinusoids_worked_by_hand() -> None:
+def test_sinusoids_match_hand_computed_values() -> None:
     # d_model 4: wavelengths 1 and 10000^(2/4) = 100.
     expected = [
         [0.0, 1.0, 0.0, 1.0],

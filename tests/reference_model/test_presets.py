@@ -31,7 +31,7 @@ def by_hand(vocab: int, layers: int, d_model: int, d_ff: int) -> int:
 
 
 @pytest.mark.parametrize("name", TABLE_3)
-def test_preset_has_the_numbers_of_the_table(name: str) -> None:
+def test_presets_match_the_table(name: str) -> None:
     config = preset(name, source_vocab_size=50, target_vocab_size=60)
     assert config.encoder_layers == config.decoder_layers == TABLE_3[name][0]
     assert (
@@ -49,7 +49,7 @@ def test_there_is_no_other_preset() -> None:
 
 
 @pytest.mark.parametrize("name", ["base", "big"])
-def test_presets_are_the_paper_s_architecture(name: str) -> None:
+def test_presets_have_the_paper_s_architecture(name: str) -> None:
     config = preset(name, source_vocab_size=50, target_vocab_size=50)
     assert (config.activation, config.norm_order, config.positions) == (
         "relu",
@@ -65,7 +65,9 @@ def test_presets_are_the_paper_s_architecture(name: str) -> None:
     # The paper rounds to the million and does not say which biases it counts.
     [("base", 65e6, 0.04), ("big", 213e6, 0.02)],
 )
-def test_parameters_are_as_many_as_published(name: str, published: float, tolerance: float) -> None:
+def test_the_number_of_parameters_is_as_published(
+    name: str, published: float, tolerance: float
+) -> None:
     config = preset(
         name, source_vocab_size=37_000, target_vocab_size=37_000, tie_source_target=True
     )
@@ -74,11 +76,11 @@ def test_parameters_are_as_many_as_published(name: str, published: float, tolera
     assert count == pytest.approx(published, rel=tolerance)
 
 
-def test_changes_go_over_the_preset() -> None:
+def test_changes_override_the_preset() -> None:
     config = preset("big", source_vocab_size=9, target_vocab_size=9, dropout=0.2, d_head=32)
     assert (config.dropout, config.head_size, config.d_model) == (0.2, 32, 1024)
 
 
-def test_unknown_preset_lists_those_there_are() -> None:
+def test_an_unknown_preset_lists_the_known_ones() -> None:
     with pytest.raises(ConfigError, match="unknown preset 'huge', expected one of tiny, base, big"):
         preset("huge", source_vocab_size=9, target_vocab_size=9)

@@ -1,4 +1,4 @@
-"""A recipe from its data to a checkpoint."""
+"""Running a recipe, from its data to a checkpoint."""
 
 from __future__ import annotations
 
@@ -14,6 +14,8 @@ from dragoman import DragomanError
 from dragoman.reference_model import ModelConfig, Transformer, load_checkpoint
 from dragoman.reference_model.recipes import (
     RECIPES,
+    Data,
+    Example,
     Recipe,
     evaluate,
     find_recipe,
@@ -21,8 +23,7 @@ from dragoman.reference_model.recipes import (
     read_examples,
     run_recipe,
 )
-from dragoman.reference_model.recipes import recipe as recipe_module
-from dragoman.reference_model.recipes.recipe import Data, Example
+from dragoman.reference_model.recipes import run as run_module
 from dragoman.reference_model.training import TrainingOptions
 
 WORDS = [f"{first}{vowel}{last}" for first in "bdkpt" for vowel in "aeiou" for last in "nt"]
@@ -67,7 +68,7 @@ def recipe() -> Recipe:
     )
 
 
-def test_a_run_writes_a_whole_checkpoint(recipe: Recipe, tmp_path: Path) -> None:
+def test_a_run_writes_a_complete_checkpoint(recipe: Recipe, tmp_path: Path) -> None:
     directory = tmp_path / "new" / "model"
     figures = run_recipe(recipe, directory, tmp_path / "work")
     assert sorted(file.name for file in directory.iterdir()) == [
@@ -105,7 +106,7 @@ def test_a_run_writes_a_whole_checkpoint(recipe: Recipe, tmp_path: Path) -> None
     assert record["training"] == options
 
 
-def test_a_run_is_decided_by_its_seed(recipe: Recipe, tmp_path: Path) -> None:
+def test_a_run_is_determined_by_its_seed(recipe: Recipe, tmp_path: Path) -> None:
     for name in ("one", "two"):
         run_recipe(recipe, tmp_path / name, tmp_path / f"work-{name}")
     one, two = ((tmp_path / name / "model.safetensors").read_bytes() for name in ("one", "two"))
@@ -113,14 +114,14 @@ def test_a_run_is_decided_by_its_seed(recipe: Recipe, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("decoding_batch", [1, 2, 256])
-def test_evaluation_answers_each_example_in_its_place(
+def test_evaluation_keeps_the_order_of_the_examples(
     recipe: Recipe, monkeypatch: pytest.MonkeyPatch, decoding_batch: int
 ) -> None:
-    """Examples are decoded in the order of their lengths and scored in their own."""
+    """Examples are decoded in the order of their lengths and scored in their original order."""
     answered: list[tuple[list[str], list[str]]] = []
 
     def first_letter(model: object, sources: list[list[int]], limit: int) -> list[list[int]]:
-        """In place of a model: the phoneme numbered as the first letter, then the end token."""
+        """Instead of a model: the phoneme with the index of the first letter, and the end."""
         assert limit == 6
         return [[source[0], 2] for source in sources]
 
@@ -128,13 +129,13 @@ def test_evaluation_answers_each_example_in_its_place(
         answered.append((list(hypotheses), [example.source for example in examples]))
         return {"word error": 0.5}
 
-    monkeypatch.setattr(recipe_module, "greedy_cached", first_letter)
-    monkeypatch.setattr(recipe_module, "DECODING_BATCH", decoding_batch)
+    monkeypatch.setattr(run_module, "greedy_cached", first_letter)
+    monkeypatch.setattr(run_module, "DECODING_BATCH", decoding_batch)
     words = ["dragon", "a", "cab", "be", "cabbage"]
     examples = [Example(word, ("AA",)) for word in words]
     figures = evaluate(Transformer(recipe.config), replace(recipe, score=record), examples)
     assert figures == {"word error": 0.5}
-    # Phonemes are numbered in the order AA AE AH AO, as letters are.
+    # Phonemes are indexed in the order AA AE AH AO, like the letters.
     assert answered == [(["AO", "AA", "AH", "AE", "AH"], words)]
 
 
@@ -143,12 +144,12 @@ def test_recipes_are_found_by_name() -> None:
     assert {name: recipe.name for name, recipe in RECIPES.items()} == {"g2p-en": "g2p-en"}
 
 
-def test_an_unknown_recipe_lists_those_there_are() -> None:
+def test_an_unknown_recipe_lists_the_known_ones() -> None:
     with pytest.raises(DragomanError, match="unknown recipe 'g2p', expected one of: g2p-en"):
         find_recipe("g2p")
 
 
-def test_the_licence_of_cmudict_is_its_own() -> None:
+def test_the_licence_is_that_of_cmudict() -> None:
     (name,) = g2p_en.RECIPE.licences
     assert name == "LICENSE-CMUdict.txt"
     assert "Carnegie Mellon University" in g2p_en.RECIPE.licences[name]()

@@ -1,4 +1,4 @@
-"""Buckets of distances as Hugging Face's T5 has them, and what a head adds for each."""
+"""Relative positions and RMSNorm, against Hugging Face's T5."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from dragoman.reference_model import ConfigError, ModelConfig
-from dragoman.reference_model.attention import MASKED, RelativePositions
+from dragoman.reference_model.attention import MASKED_SCORE, RelativePositions
 from dragoman.reference_model.layers import RMSNorm
 
 t5: Any = importlib.import_module("transformers.models.t5.modeling_t5")
@@ -19,7 +19,7 @@ SIZES = [(4, 3), (5, 7), (7, 20), (8, 9), (8, 128), (13, 64), (16, 20), (31, 100
 
 @pytest.mark.parametrize("both_sides", [True, False])
 @pytest.mark.parametrize(("buckets", "max_distance"), [*SIZES, (32, 17), (64, 256), (320, 1000)])
-def test_buckets_are_theirs(buckets: int, max_distance: int, both_sides: bool) -> None:
+def test_buckets_match_hugging_face(buckets: int, max_distance: int, both_sides: bool) -> None:
     ours = RelativePositions(3, buckets=buckets, max_distance=max_distance, both_sides=both_sides)
     far = 2 * max_distance + 3
     position = torch.tensor([[far, 0, far // 2], [1, 2 * far, far + 1]])
@@ -31,7 +31,7 @@ def test_buckets_are_theirs(buckets: int, max_distance: int, both_sides: bool) -
         assert torch.equal(added, ours.table[bucket].permute(0, 3, 1, 2))
 
 
-def test_a_hidden_key_gets_a_number_that_no_key_reaches() -> None:
+def test_the_score_of_a_masked_key_is_below_all_others() -> None:
     positions = RelativePositions(2, buckets=8, max_distance=9, both_sides=True)
     mask = torch.tensor([[True, True, False], [True, False, False]])[:, None, None]
     with torch.no_grad():
@@ -39,13 +39,13 @@ def test_a_hidden_key_gets_a_number_that_no_key_reaches() -> None:
         whole = positions(torch.arange(3)[None], 3).expand(2, -1, -1, -1)
     assert added.shape == (2, 2, 3, 3)
     hidden = ~mask.expand_as(added)
-    assert (added[hidden] == MASKED).all()
+    assert (added[hidden] == MASKED_SCORE).all()
     assert torch.equal(added[~hidden], whole[~hidden])
 
 
 @pytest.mark.parametrize(("buckets", "distance"), [(3, 9), (8, 4), (0, 9), (33, 16)])
-def test_sizes_without_a_meaning_are_refused(buckets: int, distance: int) -> None:
-    with pytest.raises(ConfigError, match="relative_buckets of at least 4, and relative_max"):
+def test_meaningless_sizes_are_refused(buckets: int, distance: int) -> None:
+    with pytest.raises(ConfigError, match="relative_buckets of at least 4 and a relative_max"):
         ModelConfig(
             source_vocab_size=5,
             target_vocab_size=5,
@@ -56,7 +56,7 @@ def test_sizes_without_a_meaning_are_refused(buckets: int, distance: int) -> Non
 
 
 @pytest.mark.parametrize("scale", [1e-4, 1.0, 3e4])
-def test_rms_norm_is_theirs(scale: float) -> None:
+def test_rms_norm_matches_hugging_face(scale: float) -> None:
     theirs, ours = t5.T5LayerNorm(7, eps=1e-6), RMSNorm(7, gain=True, epsilon=1e-6)
     assert ours.gain is not None
     x = torch.randn(2, 3, 7, generator=torch.Generator().manual_seed(0)) * scale

@@ -1,4 +1,4 @@
-"""Batches by number of tokens."""
+"""Batches with a limited number of tokens."""
 
 from __future__ import annotations
 
@@ -22,7 +22,9 @@ def padded(pairs: list[Pair], batch: list[int]) -> int:
 
 @pytest.mark.parametrize("count", [0, 1, 2, 257])
 @pytest.mark.parametrize("batch_tokens", [1, 29, 64, 10_000])
-def test_each_pair_comes_exactly_once_and_within_the_limit(count: int, batch_tokens: int) -> None:
+def test_each_pair_occurs_exactly_once_and_batches_stay_within_the_limit(
+    count: int, batch_tokens: int
+) -> None:
     pairs = random_pairs(count)
     batches = token_batches(pairs, batch_tokens, seed=1)
     assert sorted(index for batch in batches for index in batch) == list(range(count))
@@ -30,7 +32,7 @@ def test_each_pair_comes_exactly_once_and_within_the_limit(count: int, batch_tok
         assert len(batch) == 1 or padded(pairs, batch) <= batch_tokens
 
 
-def test_a_pair_longer_than_the_limit_is_alone() -> None:
+def test_a_pair_longer_than_the_limit_is_a_batch_of_its_own() -> None:
     pairs: list[Pair] = [([3], [4]), ([3] * 50, [4]), ([3], [4] * 50), ([3], [4])]
     batches = token_batches(pairs, 8, seed=3)
     assert [1] in batches
@@ -51,13 +53,13 @@ def test_the_longer_side_counts() -> None:
     assert {len(batch) for batch in token_batches(turned, 20, seed=1)} == {2}
 
 
-def test_the_seed_decides() -> None:
+def test_the_seed_determines_the_batches() -> None:
     pairs = random_pairs(300)
     assert token_batches(pairs, 64, seed=5) == token_batches(pairs, 64, seed=5)
     assert token_batches(pairs, 64, seed=5) != token_batches(pairs, 64, seed=6)
 
 
-def test_the_order_of_batches_is_not_that_of_lengths() -> None:
+def test_batches_are_not_ordered_by_length() -> None:
     pairs = random_pairs(300)
     longest = [
         max(len(pairs[index][0]) for index in batch) for batch in token_batches(pairs, 64, seed=5)
@@ -65,7 +67,7 @@ def test_the_order_of_batches_is_not_that_of_lengths() -> None:
     assert longest != sorted(longest)
 
 
-def test_pairs_of_one_length_meet_others_in_each_epoch() -> None:
+def test_pairs_of_equal_length_are_regrouped_in_each_epoch() -> None:
     pairs: list[Pair] = [([3] * 4, [4] * 4)] * 40
     first = {frozenset(batch) for batch in token_batches(pairs, 20, seed=1)}
     second = {frozenset(batch) for batch in token_batches(pairs, 20, seed=2)}
@@ -73,7 +75,7 @@ def test_pairs_of_one_length_meet_others_in_each_epoch() -> None:
 
 
 def test_pairs_of_similar_length_share_a_batch() -> None:
-    """Padding costs little: sorted batches hold mostly tokens, random ones would not."""
+    """There is little padding; batches of random pairs would have much."""
     pairs: list[Pair] = [([3] * length, [4] * length) for length in range(1, 201)]
     batches = token_batches(pairs, 800, seed=1)
     tokens = sum(len(pair[0]) for pair in pairs)

@@ -1,4 +1,4 @@
-"""Training does what it is for, and leaves the record it promises."""
+"""Training learns, and records its history."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ REVERSING = {
 
 
 def reversals(seed: int, count: int) -> list[tuple[list[int], list[int]]]:
-    """Up to four letters, and the same backwards."""
+    """Up to four letters, and the same letters reversed."""
     generator = random.Random(seed)
     words = [
         [generator.randrange(3, 9) for _ in range(generator.randrange(1, 5))] for _ in range(count)
@@ -68,7 +68,7 @@ def test_a_tiny_model_learns_to_reverse(make_config: MakeConfig, tmp_path: Path)
     )
     losses = [epoch.loss for epoch in epochs]
     assert losses[-1] < losses[0] / 2
-    # Smoothing by 0.1 over 9 symbols costs at least 0.4847 nats, however well a model has learnt.
+    # With label smoothing of 0.1 over 9 symbols, the loss is at least 0.4847 nats.
     assert losses[-1] > 0.4847
     assert epochs[-1].metric > 0.75
     assert share_right(model) > 0.75
@@ -105,7 +105,7 @@ def test_the_final_weights_are_the_mean_of_the_last_epochs(
         torch.testing.assert_close(parameter.detach(), values.mean(dim=0), atol=1e-6, rtol=1e-6)
 
 
-def test_averaging_over_more_epochs_than_there_are_takes_all(
+def test_averaging_over_more_epochs_than_there_are_uses_all(
     make_config: MakeConfig, tmp_path: Path
 ) -> None:
     options = TrainingOptions(epochs=2, batch_tokens=40, warmup_steps=10, average_epochs=9)
@@ -116,7 +116,7 @@ def test_averaging_over_more_epochs_than_there_are_takes_all(
         torch.testing.assert_close(parameter.detach(), mean, atol=1e-6, rtol=1e-6)
 
 
-def test_the_record_of_a_training(make_config: MakeConfig, tmp_path: Path) -> None:
+def test_the_history_of_a_training(make_config: MakeConfig, tmp_path: Path) -> None:
     options = TrainingOptions(epochs=3, batch_tokens=40, warmup_steps=10)
     small_training(make_config, tmp_path / "new" / "work", options)
     lines = (tmp_path / "new" / "work" / "history.jsonl").read_text(encoding="utf-8").splitlines()
@@ -130,7 +130,7 @@ def test_the_record_of_a_training(make_config: MakeConfig, tmp_path: Path) -> No
     assert picture.startswith(b"\x89PNG\r\n\x1a\n")
 
 
-def test_training_is_decided_by_the_seed(make_config: MakeConfig, tmp_path: Path) -> None:
+def test_training_is_determined_by_the_seed(make_config: MakeConfig, tmp_path: Path) -> None:
     weights = []
     for number, seed in enumerate((1, 1, 2)):
         options = TrainingOptions(epochs=1, batch_tokens=40, warmup_steps=10, seed=seed)
@@ -139,7 +139,7 @@ def test_training_is_decided_by_the_seed(make_config: MakeConfig, tmp_path: Path
     assert not torch.equal(weights[0], weights[2])
 
 
-def test_the_rate_of_each_step_is_that_of_the_schedule(
+def test_the_learning_rate_follows_the_schedule(
     make_config: MakeConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rates: list[float] = []
@@ -151,7 +151,7 @@ def test_the_rate_of_each_step_is_that_of_the_schedule(
 
     monkeypatch.setattr(torch.optim.Adam, "step", record)
     model = Transformer(make_config(**REVERSING))
-    # Eight pairs of five tokens, two a batch: four steps an epoch.
+    # Eight pairs of five tokens, two per batch: four steps per epoch.
     pairs = [([3, 4, 5, 6, END], [6, 5, 4, 3, END])] * 8
     options = TrainingOptions(
         epochs=2, batch_tokens=10, warmup_steps=2, learning_rate_scale=0.5, cool_down_epochs=1
@@ -166,7 +166,7 @@ def test_the_rate_of_each_step_is_that_of_the_schedule(
 
 
 def test_padding_does_not_enter_the_loss(make_config: MakeConfig, tmp_path: Path) -> None:
-    """Pairs of unequal length in one batch: the loss is the mean over their tokens alone."""
+    """With pairs of unequal length in a batch, the loss is the mean over their tokens only."""
     model = Transformer(make_config(**REVERSING))
     pairs = [([3, END], [3, END]), ([3, 4, 5, 6, END], [6, 5, 4, 3, END])]
     expected = tokens = 0.0
@@ -178,7 +178,7 @@ def test_padding_does_not_enter_the_loss(make_config: MakeConfig, tmp_path: Path
         )
         shares = logits[0].log_softmax(-1)
         for position, token in enumerate(target):
-            # Equation of label smoothing (Szegedy et al. 2016), by hand.
+            # The definition of label smoothing (Szegedy et al. 2016).
             right, mean = shares[position, token].item(), shares[position].mean().item()
             expected -= 0.9 * right + 0.1 * mean
             tokens += 1
@@ -199,7 +199,7 @@ def test_padding_does_not_enter_the_loss(make_config: MakeConfig, tmp_path: Path
         ("cool_down_epochs", -1),
     ],
 )
-def test_options_that_cannot_train_are_refused(
+def test_invalid_options_are_refused(
     make_config: MakeConfig, tmp_path: Path, name: str, value: int
 ) -> None:
     options: dict[str, Any] = {"epochs": 1, name: value}

@@ -1,4 +1,4 @@
-"""An interrupted training, taken up again, ends exactly where an uninterrupted one does."""
+"""An interrupted and resumed training gives exactly the weights of an uninterrupted one."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def measure(model: Transformer) -> float:
 
 
 class Training:
-    """The same training again and again, from whatever weights a model starts with."""
+    """Repeats the same training, from any initial weights."""
 
     def __init__(self, config: ModelConfig, directory: Path) -> None:
         self.config = config
@@ -69,7 +69,7 @@ class Training:
 
 @pytest.fixture(autouse=True)
 def plain_curve(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Drawing takes longer than training here; test_training_learns looks at the picture."""
+    """Plotting takes longer than training here; test_training_learns checks the plot."""
 
     def touch(epochs: object, metric_name: str, path: Path) -> None:
         path.touch()
@@ -107,7 +107,7 @@ def assert_same(
 
 
 @pytest.mark.parametrize("interrupted_epoch", [2, 3])
-def test_interrupted_while_it_evaluates(
+def test_interrupted_during_evaluation(
     training: Training, uninterrupted: tuple[list[Epoch], Weights], interrupted_epoch: int
 ) -> None:
     calls = 0
@@ -121,7 +121,7 @@ def test_interrupted_while_it_evaluates(
 
     with pytest.raises(KeyboardInterrupt):
         training.run(start=0, evaluate=interrupt)
-    # Other initial weights: everything must come from the saved state.
+    # With other initial weights, so that everything must come from the saved state.
     assert_same(training.run(start=5), uninterrupted, training.directory)
 
 
@@ -171,17 +171,17 @@ def test_interrupted_in_the_cool_down(
 
 
 def test_with_a_cool_down_the_number_of_epochs_cannot_change(training: Training) -> None:
-    """The last epochs are cooled from the start: going on would be another training."""
+    """The schedule depends on the number of epochs, so another number is another training."""
     options = replace(OPTIONS, epochs=1, cool_down_epochs=1)
     training.run(start=0, options=options)
     with pytest.raises(DragomanError, match="other options"):
         training.run(start=0, options=replace(options, epochs=2))
 
 
-def test_interrupted_while_it_saves_the_state(
+def test_interrupted_while_saving_the_state(
     training: Training, uninterrupted: tuple[list[Epoch], Weights], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A half-written state is not taken for a state."""
+    """A partially written state is not used."""
     save, calls = torch.save, 0
 
     def interrupt(state: object, path: Path) -> None:
@@ -199,7 +199,7 @@ def test_interrupted_while_it_saves_the_state(
 
 
 @pytest.mark.parametrize("function", ["write_history", "plot_history"])
-def test_interrupted_while_it_writes_the_last_record(
+def test_interrupted_while_writing_the_last_record(
     training: Training, monkeypatch: pytest.MonkeyPatch, function: str
 ) -> None:
     def interrupt(*arguments: object) -> None:
@@ -226,7 +226,7 @@ def test_a_finished_training_is_not_repeated(
     assert_same(training.run(start=5), first, training.directory)
 
 
-def test_more_epochs_go_on_from_where_it_ended(
+def test_more_epochs_continue_a_finished_training(
     training: Training, uninterrupted: tuple[list[Epoch], Weights]
 ) -> None:
     training.run(start=0, options=replace(OPTIONS, epochs=1))
@@ -245,7 +245,7 @@ def test_more_epochs_go_on_from_where_it_ended(
 def test_resuming_with_other_options_is_refused(training: Training, other: TrainingOptions) -> None:
     training.run(start=0, options=replace(OPTIONS, epochs=1))
     before = (training.directory / "state.pt").read_bytes()
-    with pytest.raises(DragomanError, match=r"state\.pt is of a training with other options"):
+    with pytest.raises(DragomanError, match=r"state\.pt belongs to a training with other options"):
         training.run(start=0, options=other)
     assert (training.directory / "state.pt").read_bytes() == before
 

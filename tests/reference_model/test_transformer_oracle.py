@@ -1,4 +1,4 @@
-"""The whole model against torch.nn.Transformer with the same weights."""
+"""The complete model against torch.nn.Transformer with the same weights."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def build_oracle(ours: Transformer) -> nn.Transformer:
         "batch_first": True,
         "norm_first": config.norm_order == "pre",
     }
-    # Nested tensors are of no use here; PyTorch warns unless they are declined.
+    # PyTorch warns that it cannot use nested tensors here unless they are disabled.
     encoder = nn.TransformerEncoder(
         nn.TransformerEncoderLayer(**options),
         config.encoder_layers,
@@ -81,12 +81,12 @@ def build_oracle(ours: Transformer) -> nn.Transformer:
             copy_norm(my_stack.norm, its_stack.norm)
         else:
             its_stack.norm = None
-    # Training mode, without dropout: evaluation mode takes another path in PyTorch.
+    # Training mode without dropout: in evaluation mode, PyTorch computes in another way.
     return theirs.train()
 
 
 def embed(weight: Tensor, token: Tensor) -> Tensor:
-    """Section 3.4 and 3.5 of the paper, number by number."""
+    """Sections 3.4 and 3.5 of the paper, element by element."""
     d_model = weight.shape[1]
     table = [
         [

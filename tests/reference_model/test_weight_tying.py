@@ -1,4 +1,4 @@
-"""Tied weights are one parameter; others are not."""
+"""Tied weights are one parameter; untied weights are separate."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ V, D = 19, 24
 
 
 def embedding_parameters(model: Transformer) -> int:
-    """The numbers in the three matrices that can be one."""
+    """The sizes of the three matrices that can be tied."""
     matrices = (
         model.get_parameter("encoder.embedding.tokens.weight"),
         model.decoder.embedding.tokens.weight,

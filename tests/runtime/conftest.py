@@ -18,6 +18,8 @@ from dragoman.export import TokenizerFiles, export_bundle
 from dragoman.reference_model import ModelConfig, Transformer, pad
 from dragoman.runtime import Model, load
 
+from ..random_weights import random_transformer
+
 CONTENTS = {"encoder.onnx": b"encoder", "decoder.onnx": b"the decoder", "data/weights.bin": b"0123"}
 
 
@@ -215,20 +217,10 @@ def ragged_sources(config: ModelConfig, count: int, *, seed: int = 0) -> list[li
 def varied_model(config: ModelConfig, seed: int) -> Transformer:
     """A model whose outputs depend on source and prefix; some end early, some late, some never.
 
-    To that end, attention is sharpened and gains are random. The end token is the one that gives
-    the most different lengths, among those that leave some outputs without an end.
+    The end token is the one that gives the most different lengths, among those that leave some
+    outputs without an end.
     """
-    torch.manual_seed(seed)
-    model = Transformer(config).eval()
-    for name, parameter in model.named_parameters():
-        if name.endswith("gain"):
-            parameter.copy_(torch.randn_like(parameter))
-        elif parameter.dim() == 1:
-            parameter.copy_(torch.randn_like(parameter) * 0.1)
-        elif name.endswith(("query.weight", "key.weight")):
-            parameter.mul_(3.0)
-        elif name.endswith(("inner.weight", "outer.weight")):
-            parameter.mul_(2.0)
+    model = random_transformer(config, seed=seed, feed_forward_scale=2.0)
     outputs = without_end(model, ragged_sources(config, 40))
 
     def different_lengths(token: int) -> int:

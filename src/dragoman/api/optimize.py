@@ -134,7 +134,9 @@ def optimize_onnx(
         )
     refuse_existing(output, overwrite)
     if not source.is_file():
-        raise DragomanError(f"{source}: expected an ONNX file or the directory of a bundle, found none")
+        raise DragomanError(
+            f"{source}: expected an ONNX file or the directory of a bundle, found none"
+        )
 
     from dragoman.optimize.onnx_file import optimize_file
 

@@ -7,35 +7,37 @@ from pathlib import Path
 import click
 
 
-@click.command(short_help="Train a recipe's model from nothing.")
+@click.command(short_help="Train a recipe's model from scratch.")
 @click.argument("recipe")
 @click.option(
     "-o",
     "--output",
     type=click.Path(path_type=Path),
-    help="Where the checkpoint goes [checkpoints/RECIPE].",
+    help="The checkpoint's directory [checkpoints/RECIPE].",
 )
 @click.option(
-    "--epochs", type=click.IntRange(min=1), help="Train for so many epochs [the recipe's]."
+    "--epochs", type=click.IntRange(min=1), help="Number of epochs [the recipe's]."
 )
 @click.option("--threads", type=click.IntRange(min=1), help="Processor threads [all cores].")
 def train(recipe: str, output: Path | None, epochs: int | None, threads: int | None) -> None:
-    """Train RECIPE's model from nothing and score it on held-out data.
+    """Train RECIPE's model from scratch and score it on held-out data.
 
-    An interrupted training goes on where it was when the command is given again; its state is
-    kept in OUTPUT/training. Recipes: g2p-en (English words to phonemes; about two hours on two
-    cores).
+    The same command resumes an interrupted training, whose state is kept in OUTPUT/training.
+    Recipes: g2p-en (English words to phonemes; about two hours on two cores).
 
     \b
     dragoman train g2p-en -o checkpoints/g2p-en
     """
     import dataclasses
 
-    import torch
-
-    from dragoman.reference_model.recipes import find_recipe, run_recipe
+    from dragoman.reference_model.recipes import find_recipe
 
     chosen = find_recipe(recipe)
+
+    import torch
+
+    from dragoman.reference_model.recipes import run_recipe
+
     if epochs is not None:
         chosen = dataclasses.replace(
             chosen, options=dataclasses.replace(chosen.options, epochs=epochs)

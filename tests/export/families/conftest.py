@@ -8,39 +8,20 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
 from dragoman.export import export_bundle
 from dragoman.optimize.target_bundle import optimize_bundle
 from dragoman.reference_model import Transformer, pad
 from dragoman.runtime import load, read_bundle
 
+from ...random_weights import randomize_hugging_face
+
 transformers: Any = importlib.import_module("transformers")
 
 
 @pytest.fixture(scope="session")
 def varied() -> Callable[..., Any]:
-    return varied_model
-
-
-@torch.no_grad()
-def varied_model(model: Any, *, seed: int = 3) -> Any:
-    """Set weights with which greedy output depends on the source and on the prefix."""
-    generator = torch.Generator().manual_seed(seed)
-    for name, parameter in model.named_parameters():
-        if "embed_positions" in name and not parameter.requires_grad:
-            continue  # a table of sines
-        if parameter.dim() == 1:
-            std = 1.0 if "norm" in name and name.endswith("weight") else 0.1
-        else:
-            std = (3.4 if "q_proj" in name or "k_proj" in name else 1.1) * parameter.shape[
-                -1
-            ] ** -0.5
-        parameter.copy_(torch.randn(parameter.shape, generator=generator) * std)
-    bias = getattr(model, "final_logits_bias", None)
-    if bias is not None:
-        bias.copy_(torch.randn(bias.shape, generator=generator) * 0.1)
-    return model.eval()
+    return randomize_hugging_face
 
 
 @pytest.fixture(scope="session")

@@ -227,7 +227,7 @@ def test_a_model_for_which_there_is_no_memory(
         raise error
 
     monkeypatch.setattr("dragoman.export.families.building.Transformer", fails)
-    with pytest.raises(ConfigError, match="the sizes are beyond this machine"):
+    with pytest.raises(ConfigError, match="the model is too large for this machine"):
         build(config, GenerationConfig(), dict(weights), str, Path("weights"))
 
 

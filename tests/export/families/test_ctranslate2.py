@@ -23,7 +23,7 @@ from dragoman.reference_model import (
 )
 from dragoman.reference_model.embedding import Embedding
 
-from ..conftest import randomized
+from ...random_weights import random_transformer
 from .ctranslate2_writer import described, flag, quantized, write_text_model
 
 SIZES: dict[str, Any] = {
@@ -82,7 +82,7 @@ each_option = pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS.k
 
 
 def random_model(options: dict[str, Any], seed: int = 0) -> Transformer:
-    return randomized(ModelConfig(**SIZES | options), seed)
+    return random_transformer(ModelConfig(**SIZES | options), seed=seed)
 
 
 def weights(model: Transformer) -> dict[str, torch.Tensor]:

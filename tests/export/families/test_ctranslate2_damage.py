@@ -16,7 +16,7 @@ from dragoman.errors import DragomanError
 from dragoman.export.families.ctranslate2 import load_ctranslate2
 from dragoman.reference_model import CheckpointError, ConfigError, ModelConfig, Transformer
 
-from ..conftest import randomized
+from ...random_weights import random_transformer
 from .ctranslate2_writer import flag, model_file, text, write_text_model
 
 Damage = Callable[[bytes], bytes]
@@ -36,7 +36,7 @@ def model() -> Transformer:
         max_source_positions=4,
         max_target_positions=5,
     )
-    return randomized(config, 0)
+    return random_transformer(config, seed=0)
 
 
 @pytest.fixture
@@ -246,7 +246,7 @@ def test_all_wrong_weights_at_once(model: Transformer, tmp_path: Path) -> None:
 def test_what_sizes_are_measured_by_is_missing(
     without: str, model: Transformer, tmp_path: Path
 ) -> None:
-    model = randomized(model.config.replace(tie_target_output=False), 0)
+    model = random_transformer(model.config.replace(tie_target_output=False), seed=0)
     write_text_model(model, tmp_path, without=(without,))
     with pytest.raises(CheckpointError, match=f"missing weight {without}"):
         load_ctranslate2(tmp_path)

@@ -12,7 +12,7 @@ from dragoman.export.families.ctranslate2 import load_ctranslate2, whisper
 from dragoman.export.families.ctranslate2.whisper import whisper_tokens
 from dragoman.reference_model import CheckpointError, ModelConfig, Transformer
 
-from ..conftest import randomized
+from ...random_weights import random_transformer
 from .ctranslate2_writer import described, quantized, write_whisper_model
 
 WORDS = [f"w{i}" for i in range(20)]
@@ -58,7 +58,7 @@ def model() -> Transformer:
         max_source_positions=9,
         max_target_positions=13,
     )
-    return randomized(config, 0)
+    return random_transformer(config, seed=0)
 
 
 @pytest.mark.parametrize("numbers", ["float32", "float16", "int8"])

@@ -1,4 +1,4 @@
-"""Neutral bundles become the cpu target's: what is fused, counted; what is not, with the reason."""
+"""Optimizing neutral bundles for the cpu target: number of fusions, and reasons for refusals."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_counts_of_the_encoder(neutral: Bundle, optimize: Optimize) -> None:
     assert found["Transpose"] == 4  # the cross keys and values
 
 
-def test_heads_that_the_kernel_does_not_take_are_refused_with_the_reason(
+def test_heads_that_the_kernel_does_not_support_are_refused(
     odd_heads: Bundle, optimize: Optimize
 ) -> None:
     bundle = optimize(odd_heads)
@@ -71,7 +71,7 @@ def test_heads_that_the_kernel_does_not_take_are_refused_with_the_reason(
 
 @pytest.mark.parametrize("precision", ["fp32", "int8", "int4"])
 @pytest.mark.parametrize("made_from", ["neutral", "odd_heads"])
-def test_every_pass_is_recorded_with_the_difference_it_made(
+def test_every_pass_is_recorded_with_its_difference(
     precision: Precision, made_from: str, optimize: Optimize, request: pytest.FixtureRequest
 ) -> None:
     bundle = optimize(request.getfixturevalue(made_from), precision)
@@ -111,7 +111,7 @@ def test_weights_are_stored_once_at_their_precision(
     encoder = 2 * (4 * 64 * 64 + 2 * 64 * 96)
     decoder = 2 * (8 * 64 * 64 + 2 * 64 * 96)
     products = (table + decoder) * bits / 8 + encoder * min(4, max(bits, 8) / 8)
-    # Scales and, of 4 bits, one for each 32 weights; biases, gains and positions in fp32.
+    # Scales, in 4 bits one per 32 weights; biases, gains and positions in fp32.
     scales = 0 if bits == 32 else 4 * (table + decoder) / (32 if bits == 4 else 64)
     assert products <= weights <= 1.02 * (products + scales) + 4 * 64 * (20 + 16 + 140)
 
@@ -128,7 +128,7 @@ def test_embeddings_and_vocabulary_share_one_table(neutral: Bundle, optimize: Op
             ]
 
 
-def test_what_is_not_neutral_is_refused(
+def test_bundles_that_are_not_neutral_are_refused(
     neutral: Bundle, optimize: Optimize, tmp_path: Path
 ) -> None:
     with pytest.raises(DragomanError, match="expected a neutral bundle in fp32, found target cpu"):
@@ -138,15 +138,15 @@ def test_what_is_not_neutral_is_refused(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_fusion_that_finds_fewer_than_it_should_fails(neutral: Bundle, tmp_path: Path) -> None:
+def test_a_fusion_with_too_few_matches_fails(neutral: Bundle, tmp_path: Path) -> None:
     facts = dataclasses.replace(neutral.manifest.model, decoder_layers=3)
     manifest = dataclasses.replace(neutral.manifest, model=facts)
     with pytest.raises(DragomanError, match="pass cached-self-attention expected to know 3 of"):
         optimize_bundle(Bundle(neutral.directory, manifest), tmp_path)
 
 
-def test_padding_is_masked_whatever_its_score() -> None:
-    """Models trained to attend sharply have scores far beyond 10,000."""
+def test_padding_is_masked_for_any_score() -> None:
+    """Models trained to attend sharply have scores far above 10,000."""
     model = ir.from_onnx_text(
         '<ir_version: 10, opset_import: ["" : 23]> g (float[b,q,8] x, float[b,2,s,4] k, '
         "float[b,2,s,4] v, bool[b,s] mask) => (float[b,q,8] y) <int64[4] heads = {0,0,2,4}, "
@@ -180,7 +180,7 @@ def gelu(approximate: str) -> ir.Model:
 
 
 @pytest.mark.parametrize("approximate, operator", [("none", "BiasGelu"), ("tanh", "FastGelu")])
-def test_bias_and_gelu_become_one(approximate: str, operator: str) -> None:
+def test_bias_and_gelu_become_one_operator(approximate: str, operator: str) -> None:
     model = gelu(approximate)
     samples = {"x": np.random.default_rng(0).standard_normal((2, 3, 7)).astype(np.float32)}
     (record,) = apply_passes(model, [BIAS_GELU], graph="g", samples=samples)
@@ -188,7 +188,7 @@ def test_bias_and_gelu_become_one(approximate: str, operator: str) -> None:
     assert [node.op_type for node in model.graph] == [operator]
 
 
-def test_a_gelu_without_a_bias_that_is_a_weight_is_left_with_the_reason() -> None:
+def test_a_gelu_without_a_constant_bias_is_refused() -> None:
     model = ir.from_onnx_text(
         '<ir_version: 10, opset_import: ["" : 23]> g (float[b,3] x, float[b,3] z) => '
         "(float[b,3] y) { h = Add(x, z) y = Gelu(h) }"
@@ -196,10 +196,10 @@ def test_a_gelu_without_a_bias_that_is_a_weight_is_left_with_the_reason() -> Non
     (record,) = apply_passes(model, [BIAS_GELU], graph="g", samples=None)
     assert record.matches == 0
     assert [(r.operator, r.matched) for r in record.refusals] == [("Gelu", True)]
-    assert "bias that is a weight" in record.refusals[0].reason
+    assert "bias that is an initializer" in record.refusals[0].reason
 
 
-def test_an_embedding_whose_rounding_loses_too_much_stays_in_fp32(
+def test_an_embedding_with_too_large_a_rounding_error_stays_in_fp32(
     neutral: Bundle, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Int8, "error", 1e-4)
@@ -214,19 +214,19 @@ def test_an_embedding_whose_rounding_loses_too_much_stays_in_fp32(
     assert not load(tmp_path, threads=1).generate([[3, 4]])[0].error
 
 
-def test_nothing_to_calibrate_on(neutral: Bundle, tmp_path: Path) -> None:
+def test_calibration_without_sources_is_refused(neutral: Bundle, tmp_path: Path) -> None:
     with pytest.raises(DragomanError, match="calibration: expected at least one source"):
         optimize_bundle(neutral, tmp_path, precision="int8", calibration=[])
     assert list(tmp_path.iterdir()) == []
 
 
-def test_many_sources_are_thinned_out(neutral: Bundle) -> None:
+def test_many_sources_are_subsampled(neutral: Bundle) -> None:
     observed = observe(neutral, [[5, 6]] * 700)
     assert sum(len(batch.rows) for batch in observed["encoder"]) == 512
 
 
-def test_padding_is_no_input_of_a_product(neutral: Bundle) -> None:
-    """A source beside a longer one weighs the same as alone."""
+def test_padding_is_not_observed(neutral: Bundle) -> None:
+    """A source counts the same alone and in a batch with a longer one."""
     model = ir.load(neutral.path("encoder.onnx"))
     alone = calibrate(model, observe(neutral, [[5, 6], [7, 8]])["encoder"])
     padded = calibrate(model, observe(neutral, [[5, 6], [7, 8], [9] * 20])["encoder"])

@@ -1,4 +1,4 @@
-"""The scale of cross-attention goes into the weights of its query, where there are such."""
+"""Moving the scale of cross-attention into the weights of its query projection."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def applied(model: ir.Model) -> PassRecord:
 @pytest.mark.parametrize("attributes, scale", [("", 0.5), (", scale=0.3", np.float32(0.3))])
 @pytest.mark.parametrize("bias", [False, True])
 def test_weights_and_bias_are_scaled(attributes: str, scale: float, bias: bool) -> None:
-    """Heads of 4: 1 / sqrt(4) unless told otherwise."""
+    """Heads of size 4, so the default scale is 1 / sqrt(4)."""
     query = "h = MatMul(x, w) p = Add(h, c)" if bias else "p = MatMul(x, w)"
     model = attention(query, attributes=attributes)
     record = applied(model)
@@ -69,7 +69,7 @@ def test_weights_and_bias_are_scaled(attributes: str, scale: float, bias: bool) 
     ) is (bias)
 
 
-def test_a_weight_that_others_use_stays_what_it_is_for_them() -> None:
+def test_a_shared_weight_stays_unchanged_for_its_other_users() -> None:
     model = attention("p = MatMul(x, w) other = MatMul(x, w)")
     other = next(v for node in model.graph for v in node.outputs if v.name == "other")
     model.graph.outputs.append(other)
@@ -79,25 +79,25 @@ def test_a_weight_that_others_use_stays_what_it_is_for_them() -> None:
     assert record.difference is not None and record.difference < 1e-6
 
 
-def test_a_scale_of_1_has_nothing_to_give() -> None:
+def test_a_scale_of_1_is_left_unchanged() -> None:
     record = applied(attention("p = MatMul(x, w)", attributes=", scale=1.0"))
     assert (record.matches, record.refusals) == (0, ())
 
 
-def test_self_attention_is_left_alone() -> None:
-    """It has many queries: its keys are copied anyhow."""
+def test_self_attention_is_left_unchanged() -> None:
+    """It has many queries, so its keys are copied in any case."""
     record = applied(attention("p = MatMul(x, w)", heads_apart=False))
     assert (record.matches, record.refusals) == (0, ())
 
 
-def test_a_query_that_is_no_product_is_refused_with_the_reason() -> None:
+def test_a_query_that_is_not_a_product_is_refused() -> None:
     record = applied(attention("p = Tanh(z)"))
     assert record.matches == 0
     assert [(r.operator, r.matched) for r in record.refusals] == [("MultiHeadAttention", True)]
-    assert "product by weights" in record.refusals[0].reason
+    assert "product by a weight" in record.refusals[0].reason
 
 
-def test_every_cross_attention_of_a_decoder_is_found(
+def test_every_cross_attention_of_a_decoder_is_rewritten(
     neutral: Bundle, odd_heads: Bundle, optimize: Optimize
 ) -> None:
     for bundle in (neutral, odd_heads):
@@ -106,7 +106,7 @@ def test_every_cross_attention_of_a_decoder_is_found(
         assert all(not r.refusals for r in found)
 
 
-def test_attentions_that_share_a_weight_scale_it_each_for_itself() -> None:
+def test_attentions_that_share_a_weight_get_separate_copies() -> None:
     model = attention("p = MatMul(x, w)", attributes=", scale=0.5")
     first = next(n for n in model.graph if n.op_type == "MultiHeadAttention")
     second = ir.node(
@@ -125,20 +125,20 @@ def test_attentions_that_share_a_weight_scale_it_each_for_itself() -> None:
     assert record.difference is not None and record.difference < 1e-6
 
 
-def test_a_scale_of_0_is_the_operator_s_own() -> None:
+def test_a_scale_of_0_is_the_default_scale() -> None:
     record = applied(attention("p = MatMul(x, w)", attributes=", scale=0.0"))
     assert record.matches == 1
     assert record.difference is not None and record.difference < 1e-6
 
 
-def test_a_bias_within_the_operator_is_refused() -> None:
+def test_an_operator_with_a_bias_input_is_refused() -> None:
     model = attention("p = MatMul(x, w)")
     bias = ir.val("bias", ir.DataType.FLOAT, [24], const_value=ir.tensor(np.ones(24, np.float32)))
     model.graph.register_initializer(bias)
     next(n for n in model.graph if n.op_type == "MultiHeadAttention").replace_input_with(3, bias)
     record = applied(model)
     assert record.matches == 0
-    assert "bias within the operator" in record.refusals[0].reason
+    assert "without bias input" in record.refusals[0].reason
 
 
 def test_weights_in_16_bits_are_refused() -> None:
@@ -154,7 +154,7 @@ def test_weights_in_16_bits_are_refused() -> None:
     assert "float32" in record.refusals[0].reason
 
 
-def test_packed_attention_is_not_looked_at() -> None:
+def test_packed_attention_is_ignored() -> None:
     model = ir.from_onnx_text(
         '<ir_version: 10, opset_import: ["" : 23, "com.microsoft" : 1]> '
         "g (float[b,q,2,3,4] x) => (float[b,q,8] y) "

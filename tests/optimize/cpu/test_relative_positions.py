@@ -1,4 +1,4 @@
-"""T5 on the cpu target: fused whole, and its bias computed once a graph."""
+"""T5 on the cpu target: fused completely, with its position bias computed once per graph."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def operators(nodes: ir.Graph) -> Counter[str]:
 
 
 def bias_of(nodes: ir.Graph, operator: str, index: int) -> ir.Value:
-    """What all attentions of a graph add to their scores: one value."""
+    """The bias that all attentions of a graph share."""
     (bias,) = {n.inputs[index] for n in nodes if n.op_type == operator and len(n.inputs) > index}
     assert bias is not None
     return bias
@@ -44,7 +44,7 @@ def test_neutral_graphs_compute_one_bias_and_expand_none(t5: Bundle) -> None:
         for node in decoder
         if node.op_type == "Attention" and node.inputs[1] and not node.inputs[1].is_graph_input()
     }
-    # Only the rows of the queries: in a step, one.
+    # Only the rows of the queries, which is one row per step.
     assert [axes(mask) for mask in masks if mask] == [["batch", 4, "query", "capacity"]]
     found = operators(encoder)
     assert found["Where"] == found["Clip"] == 1 and found["Expand"] == 0
@@ -79,21 +79,21 @@ def test_counts_of_the_decoder(t5: Bundle, optimize: Optimize) -> None:
     assert found["MatMul"] == 2 * 7  # packed; the gate makes one more
     bias_of(nodes, "GroupQueryAttention", 10)
     assert found.total() == 68
-    # Nothing is as long as the cache: a step's time does not depend on its capacity.
+    # No value has the cache's capacity, so the time of a step does not depend on it.
     caches = [value for value in nodes.inputs if (value.name or "").startswith("past_")]
     users = {usage.node.op_type for cache in caches for usage in cache.uses()}
     assert users == {"GroupQueryAttention"}
 
 
 @pytest.mark.parametrize("precision", ["fp32", "int8", "int4"])
-def test_passes_fuse_everything_or_say_why(
+def test_passes_fuse_everything_or_give_reasons(
     t5: Bundle, optimize: Optimize, precision: Precision
 ) -> None:
     bundle = optimize(t5, precision)
     for step in bundle.manifest.passes:
         assert step.difference is not None and step.difference <= step.tolerance
         reasons = {refusal.reason for refusal in step.refusals}
-        # A gate has no bias to take in.
+        # A gate has no bias to fuse.
         assert not reasons or (step.name == "bias-gelu" and len(step.refusals) == 2), step
     results = load(bundle.directory, threads=1).generate(SOURCES)
     assert all(result.error is None for result in results)

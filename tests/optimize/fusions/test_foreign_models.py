@@ -1,4 +1,4 @@
-"""Whole models of others: everything in them that is standard becomes so, and nothing changes."""
+"""Complete foreign models: all decomposed operators are fused, and outputs do not change."""
 
 from __future__ import annotations
 
@@ -33,6 +33,6 @@ def test_every_operator_becomes_standard(model: ExportedModel) -> None:
 
 @pytest.mark.parametrize("model", [m for m in REFUSED if not m.dynamo], ids=lambda m: m.name)
 def test_what_the_exporter_refuses(model: ExportedModel) -> None:
-    """Not in the list above because no file exists. torch.export takes 11 s to refuse: not run."""
+    """Not in the list above: there is no file. Not run: torch.export refuses it after 11 s."""
     with pytest.raises(Exception, match=r"(?i)unsupported|not supported|failed to"):
         serialized(model)

@@ -1,4 +1,4 @@
-"""Optimum's exports with cache: encoder, first step, further steps, and both steps in one graph."""
+"""Optimum's exports with cache: encoder, first step, later steps, and both steps in one graph."""
 
 from __future__ import annotations
 

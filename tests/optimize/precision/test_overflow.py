@@ -1,4 +1,4 @@
-"""A T5 whose residual stream is beyond 16 bits, as that of the published ones is."""
+"""A T5 whose residual stream exceeds the range of 16 bits, like those of published models."""
 
 from __future__ import annotations
 
@@ -71,8 +71,8 @@ def large(tmp_path_factory: pytest.TempPathFactory) -> tuple[Transformer, Bundle
     return model, read_bundle(directory)
 
 
-def test_the_stream_overflows(large: tuple[Transformer, Bundle]) -> None:
-    """All of it in 16 bits gives other numbers, or none."""
+def test_the_residual_stream_overflows(large: tuple[Transformer, Bundle]) -> None:
+    """Computed in 16 bits only, the outputs would be wrong or NaN."""
     model, bundle = large
     seen: list[torch.Tensor] = []
     hook = model.decoder.norm.register_forward_pre_hook(lambda _, x: seen.append(x[0].detach()))
@@ -91,7 +91,7 @@ def test_the_stream_overflows(large: tuple[Transformer, Bundle]) -> None:
 
 
 @pytest.mark.parametrize("precision", ["fp16", "bf16"])
-def test_parity_holds_with_what_is_too_large_in_fp32(
+def test_parity_holds_with_large_values_in_fp32(
     large: tuple[Transformer, Bundle], precision: Precision, optimize: Optimize, tmp_path: Path
 ) -> None:
     model, neutral = large
@@ -110,7 +110,7 @@ def test_parity_holds_with_what_is_too_large_in_fp32(
     if precision == "bf16":
         assert wide == {"encoder": [], "decoder": ["LogSoftmax", "ReduceMax"]}
         return
-    # From the first large product on: sums, and the norms that read them.
+    # From the first large product on, sums and the norms that read them stay in fp32.
     assert wide["encoder"].count("RMSNormalization") == 3
     assert wide["decoder"].count("RMSNormalization") == 4
     for found in wide.values():

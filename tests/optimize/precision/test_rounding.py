@@ -13,12 +13,12 @@ def weight(inputs: int, outputs: int) -> np.ndarray:
     return RNG.standard_normal((inputs, outputs)).astype(np.float32)
 
 
-def test_a_hand_worked_block_of_four_bits() -> None:
+def test_a_block_of_four_bits_matches_hand_computed_values() -> None:
     exact = np.array([[7.0, -3.5], [-1.0, 0.5], [0.0, 3.5], [3.0, -0.5]], np.float32)
     rounded = round_weight(exact, bits=4, block=2)
     assert rounded.integers.tolist() == [[7, -7], [-1, 1], [0, 7], [7, -1]]
     np.testing.assert_allclose(rounded.scales, [[1.0, 0.5], [3 / 7, 0.5]], rtol=1e-6)
-    np.testing.assert_allclose(rounded.weight(), exact, atol=1e-6)
+    np.testing.assert_allclose(rounded.dequantized(), exact, atol=1e-6)
 
 
 @pytest.mark.parametrize("bits, limit", [(4, 7), (7, 63), (8, 127)])
@@ -36,7 +36,7 @@ def test_an_output_whose_weights_are_all_zero_stays_zero() -> None:
     exact = weight(8, 3)
     exact[:, 1] = 0
     rounded = round_weight(exact, bits=8)
-    assert not rounded.weight()[:, 1].any()
+    assert not rounded.dequantized()[:, 1].any()
     assert np.isfinite(rounded.scales).all()
 
 
@@ -47,33 +47,33 @@ def test_searched_scales_beat_the_scale_of_the_largest_weight(bits: int, block: 
     blocks = exact.reshape(-1, size, 40)
     plain = np.abs(blocks).max(1, keepdims=True) / limit
     nearest = (np.rint(blocks / plain) * plain).reshape(64, 40)
-    searched = round_weight(exact, bits=bits, block=block).weight()
+    searched = round_weight(exact, bits=bits, block=block).dequantized()
     assert np.square(searched - exact).sum() < np.square(nearest - exact).sum()
 
 
 @pytest.mark.parametrize("bits, block", [(4, 16), (4, None), (7, None)])
-def test_compensation_lessens_the_error_of_the_product(bits: int, block: int | None) -> None:
+def test_compensation_reduces_the_error_of_the_product(bits: int, block: int | None) -> None:
     mixing = RNG.standard_normal((48, 48))
     x = (RNG.standard_normal((400, 48)) @ mixing).astype(np.float32)
     other = (RNG.standard_normal((400, 48)) @ mixing).astype(np.float32)
     exact = weight(48, 20)
 
     def error(rounded: Rounded) -> float:
-        return float(np.linalg.norm(other @ (rounded.weight() - exact)))
+        return float(np.linalg.norm(other @ (rounded.dequantized() - exact)))
 
     plain = round_weight(exact, bits=bits, block=block)
     compensated = round_weight(exact, bits=bits, block=block, moments=x.T @ x)
     assert error(compensated) < 0.9 * error(plain)
 
 
-def test_inputs_that_are_always_zero_do_no_harm() -> None:
+def test_inputs_that_are_always_zero_are_harmless() -> None:
     x = RNG.standard_normal((50, 12)).astype(np.float32)
     x[:, 3] = 0
     rounded = round_weight(weight(12, 4), bits=8, moments=x.T @ x)
-    assert np.isfinite(rounded.weight()).all()
+    assert np.isfinite(rounded.dequantized()).all()
 
 
-def test_the_weight_given_is_left_as_it_was() -> None:
+def test_the_original_weight_is_not_modified() -> None:
     exact = weight(9, 3)
     copy = exact.copy()
     round_weight(exact, bits=4, block=4, moments=np.eye(9, dtype=np.float32))
@@ -85,32 +85,32 @@ def test_the_last_block_may_be_short(inputs: int, block: int) -> None:
     exact = weight(inputs, 3) * np.linspace(0.1, 10, inputs, dtype=np.float32)[:, None]
     rounded = round_weight(exact, bits=8, block=block)
     assert rounded.scales.shape == (-(-inputs // block), 3)
-    # Of 8 bits the last is half a scale, and a scale serves its block only.
-    apart = np.abs(rounded.weight() - exact)
+    # In 8 bits the error is at most half a scale; each scale belongs to its own block.
+    apart = np.abs(rounded.dequantized() - exact)
     for start in range(0, inputs, block):
         rows = exact[start : start + block]
         assert (apart[start : start + block] <= np.abs(rows).max(0) / 127).all()
 
 
-def test_scales_are_numbers_of_their_type() -> None:
-    """Tiny weights: scales are subnormal in fp16, and what was rounded is rounded by those."""
+def test_scales_are_rounded_to_their_type() -> None:
+    """With tiny weights, scales are subnormal in fp16; weights are rounded with these scales."""
     exact = weight(12, 5) * np.float32(1e-5)
     exact[:, 2] = 0
     rounded = round_weight(exact, bits=8, scale_type=np.float16)
     assert (rounded.scales.astype(np.float16).astype(np.float32) == rounded.scales).all()
     assert (rounded.scales > 0).all()
-    assert np.abs(rounded.weight() - exact).max() <= rounded.scales.max()
+    assert np.abs(rounded.dequantized() - exact).max() <= rounded.scales.max()
 
 
-def test_the_error_of_a_product_is_that_of_its_rows() -> None:
-    """By hand: 0.1, 0.5 and 0 of three rows, the first a thousand times as long as the others."""
+def test_the_error_of_a_product_is_averaged_over_rows() -> None:
+    """Errors of 0.1, 0.5 and 0 in three rows, the first a thousand times as large as the others."""
     exact = np.array([[3000.0, 4000.0], [3.0, 4.0], [4.0, 3.0]], np.float32)
     found = exact + np.array([[500.0, 0.0], [0.0, 2.5], [0.0, 0.0]], np.float32)
     assert _relative_by_row(found, exact) == pytest.approx(np.sqrt((0.1**2 + 0.5**2) / 3))
     assert _relative_by_row(exact, exact) == 0
 
 
-def test_a_row_of_nothing_counts_as_a_tenth_of_the_median() -> None:
+def test_the_norm_of_a_zero_row_counts_as_a_tenth_of_the_median() -> None:
     exact = np.array([[3.0, 4.0], [0.0, 0.0], [4.0, 3.0]], np.float32)
     found = exact + np.array([[0.0, 0.0], [0.5, 0.0], [0.0, 0.0]], np.float32)
     assert _relative_by_row(found, exact) == pytest.approx(np.sqrt(1 / 3))

@@ -1,4 +1,4 @@
-"""Suppressed tokens are added to logits that leave the graph too: that is no bias to fold in."""
+"""The suppression of tokens must not be fused into the logits, which are an output, too."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from dragoman.export import export_bundle
-from dragoman.optimize.values import weight
+from dragoman.optimize.graph_values import is_weight
 from dragoman.reference_model import GenerationConfig, ModelConfig, Transformer
 from dragoman.runtime import Bundle, load, read_bundle
 
@@ -43,7 +43,7 @@ def test_one_product_gives_the_logits(
     wide = [
         node
         for node in graph
-        if any(weight(v, 2) and 2100 in (v.shape or ()) for v in node.inputs if v is not None)
+        if any(is_weight(v, 2) and 2100 in (v.shape or ()) for v in node.inputs if v is not None)
         and ("MatMul" in node.op_type or "Gemm" in node.op_type)
     ]
     assert len(wide) <= 1

@@ -1,4 +1,4 @@
-"""Integer weights behind DequantizeLinear: standard operators, weights stored once, near fp32."""
+"""Weight-only quantization: standard operators, weights stored once, results close to fp32."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_every_product_reads_integers(bundle: Bundle) -> None:
         assert source is not None and source.op_type == "DequantizeLinear"
         assert source.inputs[0] is not None
         found[str(source.inputs[0].dtype)] += 1
-    # Of 4 bits there are no embeddings to look up: the tied table has 8.
+    # Embeddings cannot be gathered in 4 bits: the tied table has 8.
     precision: Precision = bundle.manifest.precision
     assert found == ({"INT8": 17} if precision == "int8" else {"INT4": 16, "INT8": 1})
 
@@ -59,7 +59,7 @@ def test_the_table_is_stored_once(bundle: Bundle) -> None:
     assert sum(f.size for f in bundle.manifest.files if f.path == "weights.bin") < 480_000
 
 
-def test_logits_are_near_those_of_fp32(bundle: Bundle, neutral: Bundle) -> None:
+def test_logits_are_close_to_those_of_fp32(bundle: Bundle, neutral: Bundle) -> None:
     generator = np.random.default_rng(0)
     source = generator.integers(0, 2100, (3, 9))
     mask = np.arange(9) < np.array([[9], [1], [4]])

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
+from dragoman.optimize.engine_options import EngineOptions, build_engine
 from dragoman.optimize.tensorrt.capabilities import check_capabilities
 from dragoman.optimize.tensorrt.engine_bundle import pinned_bundle
-from dragoman.optimize.engine_options import EngineOptions, build_engine
 from dragoman.optimize.tensorrt.timing_cache import timing_cache_file
 from dragoman.runtime import Bundle
 from dragoman.runtime.backends.tensorrt.packages import NEEDED, Package

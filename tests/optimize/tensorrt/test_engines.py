@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from dragoman.errors import DragomanError
-from dragoman.optimize.tensorrt.engine_bundle import build_engines
 from dragoman.optimize.engine_options import EngineOptions
+from dragoman.optimize.tensorrt.engine_bundle import build_engines
 from dragoman.optimize.tensorrt.profiles import LATENCY
 from dragoman.runtime import Bundle, read_bundle
 from dragoman.runtime.format.executables import Profile, Range

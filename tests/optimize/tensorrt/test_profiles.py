@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from dragoman.errors import DragomanError
-from dragoman.optimize.tensorrt.engine_bundle import build_engines
 from dragoman.optimize.engine_options import EngineOptions
+from dragoman.optimize.tensorrt.engine_bundle import build_engines
 from dragoman.optimize.tensorrt.profiles import add_profiles, check_profiles, describe
 from dragoman.runtime import Bundle
 from dragoman.runtime.backends.tensorrt.packages import Package

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from dragoman.errors import DragomanError
+from dragoman.optimize.engine_options import EngineOptions, build_engine
 from dragoman.optimize.tensorrt import refit as refitting
 from dragoman.optimize.tensorrt.engine_bundle import build_engines
-from dragoman.optimize.engine_options import EngineOptions, build_engine
 from dragoman.optimize.tensorrt.parser import EngineError
 from dragoman.optimize.tensorrt.refit import refit, refit_engines
 from dragoman.runtime import Bundle, read_bundle

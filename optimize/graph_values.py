@@ -1,4 +1,4 @@
-"""Reading graphs: constants, weights and products, as passes need to see them."""
+"""Values of a graph as passes need them: constants, weights, products and their producers."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ MICROSOFT = "com.microsoft"
 
 
 class Product(NamedTuple):
-    """x @ weight [in, out], and the bias [out] if one is added."""
+    """x @ weight [in, out] + bias [out]; the bias may be missing."""
 
     x: ir.Value
     weight: ir.Value
@@ -21,7 +21,7 @@ class Product(NamedTuple):
 
 
 def constant(value: ir.Value | None) -> NDArray[np.generic] | None:
-    """The array that a value always holds; None: it depends on an input."""
+    """The array of a constant or initializer; None if the value depends on an input."""
     if value is None or value.is_graph_input():
         return None
     tensor = value.const_value
@@ -34,7 +34,7 @@ def constant(value: ir.Value | None) -> NDArray[np.generic] | None:
 
 
 def number(value: ir.Value | None) -> float | None:
-    """The number of a constant with one element."""
+    """The number held by a constant of one element; None if the value is anything else."""
     array = constant(value)
     if array is None or array.size != 1 or array.dtype.kind not in "fiuV":
         return None
@@ -42,14 +42,14 @@ def number(value: ir.Value | None) -> float | None:
 
 
 def floats(value: ir.Value) -> NDArray[np.float32]:
-    """The numbers of a weight."""
+    """A weight as a float32 array."""
     numbers = constant(value)
     assert numbers is not None
     return np.asarray(numbers, np.float32)
 
 
-def weight(value: ir.Value | None, rank: int) -> bool:
-    """Whether a value is a weight of this rank."""
+def is_weight(value: ir.Value | None, rank: int) -> bool:
+    """Whether a value is an initializer of this rank."""
     return (
         value is not None
         and value.is_initializer()
@@ -59,32 +59,33 @@ def weight(value: ir.Value | None, rank: int) -> bool:
 
 
 def product(value: ir.Value | None) -> Product | None:
-    """The product by a weight that a value is; None if it is none."""
+    """A value as the product of an input and a weight; None if it is anything else."""
     node = None if value is None else value.producer()
     bias = None
     if node is not None and node.op_type == "Add":
         for x, other in (node.inputs, reversed(node.inputs)):
-            if weight(other, 1) and x is not None:
+            if is_weight(other, 1) and x is not None:
                 bias, node = other, x.producer()
                 break
-    if node is None or node.op_type != "MatMul" or not weight(node.inputs[1], 2):
+    if node is None or node.op_type != "MatMul" or not is_weight(node.inputs[1], 2):
         return None
     assert node.inputs[0] is not None and node.inputs[1] is not None
     return Product(node.inputs[0], node.inputs[1], bias)
 
 
 def producer(value: ir.Value | None, *operators: str) -> ir.Node | None:
-    """The node that makes a value, if it is one of these operators of ONNX."""
+    """The node that computes a value, if it is one of these standard ONNX operators."""
     node = value.producer() if value is not None else None
     return node if node is not None and not node.domain and node.op_type in operators else None
 
 
 def users(value: ir.Value) -> list[ir.Node]:
+    """The nodes that read a value."""
     return [usage.node for usage in value.uses()]
 
 
 def new_weight(graph: ir.Graph, name: str, numbers: NDArray[np.generic]) -> ir.Value:
-    """Add a weight to a graph, or give the one that has this name already."""
+    """Add an initializer to a graph; if there is one with this name, return that one instead."""
     if name in graph.initializers:
         return graph.initializers[name]
     tensor = ir.tensor(numbers, name=name)

@@ -1,0 +1,58 @@
+"""Examples to train and score on, and the files that hold them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from dragoman.errors import DragomanError
+
+from ..files import write_whole
+
+
+@dataclass(frozen=True)
+class Example:
+    """A source text and every target text that counts as correct."""
+
+    source: str
+    references: tuple[str, ...]
+
+
+def write_examples(examples: Iterable[Example], path: Path) -> None:
+    """Write one example per line: the source and all references, separated by tabs.
+
+    Raises:
+        DragomanError: a text contains a tab or a line break, or the file cannot be written.
+    """
+    lines = []
+    for example in examples:
+        texts = (example.source, *example.references)
+        if any(symbol in text for text in texts for symbol in "\t\n\r"):
+            raise DragomanError(f"expected texts without tabs and line breaks, found {texts!r}")
+        lines.append("\t".join(texts) + "\n")
+    write_whole(path, lambda partial: partial.write_text("".join(lines), "utf-8", newline="\n"))
+
+
+def read_examples(path: Path) -> list[Example]:
+    """Read a file in the format of `write_examples`; a line without tabs has no references.
+
+    Raises:
+        DragomanError: the file is missing, is not UTF-8, or has a line without a source text.
+    """
+    try:
+        with path.open(encoding="utf-8", newline="\n") as file:
+            lines = [line.removesuffix("\n").removesuffix("\r") for line in file]
+    except FileNotFoundError as error:
+        raise DragomanError(f"expected a file of examples, found nothing at {path}") from error
+    except OSError as error:
+        raise DragomanError(f"{path}: expected a file of examples: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise DragomanError(f"{path}: expected UTF-8 text: {error}") from error
+    examples = []
+    for number, line in enumerate(lines, start=1):
+        source, *references = line.split("\t")
+        if not source:
+            raise DragomanError(f"{path}, line {number}: expected a source text, found none")
+        examples.append(Example(source, tuple(references)))
+    return examples
