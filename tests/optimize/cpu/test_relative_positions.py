@@ -16,7 +16,7 @@ SOURCES = [[5], [7, 8, 2099], [3] * 20, [9, 1, 4, 1, 5, 9, 2], [6, 6], [8, 3, 5]
 
 
 def graph(bundle: Bundle, name: str) -> ir.Graph:
-    return ir.load(bundle.path(getattr(bundle.manifest, name).file)).graph
+    return ir.load(bundle.graph_path(name)).graph
 
 
 def operators(nodes: ir.Graph) -> Counter[str]:

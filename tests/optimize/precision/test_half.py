@@ -21,7 +21,8 @@ from dragoman.optimize.pipeline import apply_passes
 from dragoman.optimize.precision.half import Half
 from dragoman.optimize.precision.ranges import largest_magnitudes
 from dragoman.optimize.target_bundle import optimize_bundle
-from dragoman.runtime import BackendError, Bundle, load
+from dragoman.runtime import BackendError, Bundle, Model, load
+from dragoman.runtime.backends import open_backend
 from dragoman.runtime.format.manifest import Precision
 
 Optimize = Callable[..., Bundle]
@@ -87,8 +88,9 @@ def test_the_emulation_of_bf16_is_what_the_reference_evaluator_computes(
     mask = np.array([[True] * 3, [True, True, False]])
     encoder = ReferenceEvaluator(onnx.load(bundle.path("encoder.onnx")))
     expected = encoder.run(None, {"source": source, "source_mask": mask})
-    emulated = emulated_bundle(bundle, tmp_path)
-    found = load(emulated.directory, threads=1).backend.encode(source, mask)
+    copy = emulated_bundle(bundle, tmp_path)
+    emulated = Model(copy, open_backend(copy, None, threads=1))
+    found = emulated.backend.encode(source, mask)
     for name, wanted in zip(encoder.output_names, expected, strict=True):
         assert np.asarray(wanted).dtype == ml_dtypes.bfloat16
         # Sums in another order sometimes round to an adjacent number.
@@ -96,7 +98,7 @@ def test_the_emulation_of_bf16_is_what_the_reference_evaluator_computes(
         assert 0 < apart.max() <= 0.06 * np.abs(found[name]).max()
         assert np.array_equal(found[name], found[name].astype(ml_dtypes.bfloat16))
     expected_tokens = [r.tokens for r in load(neutral.directory, threads=1).generate(SOURCES)]
-    found_tokens = [r.tokens for r in load(emulated.directory, threads=1).generate(SOURCES)]
+    found_tokens = [r.tokens for r in emulated.generate(SOURCES)]
     same = sum(a == b for a, b in zip(expected_tokens, found_tokens, strict=True))
     assert same >= len(SOURCES) - 2
 

@@ -17,7 +17,8 @@ from dragoman.optimize.emulation import emulated_bundle
 from dragoman.optimize.precision.half import Half
 from dragoman.optimize.samples import samples_for_graph
 from dragoman.reference_model import ModelConfig, Transformer
-from dragoman.runtime import Bundle, load, read_bundle
+from dragoman.runtime import Bundle, Model, load, read_bundle
+from dragoman.runtime.backends import open_backend
 from dragoman.runtime.format.manifest import Precision
 
 Optimize = Callable[..., Bundle]
@@ -96,7 +97,8 @@ def test_parity_holds_with_large_values_in_fp32(
 ) -> None:
     model, neutral = large
     bundle = optimize(neutral, precision, target="neutral")
-    emulated = load(emulated_bundle(bundle, tmp_path).directory, threads=1)
+    copy = emulated_bundle(bundle, tmp_path)
+    emulated = Model(copy, open_backend(copy, None, threads=1))
     result = check_parity(emulated, model, random_inputs(model, 12), backend="onnxruntime")
     assert result.passed, result
     wide = {

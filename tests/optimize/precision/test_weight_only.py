@@ -48,7 +48,7 @@ def test_every_product_reads_integers(bundle: Bundle) -> None:
 
 def test_the_table_is_stored_once(bundle: Bundle) -> None:
     for graph in ("encoder", "decoder"):
-        model = ir.load(bundle.path(getattr(bundle.manifest, graph).file))
+        model = ir.load(bundle.graph_path(graph))
         tables = [
             v for v in model.graph.initializers.values() if ".tokens.weight" in (v.name or "")
         ]
