@@ -91,12 +91,13 @@ def convert(model: Transformer, directory: Path, *, quantization: str | None = N
         quantization: of the stored weights, such as "int8"; None keeps fp32
 
     Raises:
-        DragomanError: CTranslate2 is missing or does not know the quantization, or the directory
-            is not empty. Nothing is written then.
+        DragomanError: CTranslate2 is missing or does not know the quantization, the model has an
+            option that is not converted, or the directory is not empty. Nothing is written then.
     """
     library = import_library("ctranslate2")
     if directory.exists() and (not directory.is_dir() or any(directory.iterdir())):
         raise DragomanError(f"expected a new or empty directory, found {directory}")
+    _check_options(model.config)
     spec = _specification(library.specs, model.config)
     _set_weights(spec, model)
     spec.validate()
@@ -106,6 +107,23 @@ def convert(model: Transformer, directory: Path, *, quantization: str | None = N
         raise DragomanError(f"CTranslate2 cannot quantize: {error}") from error
     directory.mkdir(parents=True, exist_ok=True)
     spec.save(str(directory))
+
+
+def _check_options(config: ModelConfig) -> None:
+    final_norm = config.norm_order == "pre" if config.final_norm is None else config.final_norm
+    unsupported = {
+        "feature_size": config.feature_size is not None,
+        "gated_feed_forward": config.gated_feed_forward,
+        "norm": config.norm != "layer",
+        "final_norm": final_norm != (config.norm_order == "pre"),
+        "positions": config.positions == "relative",
+    }
+    found = [f"{name}={getattr(config, name)!r}" for name, is_set in unsupported.items() if is_set]
+    if found:
+        raise DragomanError(
+            "expected a model with tokens as source, layer norm, no gated feed-forward and no "
+            f"relative positions, which can be converted to CTranslate2, found {', '.join(found)}"
+        )
 
 
 def _specification(specs: Any, config: ModelConfig) -> Any:
