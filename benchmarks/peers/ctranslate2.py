@@ -118,11 +118,13 @@ def _check_options(config: ModelConfig) -> None:
         "final_norm": final_norm != (config.norm_order == "pre"),
         "positions": config.positions == "relative",
     }
-    found = [f"{name}={getattr(config, name)!r}" for name, is_set in unsupported.items() if is_set]
-    if found:
+    options = [
+        f"{name}={getattr(config, name)!r}" for name, is_set in unsupported.items() if is_set
+    ]
+    if options:
         raise DragomanError(
             "expected a model with tokens as source, layer norm, no gated feed-forward and no "
-            f"relative positions, which can be converted to CTranslate2, found {', '.join(found)}"
+            f"relative positions, which can be converted to CTranslate2, found {', '.join(options)}"
         )
 
 

@@ -12,7 +12,7 @@ class Batch(NamedTuple):
 
     Attributes:
         sources: token ids, without padding
-        new_tokens: how many tokens every row generates: the end token neither ends it nor counts
+        new_tokens: tokens that every row generates; the end token does not end it early
     """
 
     sources: list[list[int]]

@@ -77,7 +77,8 @@ def show(comparison: Comparison) -> None:
     console.print(f"{where.machine}; load average before: {where.load_average:.2f}")
     console.print(where.command, soft_wrap=True, markup=False)
     for failure in comparison.failures:
-        console.print(f"not measured: {failure.contender}: {failure.reason}", markup=False)
+        line = f"not measured: {failure.contender}: {failure.reason}"
+        console.print(line, soft_wrap=True, markup=False)
 
 
 def _table(comparison: Comparison) -> Table:
