@@ -22,8 +22,8 @@ from rich.table import Table
 
 from dragoman.optimize.random_sources import random_sources
 from dragoman.runtime import read_bundle
-from dragoman.runtime.backends.onnx_runtime import OnnxRuntimeBackend
-from dragoman.runtime.scheduling import as_batch
+from dragoman.runtime.backends.onnxruntime.cpu.backend import OnnxRuntimeBackend
+from dragoman.runtime.decoding.batching import as_batch
 
 MATRIX_PRODUCTS = frozenset(
     {

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from dragoman.runtime.backends.onnx_runtime_cuda import PRECISIONS
+from dragoman.runtime.backends.onnxruntime.cuda import PRECISIONS
 
 from ..harness import Contender, unchanged
 from ..models.bundles import bundle_of_checkpoint, bundle_with_engines
@@ -81,7 +81,7 @@ def gpu_contenders() -> list[TextContender]:
 
 def prepare_engines(checkpoint: Path, directory: Path, *, target: str, precision: str) -> Path:
     """Export a checkpoint and build engines; see `bundle_with_engines`."""
-    from dragoman.runtime.engines import Range
+    from dragoman.runtime.format.executables import Range
 
     neutral = bundle_of_checkpoint(checkpoint, directory, target="neutral", precision="fp32")
     return bundle_with_engines(

@@ -14,7 +14,7 @@ from typing import Any
 import click
 
 from dragoman.optimize.tensorrt.builder import EngineOptions
-from dragoman.optimize.tensorrt.bundle import build_engines
+from dragoman.optimize.tensorrt.engine_bundle import build_engines
 from dragoman.optimize.tensorrt.capabilities import GPUS
 from dragoman.optimize.tensorrt.profiles import LATENCY
 from dragoman.runtime import BackendError, Bundle, Model, load, read_bundle
@@ -23,7 +23,7 @@ from dragoman.runtime.backends.cuda.driver import CudaDevice
 from dragoman.runtime.backends.tensorrt.backend import TensorRTBackend
 from dragoman.runtime.backends.tensorrt.compatibility import check_validity
 from dragoman.runtime.backends.tensorrt.packages import find_package
-from dragoman.runtime.engines import Profile, Range
+from dragoman.runtime.format.executables import Profile, Range
 
 from ..models.bundles import optimized_bundle
 from ..shipped import exported

@@ -19,7 +19,7 @@ import numpy as np
 
 from dragoman.runtime import Model, load
 from dragoman.runtime.backends.cuda.state import DeviceState
-from dragoman.runtime.scheduling import as_batch
+from dragoman.runtime.decoding.batching import as_batch
 
 from ..harness import in_own_process, prepare
 from ..models.shapes import describe

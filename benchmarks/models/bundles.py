@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
 if TYPE_CHECKING:
-    from dragoman.runtime.engines import Range
-    from dragoman.runtime.manifest import Precision, Target
+    from dragoman.runtime.format.executables import Range
+    from dragoman.runtime.format.manifest import Precision, Target
 
 NEUTRAL = "dragoman-neutral"
 
@@ -33,7 +33,7 @@ def bundle_of_checkpoint(checkpoint: Path, directory: Path, *, target: str, prec
     """
     from dragoman.export import export_bundle
     from dragoman.export.checkpoints import read_checkpoint
-    from dragoman.runtime.bundle import new_directory
+    from dragoman.runtime.format.bundle import new_directory
 
     neutral = directory.parent / NEUTRAL
     if not neutral.exists():
@@ -57,7 +57,7 @@ def optimized_bundle(neutral: Path, directory: Path, *, target: str, precision: 
     Returns:
         `directory`, or `neutral` itself for target "neutral" in fp32
     """
-    from dragoman.optimize.bundle import optimize_bundle
+    from dragoman.optimize.target_bundle import optimize_bundle
     from dragoman.runtime import read_bundle
 
     if (target, precision) == ("neutral", "fp32"):
@@ -94,10 +94,10 @@ def bundle_with_engines(
         `directory`
     """
     from dragoman.optimize.tensorrt.builder import EngineOptions
-    from dragoman.optimize.tensorrt.bundle import build_engines
+    from dragoman.optimize.tensorrt.engine_bundle import build_engines
     from dragoman.optimize.tensorrt.profiles import LATENCY
     from dragoman.runtime import read_bundle
-    from dragoman.runtime.engines import Profile, Range
+    from dragoman.runtime.format.executables import Profile, Range
 
     graphs = optimized_bundle(
         neutral, directory.with_name(f"{directory.name}-graphs"), target=target, precision=precision

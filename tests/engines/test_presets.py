@@ -12,15 +12,15 @@ import pytest
 
 from dragoman.benchmarks.models.random_model import random_model
 from dragoman.export import export_bundle
-from dragoman.optimize.bundle import optimize_bundle
+from dragoman.optimize.target_bundle import optimize_bundle
 from dragoman.optimize.tensorrt.builder import EngineOptions
-from dragoman.optimize.tensorrt.bundle import build_engines
+from dragoman.optimize.tensorrt.engine_bundle import build_engines
 from dragoman.optimize.tensorrt.profiles import LATENCY, THROUGHPUT, default_source_range
 from dragoman.reference_model import Transformer, load_checkpoint, preset
 from dragoman.reference_model.pretrained import find_checkpoint
 from dragoman.runtime import Bundle, read_bundle
-from dragoman.runtime.engines import Profile
-from dragoman.runtime.manifest import Precision
+from dragoman.runtime.format.executables import Profile
+from dragoman.runtime.format.manifest import Precision
 
 pytestmark = pytest.mark.engines
 

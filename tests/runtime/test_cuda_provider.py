@@ -17,16 +17,16 @@ from numpy.typing import NDArray
 
 from dragoman.benchmarks.models.random_model import random_model
 from dragoman.export import export_bundle
-from dragoman.optimize.bundle import optimize_bundle
+from dragoman.optimize.target_bundle import optimize_bundle
 from dragoman.reference_model import ModelConfig, Transformer
 from dragoman.runtime import Bundle, DeviceLostError, Model, Result, load, read_bundle
 from dragoman.runtime.backends import Step, sessions
 from dragoman.runtime.backends.cuda.layout import Sizes
 from dragoman.runtime.backends.errors import BackendError
-from dragoman.runtime.backends.onnx_runtime_cuda import workplace
-from dragoman.runtime.backends.onnx_runtime_cuda.backend import check_bundle
-from dragoman.runtime.backends.onnx_runtime_cuda.sessions import open_sessions
-from dragoman.runtime.backends.onnx_runtime_cuda.sizes import PositionRounding
+from dragoman.runtime.backends.onnxruntime.cuda import workplace
+from dragoman.runtime.backends.onnxruntime.cuda.backend import check_bundle
+from dragoman.runtime.backends.onnxruntime.cuda.sessions import open_sessions
+from dragoman.runtime.backends.onnxruntime.cuda.sizes import PositionRounding
 
 from ..device_double import DoubleDevice
 from ..provider_double import opened
