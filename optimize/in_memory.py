@@ -11,9 +11,10 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import onnx_ir as ir
 import onnxruntime
-from dragoman.graph_files import INLINE_BYTES
 from numpy.typing import NDArray
 from onnxruntime import OrtValue
+
+from dragoman.graph_files import INLINE_BYTES
 
 UNSIGNED = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64}
 """Unsigned integers by size in bytes: stand in for element types that numpy does not have."""

@@ -1,1 +1,1 @@
-"""What takes an NVIDIA GPU to know: `python -m dragoman.benchmarks.gpu`, or `make gpu`."""
+"""Everything that needs an NVIDIA GPU: `python -m dragoman.benchmarks.gpu`, or `make gpu`."""

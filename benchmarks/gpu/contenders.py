@@ -1,28 +1,17 @@
-"""What is compared on a GPU. See `..contenders`."""
+"""The contenders on a GPU: the reference, Dragoman's backends, PyTorch and CTranslate2."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from dragoman.runtime.backends.onnxruntime.cuda import PRECISIONS
+from dragoman.runtime.backends.table import BACKENDS
 
-from ..contenders import (
-    CTRANSLATE2,
-    REFERENCE,
-    Contender,
-    Generate,
-    as_it_is,
-    generator,
-    load_ctranslate2,
-    optimized,
-    prepare_bundle,
-    prepare_ctranslate2,
-)
-
-if TYPE_CHECKING:
-    from dragoman.runtime.format.executables import Range
+from ..harness import Contender, unchanged
+from ..models.bundles import bundle_of_checkpoint, bundle_with_engines
+from ..peers.interface import Batch, Generate, Rows
+from ..text.contenders import REFERENCE, TextContender, ctranslate2_contender, load_bundle
 
 ENGINES = (
     ("Dragoman RTX fp16", "tensorrt-rtx", "fp16"),
@@ -30,94 +19,87 @@ ENGINES = (
     ("Dragoman RTX int4", "tensorrt-rtx", "int4"),
     ("Dragoman TensorRT fp16", "tensorrt", "fp16"),
 )
-GRAPHS = tuple((f"Dragoman CUDA {precision}", precision) for precision in PRECISIONS)
+"""Contender, backend (which is the target too) and precision."""
+
+PROVIDER_PRECISIONS = next(b.precisions for b in BACKENDS if b.name == "onnxruntime-cuda") or ()
+"""What ONNX Runtime's CUDA provider runs."""
+
 LARGEST_BATCH = 128
 LONGEST_SOURCE = 64
 CAPACITY = 64
+"""What engines are built for; the capacity in new tokens."""
 
 
-def gpu_contenders() -> list[Contender]:
-    """The reference first; those whose libraries are missing too, for that is to be reported."""
+@dataclass(frozen=True)
+class BackendContender(Contender[Batch, Rows]):
+    """Dragoman on one of its backends.
+
+    Attributes:
+        backend: its name, as `runtime.load` expects it
+    """
+
+    backend: str = ""
+
+
+def gpu_contenders() -> list[TextContender]:
+    """The reference first. Tools that are not installed are included: their failure is reported."""
     return [
-        Contender(REFERENCE, as_it_is, partial(load_torch, dtype="float32"), needs_torch=True),
-        *(
-            Contender(
-                name,
-                partial(prepare_engines, target=target, precision=precision),
-                partial(load_on, backend=target),
-            )
-            for name, target, precision in ENGINES
+        Contender(
+            REFERENCE,
+            unchanged,
+            partial(load_torch, dtype="float32"),
+            needs_torch=True,
+            required=True,
         ),
         *(
-            Contender(
+            BackendContender(
                 name,
-                partial(prepare_bundle, target="neutral", precision=precision),
-                partial(load_on, backend="onnxruntime-cuda"),
+                partial(prepare_engines, target=backend, precision=precision),
+                partial(load_bundle, backend=backend),
+                backend=backend,
             )
-            for name, precision in GRAPHS
+            for name, backend, precision in ENGINES
         ),
-        Contender("PyTorch fp16", as_it_is, partial(load_torch, dtype="float16"), needs_torch=True),
+        *(
+            BackendContender(
+                f"Dragoman CUDA {precision}",
+                partial(bundle_of_checkpoint, target="neutral", precision=precision),
+                partial(load_bundle, backend="onnxruntime-cuda"),
+                backend="onnxruntime-cuda",
+            )
+            for precision in PROVIDER_PRECISIONS
+        ),
+        Contender(
+            "PyTorch fp16", unchanged, partial(load_torch, dtype="float16"), needs_torch=True
+        ),
         Contender(
             "PyTorch fp16, CUDA graphs",
-            as_it_is,
+            unchanged,
             partial(load_torch, dtype="float16", graphs=True),
             needs_torch=True,
         ),
-        Contender(
-            f"{CTRANSLATE2} float16",
-            partial(prepare_ctranslate2, compute_type="float16"),
-            partial(load_ctranslate2, compute_type="float16", device="cuda"),
-        ),
+        ctranslate2_contender("float16", device="cuda"),
     ]
 
 
-def prepare_engines(source: Path, directory: Path, *, target: str, precision: str) -> Path:
+def prepare_engines(checkpoint: Path, directory: Path, *, target: str, precision: str) -> Path:
+    """Export a checkpoint and build engines; see `bundle_with_engines`."""
     from dragoman.runtime.format.executables import Range
 
-    neutral = prepare_bundle(source, directory, target="neutral", precision="fp32")
-    lengths = Range(1, 32, LONGEST_SOURCE)
-    return with_engines(neutral, directory, target, precision, LARGEST_BATCH, lengths, CAPACITY)
-
-
-def with_engines(
-    neutral: Path,
-    directory: Path,
-    target: str,
-    precision: str,
-    largest_batch: int,
-    source: Range,
-    capacity: int,
-) -> Path:
-    """Engines of a neutral bundle, in a new directory: with a profile for one sentence and one for
-    up to `largest_batch`."""
-    from dragoman.optimize.tensorrt.builder import EngineOptions
-    from dragoman.optimize.tensorrt.engine_bundle import build_engines
-    from dragoman.optimize.tensorrt.profiles import LATENCY
-    from dragoman.runtime import read_bundle
-    from dragoman.runtime.format.executables import Profile, Range
-
-    graphs = optimized(
-        neutral, directory.with_name(f"{directory.name}-graphs"), target=target, precision=precision
+    neutral = bundle_of_checkpoint(checkpoint, directory, target="neutral", precision="fp32")
+    return bundle_with_engines(
+        neutral,
+        directory,
+        target=target,
+        precision=precision,
+        largest_batch=LARGEST_BATCH,
+        source=Range(1, 32, LONGEST_SOURCE),
+        capacity=CAPACITY,
     )
-    profiles = tuple(Profile(b, source) for b in (LATENCY, Range(1, 32, largest_batch)))
-    directory.mkdir()
-    build_engines(read_bundle(graphs), directory, EngineOptions(profiles, capacity))
-    return directory
-
-
-def load_on(directory: Path, threads: int, *, backend: str) -> Generate:
-    from dragoman.runtime import load
-
-    return generator(load(directory, threads=threads, backend=backend))
-
-
-def backend_of(contender: Contender) -> str | None:
-    """The backend of ours that it loads, if it is one."""
-    load = contender.load
-    return load.keywords["backend"] if isinstance(load, partial) and load.func is load_on else None
 
 
 def load_torch(directory: Path, threads: int, *, dtype: str, graphs: bool = False) -> Generate:
+    """`peers.torch_cuda.load`, which imports torch, imported where it is called."""
     from ..peers import torch_cuda
 
     return torch_cuda.load(directory, threads, dtype=dtype, graphs=graphs)

@@ -1,4 +1,4 @@
-"""The shipped model on every backend that runs, in every precision: parity, and its own speed."""
+"""The shipped, trained model on every backend that runs, in every precision: parity and speed."""
 
 from __future__ import annotations
 
@@ -9,52 +9,58 @@ from typing import Any
 
 import click
 
-from dragoman.benchmarks.contenders import optimized
-from dragoman.benchmarks.gpu.contenders import with_engines
 from dragoman.benchmarks.latency import bench
 from dragoman.benchmarks.parity import ParityInputs, check_parity
 from dragoman.benchmarks.shipped import exported, held_out
-from dragoman.optimize.targets import PRECISIONS
+from dragoman.optimize.targets import find_target
 from dragoman.optimize.tensorrt.profiles import default_source_range
 from dragoman.reference_model import Transformer
 from dragoman.runtime import load, read_bundle
 
+from ..models.bundles import bundle_with_engines, optimized_bundle
+from .errors import one_line
+
 INPUTS = 200
 LARGEST_BATCH = 64
 BACKENDS = (
-    ("tensorrt-rtx", "tensorrt-rtx", PRECISIONS["tensorrt-rtx"]),
-    ("onnxruntime-cuda", "neutral", PRECISIONS["neutral"]),
-    ("tensorrt", "tensorrt", PRECISIONS["tensorrt"]),
+    ("tensorrt-rtx", "tensorrt-rtx"),
+    ("onnxruntime-cuda", "neutral"),
+    ("tensorrt", "tensorrt"),
 )
-"""Name, target of the bundle, precisions."""
+"""Backend, and the target of its bundles."""
 
-STEPS = {"ms/step, batch 1": 1, "ms/step, batch 32": 32}
+BATCH_SIZES = {"ms/step, batch 1": 1, "ms/step, batch 32": 32}
+"""By column."""
+
+COLUMNS = ("passed", "logits", "tokens", "task", *BATCH_SIZES, "error")
 
 
 @click.command()
 @click.option("--output", type=click.Path(path_type=Path), required=True)
 def main(output: Path) -> None:
-    """Write parity.json, anew after every bundle."""
+    """Write parity.json; it is rewritten after every bundle."""
     rows: list[dict[str, Any]] = []
     reference, inputs = held_out(INPUTS)
     with tempfile.TemporaryDirectory() as directory:
-        place = Path(directory)
-        neutral = exported(place / "neutral")
-        for backend, target, precisions in BACKENDS:
-            for precision in precisions:
+        workspace = Path(directory)
+        neutral = exported(workspace / "neutral")
+        for backend, target in BACKENDS:
+            for precision in find_target(target).precisions:
                 row: dict[str, Any] = {"backend": backend, "precision": precision}
-                row |= dict.fromkeys(("passed", "logits", "tokens", "task", *STEPS, "why not"), "")
+                row |= dict.fromkeys(COLUMNS, "")
                 try:
-                    bundle = _bundle(neutral, place / f"{backend} {precision}", target, precision)
-                    row |= _checked(bundle, backend, reference, inputs)
-                    row |= _timed(bundle, backend)
-                except Exception as error:  # whatever it is, it is the answer
-                    row["why not"] = f"{type(error).__name__}: {' '.join(str(error).split())}"
+                    bundle = _bundle(
+                        neutral, workspace / f"{backend} {precision}", target, precision
+                    )
+                    row |= _parity(bundle, backend, reference, inputs)
+                    row |= _speed(bundle, backend)
+                except Exception as error:  # whatever it is, it belongs in the row
+                    row["error"] = one_line(error)
                 rows.append(row)
                 (output / "parity.json").write_text(json.dumps(rows, indent=1) + "\n")
 
 
-def _checked(
+def _parity(
     bundle: Path, backend: str, reference: Transformer, inputs: ParityInputs
 ) -> dict[str, Any]:
     with load(bundle, backend=backend) as model:
@@ -68,27 +74,37 @@ def _checked(
     }
 
 
-def _timed(bundle: Path, backend: str) -> dict[str, Any]:
-    """Milliseconds of a decoding step, the median."""
+def _speed(bundle: Path, backend: str) -> dict[str, Any]:
+    """The median decoding step of each batch size, in milliseconds."""
     report = bench(
         bundle,
         backend=backend,
         threads=None,
-        batch_sizes=tuple(STEPS.values()),
+        batch_sizes=tuple(BATCH_SIZES.values()),
         source_length=16,
         new_tokens=32,
         runs=5,
         command="",
     )
-    return {name: figures.step.p50 for name, figures in zip(STEPS, report.batches, strict=True)}
+    return {
+        column: figures.step.p50
+        for column, figures in zip(BATCH_SIZES, report.batches, strict=True)
+    }
 
 
 def _bundle(neutral: Path, directory: Path, target: str, precision: str) -> Path:
     if target == "neutral":
-        return optimized(neutral, directory, target=target, precision=precision)
+        return optimized_bundle(neutral, directory, target=target, precision=precision)
     manifest = read_bundle(neutral).manifest
-    lengths, capacity = default_source_range(manifest.model), manifest.default_max_new_tokens
-    return with_engines(neutral, directory, target, precision, LARGEST_BATCH, lengths, capacity)
+    return bundle_with_engines(
+        neutral,
+        directory,
+        target=target,
+        precision=precision,
+        largest_batch=LARGEST_BATCH,
+        source=default_source_range(manifest.model),
+        capacity=manifest.default_max_new_tokens,
+    )
 
 
 if __name__ == "__main__":

@@ -1,149 +1,100 @@
-"""Where the time of a decoding step goes, beyond what reading its weights and caches must take.
+"""Where the time of a decoding step goes: kernels, gaps between them, the host.
 
-Kernels are timed by CUPTI, which PyTorch's profiler asks for whatever program launches them, those
-in CUDA graphs too. Of our own backends it is also measured, without a profiler, how long the host
-takes to put a step into the stream, and how long steps take that follow each other without anybody
-reading their tokens: whichever is shorter hides behind the other.
+For Dragoman's backends two more times are measured, without a profiler: how long the host takes to
+enqueue a step, and how long a step takes when steps follow each other without their tokens being
+read. The shorter of the two is hidden behind the longer.
 """
 
 from __future__ import annotations
 
 import json
-import multiprocessing
 import tempfile
 import time
-from collections.abc import Callable, Iterable
-from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from statistics import median
-from typing import Any, NamedTuple
+from typing import Any
 
 import click
 import numpy as np
 
-from dragoman.benchmarks.contenders import REFERENCE, Contender, Generate, generator
-from dragoman.benchmarks.gpu.contenders import backend_of, gpu_contenders
-from dragoman.benchmarks.gpu.facts import NEW_TOKENS, SOURCE_LENGTH
-from dragoman.benchmarks.measuring import Work
-from dragoman.benchmarks.workers import prepare
 from dragoman.runtime import Model, load
 from dragoman.runtime.backends.cuda.state import DeviceState
 from dragoman.runtime.decoding.batching import as_batch
 
+from ..harness import in_own_process, prepare
+from ..models.shapes import describe
+from ..peers.interface import Batch, Generate
+from ..text.contenders import REFERENCE, TextContender, generator
+from ..text.workload import Workload
+from .contenders import BackendContender, gpu_contenders
+from .errors import one_line
+from .floor import NEW_TOKENS, SOURCE_LENGTH
+from .kernel_times import activities_of, split
+
 SHAPE, VOCABULARY = "big", 32000
 BATCH_SIZES = (1, 32)
 RUNS = 5
-LAUNCH_GAP = 20.0
-"""Microseconds that the device is idle at most between two kernels that were both waiting for it;
-where it is idle for longer the host had not asked for the next."""
+WARM_UPS = 2
 
 COLUMNS = (
     *("ms/step", "kernels", "kernels per step", "launch gaps", "host"),
-    *("putting it into the stream", "steps in a row", "why not more"),
+    *("enqueueing", "back-to-back steps", "error"),
 )
-
-
-class Activity(NamedTuple):
-    """Of a kernel or a copy on the device: when, in microseconds."""
-
-    start: float
-    end: float
 
 
 @click.command()
 @click.option("--output", type=click.Path(path_type=Path), required=True)
-@click.option("--only", multiple=True, default=("fp16", "float16"), help="Contenders' names.")
+@click.option("--only", multiple=True, default=("fp16", "float16"), help="Parts of names.")
 def main(output: Path, only: tuple[str, ...]) -> None:
-    """Write time_split.json, anew after every contender."""
-    from dragoman.benchmarks.peers.marian import marian_shape, write_random_marian
+    """Write time_split.json; it is rewritten after every contender."""
+    from ..models.random_marian import marian_config, write_random_marian
 
     rows: list[dict[str, Any]] = []
-    with tempfile.TemporaryDirectory() as directory:
-        checkpoint = Path(directory) / "marian"
-        write_random_marian(marian_shape(SHAPE, vocab_size=VOCABULARY), checkpoint, seed=1)
+    with tempfile.TemporaryDirectory() as workspace:
+        checkpoint = Path(workspace) / "marian"
+        write_random_marian(marian_config(SHAPE, vocab_size=VOCABULARY), checkpoint, seed=1)
         for number, contender in enumerate(gpu_contenders()):
             if contender.name == REFERENCE or not any(name in contender.name for name in only):
                 continue
             try:
-                prepared = prepare(contender, checkpoint, Path(directory) / str(number))
-                rows += _in_a_process(contender, prepared)
-            except Exception as error:  # whatever it is, it is the answer
-                why = f"{type(error).__name__}: {' '.join(str(error).split())}"
-                rows.append({**_empty(contender, 0), "why not more": why})
+                prepared = prepare(contender, checkpoint, Path(workspace) / str(number))
+                rows += in_own_process(measure, contender, prepared)
+            except Exception as error:  # whatever it is, it belongs in the row
+                rows.append({**_empty_row(contender, 0), "error": one_line(error)})
             (output / "time_split.json").write_text(json.dumps(rows, indent=1) + "\n")
 
 
-def split(activities: Iterable[Activity], ms_per_step: float, steps: int) -> dict[str, float]:
-    """The time of a step of a call, as milliseconds of each kind.
-
-    Args:
-        activities: all that the device did in one call
-        ms_per_step: of the same call, when nobody records it
-        steps: of the call
-
-    Returns:
-        `kernels`: the device works; `launch gaps`: it goes from one kernel to the next; `host`:
-        the rest, in which it waits to be told, or the host works after it
-    """
-    busy = gaps = 0.0
-    count, end = 0, None
-    for activity in sorted(activities):
-        count += 1
-        if end is None:
-            end = activity.start
-        idle = activity.start - end
-        gaps += idle if 0 < idle <= LAUNCH_GAP else 0.0
-        busy += max(0.0, activity.end - max(end, activity.start))
-        end = max(end, activity.end)
-    kernels, launching = busy / steps / 1e3, gaps / steps / 1e3
-    return {
-        "kernels": round(kernels, 4),
-        "kernels per step": round(count / steps, 1),
-        "launch gaps": round(launching, 4),
-        "host": round(max(0.0, ms_per_step - kernels - launching), 4),
-    }
+def measure(contender: TextContender, prepared: Path) -> list[dict[str, Any]]:
+    """A row for each batch size."""
+    model: Model | None = None
+    if isinstance(contender, BackendContender):
+        model = load(prepared, backend=contender.backend)
+    generate = generator(model) if model else contender.load(prepared, 1)
+    workload = Workload(BATCH_SIZES, SOURCE_LENGTH, NEW_TOKENS, (1, VOCABULARY - 1), 1, RUNS)
+    rows = []
+    for size in BATCH_SIZES:
+        batch = workload.batch(size)
+        row = _empty_row(contender, size)
+        row["ms/step"] = round(_milliseconds(generate, batch) / NEW_TOKENS, 4)
+        if model:
+            row |= stream_times(model, batch)
+        try:
+            activities = activities_of(lambda batch=batch: generate(batch))  # type: ignore[misc]
+            row |= split(activities, row["ms/step"], NEW_TOKENS)
+        except Exception as error:  # without a profiler the other figures still hold
+            row["error"] = one_line(error)
+        rows.append(row)
+    return rows
 
 
-def beyond_the_floor(row: dict[str, Any], floor: float) -> dict[str, Any]:
-    """A row with the time that reading alone must take, and what kernels take beyond it; nothing
-    where either is not known."""
-    known = floor and row["kernels"] != ""
-    return {
-        **row,
-        "floor": round(floor, 4) if floor else "",
-        "kernels beyond the floor": round(row["kernels"] - floor, 4) if known else "",
-    }
-
-
-def activities_of(call: Callable[[], object]) -> list[Activity]:
-    """What the device does in a call.
-
-    Raises:
-        ImportError: PyTorch is not installed.
-        RuntimeError: it sees no GPU.
-    """
-    import torch
-    from torch.profiler import ProfilerActivity, profile
-
-    if not torch.cuda.is_available():
-        raise RuntimeError("PyTorch, whose profiler times kernels, sees no GPU")
-    with profile(activities=[ProfilerActivity.CUDA]) as profiler:
-        call()
-        torch.cuda.synchronize()
-    return [
-        Activity(event.time_range.start, event.time_range.end)
-        for event in profiler.events()
-        if event.device_type.name == "CUDA"
-    ]
-
-
-def stream_times(model: Model, sources: list[list[int]], steps: int) -> dict[str, float]:
-    """Milliseconds for the host to put a step into the stream, and for a step of those that follow
-    each other there; nothing of a backend that has no stream."""
-    facts = model.manifest.model
-    source, mask = as_batch(sources, facts)
-    prompt = np.full((len(sources), 1), facts.start_token_id)
-    putting, passing = [], []
+def stream_times(model: Model, batch: Batch) -> dict[str, float]:
+    """Milliseconds that the host takes to enqueue a step, and that a step takes when steps follow
+    each other in the stream; empty for a backend without a stream."""
+    sources, steps = batch
+    spec = model.manifest.model
+    source, mask = as_batch(sources, spec)
+    prompt = np.full((len(sources), 1), spec.start_token_id)
+    enqueueing, passing = [], []
     for _ in range(RUNS + 1):
         state = model.backend.start(source, mask, prompt, steps)
         if not isinstance(state, DeviceState):
@@ -151,59 +102,34 @@ def stream_times(model: Model, sources: list[list[int]], steps: int) -> dict[str
             return {}
         started = time.perf_counter()
         state.put(steps)
-        put = time.perf_counter()
+        enqueued_at = time.perf_counter()
         state.wait()
-        putting.append(put - started)
+        enqueueing.append(enqueued_at - started)
         passing.append(time.perf_counter() - started)
         state.close()
-    return {  # of the first, kernels are compiled and graphs captured
-        "putting it into the stream": round(median(putting[1:]) / steps * 1e3, 4),
-        "steps in a row": round(median(passing[1:]) / steps * 1e3, 4),
+    return {  # the first run compiles kernels and captures graphs
+        "enqueueing": round(median(enqueueing[1:]) / steps * 1e3, 4),
+        "back-to-back steps": round(median(passing[1:]) / steps * 1e3, 4),
     }
 
 
-def measured(contender: Contender, prepared: Path) -> list[dict[str, Any]]:
-    """A row for each batch size."""
-    backend = backend_of(contender)
-    model = load(prepared, backend=backend) if backend else None
-    generate = generator(model) if model else contender.load(prepared, 1)
-    work = Work(BATCH_SIZES, SOURCE_LENGTH, NEW_TOKENS, (1, VOCABULARY - 1), 1, RUNS)
-    rows = []
-    for size in BATCH_SIZES:
-        sources = work.sources(size)
-        row = _empty(contender, size)
-        row["ms/step"] = round(_milliseconds(generate, sources) / NEW_TOKENS, 4)
-        if model:
-            row |= stream_times(model, sources, NEW_TOKENS)
-        try:
-            done = activities_of(lambda sources=sources: generate(sources, NEW_TOKENS))  # type: ignore[misc]
-            row |= split(done, row["ms/step"], NEW_TOKENS)
-        except Exception as error:  # no profiler here: what else was measured stands
-            row["why not more"] = f"{type(error).__name__}: {' '.join(str(error).split())}"
-        rows.append(row)
-    return rows
-
-
-def _in_a_process(contender: Contender, prepared: Path) -> list[dict[str, Any]]:
-    context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(max_workers=1, mp_context=context) as executor:
-        return executor.submit(measured, contender, prepared).result()
-
-
-def _milliseconds(generate: Generate, sources: list[list[int]]) -> float:
-    """Of a call, the median; two before them are not counted."""
-    spent = []
-    for _ in range(RUNS + 2):
+def _milliseconds(generate: Generate, batch: Batch) -> float:
+    """The median time of a call, after the warm-ups."""
+    seconds = []
+    for _ in range(WARM_UPS + RUNS):
         started = time.perf_counter()
-        generate(sources, NEW_TOKENS)
-        spent.append(time.perf_counter() - started)
-    return median(spent[2:]) * 1e3
+        generate(batch)
+        seconds.append(time.perf_counter() - started)
+    return median(seconds[WARM_UPS:]) * 1e3
 
 
-def _empty(contender: Contender, size: int) -> dict[str, Any]:
-    shape = f"Marian {SHAPE}, vocabulary {VOCABULARY}, random weights"
-    known = {"contender": contender.name, "batch": size, "shape": shape}
-    return {**known, **dict.fromkeys(COLUMNS, "")}
+def _empty_row(contender: TextContender, batch_size: int) -> dict[str, Any]:
+    known = {
+        "contender": contender.name,
+        "batch": batch_size,
+        "shape": describe(SHAPE, VOCABULARY),
+    }
+    return known | dict.fromkeys(COLUMNS, "")
 
 
 if __name__ == "__main__":

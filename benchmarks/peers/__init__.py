@@ -1,1 +1,5 @@
-"""Other runtimes given the same weights, to be measured beside Dragoman's own."""
+"""Adapters to other tools, which are given the same weights and measured beside Dragoman.
+
+They know the types of `interface` and nothing of the rooms that measure them (`..text`,
+`..speech`). Their libraries are optional: `pip install 'dragoman[peers]'`.
+"""

@@ -1,9 +1,9 @@
-"""CTranslate2 with the weights of a reference model.
+"""CTranslate2: a reference model converted to its format.
 
-It computes the same function and differs in layout: projections of one input are stacked into one
-product, position tables are plain weights, and tokens are known by name.
+The format differs in layout alone: projections of the same input are stacked into one matrix,
+position tables are ordinary weights, and tokens are identified by name.
 
-Besides the dimensions of `reference_model`: V vocabulary, P positions, F d_ff, I = H * Dh.
+Dimensions as in `reference_model`, and: V vocabulary, P positions, F d_ff, I = H * Dh.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from dragoman.errors import DragomanError
+from dragoman.export.families.hugging_face import load_hugging_face
 from dragoman.reference_model import ModelConfig, Transformer
 from dragoman.reference_model.attention import MultiHeadAttention
 from dragoman.reference_model.config import Activation
@@ -33,7 +34,7 @@ from dragoman.reference_model.layers import (
 )
 
 from .ctranslate2_translator import CTranslate2Peer, source_names, target_names
-from .ctranslate2_translator import library as ctranslate2_library
+from .library import import_library
 
 ACTIVATIONS: dict[Activation, str] = {
     "relu": "RELU",
@@ -45,14 +46,15 @@ ACTIVATIONS: dict[Activation, str] = {
 
 
 def compute_types() -> list[str]:
-    """What products can be computed in on this processor, each once: some types have two names.
+    """The distinct types that CTranslate2 can compute matrix products in on this processor.
 
-    Which names mean the same is found by loading a small model under each.
+    Several names may select the same type ("int8" and "int8_float32"): a small model is loaded
+    under each of them to tell which. float32 comes first.
 
     Raises:
         DragomanError: CTranslate2 is missing.
     """
-    names: set[str] = ctranslate2_library().get_supported_compute_types("cpu")
+    names: set[str] = import_library("ctranslate2").get_supported_compute_types("cpu")
     config = ModelConfig(
         source_vocab_size=8,
         target_vocab_size=8,
@@ -62,29 +64,40 @@ def compute_types() -> list[str]:
         num_heads=1,
         d_ff=32,
     )
-    found: dict[str, str] = {}
+    name_of_type: dict[str, str] = {}
     for name in sorted(names, key=lambda name: (name != "float32", len(name), name)):
         with tempfile.TemporaryDirectory() as directory:
             convert(Transformer(config), Path(directory), quantization=name)
-            loaded = CTranslate2Peer.load(Path(directory), 1, name).compute_type
-        found.setdefault(loaded, name)
-    return list(found.values())
+            compute_type = CTranslate2Peer.load(Path(directory), 1, name).compute_type
+        name_of_type.setdefault(compute_type, name)
+    return list(name_of_type.values())
+
+
+def prepare(source: Path, directory: Path, *, compute_type: str) -> Path:
+    """Convert a Hugging Face checkpoint into a new directory.
+
+    Returns:
+        `directory`
+    """
+    convert(load_hugging_face(source), directory, quantization=compute_type)
+    return directory
 
 
 def convert(model: Transformer, directory: Path, *, quantization: str | None = None) -> None:
-    """Write the model as a CTranslate2 model directory; the model itself stays as it is.
+    """Write the model as a CTranslate2 model directory; the model itself does not change.
 
     Args:
         directory: new or empty
         quantization: of the stored weights, such as "int8"; None keeps fp32
 
     Raises:
-        DragomanError: CTranslate2 is missing or does not know the quantization, or the directory
-            holds something. Nothing is written then.
+        DragomanError: CTranslate2 is missing or does not know the quantization, the model has an
+            option that is not converted, or the directory is not empty. Nothing is written then.
     """
-    library = ctranslate2_library()
+    library = import_library("ctranslate2")
     if directory.exists() and (not directory.is_dir() or any(directory.iterdir())):
         raise DragomanError(f"expected a new or empty directory, found {directory}")
+    _check_options(model.config)
     spec = _specification(library.specs, model.config)
     _set_weights(spec, model)
     spec.validate()
@@ -96,8 +109,27 @@ def convert(model: Transformer, directory: Path, *, quantization: str | None = N
     spec.save(str(directory))
 
 
+def _check_options(config: ModelConfig) -> None:
+    final_norm = config.norm_order == "pre" if config.final_norm is None else config.final_norm
+    unsupported = {
+        "feature_size": config.feature_size is not None,
+        "gated_feed_forward": config.gated_feed_forward,
+        "norm": config.norm != "layer",
+        "final_norm": final_norm != (config.norm_order == "pre"),
+        "positions": config.positions == "relative",
+    }
+    options = [
+        f"{name}={getattr(config, name)!r}" for name, is_set in unsupported.items() if is_set
+    ]
+    if options:
+        raise DragomanError(
+            "expected a model with tokens as source, layer norm, no gated feed-forward and no "
+            f"relative positions, which can be converted to CTranslate2, found {', '.join(options)}"
+        )
+
+
 def _specification(specs: Any, config: ModelConfig) -> Any:
-    """A `ctranslate2.specs.TransformerSpec` without weights."""
+    """A `ctranslate2.specs.TransformerSpec`, its weights not yet set."""
     options = {
         "pre_norm": config.norm_order == "pre",
         "activation": specs.Activation[ACTIVATIONS[config.activation]],
@@ -135,7 +167,7 @@ def _set_weights(spec: Any, model: Transformer) -> None:
 
 
 def _set_embedding(stack_spec: Any, tokens_spec: Any, embedding: Embedding) -> None:
-    """Tokens [V, D], positions [P, D], and what is done to their sum."""
+    """Tokens [V, D], positions [P, D], the scale of the tokens, the norm of the sum."""
     tokens_spec.weight = _array(embedding.tokens.weight)
     assert embedding.positions is not None
     stack_spec.position_encodings.encodings = _array(embedding.positions.table)
@@ -176,7 +208,7 @@ def _set_feed_forward(spec: Any, feed_forward: FeedForward | GatedFeedForward) -
 
 
 def _set_norm(spec: Any, norm: Norm) -> None:
-    """Gain and bias [D]; CTranslate2 has no norm without them."""
+    """Gain and bias [D]; CTranslate2 requires both, so ones and zeros stand in."""
     assert isinstance(norm, LayerNorm)
     spec.gamma = np.ones(norm.size, np.float32) if norm.gain is None else _array(norm.gain)
     spec.beta = np.zeros(norm.size, np.float32) if norm.bias is None else _array(norm.bias)
@@ -187,9 +219,9 @@ def _set_linears(spec: Any, *linears: nn.Linear) -> None:
 
 
 def _set_product(spec: Any, parts: Sequence[tuple[Tensor, Tensor | None]]) -> None:
-    """Weights [out, in] and biases [out] of one input, stacked along out.
+    """Weights [out, in] and biases [out] of the same input, stacked along out.
 
-    Where only some parts have a bias the others get zeros; where none has, it stays out.
+    Parts without a bias get zeros if another part has one; without any, the bias is left unset.
     """
     spec.weight = _array(torch.cat([weight for weight, _ in parts]))
     if any(bias is not None for _, bias in parts):
@@ -198,6 +230,6 @@ def _set_product(spec: Any, parts: Sequence[tuple[Tensor, Tensor | None]]) -> No
 
 
 def _array(tensor: Tensor) -> NDArray[np.float32]:
-    """A copy, for CTranslate2 quantizes the arrays that it is given in place."""
+    """A copy: CTranslate2 quantizes its arrays in place."""
     array: NDArray[np.float32] = tensor.detach().to("cpu", torch.float32, copy=True).numpy()
     return array

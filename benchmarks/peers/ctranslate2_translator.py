@@ -1,17 +1,19 @@
-"""A converted model, decoding. Needs CTranslate2 alone, so that its memory can be measured."""
+"""Decoding with CTranslate2. Imports nothing but CTranslate2, whose memory is measured."""
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 from dragoman.errors import DragomanError
 
+from .interface import Generate
+from .library import import_library
+
 
 class CTranslate2Peer:
-    """A converted model, loaded; answers as Dragoman's runtime does."""
+    """A converted model, loaded. Token ids in, token ids out, as in Dragoman's runtime."""
 
     def __init__(self, translator: Any) -> None:
         self._translator = translator
@@ -23,15 +25,15 @@ class CTranslate2Peer:
         """Load a directory that `convert` wrote.
 
         Args:
-            threads: for the products within one batch; batches are not run side by side
+            threads: for the computation of one batch (intra_threads); batches run one at a time
             compute_type: one of `ctranslate2.get_supported_compute_types(device)`; "default" is
-                the nearest to the stored weights that the device supports
+                the closest to the stored weights' type that the device supports
             device: "cpu" or "cuda"
 
         Raises:
             DragomanError: CTranslate2 is missing, or cannot load the directory in that type.
         """
-        package = library()
+        package = import_library("ctranslate2")
         try:
             translator = package.Translator(
                 str(directory),
@@ -46,19 +48,19 @@ class CTranslate2Peer:
 
     @property
     def compute_type(self) -> str:
-        """The type in use, which "default" and "auto" leave open."""
+        """The type that products are computed in, which "default" and "auto" leave open."""
         return str(self._translator.compute_type)
 
     def generate(
         self, sources: list[list[int]], max_new_tokens: int, min_new_tokens: int = 0
     ) -> list[list[int]]:
-        """Greedy output of all sources, decoded as one batch.
+        """Decode all sources greedily, as one batch.
 
         Args:
-            sources: token ids of each source, of any lengths, all in the vocabulary: CTranslate2
-                takes others for padding without a word
+            sources: token ids of each source, of any lengths. All must be in the vocabulary:
+                CTranslate2 silently takes others for padding
             max_new_tokens: the most tokens to generate, the end token included
-            min_new_tokens: the end token is not chosen before so many others
+            min_new_tokens: the end token cannot be chosen before this many others
 
         Returns:
             generated ids of each source, without start and end token
@@ -74,18 +76,15 @@ class CTranslate2Peer:
         return [target_ids(result.hypotheses[0]) for result in results]
 
 
-def library() -> Any:
-    """CTranslate2, which is optional and has no type stubs."""
-    try:
-        return importlib.import_module("ctranslate2")
-    except ImportError as error:
-        raise DragomanError(
-            "expected CTranslate2, found none: pip install 'dragoman[peers]'"
-        ) from error
+def load(directory: Path, threads: int, *, compute_type: str, device: str) -> Generate:
+    """Load a directory that `convert` wrote; every row gets exactly the requested new tokens."""
+    peer = CTranslate2Peer.load(directory, threads, compute_type, device)
+    return lambda batch: peer.generate(batch.sources, batch.new_tokens, batch.new_tokens)
 
 
 def source_names(tokens: Iterable[int]) -> list[str]:
-    """Unlike any target's: CTranslate2 leaves a source like "end token, any token" untranslated."""
+    """Names that no target token has: CTranslate2 returns a source such as "end token, any token"
+    untranslated if it recognises the names."""
     return [f"s{token}" for token in tokens]
 
 

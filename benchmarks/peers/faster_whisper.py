@@ -4,24 +4,19 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
-from typing import Any
 
-from dragoman.benchmarks.speech.contenders import Stages
-from dragoman.errors import DragomanError
+from .interface import Stages
+from .library import import_library
 
 LANGUAGE = "en"
 
 
 class FasterWhisperPeer:
-    """A CTranslate2 directory of Whisper, decoding greedily without timestamps."""
+    """Whisper in a CTranslate2 directory, loaded; decodes greedily, without timestamps."""
 
     def __init__(self, directory: Path, threads: int, compute_type: str) -> None:
-        try:
-            import faster_whisper
-        except ImportError as error:
-            raise DragomanError(f"faster-whisper cannot be imported ({error})") from error
-        self._library: Any = faster_whisper
-        self._model = faster_whisper.WhisperModel(
+        self._library = import_library("faster_whisper")
+        self._model = self._library.WhisperModel(
             str(directory),
             device="cpu",
             compute_type=compute_type,
@@ -31,7 +26,7 @@ class FasterWhisperPeer:
         )
 
     def transcribe(self, clip: Path) -> str:
-        """By the library's own call."""
+        """Transcribe by `WhisperModel.transcribe`."""
         segments, _ = self._model.transcribe(
             str(clip),
             language=LANGUAGE,
@@ -44,7 +39,7 @@ class FasterWhisperPeer:
         return " ".join(segment.text.strip() for segment in segments)
 
     def stages(self, clip: Path) -> Stages:
-        """The library's parts one by one, with the settings of `transcribe`."""
+        """Time the parts of `WhisperModel.transcribe` one by one, with the same settings."""
         model = self._model
         audio = self._library.audio.decode_audio(str(clip))
         features = model.feature_extractor(audio, padding=True)
@@ -57,7 +52,7 @@ class FasterWhisperPeer:
         prompt = model.get_prompt(tokenizer, [], without_timestamps=True)
         started = time.perf_counter()
         encoded = model.encode(window)
-        middle = time.perf_counter()
+        encoded_at = time.perf_counter()
         (result,) = model.model.generate(
             encoded,
             [prompt],
@@ -67,4 +62,5 @@ class FasterWhisperPeer:
             max_length=448,
         )
         ended = time.perf_counter()
-        return Stages(middle - started, ended - middle, len(result.sequences_ids[0]) + 1)
+        tokens = len(result.sequences_ids[0]) + 1
+        return Stages(encoded_at - started, ended - encoded_at, tokens)

@@ -1,8 +1,7 @@
-"""The reference model on a GPU: PyTorch as it is, and with its decoding step in a CUDA graph."""
+"""The reference model on a GPU: plain PyTorch, or with its decoding step in a CUDA graph."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 
 import torch
@@ -13,24 +12,26 @@ from dragoman.export.families.hugging_face import load_hugging_face
 from dragoman.reference_model import Transformer, greedy_cached
 from dragoman.reference_model.decoding import KeyValueCache, pad
 
-Generate = Callable[[list[list[int]], int], list[list[int]]]
+from .interface import Batch, Generate, Rows
+
 WARM_UPS = 3
-"""Runs before a capture, which PyTorch asks for."""
+"""Runs on a side stream that PyTorch requires before it captures a graph."""
 
 
 def load(directory: Path, threads: int, *, dtype: str, graphs: bool) -> Generate:
-    """A Marian checkpoint on the GPU, that cannot choose its end token. In float32, which says what
-    is right, on the processor if PyTorch sees no GPU.
+    """Load a Marian checkpoint on the GPU and make its end token impossible to choose.
+
+    float32, which serves as the reference, runs on the CPU if PyTorch finds no GPU.
 
     Args:
-        dtype: such as "float16"
-        graphs: capture the step once for each batch size, and replay it
+        dtype: name of a torch dtype, such as "float16"
+        graphs: capture the step in a CUDA graph, once for each shape of batch, and replay it
 
     Raises:
-        DragomanError: PyTorch sees no GPU, and the numbers are others.
+        DragomanError: PyTorch finds no GPU, and dtype is not float32.
     """
     if not torch.cuda.is_available() and dtype != "float32":
-        raise DragomanError("PyTorch sees no GPU")
+        raise DragomanError("PyTorch finds no GPU")
     device = "cuda" if torch.cuda.is_available() else "cpu"
     model = load_hugging_face(directory).to(device, getattr(torch, dtype)).eval()
     torch.set_default_device(device)
@@ -40,55 +41,57 @@ def load(directory: Path, threads: int, *, dtype: str, graphs: bool) -> Generate
         model.output.bias[model.config.end_token_id] = -torch.inf
     if graphs:
         return _Captured(model)
-    return lambda sources, new_tokens: greedy_cached(model, sources, new_tokens)
+    return lambda batch: greedy_cached(model, batch.sources, batch.new_tokens)
 
 
 class _Captured:
-    """Steps in memory that stays: of a batch size one graph."""
+    """One captured step for each shape of batch."""
 
     def __init__(self, model: Transformer) -> None:
         self.model = model
-        self.known: dict[tuple[int, int, int], _Step] = {}
+        self.steps: dict[tuple[int, int, int], _Step] = {}
 
     @torch.inference_mode()
-    def __call__(self, sources: list[list[int]], new_tokens: int) -> list[list[int]]:
-        source, mask = pad(sources, self.model.config.pad_token_id)
-        key = (*source.shape, new_tokens)
-        if key not in self.known:
-            self.known[key] = _Step(self.model, source, mask, new_tokens)
-        return self.known[key].decode(source, mask)
+    def __call__(self, batch: Batch) -> Rows:
+        source, mask = pad(batch.sources, self.model.config.pad_token_id)
+        shape = (*source.shape, batch.new_tokens)
+        if shape not in self.steps:
+            self.steps[shape] = _Step(self.model, source, mask, batch.new_tokens)
+        return self.steps[shape].decode(source, mask)
 
 
 class _Step:
+    """A decoding step, captured; its inputs and outputs keep their addresses."""
+
     def __init__(self, model: Transformer, source: Tensor, mask: Tensor, capacity: int) -> None:
         self.model, self.mask, self.capacity = model, mask, capacity
         self.cache = KeyValueCache(model.config, len(source), capacity)
         self.cross = [(key.clone(), value.clone()) for key, value in model.encode(source, mask)]
         self.token = torch.full((len(source),), model.config.start_token_id)
-        side = torch.cuda.Stream()  # type: ignore[no-untyped-call]
-        side.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(side):
+        side_stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+        side_stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(side_stream):
             for _ in range(WARM_UPS):
                 self.cache.position.zero_()
                 self._step()
-        torch.cuda.current_stream().wait_stream(side)
+        torch.cuda.current_stream().wait_stream(side_stream)
         self.cache.position.zero_()
         self.graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(self.graph):
             self._step()
 
-    def decode(self, source: Tensor, mask: Tensor) -> list[list[int]]:
+    def decode(self, source: Tensor, mask: Tensor) -> Rows:
         self.mask.copy_(mask)
-        for kept, layer in zip(self.cross, self.model.encode(source, mask), strict=True):
-            for to, values in zip(kept, layer, strict=True):
-                to.copy_(values)
+        for cached, encoded in zip(self.cross, self.model.encode(source, mask), strict=True):
+            for cached_tensor, tensor in zip(cached, encoded, strict=True):
+                cached_tensor.copy_(tensor)
         self.cache.position.zero_()
         self.token.fill_(self.model.config.start_token_id)
         tokens = []
         for _ in range(self.capacity):
             self.graph.replay()
             tokens.append(self.token.clone())
-        rows: list[list[int]] = torch.stack(tokens, dim=1).tolist()
+        rows: Rows = torch.stack(tokens, dim=1).tolist()
         return rows
 
     def _step(self) -> None:

@@ -14,10 +14,14 @@ TRANSCRIPTS = "transcripts.tsv"
 
 
 def read_clips(directory: Path) -> dict[Path, str]:
-    """Clips and what is said in them, of a folder with `transcripts.tsv`: file name, tab, words.
+    """The audio files of a folder and what is said in them.
+
+    Args:
+        directory: holds the files and `transcripts.tsv`, whose lines are: file name, tab, words
 
     Raises:
-        DragomanError: there is no such file, a line is not one, or a clip is missing.
+        DragomanError: `transcripts.tsv` cannot be read, a line of it is malformed, or a file is
+            missing.
     """
     try:
         lines = (directory / TRANSCRIPTS).read_text(encoding="utf-8").splitlines()
@@ -28,19 +32,25 @@ def read_clips(directory: Path) -> dict[Path, str]:
         name, tab, words = line.partition("\t")
         if not tab or not (directory / name).is_file():
             raise DragomanError(
-                f"{directory / TRANSCRIPTS}, line {number}: expected the name of a file beside it, "
-                f"a tab and its words, found {line!r}"
+                f"{directory / TRANSCRIPTS}, line {number}: expected the name of a file in the "
+                f"same folder, a tab and the words, found {line!r}"
             )
         clips[directory / name] = words
     return clips
 
 
 def words_of(text: str) -> list[str]:
-    """Lower case, without punctuation; a hyphen parts words."""
+    """Words in lower case, without punctuation; a hyphen separates words."""
     return re.sub(r"[^\w' ]", " ", text.lower()).split()
 
 
-def word_error(found: Mapping[Path, str], clips: Mapping[Path, str]) -> float:
-    """Words inserted, left out or replaced, over the words that were said."""
-    wrong = sum(Levenshtein.distance(words_of(clips[c]), words_of(t)) for c, t in found.items())
-    return wrong / sum(len(words_of(clips[clip])) for clip in found)
+def word_error(texts: Mapping[Path, str], transcripts: Mapping[Path, str]) -> float:
+    """The word error rate: insertions, deletions and substitutions over the words that were said.
+
+    Args:
+        texts: what a model recognised, by clip; at least one
+        transcripts: what is said, by clip
+    """
+    spoken = {clip: words_of(transcripts[clip]) for clip in texts}
+    errors = sum(Levenshtein.distance(spoken[c], words_of(text)) for c, text in texts.items())
+    return errors / sum(map(len, spoken.values()))

@@ -1,78 +1,117 @@
-"""What is compared: how each contender loads, transcribes a clip, and divides its time."""
+"""The contenders: Dragoman's precisions and faster-whisper's compute types.
+
+Nothing that imports torch is imported at the top: contenders load in processes that import this
+module and are measured without PyTorch.
+"""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
-# Nothing that imports torch is imported here: those compared do without.
+from ..harness import Contender, Perform, unchanged
+from ..models.bundles import bundle_of_checkpoint
+from ..peers.interface import Stages, Transcriber
 
+FASTER_WHISPER = "faster-whisper"
 
-class Stages(NamedTuple):
-    """Seconds of encoder and decoder on one clip, and tokens decoded, the end token included."""
-
-    encoder: float
-    decoder: float
-    tokens: int
+Clips = Sequence[Path]
 
 
-class Transcriber(Protocol):
-    def transcribe(self, clip: Path) -> str:
-        """All of it, the file's reading included."""
-
-    def stages(self, clip: Path) -> Stages:
-        """Encoder and decoder by themselves."""
-
-
-Load = Callable[[Path, int], Transcriber]
-"""A directory and a number of threads -> what transcribes."""
-
-
-@dataclass(frozen=True)
-class Contender:
-    """One of those compared. `load` can be pickled, for it runs in another process.
+class Transcript(NamedTuple):
+    """A clip, transcribed once by the tool's own call and once with its stages timed.
 
     Attributes:
-        precision: of the bundle, of a contender that is ours
+        seconds: of the tool's own call
     """
 
-    name: str
-    load: Load
-    precision: str | None = None
+    text: str
+    seconds: float
+    stages: Stages
+
+
+SpeechContender = Contender[Clips, list[Transcript]]
+
+
+def contenders() -> list[SpeechContender]:
+    return [
+        *(
+            Contender(
+                f"Dragoman {precision}",
+                partial(bundle_of_checkpoint, target="cpu", precision=precision),
+                partial(load_transcriber, load=DragomanTranscriber),
+            )
+            for precision in ("fp32", "int8", "int4")
+        ),
+        *(
+            Contender(
+                f"{FASTER_WHISPER} {compute_type}",
+                unchanged,
+                partial(
+                    load_transcriber,
+                    load=partial(_load_faster_whisper, compute_type=compute_type),
+                ),
+            )
+            for compute_type in ("float32", "int8")
+        ),
+    ]
+
+
+def load_transcriber(
+    directory: Path, threads: int, *, load: Callable[[Path, int], Transcriber]
+) -> Perform[Clips, list[Transcript]]:
+    """Load a model that transcribes all clips one by one, and then again for the stages."""
+    transcriber = load(directory, threads)
+
+    def transcribe(clips: Clips) -> list[Transcript]:
+        texts = []
+        for clip in clips:
+            started = time.perf_counter()
+            text = transcriber.transcribe(clip)
+            texts.append((text, time.perf_counter() - started))
+        return [
+            Transcript(text, seconds, transcriber.stages(clip))
+            for clip, (text, seconds) in zip(clips, texts, strict=True)
+        ]
+
+    return transcribe
 
 
 class DragomanTranscriber:
+    """A bundle of a speech model, loaded by Dragoman's runtime."""
+
     def __init__(self, directory: Path, threads: int) -> None:
         from dragoman.runtime import Model, read_bundle
         from dragoman.runtime.backends import open_backend
 
         bundle = read_bundle(directory)
-        self._backend = _Watched(open_backend(bundle, None, threads))
+        self._backend = _TimedBackend(open_backend(bundle, None, threads))
         self._model = Model(bundle, self._backend)
 
     def transcribe(self, clip: Path) -> str:
+        """By `Model.generate`."""
         (result,) = self._model.generate([clip])
         if result.error is not None:
             raise RuntimeError(result.error)
         return (result.text or "").strip()
 
     def stages(self, clip: Path) -> Stages:
+        """By `Model.generate`: the encoder's last call, and everything after it."""
         (result,) = self._model.generate([clip])
         ended = time.perf_counter()
-        watch = self._backend
-        return Stages(watch.encoder, ended - watch.encoded, len(result.tokens) + 1)
+        backend = self._backend
+        return Stages(backend.encoder_seconds, ended - backend.encoded_at, len(result.tokens) + 1)
 
 
-class _Watched:
-    """A backend that notes how long its encoder took, and when it was done."""
+class _TimedBackend:
+    """A backend that records the duration and the end of its last encoder call."""
 
     def __init__(self, backend: Any) -> None:
         self._backend = backend
-        self.encoder = self.encoded = 0.0
+        self.encoder_seconds = self.encoded_at = 0.0
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._backend, name)
@@ -80,28 +119,12 @@ class _Watched:
     def start(self, *arguments: Any) -> Any:
         started = time.perf_counter()
         state = self._backend.start(*arguments)
-        self.encoded = time.perf_counter()
-        self.encoder = self.encoded - started
+        self.encoded_at = time.perf_counter()
+        self.encoder_seconds = self.encoded_at - started
         return state
 
 
 def _load_faster_whisper(directory: Path, threads: int, *, compute_type: str) -> Transcriber:
-    from dragoman.benchmarks.peers.faster_whisper import FasterWhisperPeer
+    from ..peers.faster_whisper import FasterWhisperPeer
 
     return FasterWhisperPeer(directory, threads, compute_type)
-
-
-def contenders() -> list[Contender]:
-    return [
-        *(
-            Contender(f"Dragoman {precision}", DragomanTranscriber, precision)
-            for precision in ("fp32", "int8", "int4")
-        ),
-        *(
-            Contender(
-                f"faster-whisper {compute_type}",
-                partial(_load_faster_whisper, compute_type=compute_type),
-            )
-            for compute_type in ("float32", "int8")
-        ),
-    ]

@@ -66,6 +66,18 @@ OPTIONS: dict[str, dict[str, Any]] = {
     },
     "start-is-padding": {"start_token_id": 0, "pad_token_id": 0},
 }
+REFUSED: dict[str, dict[str, Any]] = {
+    "feature_size": {"source_vocab_size": None, "feature_size": 8},
+    "gated_feed_forward": {"gated_feed_forward": True},
+    "norm": {"norm": "rms", "norm_bias": False},
+    "final_norm": {"final_norm": True},
+    "positions": {
+        "positions": "relative",
+        "relative_buckets": 8,
+        "relative_max_distance": 16,
+    },
+}
+"""Options that are not converted."""
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -171,8 +183,17 @@ def test_rows_end_at_different_steps(norm_order: str, tmp_path: Path) -> None:
     assert [len(row) for row in peer.generate(sources, STEPS, STEPS)] == [STEPS] * len(sources)
 
 
+@pytest.mark.parametrize("name", REFUSED)
+def test_options_that_are_not_converted(name: str, tmp_path: Path) -> None:
+    model = Transformer(ModelConfig(**SIZES | REFUSED[name]))
+    with pytest.raises(DragomanError, match=f"expected a model .*, found {name}="):
+        convert(model, tmp_path / "new")
+    assert not (tmp_path / "new").exists()
+
+
 def test_every_option_of_the_model_is_tried() -> None:
-    tried = SIZES.keys() | {name for options in OPTIONS.values() for name in options} | {"dropout"}
+    every = [*OPTIONS.values(), *REFUSED.values()]
+    tried = SIZES.keys() | {name for options in every for name in options} | {"dropout"}
     assert {field.name for field in dataclasses.fields(ModelConfig)} <= tried
     activations = {options.get("activation", "relu") for options in OPTIONS.values()}
     assert activations == set(get_args(Activation))

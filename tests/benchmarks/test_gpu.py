@@ -1,4 +1,4 @@
-"""What of `make gpu` can be checked without a GPU: it survives, and what it makes of figures."""
+"""What `make gpu` does without a GPU: it survives failing parts, and computes from figures."""
 
 from __future__ import annotations
 
@@ -9,12 +9,17 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from dragoman.benchmarks.contenders import Contender
 from dragoman.benchmarks.gpu import __main__ as gpu
 from dragoman.benchmarks.gpu import time_split
-from dragoman.benchmarks.gpu.contenders import backend_of, gpu_contenders
-from dragoman.benchmarks.gpu.facts import bandwidth, launch_latency, shortest_step
-from dragoman.benchmarks.gpu.time_split import Activity, split, stream_times
+from dragoman.benchmarks.gpu.contenders import BackendContender, gpu_contenders
+from dragoman.benchmarks.gpu.environment import bandwidth, launch_latency
+from dragoman.benchmarks.gpu.floor import shortest_step
+from dragoman.benchmarks.gpu.kernel_times import Activity, split
+from dragoman.benchmarks.gpu.parts import Part
+from dragoman.benchmarks.gpu.time_split import stream_times
+from dragoman.benchmarks.harness import Contender, unchanged
+from dragoman.benchmarks.peers.interface import Batch
+from dragoman.benchmarks.text.contenders import TextContender
 from dragoman.runtime import load
 
 from ..device_double import DoubleDevice
@@ -25,10 +30,10 @@ DEVICE = {"gigabytes_per_second": 3000.0, "microseconds_per_launch": 2.0}
 BASE = "Marian base, vocabulary 32000, random weights"
 
 
-def part(tmp_path: Path, name: str, code: str, seconds: int = 30) -> gpu.Part:
-    """A part that is a script of its own; its folder is its last argument."""
+def part(tmp_path: Path, name: str, code: str, seconds: int = 30) -> Part:
+    """A part that runs this code, with its output folder as `folder`."""
     (tmp_path / f"{name}.py").write_text(f"import sys; folder = sys.argv[-1]\n{code}")
-    return gpu.Part(name, seconds, name)
+    return Part(name, seconds, name)
 
 
 @pytest.fixture
@@ -36,7 +41,7 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     device = part(tmp_path, "device", "open(folder + '/device.json', 'w').write('{}')")
 
-    def run_parts(*parts: gpu.Part) -> tuple[int, str, dict[str, Any]]:
+    def run_parts(*parts: Part) -> tuple[int, str, dict[str, Any]]:
         monkeypatch.setattr(gpu, "PARTS", (device, *parts))
         result = CliRunner().invoke(gpu.main, ["--output", str(tmp_path / "out")])
         file = tmp_path / "out" / "gpu.json"
@@ -67,7 +72,7 @@ def test_without_a_gpu_nothing_is_written(
     run: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "device.py").write_text("raise SystemExit('found no NVIDIA GPU')")
-    monkeypatch.setattr(gpu, "_show", lambda results: None)
+    monkeypatch.setattr(gpu, "show", lambda results: None)
     code, output, report = run()
     assert (code, report) == (1, {})
     assert "there is no GPU to measure: exit status 1: found no NVIDIA GPU" in output
@@ -88,8 +93,8 @@ def test_figures_are_shown_beside_the_floor(run: Any, tmp_path: Path) -> None:
         "failures": [{"contender": "CTranslate2 float16", "reason": "is not installed"}],
     }
     code = f"import json; json.dump({measured!r}, open(folder + '/gpu-base.json', 'w'))"
-    facts = f"import json; json.dump({DEVICE!r}, open(folder + '/device.json', 'w'))"
-    (tmp_path / "device.py").write_text(f"import sys; folder = sys.argv[-1]\n{facts}")
+    environment = f"import json; json.dump({DEVICE!r}, open(folder + '/device.json', 'w'))"
+    (tmp_path / "device.py").write_text(f"import sys; folder = sys.argv[-1]\n{environment}")
     status, output, _ = run(part(tmp_path, "speed", code))
     assert status == 0
     share = shortest_step(DEVICE, BASE, "Dragoman RTX fp16", 1) / 0.1
@@ -108,7 +113,7 @@ def test_the_floor_by_hand() -> None:
 
 
 def test_the_device_is_measured_and_left_empty(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dragoman.benchmarks.gpu.facts.BYTES", 1 << 12)
+    monkeypatch.setattr("dragoman.benchmarks.gpu.environment.BYTES", 1 << 12)
     device = DoubleDevice()
     assert bandwidth(device) > 0
     assert launch_latency(device) > 0
@@ -116,15 +121,15 @@ def test_the_device_is_measured_and_left_empty(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_the_time_of_a_step_by_hand() -> None:
-    """Two steps, in microseconds: kernels of 30, 20 (10 of which under the first) and 40, then one
-    of 50 after a gap of 5, then 100 in which nobody asks, then a copy of 10."""
-    done = [
+    """Two steps, in microseconds: kernels of 30, 20 (which overlaps the first by 10) and 40, one of
+    50 after a gap of 5, and after 100 without work a copy of 10."""
+    activities = [
         *(Activity(100, 130), Activity(120, 140), Activity(140, 180)),
         *(Activity(285, 295), Activity(185, 235)),
     ]
-    found = split(done[:-1], 0.2, 2)
+    found = split(activities[:-1], 0.2, 2)
     assert found["kernels"] == pytest.approx((80 + 10) / 2e3)
-    found = split(done, 0.2, 2)
+    found = split(activities, 0.2, 2)
     assert found == {
         "kernels": pytest.approx((80 + 50 + 10) / 2e3),
         "kernels per step": 2.5,
@@ -135,12 +140,12 @@ def test_the_time_of_a_step_by_hand() -> None:
 
 
 def test_what_kernels_take_beyond_the_floor(run: Any, tmp_path: Path) -> None:
-    """Where either is known."""
+    """The columns stay empty where either is unknown."""
     row = {"contender": "PyTorch fp16", "batch": 1, "shape": BASE, "ms/step": 0.5}
     rows = [{**row, "kernels": 0.4}, {**row, "kernels": ""}, {**row, "contender": "PyTorch"}]
     rows[2]["kernels"] = 0.4
-    facts = f"import json; json.dump({DEVICE!r}, open(folder + '/device.json', 'w'))"
-    (tmp_path / "device.py").write_text(f"import sys; folder = sys.argv[-1]\n{facts}")
+    environment = f"import json; json.dump({DEVICE!r}, open(folder + '/device.json', 'w'))"
+    (tmp_path / "device.py").write_text(f"import sys; folder = sys.argv[-1]\n{environment}")
     code = f"import json; json.dump({rows!r}, open(folder + '/time_split.json', 'w'))"
     status, output, report = run(part(tmp_path, "split", code))
     assert status == 0
@@ -157,15 +162,15 @@ def bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return small_bundle(tmp_path_factory.mktemp("small"), 64)
 
 
-def test_steps_in_a_stream_are_timed_and_leave_nothing(bundle: Path) -> None:
+def test_steps_in_a_stream_are_timed_and_memory_is_freed(bundle: Path) -> None:
     device, graphs = DoubleDevice(), load(bundle, threads=1)
     model = opened(graphs.bundle, device)
-    times = stream_times(model, [[3, 4, 5]] * 3, 12)
-    assert 0 < times["putting it into the stream"] < times["steps in a row"]
+    times = stream_times(model, Batch([[3, 4, 5]] * 3, 12))
+    assert 0 < times["enqueueing"] < times["back-to-back steps"]
     assert device.log.count("download") == 0
     model.close()
     device.assert_empty()
-    assert stream_times(graphs, [[3, 4, 5]], 2) == {}
+    assert stream_times(graphs, Batch([[3, 4, 5]], 2)) == {}
 
 
 def test_without_a_profiler_the_rest_is_still_measured(
@@ -173,15 +178,16 @@ def test_without_a_profiler_the_rest_is_still_measured(
 ) -> None:
     monkeypatch.setattr(time_split, "BATCH_SIZES", (1,))
     monkeypatch.setattr(time_split, "VOCABULARY", 17)
-    contender = Contender("other fp16", lambda a, b: a, lambda d, n: lambda sources, count: [])
-    (row,) = time_split.measured(contender, bundle)
+    contender: TextContender = Contender("other fp16", unchanged, lambda d, n: lambda batch: [])
+    (row,) = time_split.measure(contender, bundle)
     assert row["ms/step"] >= 0
     assert row["kernels"] == ""
-    assert row["why not more"].startswith("RuntimeError: PyTorch, whose profiler times kernels")
+    assert row["error"].startswith("RuntimeError: PyTorch, whose profiler times the kernels")
 
 
 def test_which_contenders_are_ours() -> None:
-    ours = {c.name: backend_of(c) for c in gpu_contenders()}
-    assert ours["Dragoman CUDA int4"] == "onnxruntime-cuda"
-    assert ours["Dragoman RTX fp16"] == "tensorrt-rtx"
-    assert ours["PyTorch fp16"] is None
+    contenders = gpu_contenders()
+    backends = {c.name: c.backend for c in contenders if isinstance(c, BackendContender)}
+    assert backends["Dragoman CUDA int4"] == "onnxruntime-cuda"
+    assert backends["Dragoman RTX fp16"] == "tensorrt-rtx"
+    assert "PyTorch fp16" in {c.name for c in contenders} - backends.keys()

@@ -1,4 +1,5 @@
-"""Comparisons: those that fail are named and left out, the others are held to the reference."""
+"""Comparisons of texts: contenders that fail are reported and left out, the others are compared
+with the reference."""
 
 from __future__ import annotations
 
@@ -7,52 +8,55 @@ from pathlib import Path
 
 import pytest
 
-from dragoman.benchmarks import contenders as c
-from dragoman.benchmarks.measuring import Work, measure
-from dragoman.benchmarks.peers.marian import marian_shape, write_random_marian
-from dragoman.benchmarks.workers import ContenderError
+from dragoman.benchmarks.harness import Contender, ContenderError, unchanged
+from dragoman.benchmarks.models.bundles import bundle_of_checkpoint
+from dragoman.benchmarks.models.random_marian import marian_config, write_random_marian
+from dragoman.benchmarks.text import contenders as c
+from dragoman.benchmarks.text.measuring import measure
+from dragoman.benchmarks.text.workload import Workload
 
-WORK = Work(batch_sizes=(1, 3), source_length=6, new_tokens=4, tokens=(1, 199), threads=1, rounds=2)
-REFERENCE = c.Contender(c.REFERENCE, c.as_it_is, c.load_reference, needs_torch=True)
+WORKLOAD = Workload(
+    batch_sizes=(1, 3), source_length=6, new_tokens=4, tokens=(1, 199), threads=1, rounds=2
+)
 
 
 @pytest.fixture(scope="module")
 def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
     directory = tmp_path_factory.mktemp("marian")
-    write_random_marian(marian_shape("tiny", vocab_size=200), directory, seed=1)
+    write_random_marian(marian_config("tiny", vocab_size=200), directory, seed=1)
     return directory
 
 
 def test_failures_are_named_and_left_out(checkpoint: Path, tmp_path: Path) -> None:
-    [good] = c.dragoman_contenders([("good", "neutral", "fp32")])
-    [unknown] = c.dragoman_contenders([("unknown", "moon", "fp32")])
-    not_a_bundle = c.Contender("no bundle", c.as_it_is, c.load_dragoman)
-    no_torch = c.Contender("no torch", c.as_it_is, c.load_reference)
-    results = measure(
-        [REFERENCE, unknown, not_a_bundle, no_torch, good],
+    [good] = c.dragoman_contenders([c.BundleKind("good", "neutral", "fp32")])
+    [unknown] = c.dragoman_contenders([c.BundleKind("unknown", "moon", "fp32")])
+    not_a_bundle = Contender("no bundle", unchanged, c.load_bundle)
+    no_torch = Contender("no torch", unchanged, c.load_reference)
+    figures = measure(
+        [c.reference(), unknown, not_a_bundle, no_torch, good],
         {"good", "unknown", "no bundle", "no torch"},
-        WORK,
+        WORKLOAD,
         checkpoint=checkpoint,
         directory=tmp_path,
     )
-    assert [failure.contender for failure in results.failures] == [
+    assert [failure.contender for failure in figures.failures] == [
         "unknown",
         "no bundle",
         "no torch",
     ]
-    assert "moon" in results.failures[0].reason
-    assert "torch" in results.failures[2].reason
-    measured = [(m.contender, m.batch_size, m.identical) for m in results.measurements]
+    assert "moon" in figures.failures[0].reason
+    assert "torch" in figures.failures[2].reason
+    measured = [(m.contender, m.batch_size, m.identical) for m in figures.measurements]
     assert measured == [("good", 1, 1), ("good", 3, 3)]
-    for m in results.measurements:
+    for m in figures.measurements:
         median, lowest, highest = m.ms_per_step
         assert 0 < lowest <= median <= highest
         assert m.ratio is None
-    assert [f.contender for f in results.footprints] == ["good"]
+    assert [f.contender for f in figures.footprints] == ["good"]
 
 
 def test_nothing_is_said_without_the_reference(checkpoint: Path, tmp_path: Path) -> None:
-    prepare = partial(c.prepare_bundle, target="moon", precision="fp32")
-    broken = c.Contender(c.REFERENCE, prepare, c.load_reference)
+    prepare = partial(bundle_of_checkpoint, target="moon", precision="fp32")
+    broken = Contender(c.REFERENCE, prepare, c.load_reference, required=True)
     with pytest.raises(ContenderError, match="Reference"):
-        measure([broken], set(), WORK, checkpoint=checkpoint, directory=tmp_path)
+        measure([broken], set(), WORKLOAD, checkpoint=checkpoint, directory=tmp_path)

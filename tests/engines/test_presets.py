@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from dragoman.benchmarks.random_model import random_model
+from dragoman.benchmarks.models.random_model import random_model
 from dragoman.export import export_bundle
 from dragoman.optimize.engine_options import EngineOptions
 from dragoman.optimize.target_bundle import optimize_bundle

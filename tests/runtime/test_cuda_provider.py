@@ -15,7 +15,7 @@ import onnxruntime
 import pytest
 from numpy.typing import NDArray
 
-from dragoman.benchmarks.random_model import random_model
+from dragoman.benchmarks.models.random_model import random_model
 from dragoman.export import export_bundle
 from dragoman.optimize.target_bundle import optimize_bundle
 from dragoman.reference_model import ModelConfig, Transformer

@@ -11,7 +11,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from dragoman.benchmarks.peers.marian import marian_shape, write_random_marian
+from dragoman.benchmarks.models.random_marian import marian_config, write_random_marian
 from dragoman.errors import DragomanError
 from dragoman.export.families import FAMILIES
 from dragoman.export.families.hugging_face import load_hugging_face
@@ -158,7 +158,7 @@ def test_what_is_no_marian_is_refused(tmp_path: Path) -> None:
 
 def test_random_marian_is_one_of_theirs(tmp_path: Path) -> None:
     """Their library reads the benchmark's model without complaint, and gives the same tokens."""
-    shape = marian_shape("tiny", vocab_size=200)
+    shape = marian_config("tiny", vocab_size=200)
     write_random_marian(shape, tmp_path, seed=1)
     theirs, info = transformers.MarianMTModel.from_pretrained(tmp_path, output_loading_info=True)
     assert not info["missing_keys"]

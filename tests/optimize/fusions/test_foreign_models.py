@@ -6,7 +6,8 @@ from collections import Counter
 
 import pytest
 
-from dragoman.benchmarks.exported_models import REFUSED, ZOO, ExportedModel, serialized
+from dragoman.benchmarks.fusion_table.exported_model import ExportedModel, serialized
+from dragoman.benchmarks.fusion_table.zoo import REFUSED, ZOO
 from dragoman.optimize.compare import difference, run
 from dragoman.optimize.fusions import STANDARD_PASSES
 from dragoman.optimize.pipeline import apply_passes

@@ -1,4 +1,4 @@
-"""Random weights whose greedy output is worth measuring: it varies, and it does not end."""
+"""Random weights whose greedy output is worth measuring: it varies with the source, and goes on."""
 
 from __future__ import annotations
 
@@ -8,14 +8,18 @@ from dragoman.reference_model import ModelConfig, Transformer
 
 
 def random_model(config: ModelConfig, *, seed: int) -> Transformer:
-    """A model in evaluation mode that never chooses its end token: that one's logit is 0, which is
-    far from the largest of a vocabulary of any size worth measuring."""
+    """A model in evaluation mode, the same for the same seed.
+
+    It never chooses its end token: the logit of that is always 0 (unless there is a logits bias),
+    which is far below the largest logit of any realistic vocabulary.
+    """
     torch.manual_seed(seed)
     model = Transformer(config).eval()
     with torch.no_grad():
         for name, parameter in model.named_parameters():
-            # As initialized, a tied model repeats one token. Gains of either sign keep the residual
-            # from pointing back at the input token; sharp attention makes inputs matter.
+            # With PyTorch's initialization a model with tied embeddings repeats one token: the
+            # residual stream keeps pointing at the input token. Gains of both signs prevent that;
+            # sharper attention makes the output depend on the inputs.
             if name.endswith("gain"):
                 parameter.normal_()
             elif "query" in name or "key" in name:

@@ -1,4 +1,4 @@
-"""Seeded random weights in the shape of Marian models, in the format that every peer reads."""
+"""A Marian checkpoint of seeded random weights: every tool in the comparison reads this format."""
 
 from __future__ import annotations
 
@@ -9,16 +9,22 @@ from typing import Any
 import torch
 from safetensors.torch import save_file
 
-from dragoman.benchmarks.random_model import random_model
-from dragoman.benchmarks.shapes import SHAPES
 from dragoman.export.families import FAMILIES
 from dragoman.export.families.bart import LOGITS_BIAS
 from dragoman.export.families.marian import position_table
 
+from .random_model import random_model
+from .shapes import SHAPES
 
-def marian_shape(name: str, *, vocab_size: int) -> dict[str, Any]:
-    """The fields of a `config.json`: the end token is the first, padding and start the last."""
-    shape = SHAPES[name]
+
+def marian_config(shape: str, *, vocab_size: int) -> dict[str, Any]:
+    """The fields of `config.json`. The end token is the first of the vocabulary; padding and start
+    are the last.
+
+    Args:
+        shape: a key of `SHAPES`
+    """
+    sizes = SHAPES[shape]
     pad = vocab_size - 1
     return {
         "architectures": ["MarianMTModel"],
@@ -28,14 +34,14 @@ def marian_shape(name: str, *, vocab_size: int) -> dict[str, Any]:
         "decoder_vocab_size": vocab_size,
         "share_encoder_decoder_embeddings": True,
         "tie_word_embeddings": True,
-        "encoder_layers": shape["layers"],
-        "decoder_layers": shape["layers"],
-        "d_model": shape["d_model"],
-        "encoder_attention_heads": shape["heads"],
-        "decoder_attention_heads": shape["heads"],
-        "encoder_ffn_dim": shape["d_ff"],
-        "decoder_ffn_dim": shape["d_ff"],
-        "activation_function": shape["activation"],
+        "encoder_layers": sizes.layers,
+        "decoder_layers": sizes.layers,
+        "d_model": sizes.d_model,
+        "encoder_attention_heads": sizes.heads,
+        "decoder_attention_heads": sizes.heads,
+        "encoder_ffn_dim": sizes.d_ff,
+        "decoder_ffn_dim": sizes.d_ff,
+        "activation_function": sizes.activation,
         "scale_embedding": True,
         "max_position_embeddings": 512,
         "eos_token_id": 0,
@@ -47,11 +53,11 @@ def marian_shape(name: str, *, vocab_size: int) -> dict[str, Any]:
 
 
 def write_random_marian(config: dict[str, Any], directory: Path, *, seed: int) -> None:
-    """Write a model's configuration and weights, the same for the same seed.
+    """Write a checkpoint, the same for the same seed.
 
     Args:
-        config: fields of `config.json`, as of `marian_shape`
-        directory: made where there is none
+        config: fields of `config.json`, such as `marian_config` returns
+        directory: created if it does not exist
     """
     family = FAMILIES["marian"]
     model = random_model(family.config(config), seed=seed)
@@ -65,12 +71,12 @@ def write_random_marian(config: dict[str, Any], directory: Path, *, seed: int) -
         if not name.endswith("positions.table")
     }
     weights[LOGITS_BIAS] = weights[LOGITS_BIAS][None]
-    # Tied embeddings are stored once, under the name that Hugging Face gives to what is shared.
+    # Tied embeddings are stored once, under Hugging Face's name for the shared table.
     weights["model.shared.weight"] = weights.pop("model.encoder.embed_tokens.weight")
     directory.mkdir(parents=True, exist_ok=True)
     save_file(weights, directory / "model.safetensors", metadata={"format": "pt"})
     (directory / "config.json").write_text(json.dumps(config, indent=1) + "\n", encoding="utf-8")
-    decoding = {
+    generation = {
         name: config[name] for name in ("decoder_start_token_id", "eos_token_id", "pad_token_id")
     }
-    (directory / "generation_config.json").write_text(json.dumps(decoding, indent=1) + "\n")
+    (directory / "generation_config.json").write_text(json.dumps(generation, indent=1) + "\n")

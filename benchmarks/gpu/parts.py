@@ -1,0 +1,94 @@
+"""The parts of `make gpu`: each a module of its own, run in a process of its own for a limited
+time."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Part:
+    """A module that is run as a command.
+
+    Attributes:
+        seconds: the time limit
+        module, arguments: the command; it writes JSON files into the folder that its option
+            `--output` names
+    """
+
+    name: str
+    seconds: int
+    module: str
+    arguments: tuple[str, ...] = ()
+
+
+def _compare(shape: str, seconds: int, *only: str) -> Part:
+    sizes = [word for size in (1, 8, 32, 128) for word in ("--batch-size", str(size))]
+    selected = [word for name in only for word in ("--only", name)]
+    options = ("--device", "cuda", "--shape", shape, "--rounds", "3", "--no-quality")
+    return Part(
+        f"speed, {shape}", seconds, "dragoman.benchmarks.compare", (*options, *sizes, *selected)
+    )
+
+
+PARTS = (
+    Part("device", 20, "dragoman.benchmarks.gpu.environment"),
+    Part("engines", 60, "dragoman.benchmarks.gpu.engines"),
+    Part("parity", 110, "dragoman.benchmarks.gpu.parity"),
+    _compare("big", 120, "fp16", "float16"),
+    Part("where the time goes", 70, "dragoman.benchmarks.gpu.time_split"),
+    _compare("base", 100, "fp16", "float16"),
+)
+"""Precisions below fp16 are left out because they take minutes to prepare; all precisions are
+measured by `python -m dragoman.benchmarks.compare --device cuda --shape big`."""
+
+
+def run(part: Part, directory: Path, seconds_left: float) -> tuple[dict[str, Any], str]:
+    """Run a part.
+
+    Args:
+        directory: a path that does not exist yet
+        seconds_left: for all further parts together
+
+    Returns:
+        what it wrote, by the name of the file; and the reason why that is not everything, or ""
+    """
+    directory.mkdir()
+    command = [sys.executable, "-m", part.module, *part.arguments, "--output", str(directory)]
+    if seconds_left < 5:
+        return {}, "no time was left"
+    seconds = min(seconds_left, part.seconds)
+    log = directory / "log"
+    with log.open("w") as file:
+        process = subprocess.Popen(
+            command, stdout=file, stderr=subprocess.STDOUT, start_new_session=True
+        )
+        try:
+            status = process.wait(timeout=seconds)
+            reason = "" if status == 0 else f"exit status {status}"
+        except subprocess.TimeoutExpired:
+            reason = f"took more than {seconds:.0f} s"
+        finally:
+            with contextlib.suppress(ProcessLookupError):  # child processes end with the part
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+    lines = log.read_text(errors="replace").split("\n")
+    last_line = next((line.strip() for line in reversed(lines) if line.strip()), "")
+    return _read_results(directory), f"{reason}: {last_line}" if reason else ""
+
+
+def _read_results(directory: Path) -> dict[str, Any]:
+    """Skips incomplete files: a part that was killed may leave one."""
+    results = {}
+    for file in sorted(directory.glob("*.json")):
+        with contextlib.suppress(ValueError):
+            results[file.stem] = json.loads(file.read_text())
+    return results

@@ -1,0 +1,45 @@
+"""A contender: how it prepares a model, loads it and does a work item."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Generic, TypeVar
+
+Work = TypeVar("Work")
+Outcome = TypeVar("Outcome")
+
+Perform = Callable[[Work], Outcome]
+"""Does one work item. A call is what is timed."""
+
+
+@dataclass(frozen=True)
+class Contender(Generic[Work, Outcome]):
+    """A tool, or a configuration of one.
+
+    Its functions run in other processes, so they must be picklable: functions of a module, or
+    `functools.partial` of one.
+
+    Attributes:
+        prepare: converts a checkpoint: (checkpoint directory, path that does not exist yet) -> the
+            directory to load
+        load: (directory, number of threads) -> the loaded model, ready to work
+        needs_torch: it computes with PyTorch. For all others `import torch` fails in their process,
+            so that they are measured as deployed: some tools load torch merely because it is
+            installed
+        required: the others are judged by its outcomes, so its failure ends the run
+        timed: takes part in the counted rounds; otherwise in the warm-up only, for its outcome
+    """
+
+    name: str
+    prepare: Callable[[Path, Path], Path]
+    load: Callable[[Path, int], Perform[Work, Outcome]]
+    needs_torch: bool = False
+    required: bool = False
+    timed: bool = True
+
+
+def unchanged(checkpoint: Path, directory: Path) -> Path:
+    """The `prepare` of a contender that loads the checkpoint as it is."""
+    return checkpoint

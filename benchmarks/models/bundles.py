@@ -1,0 +1,108 @@
+"""Bundles of a checkpoint: neutral, optimized, and with TensorRT engines.
+
+Nothing that imports torch or onnx is imported at the top: processes that must do without PyTorch
+import this module.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, cast
+
+if TYPE_CHECKING:
+    from dragoman.runtime.format.executables import Range
+    from dragoman.runtime.format.manifest import Precision
+
+NEUTRAL = "dragoman-neutral"
+
+
+def bundle_of_checkpoint(checkpoint: Path, directory: Path, *, target: str, precision: str) -> Path:
+    """Export a checkpoint and optimize it.
+
+    The export is written once, as `dragoman-neutral` beside `directory`, and serves all bundles of
+    the same checkpoint.
+
+    Args:
+        directory: a path that does not exist yet
+
+    Returns:
+        the bundle's directory: the export's if that is what is requested
+
+    Raises:
+        DragomanError: the checkpoint cannot be read, or not be optimized so.
+    """
+    from dragoman.export import export_bundle
+    from dragoman.export.checkpoints import read_checkpoint
+    from dragoman.runtime.format.writing import new_directory
+
+    neutral = directory.parent / NEUTRAL
+    if not neutral.exists():
+        source = read_checkpoint(checkpoint)
+        with new_directory(neutral) as unfinished:
+            export_bundle(
+                source.model,
+                unfinished,
+                name=checkpoint.resolve().name,
+                tokenizers=source.tokenizers,
+            )
+    return optimized_bundle(neutral, directory, target=target, precision=precision)
+
+
+def optimized_bundle(neutral: Path, directory: Path, *, target: str, precision: str) -> Path:
+    """Optimize a neutral bundle into a new directory.
+
+    Args:
+        directory: a path that does not exist yet
+
+    Returns:
+        `directory`, or `neutral` itself for target "neutral" in fp32
+    """
+    from dragoman.optimize.target_bundle import optimize_bundle
+    from dragoman.runtime import read_bundle
+
+    if (target, precision) == ("neutral", "fp32"):
+        return neutral
+    directory.mkdir()
+    optimize_bundle(
+        read_bundle(neutral),
+        directory,
+        target=target,
+        precision=cast("Precision", precision),
+    )
+    return directory
+
+
+def bundle_with_engines(
+    neutral: Path,
+    directory: Path,
+    *,
+    target: str,
+    precision: str,
+    largest_batch: int,
+    source: Range,
+    capacity: int,
+) -> Path:
+    """Build TensorRT engines of a neutral bundle into a new directory: one profile for a single
+    sentence, one for batches up to `largest_batch`.
+
+    Args:
+        directory: a path that does not exist yet; the optimized graphs are written beside it
+        source: lengths of the sources, in tokens
+        capacity: the most new tokens
+
+    Returns:
+        `directory`
+    """
+    from dragoman.optimize.engine_options import EngineOptions
+    from dragoman.optimize.tensorrt.engine_bundle import build_engines
+    from dragoman.runtime import read_bundle
+    from dragoman.runtime.format.executables import Profile, Range
+
+    graphs = optimized_bundle(
+        neutral, directory.with_name(f"{directory.name}-graphs"), target=target, precision=precision
+    )
+    batches = (Range(1, 1, 1), Range(1, 32, largest_batch))
+    profiles = tuple(Profile(batch, source) for batch in batches)
+    directory.mkdir()
+    build_engines(read_bundle(graphs), directory, EngineOptions(profiles, capacity))
+    return directory

@@ -1,0 +1,49 @@
+"""What a loaded model does, whichever tool runs it: decode token ids, or transcribe a clip."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple, Protocol
+
+
+class Batch(NamedTuple):
+    """Sources to be decoded as one batch.
+
+    Attributes:
+        sources: token ids, without padding
+        new_tokens: tokens that every row generates; the end token does not end it early
+    """
+
+    sources: list[list[int]]
+    new_tokens: int
+
+
+Rows = list[list[int]]
+"""Generated token ids of each source, without the start token."""
+
+Generate = Callable[[Batch], Rows]
+
+
+class Stages(NamedTuple):
+    """Encoder and decoder timed apart.
+
+    Attributes:
+        encoder, decoder: seconds; the decoder's include the prompt
+        tokens: generated tokens, the end token included
+    """
+
+    encoder: float
+    decoder: float
+    tokens: int
+
+
+class Transcriber(Protocol):
+    """A speech model, loaded; decodes greedily, without timestamps."""
+
+    def transcribe(self, clip: Path) -> str:
+        """The text of an audio file by the tool's own call: reading the file and computing its
+        features are included."""
+
+    def stages(self, clip: Path) -> Stages:
+        """Transcribe an audio file and time encoder and decoder by themselves."""
