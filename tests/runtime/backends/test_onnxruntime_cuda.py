@@ -28,9 +28,9 @@ from dragoman.runtime.backends.onnxruntime.cuda.backend import check_bundle
 from dragoman.runtime.backends.onnxruntime.cuda.sessions import open_sessions
 from dragoman.runtime.backends.onnxruntime.cuda.sizes import PositionRounding
 
-from ..device_double import DoubleDevice
-from ..provider_double import opened
-from ..small_bundle import small_bundle
+from ...device_double import DoubleDevice
+from ...provider_double import opened
+from ...small_bundle import small_bundle
 
 CAPACITY = 13
 Sources = Callable[..., list[list[int]]]

@@ -21,7 +21,7 @@ from dragoman.runtime.format.executables import EngineReport, Profile, Range, Te
 from dragoman.runtime.format.plain_data import to_plain
 from dragoman.runtime.format.validation import manifest_from_json
 
-from ..tensorrt_api import checked_module, recorded
+from ...tensorrt_api import checked_module, recorded
 
 ADA, HOPPER = Gpu("NVIDIA L4", "8.9", "13.0"), Gpu("NVIDIA H100", "9.0", "13.0")
 ONE = Range(1, 1, 1)

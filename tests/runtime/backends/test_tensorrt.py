@@ -25,10 +25,10 @@ from dragoman.runtime.backends.tensorrt.sizes import sizes_for
 from dragoman.runtime.backends.tensorrt.user_cache import cache_file
 from dragoman.runtime.format.executables import EngineReport, Profile, Range, TensorRTEngines
 
-from ..device_double import DoubleDevice
-from ..small_bundle import small_bundle
-from ..tensorrt_api import checked_module, recorded
-from ..tensorrt_double import package_module, plan
+from ...device_double import DoubleDevice
+from ...small_bundle import small_bundle
+from ...tensorrt_api import checked_module, recorded
+from ...tensorrt_double import package_module, plan
 
 CAPACITY = 13
 SOURCE = Range(1, 16, 33)
