@@ -1,4 +1,4 @@
-"""The parts of a manifest that only speech models have: read if valid, else every problem listed."""
+"""The parts of a manifest that only speech models have."""
 
 from __future__ import annotations
 
