@@ -87,7 +87,7 @@ def test_a_failed_build_gives_the_reason(
 def test_a_dropped_input_is_an_error(
     rtx: Package, graph: Graph, one_profile: EngineOptions
 ) -> None:
-    """The seventh input of Attention, nonpad_kv_seqlen, is dropped by the parser with no more than a warning."""
+    """The parser ignores the seventh input of Attention, nonpad_kv_seqlen, and only warns."""
     attention = make_node("Attention", ["q", "k", "v", "", "", "", "lengths"], ["y"])
     shapes = dict.fromkeys("qkv", (FLOAT, [1, 2, 3, 8]))
     file = graph(
