@@ -138,9 +138,8 @@ def test_engines_of_an_unknown_target_are_refused_with_an_upgrade(manifest: Mani
             with pytest.raises(BackendError) as caught:
                 opening(bundle)
             assert str(caught.value) == (
-                f"b: no backend runs target {target}: expected one of onnxruntime, "
-                "onnxruntime-cuda, tensorrt-rtx, tensorrt to: upgrade with pip install --upgrade "
-                "dragoman"
+                "b: expected a bundle that one of onnxruntime, onnxruntime-cuda, tensorrt-rtx, "
+                f"tensorrt runs, found target {target}: upgrade with pip install --upgrade dragoman"
             )
 
 
