@@ -1,7 +1,7 @@
-"""A GPU that runs on the processor and holds everyone to the contract.
+"""A GPU simulated on the processor, which enforces the contract of a device.
 
-The device does what is put into a stream only when somebody waits for it, so that memory which is
-read too early holds rubbish. It knows every address: what is not allocated cannot be read.
+Work in a stream is done only when somebody waits for it, so that memory that is read too early
+holds rubbish. Every address is checked: memory that is not allocated cannot be read or written.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ Work = Callable[[], None]
 RUBBISH = 0xAB
 ALIGNMENT = 256
 GUARDED = frozenset({"allocate", "free", "allocate_host", "free_host"})
-"""What nobody may do, in any thread, while a stream is captured for the whole process."""
+"""Calls forbidden in every thread while a stream is captured for the whole process."""
 
 
 @dataclass
 class Event:
-    """Happens when what was recorded last does."""
+    """Signalled when the stream reaches its last recording."""
 
     stream: int | None = None
     recorded: int = 0
@@ -43,7 +43,7 @@ class Graph:
 
 
 def locked(method: Any) -> Any:
-    """Threads share the device."""
+    """One call at a time: threads share the device."""
 
     @functools.wraps(method)
     def call(self: DoubleDevice, *args: Any) -> Any:
@@ -58,10 +58,10 @@ class DoubleDevice:
     """See `cuda.Device`.
 
     Attributes:
-        log: what was asked for, by name
         room: bytes that can be allocated
+        log: the names of all calls
         captured_by: who captures a stream in the mode that forbids others to allocate
-        refuse: raises for a call, if it wants to
+        refuse: called with the name of each call; may raise
     """
 
     room: int = 1 << 40
@@ -213,7 +213,7 @@ class DoubleDevice:
         raise AssertionError(f"{size} bytes at {address:#x} are not allocated")
 
     def put(self, stream: int, work: Work) -> None:
-        """What an execution context puts into a stream."""
+        """Enqueue the work of an execution context."""
         self._note("execute")
         self._put(stream, work)
 
@@ -242,7 +242,7 @@ class DoubleDevice:
 
 
 class GraphOnDevice:
-    """An ONNX file that ONNX Runtime computes on the processor, in the device's memory."""
+    """An ONNX file computed on the processor, with its tensors in the device's memory."""
 
     def __init__(self, device: DoubleDevice, file: Path, spec: GraphSpec) -> None:
         options = onnxruntime.SessionOptions()

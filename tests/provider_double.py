@@ -1,10 +1,10 @@
-"""ONNX Runtime's CUDA provider on the double of a GPU, as onnxruntime-gpu 1.31 was seen to behave.
+"""ONNX Runtime's CUDA provider on the double of a GPU, as onnxruntime-gpu 1.31 behaves.
 
-A run is put into the session's stream and happens later. The first run with a graph's number in a
-thread is three: two as they are, and one captured and launched; later ones launch what was
-captured, and do not look at the binding, which must therefore be the same. While the provider
-captures, it forbids every thread of the process to allocate. It takes memory of the device itself:
-for weights, and for what runs need the first time.
+A run is enqueued in the session's stream. The first run with a graph's number in a thread is three
+runs: two without a graph, and one that is captured and launched. Later runs launch the captured
+graph and ignore the binding, which must therefore be the same. While the provider captures, no
+thread of the process may allocate. The provider allocates memory itself: for weights, and at the
+first run with new shapes.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ Bound = dict[str, tuple[np.dtype[Any], tuple[int, ...], int]]
 
 @dataclass
 class IOBinding:
-    """What is bound: type, shape and address by name."""
+    """Type, shape and address of each bound tensor by name."""
 
     session: InferenceSession
     inputs: Bound = field(default_factory=dict)
@@ -71,26 +71,26 @@ class InferenceSession:
         return IOBinding(self)
 
     def run_with_iobinding(self, binding: IOBinding, options: onnxruntime.RunOptions) -> None:
-        """See the module."""
+        """See the docstring of the module."""
         assert binding.session is self
         self._device.refuse("run")
         self._check(binding)
         number = int(options.get_run_config_entry("gpu_graph_id"))
         if number < 0 or not self._captures:
-            self._as_it_is(binding)
+            self._run_directly(binding)
         else:
-            self._as_graph(binding, number)
+            self._run_as_graph(binding, number)
         if options.get_run_config_entry("disable_synchronize_execution_providers") != "1":
             self._device.synchronize(self._stream)
 
-    def _as_it_is(self, binding: IOBinding) -> None:
+    def _run_directly(self, binding: IOBinding) -> None:
         shapes = tuple(shape for _, shape, _ in binding.inputs.values())
         if shapes not in self._needs:
             self._needs.add(shapes)
             self._held.append(self._device.allocate(64 * sum(map(math.prod, shapes))))
         self._device.put(self._stream, self._work(binding))
 
-    def _as_graph(self, binding: IOBinding, number: int) -> None:
+    def _run_as_graph(self, binding: IOBinding, number: int) -> None:
         known: dict[int, tuple[Graph, Bound, Bound]] = self._captured.__dict__.setdefault(
             "known", {}
         )
@@ -99,8 +99,8 @@ class InferenceSession:
             assert captured == [binding.inputs, binding.outputs]
             self._device.launch(graph, self._stream)
             return
-        self._as_it_is(binding)
-        self._as_it_is(binding)
+        self._run_directly(binding)
+        self._run_directly(binding)
         self._device.synchronize(self._stream)
         self._device.begin_capture(self._stream)
         self._device.captured_by = "the provider captures a graph"
@@ -151,7 +151,7 @@ def _free(device: DoubleDevice, held: list[int], graphs: list[Graph]) -> None:
 
 
 def opened(bundle: Bundle, device: DoubleDevice, *, captures: bool = True) -> Model:
-    """The bundle on the double's provider."""
+    """The bundle loaded on the double of the provider."""
     manifest = bundle.manifest
 
     def open_sessions(stream: int) -> Sessions:

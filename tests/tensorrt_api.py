@@ -1,8 +1,9 @@
-"""Objects of TensorRT that have only what a recorded version of its API has.
+"""Objects of TensorRT restricted to a recorded version of its API.
 
-TensorRT itself needs a GPU to build and to run. What stands in for it here (TensorRT-RTX, whose API
-it shares, or a double) is wrapped: a member that the recorded version lacks is an AttributeError,
-as it would be there, and a call must fit a recorded signature. `record_api.py` makes the records.
+TensorRT needs a GPU to build and run engines. What replaces it in tests (TensorRT-RTX, which has
+the same API, or a double) is wrapped: a member that the recorded version lacks raises an
+AttributeError, as in that version, and a call must fit a recorded signature. `record_api.py` makes
+the records.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from typing import Any
 
 RECORDS = Path(__file__).parent / "optimize" / "tensorrt" / "api"
 SUBCLASSED = ("ILogger", "IProgressMonitor")
-"""Of these our code derives classes: they are handed out as they are."""
+"""Classes that our code derives from: not wrapped."""
 
 Api = dict[str, dict[str, list[str]]]
 
@@ -28,7 +29,7 @@ def recorded(name: str) -> Api:
 
 
 def checked_module(module: Any, api: Api) -> Any:
-    """A module's classes as the recorded version has them."""
+    """A module with the classes and members that the recorded version has."""
     classes = {
         name: getattr(module, name)
         if name in SUBCLASSED

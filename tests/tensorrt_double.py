@@ -1,7 +1,7 @@
-"""A TensorRT that runs on the double of a GPU and holds everyone to the contract.
+"""A TensorRT on the double of a GPU, which enforces TensorRT's contract.
 
-Engines are ONNX files; their contexts demand what TensorRT does: every tensor has an address,
-shapes are inside the profile, a cache is written where it lies.
+Engines are ONNX files. Their contexts check what TensorRT requires: every tensor has an address,
+shapes are within the profile, caches are updated in place.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ PREFIX = b"an engine of the double: "
 
 
 def plan(graph: Path, spec: GraphSpec, profiles: tuple[Profile, ...]) -> bytes:
-    """What stands for a serialized engine."""
+    """A serialized engine of the double."""
     made = {"graph": str(graph), "spec": to_plain(spec), "profiles": to_plain(profiles)}
     return PREFIX + json.dumps(made).encode()
 
@@ -80,7 +80,7 @@ def package_module(device: DoubleDevice) -> Any:
             self.captured = 0
 
         def changed(self) -> None:
-            """A graph that was captured of the context does not hold any more."""
+            """Graphs captured from the context become invalid; there must be none left."""
             assert not self.captured or not device.graphs, "the context of a captured graph"
             self.warm = False
 

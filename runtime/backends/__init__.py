@@ -25,8 +25,8 @@ def default_backend(bundle: Bundle) -> str:
         if record.refusal(bundle) is None:
             return record.name
     raise BackendError(
-        f"{bundle.directory}: no backend runs target {bundle.manifest.target}: expected one of "
-        f"{', '.join(BACKEND_NAMES)} to: upgrade with pip install --upgrade dragoman"
+        f"{bundle.directory}: expected a bundle that one of {', '.join(BACKEND_NAMES)} runs, found "
+        f"target {bundle.manifest.target}: upgrade with pip install --upgrade dragoman"
     )
 
 

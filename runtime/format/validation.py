@@ -37,7 +37,7 @@ def manifest_from_json(text: str, place: str) -> Manifest:
                 "Dragoman reads: upgrade with pip install --upgrade dragoman"
             ],
         )
-    if isinstance(data, dict) and version == 1:
+    if type(version) is int and version == 1:
         data = upgrade(data)
     problems = Problems()
     manifest = from_plain(Manifest, data, "manifest", problems)
@@ -175,7 +175,8 @@ def _graphs(manifest: Manifest) -> Iterator[str]:
     sizes_known = not model.problems() and not (audio and audio.problems())
     for name in CONTRACTS[manifest.kind]:
         graph = manifest.graphs[name]
-        expected = neutral_graph(name, graph.file, model, audio, kind=manifest.kind)
+        settings = audio if sizes_known else None
+        expected = neutral_graph(name, graph.file, model, settings, kind=manifest.kind)
         for problem in slot_breaches(graph, expected):
             yield f"graphs.{name}.{problem}"
         for problem in shape_breaches(graph, expected) if sizes_known else ():

@@ -15,11 +15,11 @@ from dragoman.export import export_bundle
 from dragoman.optimize.engine_options import EngineOptions
 from dragoman.optimize.target_bundle import optimize_bundle
 from dragoman.optimize.tensorrt.engine_bundle import build_engines
-from dragoman.optimize.tensorrt.profiles import LATENCY, THROUGHPUT, default_source_range
+from dragoman.optimize.tensorrt.profiles import NAMED_BATCHES, default_source_range
 from dragoman.reference_model import Transformer, load_checkpoint, preset
 from dragoman.reference_model.pretrained import find_checkpoint
 from dragoman.runtime import Bundle, read_bundle
-from dragoman.runtime.format.executables import Profile
+from dragoman.runtime.format.executables import Profile, TensorRTEngines
 from dragoman.runtime.format.manifest import Precision
 
 pytestmark = pytest.mark.engines
@@ -60,27 +60,29 @@ def neutral(request: pytest.FixtureRequest, new_directory: NewDirectory) -> Bund
 
 @pytest.mark.parametrize("precision", PRECISIONS)
 def test_engines(neutral: Bundle, precision: Precision, tmp_path: Path) -> None:
-    facts, layers = neutral.manifest.model, neutral.manifest.architecture
-    graphs, source = tmp_path / "graphs", default_source_range(facts)
+    model, layers = neutral.manifest.model, neutral.manifest.architecture
+    latency, throughput = NAMED_BATCHES["latency"], NAMED_BATCHES["throughput"]
+    graphs, source = tmp_path / "graphs", default_source_range(model)
     graphs.mkdir()
     optimize_bundle(neutral, graphs, target="tensorrt-rtx", precision=precision)
-    for batches in ((LATENCY,), (LATENCY, THROUGHPUT)):
+    for batches in ((latency,), (latency, throughput)):
         directory = tmp_path / f"{len(batches)} profiles"
         directory.mkdir()
         profiles = tuple(Profile(batch, source) for batch in batches)
-        capacity = min(64, facts.max_target_positions)
-        manifest, warnings = build_engines(
+        capacity = min(64, model.max_target_positions)
+        bundle, warnings = build_engines(
             read_bundle(graphs), directory, EngineOptions(profiles, capacity)
         )
-        engines = manifest.engines
-        assert engines is not None
+        engines = bundle.manifest.executable
+        assert isinstance(engines, TensorRTEngines)
+        encoder, decoder = engines.reports["encoder"], engines.reports["decoder"]
         expected = 2 * layers["decoder_layers"] * len(profiles)
-        assert engines.decoder.fused is not None and engines.encoder.fused is not None
-        assert sum(engines.decoder.fused.values()) == expected
+        assert decoder.fused is not None and encoder.fused is not None
+        assert sum(decoder.fused.values()) == expected
         if precision == "fp32":
             assert [warning.partition(":")[0] for warning in warnings] == ["encoder"]
         else:
-            assert sum(engines.encoder.fused.values()) == layers["encoder_layers"] * len(profiles)
+            assert sum(encoder.fused.values()) == layers["encoder_layers"] * len(profiles)
             # Of a gated feed-forward in int8 one weight in each layer is written out in fp16.
             gated = layers["gated_feed_forward"] and precision == "int8"
             assert gated or warnings == ()

@@ -1,4 +1,4 @@
-"""A Whisper model becomes TensorRT-RTX engines, whose sources are all of one length."""
+"""A Whisper model becomes TensorRT-RTX engines, whose sources all have one length."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from dragoman.export.families.hugging_face import load_hugging_face
 from dragoman.optimize.engine_options import EngineOptions
 from dragoman.optimize.target_bundle import optimize_bundle
 from dragoman.optimize.tensorrt.engine_bundle import build_engines
-from dragoman.optimize.tensorrt.profiles import LATENCY, THROUGHPUT, default_source_range
+from dragoman.optimize.tensorrt.profiles import NAMED_BATCHES, default_source_range
 from dragoman.runtime import Bundle, read_bundle
-from dragoman.runtime.format.executables import Profile, Range
+from dragoman.runtime.format.executables import Profile, Range, TensorRTEngines
 from dragoman.runtime.format.manifest import Precision
 
 from ..speech_models import POSITIONS, save, whisper
@@ -35,19 +35,21 @@ def neutral(tmp_path_factory: pytest.TempPathFactory) -> Bundle:
 
 @pytest.mark.parametrize("precision", ["fp32", "fp16"])
 def test_engines(neutral: Bundle, precision: Precision, tmp_path: Path) -> None:
-    facts, layers = neutral.manifest.model, neutral.manifest.architecture
-    source = default_source_range(facts)
+    model, layers = neutral.manifest.model, neutral.manifest.architecture
+    source = default_source_range(model)
     assert source == Range(POSITIONS, POSITIONS, POSITIONS)
     graphs, directory = tmp_path / "graphs", tmp_path / "engines"
     graphs.mkdir()
     directory.mkdir()
     optimize_bundle(neutral, graphs, target="tensorrt-rtx", precision=precision)
-    profiles = (Profile(LATENCY, source), Profile(THROUGHPUT, source))
-    manifest, _ = build_engines(read_bundle(graphs), directory, EngineOptions(profiles, 64))
-    engines = manifest.engines
-    assert engines is not None and engines.decoder.fused is not None
-    assert sum(engines.decoder.fused.values()) == 2 * layers["decoder_layers"] * len(profiles)
+    profiles = tuple(Profile(batch, source) for batch in NAMED_BATCHES.values())
+    bundle, _ = build_engines(read_bundle(graphs), directory, EngineOptions(profiles, 64))
+    engines = bundle.manifest.executable
+    assert isinstance(engines, TensorRTEngines)
+    encoder, decoder = engines.reports["encoder"], engines.reports["decoder"]
+    assert decoder.fused is not None
+    assert sum(decoder.fused.values()) == 2 * layers["decoder_layers"] * len(profiles)
     expected = layers["encoder_layers"] * len(profiles)
     if precision == "fp16":
-        assert engines.encoder.fused is not None
-        assert sum(engines.encoder.fused.values()) == expected
+        assert encoder.fused is not None
+        assert sum(encoder.fused.values()) == expected

@@ -1,4 +1,4 @@
-"""What the tests of the runtime share: a hand-written bundle, two exported models and an oracle."""
+"""Shared by the tests of the runtime: a hand-written bundle, two exported models, an oracle."""
 
 from __future__ import annotations
 
@@ -23,16 +23,25 @@ from ..random_weights import random_transformer
 CONTENTS = {"encoder.onnx": b"encoder", "decoder.onnx": b"the decoder", "data/weights.bin": b"0123"}
 
 
-def tensor(role: str, layer: int | None = None) -> dict[str, Any]:
+def tensor(role: str, dtype: str, *shape: int | str, layer: int | None = None) -> dict[str, Any]:
     name = role if layer is None else f"{role}_{layer}"
-    return {"name": name, "role": role, "dtype": "float32", "shape": ["batch", 3], "layer": layer}
+    return {"name": name, "role": role, "dtype": dtype, "shape": [*shape], "layer": layer}
+
+
+def keys_and_values(prefix: str, axis: str) -> list[dict[str, Any]]:
+    """Those of the only layer: 2 heads of size 3."""
+    return [
+        tensor(f"{prefix}_{kind}", "float32", "batch", 2, axis, 3, layer=0)
+        for kind in ("key", "value")
+    ]
 
 
 @pytest.fixture
 def plain_manifest() -> dict[str, Any]:
     """A valid manifest of one decoder layer, as plain data to be changed."""
     return {
-        "schema_version": 1,
+        "schema_version": 2,
+        "kind": "sequence-to-sequence",
         "name": "by hand",
         "target": "neutral",
         "precision": "fp32",
@@ -50,26 +59,33 @@ def plain_manifest() -> dict[str, Any]:
         },
         "architecture": {"family": "transformer", "d_ff": 7, "nested": [{"x": None}]},
         "default_max_new_tokens": 20,
-        "encoder": {
-            "file": "encoder.onnx",
-            "inputs": [tensor("source"), tensor("source_mask")],
-            "outputs": [tensor("cross_key", 0), tensor("cross_value", 0)],
+        "graphs": {
+            "encoder": {
+                "file": "encoder.onnx",
+                "inputs": [
+                    tensor("source", "int64", "batch", "source"),
+                    tensor("source_mask", "bool", "batch", "source"),
+                ],
+                "outputs": keys_and_values("cross", "source"),
+            },
+            "decoder": {
+                "file": "decoder.onnx",
+                "inputs": [
+                    tensor("token", "int64", "batch", "query"),
+                    tensor("position", "int64", "batch"),
+                    tensor("source_mask", "bool", "batch", "source"),
+                    *keys_and_values("cross", "source"),
+                    *keys_and_values("past", "capacity"),
+                ],
+                "outputs": [
+                    tensor("logits", "float32", "batch", "query", 13),
+                    tensor("next_token", "int64", "batch"),
+                    tensor("next_log_probability", "float32", "batch"),
+                    *keys_and_values("present", "capacity"),
+                ],
+            },
         },
-        "decoder": {
-            "file": "decoder.onnx",
-            "inputs": [
-                *map(tensor, ("token", "position", "source_mask")),
-                tensor("cross_key", 0),
-                tensor("cross_value", 0),
-                tensor("past_key", 0),
-                tensor("past_value", 0),
-            ],
-            "outputs": [
-                *map(tensor, ("logits", "next_token", "next_log_probability")),
-                tensor("present_key", 0),
-                tensor("present_value", 0),
-            ],
-        },
+        "executable": {"format": "onnx"},
         "tokenizers": None,
         "files": [
             {"path": path, "size": len(data), "sha256": hashlib.sha256(data).hexdigest()}
@@ -79,7 +95,7 @@ def plain_manifest() -> dict[str, Any]:
         "languages": None,
         "parity": None,
         "passes": [],
-        "rules": {
+        "generation": {
             "prompt": [],
             "forced_first_token_id": None,
             "forced_last_token_id": None,
@@ -91,13 +107,12 @@ def plain_manifest() -> dict[str, Any]:
         },
         "audio": None,
         "speech": None,
-        "engines": None,
     }
 
 
 @pytest.fixture
 def small_bundle(tmp_path: Path, plain_manifest: dict[str, Any]) -> Path:
-    """A bundle that reads well; its graphs are not graphs."""
+    """A bundle that is read without problems, though its graph files hold no graphs."""
     directory = tmp_path / "small bundle"
     for path, data in CONTENTS.items():
         (directory / path).parent.mkdir(parents=True, exist_ok=True)

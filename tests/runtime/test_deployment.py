@@ -30,7 +30,7 @@ class Block:
     def find_spec(self, name, path=None, target=None):
         for blocked in BLOCKED:
             if name == blocked or name.startswith(blocked + "."):
-                raise ImportError(f"{name} is not to be had here")
+                raise ImportError(f"{name} is blocked here")
 
 BLOCKED = json.loads(sys.argv[1])
 sys.meta_path.insert(0, Block())
@@ -96,12 +96,12 @@ def test_a_bundle_runs_where_other_packages_cannot_be_imported(
     assert json.loads(output) == expected_of(text_model)
 
 
-def test_the_blocking_of_these_tests_does_block() -> None:
+def test_these_tests_do_block_imports() -> None:
     script = BLOCK + "try:\n import torch\nexcept ImportError as error: print(error)"
-    assert run(script, json.dumps(FORBIDDEN)) == "torch is not to be had here\n"
+    assert run(script, json.dumps(FORBIDDEN)) == "torch is blocked here\n"
 
 
-def test_without_onnx_runtime_it_is_said_what_to_install(text_case: Case) -> None:
+def test_without_onnx_runtime_the_error_says_what_to_install(text_case: Case) -> None:
     output = run(BLOCK + TELL, json.dumps(["onnxruntime"]), str(text_case[1]))
     kind, message = json.loads(output)
     assert kind == "BackendError"
@@ -110,7 +110,7 @@ def test_without_onnx_runtime_it_is_said_what_to_install(text_case: Case) -> Non
 
 
 @pytest.mark.parametrize("missing", ["soundfile", "soxr"])
-def test_without_the_libraries_of_audio_it_is_said_what_to_install(
+def test_without_audio_libraries_the_error_says_what_to_install(
     tmp_path: Path, missing: str
 ) -> None:
     path = tmp_path / "silence.wav"

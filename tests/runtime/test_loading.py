@@ -1,4 +1,4 @@
-"""What `load` takes, and what it says of a backend that cannot run the bundle."""
+"""Arguments of `load`, and its errors where a bundle cannot be run."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ import pytest
 from dragoman import DragomanError
 from dragoman.reference_model import Transformer
 from dragoman.runtime import BackendError, BundleError, Model, load, read_bundle
-from dragoman.runtime.format.writing import record_files
+
+from ..bundle_files import record_files
 
 Case = tuple[Transformer, Path]
 
@@ -25,14 +26,14 @@ def copied(text_case: Case, tmp_path: Path) -> Path:
     return Path(shutil.copytree(text_case[1], tmp_path / "copied"))
 
 
-def record_anew(bundle: Path, **changes: Any) -> None:
-    """Make the manifest fit changed files."""
+def rewrite_records(bundle: Path, **changes: Any) -> None:
+    """Make the manifest fit changed files, and change some of its values."""
     manifest = json.loads((bundle / "manifest.json").read_text()) | changes
     manifest["files"] = [vars(record) for record in record_files(bundle)]
     (bundle / "manifest.json").write_text(json.dumps(manifest))
 
 
-def test_a_loaded_model_knows_its_bundle(text_case: Case, text_model: Model) -> None:
+def test_a_loaded_model_has_its_bundle(text_case: Case, text_model: Model) -> None:
     reference, directory = text_case
     assert text_model.bundle == read_bundle(directory)
     assert text_model.manifest.model.end_token_id == reference.config.end_token_id
@@ -52,17 +53,17 @@ def test_the_number_of_threads_does_not_change_the_results(
 
 
 @pytest.mark.parametrize("threads", [0, -1])
-def test_there_must_be_a_thread(text_case: Case, threads: int) -> None:
+def test_less_than_one_thread_is_an_error(text_case: Case, threads: int) -> None:
     with pytest.raises(DragomanError, match=f"threads: expected at least 1, found {threads}"):
         load(text_case[1], threads=threads)
 
 
-def test_an_unknown_backend_is_told_with_those_there_are(text_case: Case) -> None:
+def test_an_unknown_backend_is_an_error_that_lists_the_known_ones(text_case: Case) -> None:
     with pytest.raises(BackendError, match=r"'abacus'.*onnxruntime, onnxruntime-cuda"):
         load(text_case[1], backend="abacus")
 
 
-def test_without_the_cuda_provider_it_is_said_what_to_do(
+def test_without_the_cuda_provider_the_error_says_what_to_do(
     text_case: Case, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(onnxruntime, "get_available_providers", lambda: ["CPUExecutionProvider"])
@@ -76,20 +77,20 @@ def test_without_the_cuda_provider_it_is_said_what_to_do(
 
 @pytest.mark.parametrize("file", ["encoder.onnx", "decoder.onnx", "weights.bin"])
 @pytest.mark.parametrize("content", [b"", b"not a graph at all" * 10])
-def test_a_graph_that_is_as_recorded_but_cannot_be_loaded(
+def test_a_recorded_file_that_is_not_a_graph_is_an_error(
     copied: Path, file: str, content: bytes
 ) -> None:
     (copied / file).write_bytes(content)
-    record_anew(copied)
+    rewrite_records(copied)
     with pytest.raises(BackendError) as caught:
         load(copied)
     assert str(copied) in str(caught.value)
     assert "cannot load this graph" in str(caught.value)
 
 
-def test_a_tokenizer_that_is_as_recorded_but_is_none(copied: Path) -> None:
+def test_a_recorded_file_that_is_not_a_tokenizer_is_an_error(copied: Path) -> None:
     (copied / "target_tokenizer.json").write_text("{}")
-    record_anew(copied)
+    rewrite_records(copied)
     with pytest.raises(BundleError, match=r"target_tokenizer\.json: not a tokenizer file"):
         load(copied)
 
@@ -98,20 +99,20 @@ def test_a_token_that_the_tokenizer_knows_and_the_model_does_not_is_rejected(cop
     tokenizer = json.loads((copied / "source_tokenizer.json").read_text())
     tokenizer["model"]["vocab"]["!"] = 29
     (copied / "source_tokenizer.json").write_text(json.dumps(tokenizer))
-    record_anew(copied)
+    rewrite_records(copied)
     good, bad = load(copied, threads=1).generate(["abc", "a!"])
     assert (good.finish_reason in ("end", "length"), bad.finish_reason) == (True, "rejected")
     assert bad.error == "expected token ids in [0, 29), found 29"
 
 
-def test_a_bundle_that_is_changed_and_recorded_anew_loads(copied: Path, text_model: Model) -> None:
-    """So that the tests above fail for the reason they mean."""
-    record_anew(copied, default_max_new_tokens=3)
+def test_a_changed_bundle_with_new_records_loads(copied: Path, text_model: Model) -> None:
+    """The tests above fail for the reason they state."""
+    rewrite_records(copied, default_max_new_tokens=3)
     expected = text_model.generate(["dragoman"], max_new_tokens=3)
     assert load(copied, threads=1).generate(["dragoman"]) == expected
 
 
-def test_any_changed_byte_of_the_weights_is_noticed(copied: Path) -> None:
+def test_a_changed_byte_of_the_weights_is_detected(copied: Path) -> None:
     data = bytearray((copied / "weights.bin").read_bytes())
     before = hashlib.sha256(data).hexdigest()
     data[len(data) // 2] ^= 1
@@ -121,7 +122,7 @@ def test_any_changed_byte_of_the_weights_is_noticed(copied: Path) -> None:
         load(copied)
 
 
-def test_threads_that_share_a_model_get_what_each_would_alone(text_model: Model) -> None:
+def test_threads_that_share_a_model_do_not_affect_each_other(text_model: Model) -> None:
     words = ["dragoman", "a", "interpreter", "translate", "transformer", "between", "zz", "word"]
     jobs = [[word[i:] + word for word in words[: i + 1]] for i in range(8)] * 2
     expected = [text_model.generate(job, min_new_tokens=i % 3) for i, job in enumerate(jobs)]

@@ -1,4 +1,4 @@
-"""The vendor's own package builds the engines of these tests. It needs no GPU for that."""
+"""Engines of these tests are built by NVIDIA's package TensorRT-RTX, which needs no GPU for it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import onnx_ir as ir
 import pytest
 
 from dragoman.optimize.engine_options import EngineOptions
-from dragoman.optimize.tensorrt.profiles import LATENCY, THROUGHPUT
+from dragoman.optimize.tensorrt.profiles import NAMED_BATCHES
 from dragoman.runtime.backends.tensorrt.packages import Package, find_package
 from dragoman.runtime.format.executables import Profile, Range
 
@@ -31,12 +31,14 @@ def one_profile() -> EngineOptions:
 
 @pytest.fixture
 def two_profiles() -> EngineOptions:
-    return EngineOptions((Profile(LATENCY, SOURCE), Profile(THROUGHPUT, SOURCE)), capacity=9)
+    return EngineOptions(
+        tuple(Profile(batch, SOURCE) for batch in NAMED_BATCHES.values()), capacity=9
+    )
 
 
 @pytest.fixture
 def graph(tmp_path: Path) -> Graph:
-    """Writes an ONNX file; its nodes come from a module of a model."""
+    """Writes an ONNX file whose nodes are marked as those of a module of a model."""
 
     def write(
         nodes: Sequence[onnx.NodeProto], inputs: dict[str, Any], outputs: dict[str, Any]

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from dragoman.optimize.engine_options import EngineOptions, build_engine
+from dragoman.optimize.engine_options import EngineOptions
+from dragoman.optimize.tensorrt.builder import build_engine
 from dragoman.optimize.tensorrt.capabilities import check_capabilities
 from dragoman.optimize.tensorrt.engine_bundle import pinned_bundle
 from dragoman.optimize.tensorrt.timing_cache import timing_cache_file
@@ -27,7 +28,7 @@ def tensorrt(request: pytest.FixtureRequest, rtx: Package) -> Package:
 
 
 @pytest.mark.filterwarnings("ignore:Use Deprecated in TensorRT-RTX:DeprecationWarning")
-def test_engines_are_built_by_calls_that_it_has(
+def test_engines_are_built_with_its_api(
     tensorrt: Package,
     neutral: Bundle,
     optimize: Optimize,
@@ -39,7 +40,7 @@ def test_engines_are_built_by_calls_that_it_has(
     (tmp_path / "pinned").mkdir()
     graphs = optimize(neutral, "fp16", "tensorrt-rtx")
     pinned = pinned_bundle(graphs, tmp_path / "pinned", two_profiles.capacity)
-    for spec in (pinned.manifest.graphs["encoder"], pinned.manifest.graphs["decoder"]):
+    for spec in pinned.manifest.graphs.values():
         engine = build_engine(tensorrt, pinned.path(spec.file), spec, two_profiles)
         assert len(engine.plan) > 0
         assert engine.report.fused is None
@@ -48,14 +49,14 @@ def test_engines_are_built_by_calls_that_it_has(
     assert cache is not None and cache.is_file()
 
 
-def test_its_capabilities_are_its_own_gpus(tensorrt: Package) -> None:
+def test_it_takes_no_compute_capabilities(tensorrt: Package) -> None:
     check_capabilities(tensorrt, [], "fp16")
     with pytest.raises(Exception, match="builds for the GPU of the machine"):
         check_capabilities(tensorrt, ["8.9"], "fp16")
 
 
 @pytest.mark.parametrize("version", [*VERSIONS, "rtx"])
-def test_what_is_needed_is_there(version: str) -> None:
+def test_the_api_has_everything_that_is_needed(version: str) -> None:
     name = "tensorrt_rtx-1.7.1.116" if version == "rtx" else f"tensorrt-{version}"
     api = recorded(name)
     for needed in NEEDED:
@@ -63,13 +64,13 @@ def test_what_is_needed_is_there(version: str) -> None:
         assert member in api[kind]
 
 
-def test_the_record_of_what_is_installed_is_right(rtx: Package) -> None:
+def test_the_record_of_the_installed_package_is_right(rtx: Package) -> None:
     from .record_api import api_of
 
     assert api_of(rtx.module) == recorded(f"tensorrt_rtx-{rtx.version}")
 
 
-def test_the_wrapper_refuses_what_the_version_has_not(rtx: Package) -> None:
+def test_the_wrapper_refuses_what_the_version_lacks(rtx: Package) -> None:
     module: Any = checked_module(rtx.module, recorded("tensorrt-11.4.0.106"))
     builder = module.Builder(module.Logger(module.Logger.ERROR))
     with pytest.raises(AssertionError, match="expected one of"):

@@ -13,12 +13,12 @@ from dragoman.optimize.tensorrt.capabilities import (
 from dragoman.runtime.backends.tensorrt.packages import Package
 
 
-def test_those_of_the_package_are_taken(rtx: Package) -> None:
+def test_capabilities_of_the_package_are_accepted(rtx: Package) -> None:
     check_capabilities(rtx, ["8.9", "12.0"], "int4")
     check_capabilities(rtx, [], "fp32")
 
 
-def test_one_that_there_is_not_names_those_that_there_are(rtx: Package) -> None:
+def test_an_unknown_capability_is_an_error_that_lists_the_known_ones(rtx: Package) -> None:
     with pytest.raises(DragomanError, match=r"capability 9\.0: .* builds for 7\.5, 8\.0, 8\.6"):
         check_capabilities(rtx, ["8.9", "9.0"], "fp16")
 
@@ -45,7 +45,7 @@ def test_the_build_is_for_them(rtx: Package) -> None:
     assert config.get_compute_capability(1) == trt.ComputeCapability.SM120
 
 
-def test_words() -> None:
+def test_capabilities_in_words() -> None:
     assert describe_capabilities("tensorrt-rtx", ["8.9"]).startswith("8.9: Ada")
     assert "Ampere and later" in describe_capabilities("tensorrt-rtx", [])
     assert "built on" in describe_capabilities("tensorrt", [])

@@ -9,9 +9,8 @@ import pytest
 from dragoman.errors import DragomanError
 from dragoman.optimize.engine_options import EngineOptions
 from dragoman.optimize.tensorrt.engine_bundle import build_engines
-from dragoman.optimize.tensorrt.profiles import LATENCY
 from dragoman.runtime import Bundle, read_bundle
-from dragoman.runtime.format.executables import Profile, Range
+from dragoman.runtime.format.executables import EngineReport, Profile, Range, TensorRTEngines
 from dragoman.runtime.format.manifest import Precision
 
 from ..conftest import Optimize
@@ -27,6 +26,19 @@ WEIGHTS: dict[Precision, str] = {
 }
 
 
+def engines_of(bundle: Bundle) -> TensorRTEngines:
+    engines = bundle.manifest.executable
+    assert isinstance(engines, TensorRTEngines)
+    return engines
+
+
+def reports(bundle: Bundle) -> tuple[EngineReport, EngineReport]:
+    """Of encoder and decoder."""
+    found = engines_of(bundle).reports
+    assert [*found] == ["encoder", "decoder"]
+    return found["encoder"], found["decoder"]
+
+
 @pytest.mark.parametrize("precision", list(WEIGHTS))
 def test_every_precision_becomes_engines(
     neutral: Bundle,
@@ -36,38 +48,37 @@ def test_every_precision_becomes_engines(
     one_profile: EngineOptions,
 ) -> None:
     graphs = optimize(neutral, precision, "tensorrt-rtx")
-    _, warnings = build_engines(graphs, tmp_path, one_profile)
-    bundle = read_bundle(tmp_path)
-    engines = bundle.manifest.engines
-    assert engines is not None
+    bundle, warnings = build_engines(graphs, tmp_path, one_profile)
+    assert bundle == read_bundle(tmp_path)
+    encoder, decoder = reports(bundle)
     assert (bundle.manifest.target, bundle.manifest.precision) == ("tensorrt-rtx", precision)
     # Self-attention and cross-attention of each decoder layer, one query: one kernel in any format.
-    assert engines.decoder.attentions == 2 * LAYERS
-    assert engines.decoder.fused == {"_gemv_mha_v1": 2 * LAYERS}
-    assert engines.encoder.attentions == LAYERS
-    assert engines.encoder.fused == ({} if precision == "fp32" else {"_gemm_mha_v2": LAYERS})
+    assert decoder.attentions == 2 * LAYERS
+    assert decoder.fused == {"_gemv_mha_v1": 2 * LAYERS}
+    assert encoder.attentions == LAYERS
+    assert encoder.fused == ({} if precision == "fp32" else {"_gemm_mha_v2": LAYERS})
     if precision == "fp32":
         assert ["encoder: 2 of 2 attentions" in warning for warning in warnings] == [True]
     else:
         assert warnings == ()
-    assert engines.decoder.dequantizations == engines.encoder.dequantizations == 0
-    assert WEIGHTS[precision] in engines.decoder.weights
-    assert engines.decoder.layers["kv_cache_update"] == 2 * LAYERS
+    assert decoder.dequantizations == encoder.dequantizations == 0
+    assert WEIGHTS[precision] in decoder.weights
+    assert decoder.layers["kv_cache_update"] == 2 * LAYERS
 
 
 def test_each_profile_has_its_own_kernels(
     neutral: Bundle, optimize: Optimize, tmp_path: Path, two_profiles: EngineOptions
 ) -> None:
     graphs = optimize(neutral, "fp16", "tensorrt-rtx")
-    manifest, warnings = build_engines(graphs, tmp_path, two_profiles)
-    assert manifest.engines is not None
-    assert manifest.engines.profiles == two_profiles.profiles
-    assert manifest.engines.decoder.fused == {"_gemv_mha_v1": 2 * 2 * LAYERS}
-    assert manifest.engines.encoder.fused == {"_gemm_mha_v2": 2 * LAYERS}
+    bundle, warnings = build_engines(graphs, tmp_path, two_profiles)
+    encoder, decoder = reports(bundle)
+    assert engines_of(bundle).profiles == two_profiles.profiles
+    assert decoder.fused == {"_gemv_mha_v1": 2 * 2 * LAYERS}
+    assert encoder.fused == {"_gemm_mha_v2": 2 * LAYERS}
     assert warnings == ()
 
 
-def test_a_bundle_of_engines_is_whole_without_its_graphs(
+def test_a_bundle_of_engines_holds_no_graphs(
     odd_heads: Bundle, optimize: Optimize, tmp_path: Path, one_profile: EngineOptions
 ) -> None:
     graphs = optimize(odd_heads, "fp16", "tensorrt-rtx")
@@ -90,22 +101,22 @@ def test_a_bundle_of_engines_is_whole_without_its_graphs(
 
 
 @pytest.mark.parametrize("precision", ["int8", "int4"])
-def test_one_row_alone_reads_its_integers(
+def test_a_single_row_reads_integer_weights_directly(
     neutral: Bundle, optimize: Optimize, tmp_path: Path, precision: Precision
 ) -> None:
     """Products that read integers are not dequantized by kernels of their own."""
     graphs = optimize(neutral, precision, "tensorrt-rtx")
-    latency = EngineOptions((Profile(LATENCY, SOURCE),), capacity=9)
-    manifest, warnings = build_engines(graphs, tmp_path, latency)
-    assert manifest.engines is not None
-    assert manifest.engines.decoder.dequantizations == 0
-    (profile,) = manifest.engines.profiles
+    latency = EngineOptions((Profile(Range(1, 1, 1), SOURCE),), capacity=9)
+    bundle, warnings = build_engines(graphs, tmp_path, latency)
+    _, decoder = reports(bundle)
+    assert decoder.dequantizations == 0
+    (profile,) = engines_of(bundle).profiles
     assert profile.batch == Range(1, 1, 2)
     assert warnings == ()
 
 
 @pytest.mark.parametrize("precision", ["fp16", "int8"])
-def test_heads_that_no_fused_kernel_takes(
+def test_heads_without_a_fused_kernel(
     odd_heads: Bundle,
     optimize: Optimize,
     tmp_path: Path,
@@ -115,14 +126,14 @@ def test_heads_that_no_fused_kernel_takes(
     graphs = optimize(odd_heads, precision, "tensorrt-rtx")
     written = [r for r in graphs.manifest.passes if r.name == "primitive-attention"]
     assert [(r.graph, r.matches, r.refusals) for r in written] == [("encoder", LAYERS, ())]
-    manifest, warnings = build_engines(graphs, tmp_path, one_profile)
-    assert manifest.engines is not None
-    assert manifest.engines.encoder.attentions == 0
-    assert manifest.engines.decoder.fused == {"_gemm_mha_v2": 2 * LAYERS}
+    bundle, warnings = build_engines(graphs, tmp_path, one_profile)
+    encoder, decoder = reports(bundle)
+    assert encoder.attentions == 0
+    assert decoder.fused == {"_gemm_mha_v2": 2 * LAYERS}
     assert warnings == ()
 
 
-def test_engines_are_not_built_of_engines(
+def test_engines_cannot_be_built_from_engines(
     neutral: Bundle, optimize: Optimize, tmp_path: Path, one_profile: EngineOptions
 ) -> None:
     graphs = optimize(neutral, "fp16", "tensorrt-rtx")

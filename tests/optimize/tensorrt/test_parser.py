@@ -1,4 +1,4 @@
-"""Graphs that TensorRT cannot take, or would take wrongly."""
+"""Graphs that TensorRT does not parse."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def test_an_unsupported_operator_is_named_with_its_module(rtx: Package, graph: G
     assert message.startswith("made.onnx: NonZero of decoder.layers.1 (node found_here) cannot be")
 
 
-def test_a_file_that_is_none(rtx: Package, tmp_path_factory: pytest.TempPathFactory) -> None:
+def test_a_file_that_is_not_a_graph(rtx: Package, tmp_path_factory: pytest.TempPathFactory) -> None:
     file = tmp_path_factory.mktemp("x") / "none.onnx"
     file.write_bytes(b"not a graph")
     with pytest.raises(EngineError, match=r"none\.onnx: "):

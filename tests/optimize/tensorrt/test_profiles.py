@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 
 import pytest
@@ -35,9 +36,7 @@ def test_bad_ranges_are_named(
         check_profiles(profiles, capacity, neutral.manifest.model)
 
 
-def test_they_are_found_before_anything_is_written(neutral: Bundle, tmp_path: Path) -> None:
-    import dataclasses
-
+def test_bad_ranges_are_found_before_anything_is_written(neutral: Bundle, tmp_path: Path) -> None:
     graphs = dataclasses.replace(
         neutral, manifest=dataclasses.replace(neutral.manifest, target="tensorrt-rtx")
     )
@@ -46,7 +45,7 @@ def test_they_are_found_before_anything_is_written(neutral: Bundle, tmp_path: Pa
     assert list(tmp_path.iterdir()) == []
 
 
-def test_what_tensorrt_refuses_names_the_tensor_and_its_range(rtx: Package) -> None:
+def test_a_range_that_tensorrt_refuses_is_named_with_its_tensor(rtx: Package) -> None:
     trt = rtx.module
     builder = trt.Builder(trt.Logger(trt.Logger.INTERNAL_ERROR))
     negative = Profile(Range(-3, 2, 3), GOOD)
@@ -63,6 +62,6 @@ def test_other_dynamic_axes_are_an_error(rtx: Package) -> None:
         add_profiles(builder, builder.create_builder_config(), spec, [Profile(GOOD, GOOD)])
 
 
-def test_words() -> None:
+def test_a_profile_in_words() -> None:
     profile = Profile(Range(1, 1, 1), Range(1, 5, 20))
     assert describe(profile) == "batch 1, source 1 to 20 (best 5)"

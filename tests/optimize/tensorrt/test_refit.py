@@ -1,5 +1,4 @@
-"""New weights into engines. That needs a GPU: a double stands in for what it gives, under the API
-that is recorded."""
+"""New weights for engines. That needs a GPU; a double with the recorded API stands in for it."""
 
 from __future__ import annotations
 
@@ -10,13 +9,15 @@ from typing import Any
 import pytest
 
 from dragoman.errors import DragomanError
-from dragoman.optimize.engine_options import EngineOptions, build_engine
+from dragoman.optimize.engine_options import EngineOptions
 from dragoman.optimize.tensorrt import refit as refitting
+from dragoman.optimize.tensorrt.builder import build_engine
 from dragoman.optimize.tensorrt.engine_bundle import build_engines
 from dragoman.optimize.tensorrt.parser import EngineError
 from dragoman.optimize.tensorrt.refit import refit, refit_engines
 from dragoman.runtime import Bundle, read_bundle
 from dragoman.runtime.backends.tensorrt.packages import Package
+from dragoman.runtime.format.executables import TensorRTEngines
 from dragoman.runtime.format.writing import write_manifest
 
 from ...tensorrt_api import checked_module, recorded
@@ -26,7 +27,7 @@ ENGINE, NEW = b"an engine", b"an engine with new weights"
 
 
 class Double:
-    """A package whose engines take the weights of any ONNX file, but those named `other`."""
+    """A package whose engines take the weights of any ONNX file that is not named `other`."""
 
     __version__ = "11.4.0.106"
     missing: tuple[str, ...] = ()
@@ -89,7 +90,7 @@ def test_an_engine_gets_new_weights(package: Package, tmp_path: Path) -> None:
     assert refit(package, tmp_path / "x.engine", tmp_path / "new.onnx") == NEW
 
 
-def test_other_weights_are_named(package: Package, tmp_path: Path) -> None:
+def test_weights_that_do_not_fit_are_named(package: Package, tmp_path: Path) -> None:
     (tmp_path / "x.engine").write_bytes(ENGINE)
     with pytest.raises(EngineError, match=r"build it anew: weights decoder\.bias have another"):
         refit(package, tmp_path / "x.engine", tmp_path / "other.onnx")
@@ -104,7 +105,7 @@ def test_weights_that_the_graph_lacks_are_named(
         refit(package, tmp_path / "x.engine", tmp_path / "new.onnx")
 
 
-def test_without_a_gpu_it_says_so(
+def test_an_engine_that_cannot_be_loaded_is_an_error(
     package: Package, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "x.engine").write_bytes(ENGINE)
@@ -126,19 +127,20 @@ def test_a_bundle_gets_new_weights(
     monkeypatch.setattr(refitting, "usable_package", lambda bundle, engines: (package, None))
     new = tmp_path / "new"
     new.mkdir()
-    refit_engines(old, graphs, new)
-    read = read_bundle(new)
-    assert read.manifest.engines == old.manifest.engines
+    read = refit_engines(old, graphs, new)
+    assert read == read_bundle(new)
+    assert read.manifest.executable == old.manifest.executable
+    assert read.manifest.graphs == old.manifest.graphs
     assert (new / "decoder.engine").read_bytes() == NEW
     assert read.manifest.parity is None
 
 
-def test_what_cannot_be_refitted_is_said(
+def test_bundles_that_cannot_be_refitted_are_refused(
     neutral: Bundle, optimize: Optimize, tmp_path: Path, one_profile: EngineOptions
 ) -> None:
     graphs = optimize(neutral, "fp16", "tensorrt-rtx")
     fixed = _engines(graphs, tmp_path, one_profile, refittable=False)
-    with pytest.raises(DragomanError, match=r"not built to be refitted: .*--refittable"):
+    with pytest.raises(DragomanError, match=r"cannot be refitted: .*--refittable"):
         refit_engines(fixed, graphs, tmp_path)
     with pytest.raises(DragomanError, match="expected engines to refit, found graphs"):
         refit_engines(graphs, graphs, tmp_path)
@@ -162,18 +164,20 @@ def test_a_refittable_build_needs_a_gpu(
     graphs = optimize(neutral, "fp16", "tensorrt-rtx")
     wanted = dataclasses.replace(one_profile, refittable=True)
     encoder = graphs.manifest.graphs["encoder"]
-    with pytest.raises(EngineError, match="refittable engines are built where there is a GPU"):
+    with pytest.raises(
+        EngineError, match="refittable engines can only be built on a machine with a GPU"
+    ):
         build_engine(rtx, graphs.path(encoder.file), encoder, wanted)
 
 
 def _engines(
     graphs: Bundle, directory: Path, options: EngineOptions, *, refittable: bool
 ) -> Bundle:
-    """Real engines, said to be refittable: to build such takes a GPU."""
-    place = directory / f"engines-{refittable}"
-    place.mkdir()
-    manifest, _ = build_engines(graphs, place, options)
-    assert manifest.engines is not None
-    engines = dataclasses.replace(manifest.engines, refittable=refittable)
-    write_manifest(dataclasses.replace(manifest, engines=engines), place)
-    return read_bundle(place)
+    """Real engines whose manifest says whether they are refittable; building such needs a GPU."""
+    path = directory / f"engines-{refittable}"
+    path.mkdir()
+    manifest = build_engines(graphs, path, options).bundle.manifest
+    assert isinstance(manifest.executable, TensorRTEngines)
+    engines = dataclasses.replace(manifest.executable, refittable=refittable)
+    write_manifest(dataclasses.replace(manifest, executable=engines), path)
+    return read_bundle(path)

@@ -22,7 +22,7 @@ def test_a_pinned_decoder_computes_the_same(neutral: Bundle, tmp_path: Path) -> 
     assert difference(before, after)[1] < 1e-6
 
 
-def test_only_batch_and_source_stay_open(neutral: Bundle, tmp_path: Path) -> None:
+def test_only_batch_and_source_stay_dynamic(neutral: Bundle, tmp_path: Path) -> None:
     pinned = pinned_bundle(neutral, tmp_path, capacity=11)
     decoder = ir.load(pinned.path(pinned.manifest.graphs["decoder"].file))
     open_axes = {
@@ -34,7 +34,7 @@ def test_only_batch_and_source_stay_open(neutral: Bundle, tmp_path: Path) -> Non
     assert open_axes == {"batch", "source"}
 
 
-def test_fewer_nodes_are_left(neutral: Bundle, optimize: Optimize, tmp_path: Path) -> None:
+def test_pinning_removes_nodes(neutral: Bundle, optimize: Optimize, tmp_path: Path) -> None:
     pinned = pinned_bundle(optimize(neutral, "fp16", "tensorrt-rtx"), tmp_path, capacity=11)
     record = pinned.manifest.passes[-1]
     assert (record.name, record.graph) == ("pin-shapes", "decoder")

@@ -45,7 +45,7 @@ class Config:
         return self.cache
 
 
-def test_what_one_build_learned_the_next_one_knows(tmp_path: Path) -> None:
+def test_a_build_reads_the_timings_of_an_earlier_one(tmp_path: Path) -> None:
     file = tmp_path / "new" / "cache"
     first, second = Config(), Config()
     assert load_timing_cache(first, file) is None
@@ -57,7 +57,7 @@ def test_what_one_build_learned_the_next_one_knows(tmp_path: Path) -> None:
     assert second.cache is not None and second.cache.data == b"11.4 timings"
 
 
-def test_one_of_another_version_is_a_warning(tmp_path: Path) -> None:
+def test_a_cache_of_another_version_is_a_warning(tmp_path: Path) -> None:
     file = tmp_path / "cache"
     file.write_bytes(b"10.16 timings")
     config = Config()
@@ -66,7 +66,7 @@ def test_one_of_another_version_is_a_warning(tmp_path: Path) -> None:
     assert config.cache is not None and config.cache.data == b""
 
 
-def test_one_that_cannot_be_written_is_a_warning(tmp_path: Path) -> None:
+def test_a_cache_that_cannot_be_written_is_a_warning(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("not a folder")
     config = Config()
     load_timing_cache(config, tmp_path / "file" / "cache")
@@ -74,7 +74,7 @@ def test_one_that_cannot_be_written_is_a_warning(tmp_path: Path) -> None:
     assert warning is not None and "timing cache not kept" in warning
 
 
-def test_its_place(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_its_path(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     assert timing_cache_file(TENSORRT) == tmp_path / "dragoman" / "tensorrt-11.4.0.106.timing"
     monkeypatch.delenv("XDG_CACHE_HOME")

@@ -14,6 +14,7 @@ from transformers.models.whisper import feature_extraction_whisper
 from transformers.models.whisper.generation_whisper import WhisperGenerationMixin
 
 from dragoman.runtime.audio import LogMel
+from dragoman.runtime.format.audio import AudioFeatures
 from dragoman.runtime.format.plain_data import Problems, from_plain, to_plain
 
 Signal = NDArray[np.float32]
@@ -73,7 +74,7 @@ def assert_close(found: NDArray[Any], expected: NDArray[Any]) -> None:
 
 
 @pytest.mark.parametrize("name", SIGNALS)
-def test_a_chunk_is_what_the_extractor_gives(extractor: Extractor, name: str) -> None:
+def test_the_first_window_equals_the_extractors_output(extractor: Extractor, name: str) -> None:
     signal = SIGNALS[name]()
     before = signal.copy()
     expected = extractor(80)(signal, sampling_rate=SECOND, return_tensors="np")
@@ -82,7 +83,7 @@ def test_a_chunk_is_what_the_extractor_gives(extractor: Extractor, name: str) ->
 
 
 @pytest.mark.parametrize("name", [name for name in SIGNALS if len(SIGNALS[name]()) > 200])
-def test_a_whole_signal_is_what_the_extractor_gives(extractor: Extractor, name: str) -> None:
+def test_a_whole_signal_equals_the_extractors_output(extractor: Extractor, name: str) -> None:
     signal = SIGNALS[name]()
     expected = extractor(128)(
         signal,
@@ -130,7 +131,7 @@ def test_segments_are_padded_as_in_long_form_generation(begin: int) -> None:
     assert features.max() < 9
 
 
-def test_sizes_follow_from_the_parameters(extractor: Extractor) -> None:
+def test_sizes_follow_from_the_settings(extractor: Extractor) -> None:
     assert (LogMel().samples, LogMel().frames) == (480_000, 3000)
     short = LogMel(bins=23, chunk_seconds=5)
     assert short.frames == 500
@@ -138,22 +139,25 @@ def test_sizes_follow_from_the_parameters(extractor: Extractor) -> None:
     assert_close(short.chunk(noise(7777)), expected["input_features"][0])
 
 
-def test_it_is_plain_data() -> None:
+def test_its_settings_are_plain_data() -> None:
     problems = Problems()
-    log_mel = LogMel(bins=128)
-    assert from_plain(LogMel, to_plain(log_mel), "log_mel", problems) == log_mel
+    settings = AudioFeatures(bins=128, hop=200, chunk_seconds=2)
+    assert from_plain(AudioFeatures, to_plain(settings), "audio", problems) == settings
     assert problems == []
+    log_mel = LogMel.of(settings)
+    assert to_plain(log_mel) == to_plain(settings)
+    assert log_mel.chunk(noise(100)).shape == (128, settings.frames) == (128, 160)
 
 
 @pytest.mark.parametrize(
-    ("wrong", "told"),
+    ("wrong", "problem"),
     [
         ({"bins": 0}, "bins: expected at least 1, found 0"),
         ({"hop": -160}, "hop: expected at least 1, found -160"),
         ({"n_fft": 401}, "n_fft: expected an even number, found 401"),
-        ({"hop": 161}, "hop: expected a divisor of the 480000 samples of a chunk, found 161"),
+        ({"hop": 161}, "hop: expected a divisor of the 480000 samples of a window, found 161"),
     ],
 )
-def test_values_that_cannot_be_are_told(wrong: dict[str, int], told: str) -> None:
-    assert LogMel(**wrong).problems() == [told]
-    assert LogMel().problems() == []
+def test_values_out_of_range_are_reported(wrong: dict[str, int], problem: str) -> None:
+    assert AudioFeatures(**wrong).problems() == [problem]
+    assert AudioFeatures().problems() == []

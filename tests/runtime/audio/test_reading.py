@@ -50,7 +50,7 @@ def test_formats(tmp_path: Path, suffix: str, tolerance: float) -> None:
     assert_is_the_sine(read_audio(path), tolerance)
 
 
-def test_16_khz_float_is_taken_as_it_is(tmp_path: Path) -> None:
+def test_16_khz_float_is_unchanged(tmp_path: Path) -> None:
     samples = np.random.default_rng(0).uniform(-1.5, 1.5, 100_001).astype(np.float32)
     soundfile.write(tmp_path / "x.wav", samples, RATE, subtype="FLOAT")
     assert np.array_equal(read_audio(tmp_path / "x.wav"), samples)
@@ -63,13 +63,13 @@ def test_channels_are_averaged(tmp_path: Path, rate: int) -> None:
     assert_is_the_sine(read_audio(tmp_path / "x.wav"), 1e-4)
 
 
-def test_what_is_above_the_new_rate_is_filtered_out(tmp_path: Path) -> None:
+def test_frequencies_above_the_new_rate_are_filtered_out(tmp_path: Path) -> None:
     soundfile.write(tmp_path / "x.wav", sine(48_000, hertz=11_000), 48_000)
     samples = read_audio(tmp_path / "x.wav")
     assert np.abs(samples[RATE // 10 : -RATE // 10]).max() < 1e-4
 
 
-def test_another_rate_may_be_asked_for(tmp_path: Path) -> None:
+def test_another_rate_can_be_requested(tmp_path: Path) -> None:
     soundfile.write(tmp_path / "x.wav", sine(RATE), RATE)
     assert np.array_equal(read_audio(tmp_path / "x.wav", 8000).shape, [2 * 8000])
 
@@ -84,7 +84,7 @@ def test_a_wav_of_unknown_length_is_read_to_its_end(tmp_path: Path) -> None:
     assert_is_the_sine(read_audio(path), 1e-4)
 
 
-def told_of(audio: Any) -> str:
+def error_of(audio: Any) -> str:
     with pytest.raises(AudioError) as raised:
         read_audio(audio)
     assert isinstance(raised.value, DragomanError)
@@ -92,17 +92,17 @@ def told_of(audio: Any) -> str:
     return str(raised.value)
 
 
-def test_no_such_file_and_no_file(tmp_path: Path) -> None:
-    assert "No such file or directory" in told_of(tmp_path / "x.wav")
-    assert "found a directory" in told_of(tmp_path)
-    assert "null" in told_of("x\0.wav")
-    assert "too long" in told_of("x" * 5000)
+def test_paths_that_are_not_files(tmp_path: Path) -> None:
+    assert "No such file or directory" in error_of(tmp_path / "x.wav")
+    assert "found a directory" in error_of(tmp_path)
+    assert "null" in error_of("x\0.wav")
+    assert "too long" in error_of("x" * 5000)
 
 
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="there are none")
 def test_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "x.wav")
-    assert "expected an audio file, found" in told_of(tmp_path / "x.wav")
+    assert "expected an audio file, found" in error_of(tmp_path / "x.wav")
 
 
 def test_no_permission(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -112,7 +112,7 @@ def test_no_permission(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         raise PermissionError(13, "Permission denied", str(path))
 
     monkeypatch.setattr(Path, "open", refuse)
-    assert "Permission denied" in told_of(tmp_path / "x.wav")
+    assert "Permission denied" in error_of(tmp_path / "x.wav")
 
 
 @pytest.mark.parametrize("content", [b"", b"RIFF", b"not audio at all. " * 100])
@@ -120,7 +120,7 @@ def test_no_permission(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_not_an_audio_file(tmp_path: Path, content: bytes, suffix: str) -> None:
     path = tmp_path / f"x.{suffix}"
     path.write_bytes(content)
-    assert told_of(path).startswith(f"{path}: expected an audio file")
+    assert error_of(path).startswith(f"{path}: expected an audio file")
 
 
 @pytest.mark.parametrize("suffix", ["wav", "flac", "ogg", "mp3", "aiff", "w64", "au"])
@@ -130,27 +130,27 @@ def test_a_file_that_ends_early(tmp_path: Path, suffix: str) -> None:
     whole = path.read_bytes()
     for size in (len(whole) * 6 // 10, 60):
         path.write_bytes(whole[:size])
-        assert str(path) in told_of(path)
+        assert str(path) in error_of(path)
 
 
 def test_a_file_without_samples(tmp_path: Path) -> None:
     soundfile.write(tmp_path / "x.wav", np.empty(0, np.float32), RATE)
-    assert "expected at least one sample" in told_of(tmp_path / "x.wav")
+    assert "expected at least one sample" in error_of(tmp_path / "x.wav")
     soundfile.write(tmp_path / "y.wav", np.zeros(1, np.float32), 48_000)
-    assert "at 16000 Hz, found 1 at 48000 Hz" in told_of(tmp_path / "y.wav")
+    assert "at 16000 Hz, found 1 at 48000 Hz" in error_of(tmp_path / "y.wav")
 
 
-def test_a_file_at_a_rate_that_is_none(tmp_path: Path) -> None:
+def test_a_file_with_an_impossible_rate(tmp_path: Path) -> None:
     soundfile.write(tmp_path / "x.wav", sine(RATE), 1)
-    assert "expected at least 1000 samples a second, found 1" in told_of(tmp_path / "x.wav")
+    assert "expected at least 1000 samples a second, found 1" in error_of(tmp_path / "x.wav")
 
 
 @pytest.mark.parametrize("rate", [RATE, 44_100])
-def test_a_file_with_samples_that_are_no_numbers(tmp_path: Path, rate: int) -> None:
+def test_a_file_with_samples_that_are_not_numbers(tmp_path: Path, rate: int) -> None:
     samples = sine(rate)
     samples[5000] = np.nan
     soundfile.write(tmp_path / "x.wav", samples, rate, subtype="FLOAT")
-    assert "expected samples between -1 and 1, found nan" in told_of(tmp_path / "x.wav")
+    assert "expected samples between -1 and 1, found nan" in error_of(tmp_path / "x.wav")
 
 
 @pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64, ">f4"])
@@ -175,7 +175,7 @@ def test_int16_is_scaled() -> None:
 
 
 @pytest.mark.parametrize(
-    ("make", "told"),
+    ("make", "expected"),
     [
         (lambda: np.zeros((2, 5), np.float32), "found shape [2, 5] and dtype float32"),
         (lambda: np.zeros((), np.float32), "found shape [] and dtype float32"),
@@ -195,7 +195,7 @@ def test_int16_is_scaled() -> None:
         (lambda: np.array([20000.0]), "expected samples between -1 and 1, found 20000.0 at 0"),
     ],
 )
-def test_what_is_not_audio(make: Callable[[], Any], told: str) -> None:
-    message = told_of(make())
+def test_values_that_are_not_audio(make: Callable[[], Any], expected: str) -> None:
+    message = error_of(make())
     assert message.startswith("audio: expected ")
-    assert told in message
+    assert expected in message

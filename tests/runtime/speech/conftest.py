@@ -48,22 +48,22 @@ def exported(tmp_path_factory: pytest.TempPathFactory) -> Exported:
 @pytest.fixture(scope="session", params=["english", "multilingual", "multilingual-cpu"])
 def case(request: pytest.FixtureRequest, exported: Exported) -> Case:
     name, _, target = request.param.partition("-")
-    theirs, place = exported(name)
+    theirs, bundle = exported(name)
     if target:
-        optimized = place.with_name(target)
+        optimized = bundle.with_name(target)
         optimized.mkdir()
-        optimize_bundle(read_bundle(place), optimized, target="cpu")
-        place = optimized
-    return Case(theirs, load(place, threads=1))
+        optimize_bundle(read_bundle(bundle), optimized, target="cpu")
+        bundle = optimized
+    return Case(theirs, load(bundle, threads=1))
 
 
 @pytest.fixture(scope="session")
 def english(exported: Exported) -> Case:
-    theirs, place = exported("english")
-    return Case(theirs, load(place, threads=1))
+    theirs, bundle = exported("english")
+    return Case(theirs, load(bundle, threads=1))
 
 
 @pytest.fixture(scope="session")
 def multilingual(exported: Exported) -> Case:
-    theirs, place = exported("multilingual")
-    return Case(theirs, load(place, threads=1))
+    theirs, bundle = exported("multilingual")
+    return Case(theirs, load(bundle, threads=1))

@@ -1,4 +1,4 @@
-"""Audio as users have it, and what is none: that is rejected, the others are not affected."""
+"""Kinds of audio; an input that cannot be decoded is rejected and does not affect the others."""
 
 from __future__ import annotations
 
@@ -19,7 +19,9 @@ from .conftest import Case
 GOOD = noise(0.6, seed=4)
 
 
-def test_paths_samples_and_features_are_one(multilingual: Case, tmp_path: Path) -> None:
+def test_paths_samples_and_features_give_the_same_tokens(
+    multilingual: Case, tmp_path: Path
+) -> None:
     wav, flac = tmp_path / "a.wav", tmp_path / "a b.flac"
     samples = (GOOD * 32768).astype(np.int16)
     for file in (wav, flac):
@@ -77,7 +79,7 @@ def test_silence_and_a_single_sample_are_audio(english: Case) -> None:
     assert results[0].segments is not None and results[0].segments[0].end == 0.5
 
 
-def test_nothing_at_all(english: Case) -> None:
+def test_no_inputs_give_no_results(english: Case) -> None:
     assert english.ours.generate([]) == []
 
 
@@ -89,34 +91,37 @@ def test_a_stream_of_bad_or_long_audio(english: Case, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("asked", "message"),
+    ("options", "message"),
     [
-        ({"language": "de"}, "this model transcribes one language, found 'de'"),
-        ({"task": "translate"}, "this model transcribes one language, found 'translate'"),
+        ({"language": "de"}, "this model transcribes one language: leave it out, found 'de'"),
+        (
+            {"task": "translate"},
+            "this model transcribes one language: leave it out, found 'translate'",
+        ),
         ({"source_language": "de"}, "a speech model takes language and task"),
         ({"max_new_tokens_per_source_token": 1.5}, "a speech model takes language and task"),
         ({"max_new_tokens": 30}, "expected at most 29"),
     ],
 )
-def test_what_an_english_model_cannot_do(
-    english: Case, asked: dict[str, Any], message: str
+def test_options_that_an_english_model_does_not_take(
+    english: Case, options: dict[str, Any], message: str
 ) -> None:
     with pytest.raises(DragomanError, match=message):
-        english.ours.generate([GOOD], **asked)
+        english.ours.generate([GOOD], **options)
 
 
 @pytest.mark.parametrize(
-    ("asked", "message"),
+    ("options", "message"),
     [
         ({"language": "klingon"}, "expected one of de, en, fr, haw, found 'klingon'"),
         ({"task": "summarize"}, "expected one of transcribe, translate, found 'summarize'"),
     ],
 )
 def test_unknown_languages_and_tasks(
-    multilingual: Case, asked: dict[str, Any], message: str
+    multilingual: Case, options: dict[str, Any], message: str
 ) -> None:
     with pytest.raises(DragomanError, match=message):
-        multilingual.ours.generate([GOOD], **asked)
+        multilingual.ours.generate([GOOD], **options)
 
 
 def test_one_path_is_not_a_list(english: Case) -> None:
@@ -124,7 +129,7 @@ def test_one_path_is_not_a_list(english: Case) -> None:
         english.ours.generate(Path("a.wav"))  # type: ignore[arg-type]
 
 
-def test_no_more_than_a_batch_of_recordings_is_read_ahead(
+def test_at_most_a_batch_of_recordings_is_open(
     english: Case, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The features of all files are never held together."""

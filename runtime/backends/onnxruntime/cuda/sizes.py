@@ -9,7 +9,7 @@ SOURCE_STEP = 16
 """Lengths of sources are multiples of this."""
 
 CAPACITY_STEP = 64
-"""str positions are multiples of this. Every step attends to all of them; on a GPU that costs
+"""Target positions are multiples of this. Every step attends to all of them; on a GPU that costs
 less than graphs of their own for every length."""
 
 

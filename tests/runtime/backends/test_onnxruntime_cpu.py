@@ -1,4 +1,4 @@
-"""Caches are written in place; nothing is allocated or bound anew until rows leave."""
+"""Caches are updated in place; nothing is allocated or bound again until rows leave."""
 
 from __future__ import annotations
 
@@ -10,11 +10,12 @@ from numpy.typing import NDArray
 
 from dragoman.reference_model import Transformer
 from dragoman.runtime import Model
-from dragoman.runtime.backends import Step
-from dragoman.runtime.backends.onnxruntime.cpu.backend import BoundState, OnnxRuntimeBackend
+from dragoman.runtime.backends.interface import Step
+from dragoman.runtime.backends.onnxruntime.cpu.backend import OnnxRuntimeBackend
 from dragoman.runtime.backends.onnxruntime.cpu.memory import HostBuffer
+from dragoman.runtime.backends.onnxruntime.cpu.state import BoundState
 from dragoman.runtime.decoding.batching import pad
-from dragoman.runtime.decoding.logits_processors import NotAt, choose
+from dragoman.runtime.decoding.logits_processors import SuppressTokensAt, choose
 
 Pair = tuple[Transformer, Model]
 RandomSources = Callable[..., list[list[int]]]
@@ -29,9 +30,8 @@ def start(model: Model, sources: list[list[int]], capacity: int) -> BoundState:
 
 
 def arrays(state: BoundState) -> dict[str, NDArray[np.float32]]:
-    buffers = {str(slot): buffer for slot, buffer in (state._cross | state._caches).items()}
-    buffers |= {"token": state._token, "position": state._position, "mask": state._source_mask}
-    return {name: buffer.read() for name, buffer in buffers.items()}
+    """Everything that the decoder reads, and its results, by slot."""
+    return {str(slot): buffer.read() for slot, buffer in state._buffers.items()}
 
 
 def addresses(state: BoundState) -> dict[str, int]:
@@ -39,15 +39,17 @@ def addresses(state: BoundState) -> dict[str, int]:
 
 
 def caches(state: BoundState) -> list[NDArray[np.float32]]:
-    return [buffer.read() for buffer in state._caches.values()]
+    roles = ("past_key", "past_value")
+    return [b.read() for slot, b in state._buffers.items() if slot.role in roles]
 
 
-def test_a_step_writes_one_position_of_the_caches_where_they_are(
+def test_a_step_writes_one_position_of_the_caches_in_place(
     pair: Pair, random_sources: RandomSources
 ) -> None:
     reference, model = pair
     state = start(model, random_sources(reference.config, 4), capacity=6)
     where, binding = addresses(state), state._binding
+    assert len(caches(state)) == 2 * model.manifest.model.decoder_layers
     assert all((cache == 0).all() for cache in caches(state))
     for position in range(6):
         before = [cache.copy() for cache in caches(state)]
@@ -61,7 +63,7 @@ def test_a_step_writes_one_position_of_the_caches_where_they_are(
             assert (new[:, :, position + 1 :] == 0).all()
 
 
-def test_rows_that_stay_move_to_the_front_of_the_same_memory(
+def test_rows_that_remain_move_to_the_front_of_the_same_memory(
     pair: Pair, random_sources: RandomSources
 ) -> None:
     reference, model = pair
@@ -78,7 +80,9 @@ def test_rows_that_stay_move_to_the_front_of_the_same_memory(
         np.testing.assert_array_equal(array, before[name][kept], err_msg=name)
 
 
-def test_rows_go_on_as_if_nothing_had_happened(pair: Pair, random_sources: RandomSources) -> None:
+def test_the_remaining_rows_are_decoded_as_before(
+    pair: Pair, random_sources: RandomSources
+) -> None:
     reference, model = pair
     sources = random_sources(reference.config, 9, seed=4)
     all_rows, fewer = (start(model, sources, capacity=12) for _ in range(2))
@@ -96,7 +100,7 @@ def test_rows_go_on_as_if_nothing_had_happened(pair: Pair, random_sources: Rando
     assert len(kept) < 4
 
 
-def test_a_prompt_is_what_its_tokens_are_one_by_one(
+def test_a_prompt_gives_the_same_as_its_tokens_one_by_one(
     pair: Pair, random_sources: RandomSources
 ) -> None:
     """Also when rows leave before it is decoded."""
@@ -110,16 +114,16 @@ def test_a_prompt_is_what_its_tokens_are_one_by_one(
     stay = np.array([0, 2, 3])
     for state in (at_once, one_by_one):
         state.keep(stay)
-    for given in prompt[stay, 1:].T:
+    for fed in prompt[stay, 1:].T:
         zeros = np.zeros(3, np.float32)
-        one_by_one.step_choosing(lambda logits, given=given, zeros=zeros: Step(given, zeros))  # type: ignore[misc]
+        one_by_one.step_choosing(lambda logits, fed=fed, zeros=zeros: Step(fed, zeros))  # type: ignore[misc]
     for _ in range(4):
         found, expected = at_once.step(), one_by_one.step()
         np.testing.assert_array_equal(found.tokens, expected.tokens)
         np.testing.assert_allclose(found.log_probabilities, expected.log_probabilities, atol=1e-5)
 
 
-def test_a_step_under_rules_gives_the_best_that_they_allow(
+def test_a_step_with_processors_chooses_the_best_allowed_token(
     pair: Pair, random_sources: RandomSources
 ) -> None:
     reference, model = pair
@@ -127,8 +131,8 @@ def test_a_step_under_rules_gives_the_best_that_they_allow(
     state, other = (start(model, sources, capacity=2) for _ in range(2))
     best = state.step()
     banned = int(best.tokens[0])
-    rule = NotAt(1, [banned])
-    second = other.step_choosing(lambda logits: choose(logits, [rule], [[1]] * 4))
+    processor = SuppressTokensAt(1, [banned])
+    second = other.step_choosing(lambda logits: choose(logits, [processor], [[1]] * 4))
     assert banned not in second.tokens
     same = best.tokens != banned
     np.testing.assert_array_equal(second.tokens[same], best.tokens[same])
@@ -138,7 +142,7 @@ def test_a_step_under_rules_gives_the_best_that_they_allow(
     assert (second.log_probabilities[~same] < best.log_probabilities[~same]).all()
 
 
-def test_while_generating_buffers_are_bound_once_and_again_when_rows_leave(
+def test_buffers_are_bound_once_and_again_when_rows_leave(
     pair: Pair, random_sources: RandomSources, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     reference, model = pair

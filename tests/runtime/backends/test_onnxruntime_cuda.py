@@ -1,4 +1,4 @@
-"""Decoding on ONNX Runtime's CUDA provider, on a double that computes and holds to its contract."""
+"""Decoding on ONNX Runtime's CUDA provider, on a double that enforces the provider's contract."""
 
 from __future__ import annotations
 
@@ -17,20 +17,28 @@ from numpy.typing import NDArray
 
 from dragoman.benchmarks.models.random_model import random_model
 from dragoman.export import export_bundle
-from dragoman.optimize.target_bundle import optimize_bundle
 from dragoman.reference_model import ModelConfig, Transformer
-from dragoman.runtime import Bundle, DeviceLostError, Model, Result, load, read_bundle
-from dragoman.runtime.backends import Step, sessions
+from dragoman.runtime import (
+    Bundle,
+    DeviceLostError,
+    Model,
+    Result,
+    UnfinishedError,
+    load,
+    read_bundle,
+)
 from dragoman.runtime.backends.cuda.layout import Sizes
 from dragoman.runtime.backends.errors import BackendError
-from dragoman.runtime.backends.onnxruntime.cuda import workplace
-from dragoman.runtime.backends.onnxruntime.cuda.backend import check_bundle
+from dragoman.runtime.backends.interface import Step
+from dragoman.runtime.backends.onnxruntime import sessions
+from dragoman.runtime.backends.onnxruntime.cuda import workspace
+from dragoman.runtime.backends.onnxruntime.cuda.failures import cuda_failure
 from dragoman.runtime.backends.onnxruntime.cuda.sessions import open_sessions
 from dragoman.runtime.backends.onnxruntime.cuda.sizes import PositionRounding
 
-from ..device_double import DoubleDevice
-from ..provider_double import opened
-from ..small_bundle import small_bundle
+from ...device_double import DoubleDevice
+from ...provider_double import opened
+from ...small_bundle import small_bundle
 
 CAPACITY = 13
 Sources = Callable[..., list[list[int]]]
@@ -78,7 +86,7 @@ def first(rows: int) -> NDArray[np.int64]:
 
 @pytest.mark.parametrize("captures", [True, False])
 @pytest.mark.parametrize("count", [1, 2, 7, 21])
-def test_what_comes_out_is_what_the_processor_gives(
+def test_the_gpu_generates_what_the_processor_generates(
     bundle: Bundle,
     ids_case: Case,
     ids_model: Model,
@@ -102,7 +110,7 @@ def test_what_comes_out_is_what_the_processor_gives(
     device.assert_empty()
 
 
-def test_the_graphs_by_themselves(model: Model, ids_model: Model) -> None:
+def test_encode_and_score_give_the_numbers_of_the_processor(model: Model, ids_model: Model) -> None:
     source, mask = batch(9, 11, seed=0)
     target = np.random.default_rng(1).integers(0, 19, (9, CAPACITY))
     found, expected = model.backend.encode(source, mask), ids_model.backend.encode(source, mask)
@@ -117,7 +125,9 @@ def test_the_graphs_by_themselves(model: Model, ids_model: Model) -> None:
     )
 
 
-def test_prompts_choices_of_the_caller_and_rows_that_leave(model: Model, ids_model: Model) -> None:
+def test_prompts_with_choices_of_the_caller_and_leaving_rows(
+    model: Model, ids_model: Model
+) -> None:
     """In any order: a step that is chosen may follow some of which more are in flight."""
     source, mask = batch(7, 9, seed=2)
     prompt = np.random.default_rng(3).integers(3, 19, (7, 4))
@@ -142,7 +152,7 @@ def test_prompts_choices_of_the_caller_and_rows_that_leave(model: Model, ids_mod
                 state.keep(np.flatnonzero(stay))
 
 
-def test_sizes_that_were_seen_allocate_nothing_and_capture_nothing(
+def test_known_sizes_neither_allocate_nor_capture(
     model: Model, ids_case: Case, random_sources: Sources, device: DoubleDevice
 ) -> None:
     sources = random_sources(ids_case[0].config, 12, seed=4)
@@ -186,7 +196,7 @@ def test_features_of_audio(tmp_path: Path, device: DoubleDevice) -> None:
     device.assert_empty()
 
 
-def test_tokens_are_read_some_steps_at_once(long: Model, device: DoubleDevice) -> None:
+def test_tokens_of_several_steps_are_read_together(long: Model, device: DoubleDevice) -> None:
     source, mask = batch(9, 7, seed=2)
     model = opened(long.bundle, device)
     expected, found = (m.backend.start(source, mask, first(9), 150) for m in (long, model))
@@ -221,35 +231,40 @@ def test_finished_rows_leave_on_the_device(model: Model, device: DoubleDevice) -
         np.testing.assert_array_equal(whole.step().tokens[kept], part.step().tokens)
 
 
-def test_memory_that_moves_takes_its_graphs_with_it(
+def test_graphs_are_dropped_when_memory_moves(
     model: Model, ids_model: Model, device: DoubleDevice
 ) -> None:
     """A larger batch in between: the smaller one's graphs hold addresses that are no more."""
     for sources in ([[3, 4]], [[5] * 30] * 6, [[3, 4]], [[7, 8, 9]] * 2, [[3]]):
-        same(model.generate(sources, CAPACITY), ids_model.generate(sources, CAPACITY))
+        same(
+            model.generate(sources, max_new_tokens=CAPACITY),
+            ids_model.generate(sources, max_new_tokens=CAPACITY),
+        )
     assert device.log.count("begin_capture") > 3
 
 
-def test_threads_have_a_stream_and_graphs_each(
+def test_each_thread_has_a_stream_and_graphs(
     model: Model, ids_case: Case, ids_model: Model, random_sources: Sources, device: DoubleDevice
 ) -> None:
     sources = [random_sources(ids_case[0].config, 5, seed=seed) for seed in range(6)]
     with ThreadPoolExecutor(3) as executor:
-        found = list(executor.map(lambda s: model.generate(s, CAPACITY), sources))
+        found = list(executor.map(lambda s: model.generate(s, max_new_tokens=CAPACITY), sources))
     for one, source in zip(found, sources, strict=True):
-        same(one, ids_model.generate(source, CAPACITY))
+        same(one, ids_model.generate(source, max_new_tokens=CAPACITY))
     assert 1 <= len(device.streams) <= 3
     model.close()
     device.assert_empty()
 
 
-def test_another_thread_captures_anew_what_one_had(
+def test_another_thread_captures_its_own_graphs(
     model: Model, ids_model: Model, device: DoubleDevice
 ) -> None:
-    expected = ids_model.generate([[3, 4]], CAPACITY)
+    expected = ids_model.generate([[3, 4]], max_new_tokens=CAPACITY)
     found: list[list[Result]] = []
     for _ in range(3):
-        thread = Thread(target=lambda: found.append(model.generate([[3, 4]], CAPACITY)))
+        thread = Thread(
+            target=lambda: found.append(model.generate([[3, 4]], max_new_tokens=CAPACITY))
+        )
         thread.start()
         thread.join()
     for results in found:
@@ -258,18 +273,19 @@ def test_another_thread_captures_anew_what_one_had(
     assert device.log.count("begin_capture") == 3
 
 
-def test_not_more_graphs_than_there_is_room_for(
+def test_the_number_of_graphs_is_limited(
     model: Model, ids_model: Model, device: DoubleDevice, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(workplace, "MOST_GRAPHS", 2)
+    monkeypatch.setattr(workspace, "MOST_GRAPHS", 2)
     for rows in (1, 2, 4, 8, 1, 8):
         same(
-            model.generate([[3, 4]] * rows, CAPACITY), ids_model.generate([[3, 4]] * rows, CAPACITY)
+            model.generate([[3, 4]] * rows, max_new_tokens=CAPACITY),
+            ids_model.generate([[3, 4]] * rows, max_new_tokens=CAPACITY),
         )
     assert device.log.count("begin_capture") == 2
 
 
-def test_a_capture_that_fails_leaves_steps_as_they_are_and_says_so_once(
+def test_after_a_failed_capture_steps_run_directly_with_one_message(
     model: Model,
     ids_case: Case,
     ids_model: Model,
@@ -284,7 +300,10 @@ def test_a_capture_that_fails_leaves_steps_as_they_are_and_says_so_once(
     device.refuse = refuse
     sources = random_sources(ids_case[0].config, 5, seed=2)
     with caplog.at_level(logging.INFO, logger="dragoman"):
-        same(model.generate(sources, CAPACITY), ids_model.generate(sources, CAPACITY))
+        same(
+            model.generate(sources, max_new_tokens=CAPACITY),
+            ids_model.generate(sources, max_new_tokens=CAPACITY),
+        )
     assert "launch" not in device.log
     assert not device.capturing
     (record,) = caplog.records
@@ -301,10 +320,13 @@ def test_a_batch_that_does_not_fit_is_halved(
     """Whether our memory is short, or the provider's in the middle of a run."""
     sources = random_sources(ids_case[0].config, 16, seed=6)
     full = DoubleDevice()
-    opened(bundle, full).generate(sources, CAPACITY)
+    opened(bundle, full).generate(sources, max_new_tokens=CAPACITY)
     tight = DoubleDevice(room=int(sum(block.size for block in full.blocks.values()) * share))
     model = opened(bundle, tight)
-    same(model.generate(sources, CAPACITY), ids_model.generate(sources, CAPACITY))
+    same(
+        model.generate(sources, max_new_tokens=CAPACITY),
+        ids_model.generate(sources, max_new_tokens=CAPACITY),
+    )
     model.close()
     tight.assert_empty()
 
@@ -317,58 +339,64 @@ def test_a_device_without_room_for_the_weights(bundle: Bundle) -> None:
 
 
 def test_a_device_without_room_for_any_batch(bundle: Bundle) -> None:
-    (result,) = opened(bundle, DoubleDevice(room=9000)).generate([[3, 4]], CAPACITY)
+    (result,) = opened(bundle, DoubleDevice(room=9000)).generate([[3, 4]], max_new_tokens=CAPACITY)
     assert result.finish_reason == "rejected"
     assert result.error is not None and "out of memory" in result.error
 
 
-@pytest.mark.parametrize("place", ["wait", "run"])
-def test_a_device_that_is_lost_ends_the_job(
-    model: Model, ids_model: Model, device: DoubleDevice, place: str
+@pytest.mark.parametrize("call", ["wait", "run"])
+def test_a_lost_device_ends_the_call_with_the_finished_results(
+    model: Model, ids_model: Model, device: DoubleDevice, call: str
 ) -> None:
     calls: list[str] = []
 
     def refuse(name: str) -> None:
-        calls.extend([name] if name == place else [])
+        calls.extend([name] if name == call else [])
         if len(calls) > 30:
             raise {
                 "wait": DeviceLostError("cudaEventSynchronize: (cudaErrorIllegalAddress)"),
                 "run": RuntimeError("CUDA failure 700: an illegal memory access; expr=launch"),
-            }[place]
+            }[call]
 
     device.refuse = refuse
     sources = [[3, 4], [5], [6, 7, 8], [9] * 5, [10] * 4, [11]]
-    with pytest.raises(DeviceLostError, match=r"cudaErrorIllegalAddress|CUDA failure 700") as error:
-        model.generate(sources, CAPACITY, max_batch_size=2)
+    with pytest.raises(UnfinishedError, match=r"cudaErrorIllegalAddress|CUDA failure 700") as error:
+        model.generate(sources, max_new_tokens=CAPACITY, max_batch_size=2)
     finished = error.value.finished
     assert 0 < len(finished) < len(sources)
     device.refuse = lambda name: None
     for index, result in finished.items():
-        same([result], ids_model.generate([sources[index]], CAPACITY))
+        same([result], ids_model.generate([sources[index]], max_new_tokens=CAPACITY))
 
 
-def test_what_onnx_runtime_raises_is_told_apart() -> None:
+def test_failures_of_the_provider_are_told_apart_by_their_code() -> None:
     def fail(message: str) -> None:
         raise ValueError(message)
 
     for message in ("Failed to allocate memory for requested buffer", "CUDA failure 2: out of"):
         with pytest.raises(BackendError, match=message):
-            sessions.run(fail, message)
+            sessions.run(fail, message, failure=cuda_failure)
     with pytest.raises(DeviceLostError, match="onnxruntime failed: CUDA failure 719"):
-        sessions.run(fail, "CUDA failure 719: unspecified launch failure ; GPU=0")
+        lost = "CUDA failure 719: unspecified launch failure ; GPU=0"
+        sessions.run(fail, lost, failure=cuda_failure)
+    with pytest.raises(BackendError, match="onnxruntime failed: CUDA failure 719"):
+        sessions.run(fail, lost)  # a message of the processor's provider
 
 
-def test_an_abandoned_stream_gives_its_workplace_back(
+def test_an_abandoned_stream_returns_its_workspace(
     model: Model, ids_model: Model, device: DoubleDevice
 ) -> None:
-    tokens = model.stream([3, 4, 5], CAPACITY)
+    tokens = model.stream([3, 4, 5], max_new_tokens=CAPACITY)
     next(tokens)
     del tokens
-    same(model.generate([[6, 7]], CAPACITY), ids_model.generate([[6, 7]], CAPACITY))
+    same(
+        model.generate([[6, 7]], max_new_tokens=CAPACITY),
+        ids_model.generate([[6, 7]], max_new_tokens=CAPACITY),
+    )
     assert len(device.streams) == 1
     model.close()
     device.assert_empty()
-    (result,) = model.generate([[3]], CAPACITY)
+    (result,) = model.generate([[3]], max_new_tokens=CAPACITY)
     assert result.error == "the model was closed"
 
 
@@ -384,19 +412,7 @@ def test_sizes_are_rounded_within_the_positions(bundle: Bundle) -> None:
     assert rounding.after(Sizes(0, 64, 33, 21), 9) == Sizes(0, 16, 33, 21)
 
 
-def test_graphs_that_the_provider_does_not_run_whole_are_refused(
-    bundle: Bundle, tmp_path: Path
-) -> None:
-    check_bundle(bundle)
-    optimize_bundle(bundle, tmp_path, target="cpu", precision="fp32")
-    with pytest.raises(BackendError, match=r"for target cpu.*expected target neutral"):
-        check_bundle(read_bundle(tmp_path))
-    manifest = dataclasses.replace(bundle.manifest, precision="bf16")
-    with pytest.raises(BackendError, match="no ArgMax in bf16: expected fp32, fp16, int8, int4"):
-        check_bundle(dataclasses.replace(bundle, manifest=manifest))
-
-
-def test_a_session_that_cannot_capture_is_opened_without(
+def test_a_session_that_cannot_capture_is_opened_without_graphs(
     bundle: Bundle, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The options of every session, as ONNX Runtime is given them."""

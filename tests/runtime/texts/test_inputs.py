@@ -1,4 +1,4 @@
-"""What inputs may be, and what becomes of those that cannot be decoded: the others go on."""
+"""Kinds of inputs; an input that cannot be decoded is rejected and does not affect the others."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ GOOD = [3, 4, 5]
 
 
 def one_among_good(model: Model, source: Any) -> Result:
-    """Its result; the good inputs beside it are shown to be unharmed."""
+    """Its result, after a check that the good inputs beside it are not affected."""
     expected = model.generate([GOOD, [7]])
     first, result, last = model.generate([GOOD, source, [7]])
     assert [first.tokens, last.tokens] == [expected[0].tokens, expected[1].tokens]
@@ -92,7 +92,7 @@ def test_an_id_outside_the_vocabulary_is_named(ids_model: Model, bad: int) -> No
     ],
     ids=repr,
 )
-def test_what_is_no_list_of_ids_is_rejected(ids_model: Model, source: Any) -> None:
+def test_anything_but_a_list_of_ids_is_rejected(ids_model: Model, source: Any) -> None:
     assert "expected a text or a" in rejection(ids_model, source)
 
 
@@ -107,7 +107,7 @@ def test_text_for_a_bundle_without_tokenizers_is_rejected(ids_model: Model) -> N
     assert rejection(ids_model, "abc") == "this bundle has no tokenizers: expected token ids"
 
 
-def test_text_is_its_tokens(text_model: Model) -> None:
+def test_a_text_gives_the_result_of_its_tokens(text_model: Model) -> None:
     assert text_model.generate(["abz"]) == text_model.generate([[3, 4, 28, 2]])
     assert text_model.tokenize("abz") == [3, 4, 28, 2]
 
@@ -154,12 +154,12 @@ def test_no_inputs_give_no_results(text_model: Model) -> None:
     assert text_model.generate([]) == []
 
 
-def test_every_input_may_be_bad(text_model: Model) -> None:
+def test_all_inputs_may_be_bad(text_model: Model) -> None:
     results = text_model.generate(["", "?", [99], "a" * 99])
     assert [r.finish_reason for r in results] == ["empty", "rejected", "rejected", "rejected"]
 
 
-def test_an_option_out_of_range_is_an_error_before_anything_is_decoded(text_model: Model) -> None:
+def test_an_option_out_of_range_is_an_error_before_decoding(text_model: Model) -> None:
     wrong: list[dict[str, Any]]
     wrong = [{"min_new_tokens": -1}, {"max_batch_size": 0}, {"max_new_tokens": 25}]
     for options in wrong:

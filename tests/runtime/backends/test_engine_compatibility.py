@@ -1,4 +1,4 @@
-"""Engines that cannot run here: said before they are loaded, with what to do."""
+"""Engines that cannot run on this machine are refused before they are loaded, with what to do."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from dragoman.runtime import BackendError, Bundle, BundleError
-from dragoman.runtime.backends import default_backend, open_backend
+from dragoman.runtime.backends import open_backend
 from dragoman.runtime.backends.cuda import Gpu, find_gpu
 from dragoman.runtime.backends.tensorrt import compatibility
 from dragoman.runtime.backends.tensorrt.compatibility import usable_package
@@ -21,12 +21,20 @@ from dragoman.runtime.format.executables import EngineReport, Profile, Range, Te
 from dragoman.runtime.format.plain_data import to_plain
 from dragoman.runtime.format.validation import manifest_from_json
 
-from ..tensorrt_api import checked_module, recorded
+from ...tensorrt_api import checked_module, recorded
 
 ADA, HOPPER = Gpu("NVIDIA L4", "8.9", "13.0"), Gpu("NVIDIA H100", "9.0", "13.0")
 ONE = Range(1, 1, 1)
 REPORT = EngineReport({"cast": 3}, {"float16": 12}, 1, {"_gemv_mha_v1": 1}, 0)
-ENGINES = TensorRTEngines("1.7.1.116", "13", (), 9, (Profile(ONE, ONE),), False, REPORT, REPORT)
+ENGINES = TensorRTEngines(
+    version="1.7.1.116",
+    cuda_version="13",
+    compute_capabilities=(),
+    capacity=9,
+    profiles=(Profile(ONE, ONE),),
+    refittable=False,
+    reports={"encoder": REPORT, "decoder": REPORT},
+)
 
 
 def _gpu_works() -> bool:
@@ -73,9 +81,9 @@ class Double:
 
 @pytest.fixture
 def bundle(plain_manifest: dict[str, Any], tmp_path: Path) -> Bundle:
-    plain_manifest |= {"target": "tensorrt-rtx", "engines": to_plain(ENGINES)}
+    plain_manifest |= {"target": "tensorrt-rtx", "executable": to_plain(ENGINES)}
     manifest = manifest_from_json(json.dumps(plain_manifest), "here")
-    for graph in (manifest.graphs["encoder"], manifest.graphs["decoder"]):
+    for graph in manifest.graphs.values():
         (tmp_path / graph.file).write_bytes(b"an engine, or its beginning")
     return Bundle(tmp_path, manifest)
 
@@ -90,11 +98,11 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
     return found
 
 
-def test_what_fits_is_used(bundle: Bundle, machine: SimpleNamespace) -> None:
+def test_a_fitting_package_and_gpu_are_used(bundle: Bundle, machine: SimpleNamespace) -> None:
     assert usable_package(bundle, ENGINES) == (machine.package, ADA)
 
 
-def test_another_version_is_named_with_the_one_to_install(
+def test_another_version_of_the_package_is_refused_with_the_one_to_install(
     bundle: Bundle, machine: SimpleNamespace
 ) -> None:
     machine.package = dataclasses.replace(machine.package, version="1.8.0.1")
@@ -104,15 +112,13 @@ def test_another_version_is_named_with_the_one_to_install(
     assert "pip install tensorrt-rtx==1.7.1.116, or build them anew" in str(error.value)
 
 
-def test_a_driver_that_is_too_old_is_named(bundle: Bundle, machine: SimpleNamespace) -> None:
+def test_a_driver_that_is_too_old_is_refused(bundle: Bundle, machine: SimpleNamespace) -> None:
     machine.gpu = ADA._replace(cuda="12.8")
     with pytest.raises(BackendError, match=r"for CUDA 13, .* runs up to 12\.8: install a newer"):
         usable_package(bundle, ENGINES)
 
 
-def test_engines_for_named_gpus_do_not_meet_others(
-    bundle: Bundle, machine: SimpleNamespace
-) -> None:
+def test_engines_built_for_other_gpus_are_refused(bundle: Bundle, machine: SimpleNamespace) -> None:
     named = dataclasses.replace(ENGINES, compute_capabilities=("8.9", "12.0"))
     usable_package(bundle, named)
     machine.gpu = HOPPER
@@ -120,7 +126,7 @@ def test_engines_for_named_gpus_do_not_meet_others(
         usable_package(bundle, named)
 
 
-def test_the_package_is_asked_where_it_can_tell(
+def test_the_package_itself_refuses_an_engine(
     bundle: Bundle, machine: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Double, "verdict", (Double.EngineValidity.INVALID, 2))
@@ -133,14 +139,16 @@ def test_the_package_is_asked_where_it_can_tell(
     assert "--target tensorrt-rtx --compute-capability 9.0" in str(error.value)
 
 
-def test_tensorrt_cannot_tell_and_is_not_asked(bundle: Bundle, machine: SimpleNamespace) -> None:
+def test_a_package_that_cannot_judge_engines_is_not_asked(
+    bundle: Bundle, machine: SimpleNamespace
+) -> None:
     module = checked_module(Double, recorded("tensorrt-11.4.0.106"))
     machine.package = Package("tensorrt", module, "1.7.1.116", "13")
     usable_package(bundle, ENGINES)
 
 
 @pytest.mark.skipif(_gpu_works(), reason="this machine has a GPU")
-def test_without_a_gpu_it_says_so_in_one_line(bundle: Bundle) -> None:
+def test_without_a_gpu_there_is_one_line_that_says_what_to_do(bundle: Bundle) -> None:
     with pytest.raises(BackendError) as error:
         open_backend(bundle, None, None)
     assert "engines of tensorrt-rtx need an NVIDIA GPU (found no NVIDIA GPU" in str(error.value)
@@ -148,64 +156,48 @@ def test_without_a_gpu_it_says_so_in_one_line(bundle: Bundle) -> None:
     assert "\n" not in str(error.value)
 
 
-def test_without_the_bindings_it_names_the_package(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_the_bindings_the_error_names_the_package(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "cuda.bindings", None)
     with pytest.raises(BackendError, match="pip install cuda-bindings"):
         find_gpu()
 
 
-def test_without_the_package_it_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_the_package_the_error_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "tensorrt", None)
     with pytest.raises(BackendError, match=r"pip install 'dragoman\[tensorrt\]'"):
         find_package("tensorrt")
 
 
-def test_a_package_that_is_too_old_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_package_that_is_too_old_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "tensorrt", SimpleNamespace(__version__="8.6.1"))
     with pytest.raises(BackendError, match=r"tensorrt 8\.6\.1 is too old, it has no Builder"):
         find_package("tensorrt")
 
 
-def test_a_backend_is_for_what_the_bundle_holds(
-    bundle: Bundle, plain_manifest: dict[str, Any]
-) -> None:
-    assert default_backend(bundle) == "tensorrt-rtx"
-    with pytest.raises(BackendError, match="holds engines: expected backend tensorrt-rtx"):
-        open_backend(bundle, "onnxruntime", None)
-    with pytest.raises(BackendError, match="holds engines of tensorrt-rtx: expected that backend"):
-        open_backend(bundle, "tensorrt", None)
-    plain_manifest |= {"target": "neutral", "engines": None}
-    graphs = Bundle(Path("x"), manifest_from_json(json.dumps(plain_manifest), "here"))
-    assert default_backend(graphs) == "onnxruntime"
-    with pytest.raises(BackendError, match=r"holds ONNX graphs: .*--target tensorrt-rtx"):
-        open_backend(graphs, "tensorrt-rtx", None)
-
-
 @pytest.mark.parametrize(
     ("change", "problem"),
     [
-        ({"profiles": []}, r"engines\.profiles: expected at least one"),
-        ({"capacity": 21}, r"engines\.capacity: expected 1 to 20"),
+        ({"profiles": []}, r"executable\.profiles: expected at least one"),
+        ({"capacity": 21}, r"executable\.capacity: expected 1 to 20"),
         (
             {
                 "profiles": [
                     {"batch": {"smallest": 2, "best": 1, "largest": 3}, "source": to_plain(ONE)}
                 ]
             },
-            r"engines\.profiles\[0\]\.batch: expected 1 <= smallest",
+            r"executable\.profiles\[0\]\.batch: expected 1 <= smallest",
         ),
-        ({"version": 7}, r"engines\.version: expected a text"),
+        (
+            {"reports": {"decoder": to_plain(REPORT)}},
+            r"executable\.reports: expected encoder, decoder, found decoder",
+        ),
+        ({"format": "openvino"}, r"manifest\.executable\.format: expected one of 'onnx', "),
+        ({"version": 7}, r"manifest\.executable\.version: expected a text"),
     ],
 )
-def test_a_manifest_says_what_is_wrong_with_its_engines(
+def test_problems_of_engines_in_a_manifest_are_reported(
     plain_manifest: dict[str, Any], change: dict[str, Any], problem: str
 ) -> None:
-    plain_manifest |= {"target": "tensorrt-rtx", "engines": to_plain(ENGINES) | change}
+    plain_manifest |= {"target": "tensorrt-rtx", "executable": to_plain(ENGINES) | change}
     with pytest.raises(BundleError, match=problem):
-        manifest_from_json(json.dumps(plain_manifest), "here")
-
-
-def test_engines_belong_to_a_target_that_has_them(plain_manifest: dict[str, Any]) -> None:
-    plain_manifest |= {"target": "cpu", "engines": to_plain(ENGINES)}
-    with pytest.raises(BundleError, match="engines: expected none for target cpu"):
         manifest_from_json(json.dumps(plain_manifest), "here")

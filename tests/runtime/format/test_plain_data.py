@@ -1,4 +1,4 @@
-"""JSON data become dataclasses, or every reason why they cannot is told."""
+"""JSON data become dataclasses, or every reason why they cannot is reported."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ def test_an_integer_is_a_number_and_becomes_a_float() -> None:
         (Leaf, {"number": 1, "more": 2}, "top.more: unknown name"),
     ],
 )
-def test_data_of_the_wrong_kind_give_a_problem_with_its_place(
+def test_a_value_of_the_wrong_type_is_reported_with_its_path(
     kind: Any, data: object, problem: str
 ) -> None:
     assert read(kind, data) == (None, [problem])
@@ -160,13 +160,13 @@ def test_a_default_stands_in_for_a_missing_name() -> None:
     assert read(Tree, data) == (TREE, [])
 
 
-def test_problems_of_something_else_do_not_spoil_a_good_value() -> None:
+def test_earlier_problems_do_not_spoil_a_valid_value() -> None:
     problems = Problems(["an earlier one"])
     assert from_plain(Leaf, {"number": 1}, "here", problems) == Leaf(1)
     assert problems == ["an earlier one"]
 
 
-def test_what_was_found_is_shown_in_short() -> None:
+def test_a_long_value_is_shortened_in_the_message() -> None:
     _, problems = read(int, "x" * 10_000)
     assert len(problems[0]) < 120
     assert problems[0].endswith("...")

@@ -1,4 +1,4 @@
-"""Which inputs are decoded together, and how they are padded."""
+"""Which inputs share a batch, and how they are padded."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_the_longest_come_first_and_similar_lengths_together() -> None:
     assert found == [[1, 3], [4, 2], [0]]
 
 
-def test_padding_counts() -> None:
+def test_padding_counts_towards_the_limit() -> None:
     assert list(batches([6, 1, 1], max_batch_size=9, max_batch_tokens=12)) == [[0, 1], [2]]
 
 
@@ -46,7 +46,7 @@ def test_equal_lengths_keep_their_order() -> None:
     assert list(batches([2] * 5, max_batch_size=3, max_batch_tokens=99)) == [[0, 1, 2], [3, 4]]
 
 
-def test_no_inputs_are_no_batches() -> None:
+def test_no_inputs_give_no_batches() -> None:
     assert list(batches([], max_batch_size=1, max_batch_tokens=1)) == []
 
 

@@ -1,4 +1,4 @@
-"""A directory appears whole or not at all; what must not be replaced is not."""
+"""`new_directory` makes a directory appear complete or not at all, and replaces bundles only."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from dragoman import DragomanError
-from dragoman.runtime import bundle as bundle_module
 from dragoman.runtime import read_bundle
+from dragoman.runtime.format import writing
 from dragoman.runtime.format.validation import manifest_from_json
 from dragoman.runtime.format.writing import new_directory, write_manifest
 
@@ -21,7 +21,7 @@ def names_in(directory: Path) -> list[str]:
     return sorted(path.name for path in directory.iterdir())
 
 
-def test_a_directory_appears_whole_when_the_block_ends(tmp_path: Path) -> None:
+def test_a_directory_appears_complete_when_the_block_ends(tmp_path: Path) -> None:
     destination = tmp_path / "deep" / "er" / "bundle"
     with new_directory(destination) as directory:
         (directory / "sub").mkdir()
@@ -36,7 +36,7 @@ def test_a_directory_appears_whole_when_the_block_ends(tmp_path: Path) -> None:
     "raised", [ValueError("x"), DragomanError("y"), KeyboardInterrupt(), SystemExit(1)]
 )
 @pytest.mark.parametrize("existing", [False, True])
-def test_an_exception_leaves_all_as_it_was(
+def test_an_exception_leaves_everything_unchanged(
     tmp_path: Path, small_bundle: Path, raised: BaseException, existing: bool
 ) -> None:
     destination = small_bundle if existing else tmp_path / "new"
@@ -53,17 +53,17 @@ def test_an_exception_leaves_all_as_it_was(
 
 
 @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EROFS])
-def test_a_full_or_failing_disk_is_told_in_a_line(tmp_path: Path, code: int) -> None:
+def test_a_full_or_failing_disk_is_reported_in_one_line(tmp_path: Path, code: int) -> None:
     with (
         pytest.raises(DragomanError, match=r"cannot write .*new.*nothing was left behind"),
         new_directory(tmp_path / "new") as directory,
     ):
         (directory / "file").write_text("half")
-        raise OSError(code, "as the system says")
+        raise OSError(code, "message of the system")
     assert names_in(tmp_path) == []
 
 
-def test_another_error_of_the_system_is_not_taken_for_a_full_disk(tmp_path: Path) -> None:
+def test_other_system_errors_are_not_taken_for_a_full_disk(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError), new_directory(tmp_path / "new"):
         (tmp_path / "input that is not there").read_text()
     assert names_in(tmp_path) == []
@@ -75,7 +75,7 @@ def test_an_existing_directory_is_refused_before_any_work(small_bundle: Path) ->
     read_bundle(small_bundle)
 
 
-def test_a_directory_that_appears_meanwhile_is_not_replaced(tmp_path: Path) -> None:
+def test_a_directory_created_meanwhile_is_not_replaced(tmp_path: Path) -> None:
     with (
         pytest.raises(DragomanError, match="exists already"),
         new_directory(tmp_path / "new") as directory,
@@ -87,7 +87,7 @@ def test_a_directory_that_appears_meanwhile_is_not_replaced(tmp_path: Path) -> N
     assert names_in(tmp_path) == ["new"]
 
 
-def test_overwrite_replaces_a_bundle_altogether(small_bundle: Path) -> None:
+def test_overwrite_replaces_a_bundle_completely(small_bundle: Path) -> None:
     with new_directory(small_bundle, overwrite=True) as directory:
         (directory / "only").write_text("new")
         read_bundle(small_bundle)
@@ -95,7 +95,7 @@ def test_overwrite_replaces_a_bundle_altogether(small_bundle: Path) -> None:
     assert names_in(small_bundle.parent) == [small_bundle.name]
 
 
-def test_overwrite_fills_an_empty_directory_or_makes_one(tmp_path: Path) -> None:
+def test_overwrite_accepts_an_empty_or_missing_directory(tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     for name in ("empty", "new"):
         with new_directory(tmp_path / name, overwrite=True) as directory:
@@ -104,7 +104,7 @@ def test_overwrite_fills_an_empty_directory_or_makes_one(tmp_path: Path) -> None
     assert names_in(tmp_path) == ["empty", "new"]
 
 
-def test_what_is_no_bundle_is_never_replaced(tmp_path: Path) -> None:
+def test_only_bundles_are_ever_replaced(tmp_path: Path) -> None:
     (tmp_path / "home").mkdir()
     (tmp_path / "home" / "letter").write_text("dear")
     (tmp_path / "note").write_text("n")
@@ -118,8 +118,8 @@ def test_what_is_no_bundle_is_never_replaced(tmp_path: Path) -> None:
     assert names_in(tmp_path) == ["home", "note"]
 
 
-def test_a_parent_that_cannot_be_written_is_told(tmp_path: Path) -> None:
-    """A file stands where the parent should be: unlike permissions, that stops root too."""
+def test_a_parent_that_cannot_be_created_is_reported(tmp_path: Path) -> None:
+    """A file in place of the parent directory, which, unlike permissions, stops root too."""
     (tmp_path / "file").write_text("x")
     for destination in (tmp_path / "file" / "new", tmp_path / "file" / "deep" / "new"):
         with (
@@ -130,13 +130,13 @@ def test_a_parent_that_cannot_be_written_is_told(tmp_path: Path) -> None:
     assert names_in(tmp_path) == ["file"]
 
 
-def test_a_name_that_is_too_long_is_told(tmp_path: Path) -> None:
+def test_a_name_that_is_too_long_is_reported(tmp_path: Path) -> None:
     with pytest.raises(DragomanError, match="cannot write"), new_directory(tmp_path / ("x" * 250)):
         pytest.fail("the block ran")
     assert names_in(tmp_path) == []
 
 
-def test_of_two_writers_at_once_one_wins_and_the_other_is_told(tmp_path: Path) -> None:
+def test_of_two_concurrent_writers_one_wins_and_the_other_fails(tmp_path: Path) -> None:
     both_are_inside = threading.Barrier(2, timeout=60)
     outcomes: dict[str, str] = {}
 
@@ -164,11 +164,11 @@ def test_of_two_writers_at_once_one_wins_and_the_other_is_told(tmp_path: Path) -
     assert names_in(tmp_path) == ["new"]
 
 
-def test_a_writer_that_looked_before_the_other_was_done_does_not_replace_it(
+def test_a_writer_that_checked_too_early_does_not_replace_the_winner(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The narrowest race: both have seen that nothing is there."""
-    monkeypatch.setattr(bundle_module, "_refuse_existing", lambda destination, overwrite: None)
+    """The narrowest race: both have found that the destination does not exist."""
+    monkeypatch.setattr(writing, "check_destination", lambda destination, overwrite: None)
     with (
         pytest.raises(DragomanError, match="cannot write"),
         new_directory(tmp_path / "new") as late,
@@ -190,7 +190,7 @@ def test_a_manifest_is_written_and_replaced(tmp_path: Path, plain_manifest: dict
     assert names_in(tmp_path) == ["manifest.json"]
 
 
-def test_a_manifest_that_cannot_be_written_is_told(
+def test_a_manifest_that_cannot_be_written_is_reported(
     tmp_path: Path, plain_manifest: dict[str, Any]
 ) -> None:
     manifest = manifest_from_json(json.dumps(plain_manifest), "p")

@@ -1,4 +1,4 @@
-"""Bundles on ONNX Runtime give what the reference model gives without a cache."""
+"""Bundles on ONNX Runtime generate what the reference model generates without a cache."""
 
 from __future__ import annotations
 

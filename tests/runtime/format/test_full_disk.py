@@ -1,4 +1,4 @@
-"""Writes that really fail: a limit on file sizes stands in for a full disk."""
+"""Writes that fail in the operating system: a limit on file sizes stands in for a full disk."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 
 from dragoman.runtime import read_bundle
 
-pytest.importorskip("resource", reason="limits on file sizes are of POSIX systems")
+pytest.importorskip("resource", reason="limits on file sizes need a POSIX system")
 
 SCRIPT = """
 import dataclasses, resource, sys
@@ -33,7 +33,7 @@ try:
             else:
                 write_manifest(bundle.manifest, directory)
 except DragomanError as error:
-    sys.exit(f"told: {error}")
+    sys.exit(f"reported: {error}")
 """
 
 
@@ -45,14 +45,14 @@ def run(what: str, destination: Path, bundle: Path) -> str:
         check=False,
     )
     assert done.returncode == 1, done.stderr
-    assert done.stderr.startswith("told: cannot write "), done.stderr
+    assert done.stderr.startswith("reported: cannot write "), done.stderr
     assert done.stderr.count("\n") == 1, "one line, no traceback"
     return done.stderr
 
 
 @pytest.mark.parametrize("what", ["file", "manifest inside"])
 @pytest.mark.parametrize("existing", [False, True])
-def test_nothing_half_written_is_left(
+def test_no_partial_file_is_left_behind(
     tmp_path: Path, small_bundle: Path, what: str, existing: bool
 ) -> None:
     destination = tmp_path / "new"
@@ -65,7 +65,7 @@ def test_nothing_half_written_is_left(
         read_bundle(destination)
 
 
-def test_a_manifest_that_could_not_be_replaced_is_as_it_was(small_bundle: Path) -> None:
+def test_a_manifest_that_cannot_be_replaced_stays_unchanged(small_bundle: Path) -> None:
     before = {path: path.read_bytes() for path in small_bundle.iterdir() if path.is_file()}
     run("manifest", small_bundle, small_bundle)
     after = {path: path.read_bytes() for path in small_bundle.iterdir() if path.is_file()}

@@ -1,4 +1,4 @@
-"""Decoding with engines, on a double that computes what they would and holds to their contract."""
+"""Decoding with engines, on a double that computes the same and enforces TensorRT's contract."""
 
 from __future__ import annotations
 
@@ -14,7 +14,15 @@ from numpy.typing import NDArray
 
 from dragoman.optimize.tensorrt.engine_bundle import pinned_bundle
 from dragoman.reference_model import Transformer
-from dragoman.runtime import Bundle, DeviceLostError, DragomanError, Model, Result, load
+from dragoman.runtime import (
+    Bundle,
+    DeviceLostError,
+    DragomanError,
+    Model,
+    Result,
+    UnfinishedError,
+    load,
+)
 from dragoman.runtime.backends.cuda.layout import Sizes
 from dragoman.runtime.backends.cuda.tensors import as_numbers
 from dragoman.runtime.backends.errors import BackendError
@@ -25,16 +33,24 @@ from dragoman.runtime.backends.tensorrt.sizes import sizes_for
 from dragoman.runtime.backends.tensorrt.user_cache import cache_file
 from dragoman.runtime.format.executables import EngineReport, Profile, Range, TensorRTEngines
 
-from ..device_double import DoubleDevice
-from ..small_bundle import small_bundle
-from ..tensorrt_api import checked_module, recorded
-from ..tensorrt_double import package_module, plan
+from ...device_double import DoubleDevice
+from ...small_bundle import small_bundle
+from ...tensorrt_api import checked_module, recorded
+from ...tensorrt_double import package_module, plan
 
 CAPACITY = 13
 SOURCE = Range(1, 16, 33)
 PROFILES = (Profile(Range(1, 1, 2), SOURCE), Profile(Range(1, 8, 16), SOURCE))
 REPORT = EngineReport({}, {}, 0, None, None)
-ENGINES = TensorRTEngines("1.7.1.116", "13", (), CAPACITY, PROFILES, False, REPORT, REPORT)
+ENGINES = TensorRTEngines(
+    version="1.7.1.116",
+    cuda_version="13",
+    compute_capabilities=(),
+    capacity=CAPACITY,
+    profiles=PROFILES,
+    refittable=False,
+    reports={"encoder": REPORT, "decoder": REPORT},
+)
 RECORDS = ("tensorrt_rtx-1.7.1.116", "tensorrt-10.16.1.11", "tensorrt-11.4.0.106")
 
 Sources = Callable[..., list[list[int]]]
@@ -55,9 +71,9 @@ def engines_of(directory: Path, factory: pytest.TempPathFactory, built: TensorRT
     graphs, made = load(directory).bundle, factory.mktemp("engines")
     pinned = pinned_bundle(graphs, factory.mktemp("pinned"), built.capacity)
     manifest = pinned.manifest
-    for spec in (manifest.graphs["encoder"], manifest.graphs["decoder"]):
+    for spec in manifest.graphs.values():
         (made / spec.file).write_bytes(plan(pinned.path(spec.file), spec, built.profiles))
-    return Bundle(made, dataclasses.replace(manifest, target="tensorrt-rtx", engines=built))
+    return Bundle(made, dataclasses.replace(manifest, target="tensorrt-rtx", executable=built))
 
 
 def opened(bundle: Bundle, device: DoubleDevice, record: str = RECORDS[0]) -> Model:
@@ -65,8 +81,8 @@ def opened(bundle: Bundle, device: DoubleDevice, record: str = RECORDS[0]) -> Mo
     package = Package(
         target, checked_module(package_module(device), recorded(record)), "1.7.1.116", "13"
     )
-    built = bundle.manifest.engines
-    assert built is not None
+    built = bundle.manifest.executable
+    assert isinstance(built, TensorRTEngines)
     return Model(bundle, TensorRTBackend(bundle, built, package, device))
 
 
@@ -89,7 +105,7 @@ def same(found: list[Result], expected: list[Result]) -> None:
 
 @pytest.mark.parametrize("record", RECORDS)
 @pytest.mark.parametrize("count", [1, 2, 7, 21])
-def test_what_comes_out_is_what_the_graphs_give(
+def test_engines_generate_what_the_graphs_generate(
     engines: Bundle,
     ids_case: tuple[Transformer, Path],
     ids_model: Model,
@@ -108,7 +124,7 @@ def test_what_comes_out_is_what_the_graphs_give(
     device.assert_empty()
 
 
-def test_limits_and_first_tokens_that_are_no_end(
+def test_limits_and_minimums(
     model: Model,
     ids_case: tuple[Transformer, Path],
     ids_model: Model,
@@ -125,15 +141,15 @@ def test_limits_and_first_tokens_that_are_no_end(
         same(model.generate(sources, **options), ids_model.generate(sources, **options))
 
 
-def test_tokens_one_by_one(
+def test_a_stream_gives_the_tokens_of_the_graphs(
     model: Model, ids_case: tuple[Transformer, Path], ids_model: Model, random_sources: Sources
 ) -> None:
     (source,) = random_sources(ids_case[0].config, 1, seed=8)
-    found, expected = (list(m.stream(source, CAPACITY)) for m in (model, ids_model))
+    found, expected = (list(m.stream(source, max_new_tokens=CAPACITY)) for m in (model, ids_model))
     assert [t.id for t in found] == [t.id for t in expected]
 
 
-def test_the_graphs_by_themselves(
+def test_encode_and_score_give_the_numbers_of_the_graphs(
     model: Model, ids_case: tuple[Transformer, Path], ids_model: Model
 ) -> None:
     generator = np.random.default_rng(0)
@@ -182,10 +198,10 @@ def first(source: NDArray[np.int64]) -> NDArray[np.int64]:
     return np.full((len(source), 1), 1)
 
 
-def test_tokens_are_read_some_steps_at_once(
+def test_tokens_of_several_steps_are_read_together(
     tmp_path_factory: pytest.TempPathFactory, device: DoubleDevice
 ) -> None:
-    """The host waits far less often than there are steps, rows that leave in between included."""
+    """The host waits far less often than there are steps, even if rows leave in between."""
     graphs, model = long_model(tmp_path_factory, device)
     generator = np.random.default_rng(2)
     source, mask = generator.integers(0, 17, (9, 7)), np.ones((9, 7), np.bool_)
@@ -206,9 +222,9 @@ def test_tokens_are_read_some_steps_at_once(
     device.assert_empty()
 
 
-def test_the_device_runs_ahead_a_little_only(model: Model, device: DoubleDevice) -> None:
+def test_the_device_runs_ahead_by_a_few_steps(model: Model, device: DoubleDevice) -> None:
     source, mask = np.full((1, 3), 5), np.ones((1, 3), np.bool_)
-    for steps in (1, 2):  # of which no more are wanted than are asked for
+    for steps in (1, 2):  # no steps beyond the capacity
         state = model.backend.start(source, mask, first(source), steps)
         device.log.clear()
         state.step()
@@ -239,7 +255,7 @@ def test_finished_rows_leave_on_the_device(model: Model, device: DoubleDevice) -
         np.testing.assert_array_equal(whole.step().tokens[kept[[1, 3]]], part.step().tokens)
 
 
-def test_threads_have_a_workplace_each(
+def test_each_thread_has_a_workspace(
     model: Model,
     ids_case: tuple[Transformer, Path],
     ids_model: Model,
@@ -248,9 +264,9 @@ def test_threads_have_a_workplace_each(
 ) -> None:
     sources = [random_sources(ids_case[0].config, 5, seed=seed) for seed in range(6)]
     with ThreadPoolExecutor(3) as executor:
-        found = list(executor.map(lambda s: model.generate(s, CAPACITY), sources))
+        found = list(executor.map(lambda s: model.generate(s, max_new_tokens=CAPACITY), sources))
     for one, source in zip(found, sources, strict=True):
-        same(one, ids_model.generate(source, CAPACITY))
+        same(one, ids_model.generate(source, max_new_tokens=CAPACITY))
     assert 1 <= len(device.streams) <= 3
     model.close()
     device.assert_empty()
@@ -264,41 +280,44 @@ def test_a_batch_that_does_not_fit_is_halved(
 ) -> None:
     sources = random_sources(ids_case[0].config, 16, seed=6)
     full = DoubleDevice()
-    opened(engines, full).generate(sources, CAPACITY)
+    opened(engines, full).generate(sources, max_new_tokens=CAPACITY)
     tight = DoubleDevice(room=sum(block.size for block in full.blocks.values()) * 2 // 3)
     model = opened(engines, tight)
-    same(model.generate(sources, CAPACITY), ids_model.generate(sources, CAPACITY))
+    same(
+        model.generate(sources, max_new_tokens=CAPACITY),
+        ids_model.generate(sources, max_new_tokens=CAPACITY),
+    )
     model.close()
     tight.assert_empty()
 
 
-def test_batches_adapt_to_free_memory_if_asked(
+def test_batches_adapt_to_free_memory_on_request(
     engines: Bundle,
     ids_case: tuple[Transformer, Path],
     ids_model: Model,
     random_sources: Sources,
 ) -> None:
-    """None fails and is halved: each is as large as there is room for."""
+    """No batch fails and is halved: each is as large as the free memory allows."""
     sources = random_sources(ids_case[0].config, 16, seed=6)
     device = DoubleDevice()
-    opened(engines, device).generate(sources, CAPACITY)
+    opened(engines, device).generate(sources, max_new_tokens=CAPACITY)
     tight = DoubleDevice(room=sum(block.size for block in device.blocks.values()) * 2 // 3)
     same(
-        opened(engines, tight).generate(sources, CAPACITY, max_batch_size=None),
-        ids_model.generate(sources, CAPACITY, max_batch_size=None),
+        opened(engines, tight).generate(sources, max_new_tokens=CAPACITY, max_batch_size=None),
+        ids_model.generate(sources, max_new_tokens=CAPACITY, max_batch_size=None),
     )
     assert "free" not in tight.log
     assert opened(engines, DoubleDevice(room=1000)).backend.rows_that_fit(33) == 1
     assert opened(engines, DoubleDevice()).backend.rows_that_fit(33) == 16
 
 
-def test_a_device_that_has_no_room_at_all(engines: Bundle) -> None:
-    (result,) = opened(engines, DoubleDevice(room=1000)).generate([[3, 4]], CAPACITY)
+def test_a_device_without_memory_rejects_the_input(engines: Bundle) -> None:
+    (result,) = opened(engines, DoubleDevice(room=1000)).generate([[3, 4]], max_new_tokens=CAPACITY)
     assert result.finish_reason == "rejected"
     assert result.error is not None and "out of memory" in result.error
 
 
-def test_what_cannot_be_captured_runs_as_it_is(
+def test_steps_that_cannot_be_captured_run_directly(
     model: Model,
     ids_case: tuple[Transformer, Path],
     ids_model: Model,
@@ -312,15 +331,18 @@ def test_what_cannot_be_captured_runs_as_it_is(
 
     device.refuse = refuse
     sources = random_sources(ids_case[0].config, 5, seed=2)
-    same(model.generate(sources, CAPACITY), ids_model.generate(sources, CAPACITY))
+    same(
+        model.generate(sources, max_new_tokens=CAPACITY),
+        ids_model.generate(sources, max_new_tokens=CAPACITY),
+    )
     assert device.log.count("begin_capture") <= 4  # once for each size
     assert "launch" not in device.log
 
 
-def test_other_lengths_of_sources_in_other_profiles(
+def test_a_batch_stays_in_a_profile_that_takes_its_sources(
     ids_case: tuple[Transformer, Path], tmp_path_factory: pytest.TempPathFactory, ids_model: Model
 ) -> None:
-    """Rows that leave never make a batch one of a profile in which its sources lie otherwise."""
+    """A profile for fewer rows is used only if it takes sources as long as the batch's."""
     profiles = (
         Profile(Range(1, 1, 2), Range(20, 20, 33)),
         Profile(Range(1, 4, 8), Range(1, 8, 24)),
@@ -339,7 +361,7 @@ def test_other_lengths_of_sources_in_other_profiles(
     np.testing.assert_array_equal(found.step().tokens, expected.step().tokens)
 
 
-def test_a_device_that_is_lost_ends_the_job(
+def test_a_lost_device_ends_the_call_with_the_finished_results(
     model: Model, ids_model: Model, device: DoubleDevice
 ) -> None:
     waited: list[str] = []
@@ -351,51 +373,54 @@ def test_a_device_that_is_lost_ends_the_job(
 
     device.refuse = refuse
     sources = [[3, 4], [5], [6, 7, 8], [9] * 5, [10] * 4, [11]]
-    with pytest.raises(DeviceLostError, match="cudaErrorIllegalAddress") as error:
-        model.generate(sources, CAPACITY, max_batch_size=2)
+    with pytest.raises(UnfinishedError, match="cudaErrorIllegalAddress") as error:
+        model.generate(sources, max_new_tokens=CAPACITY, max_batch_size=2)
     finished = error.value.finished
     assert 0 < len(finished) < len(sources)
     device.refuse = lambda name: None
     for index, result in finished.items():
-        same([result], ids_model.generate([sources[index]], CAPACITY))
+        same([result], ids_model.generate([sources[index]], max_new_tokens=CAPACITY))
 
 
-def test_an_abandoned_stream_gives_its_workplace_back(
+def test_an_abandoned_stream_returns_its_workspace(
     model: Model, ids_model: Model, device: DoubleDevice
 ) -> None:
-    tokens = model.stream([3, 4, 5], CAPACITY)
+    tokens = model.stream([3, 4, 5], max_new_tokens=CAPACITY)
     next(tokens)
     del tokens
-    same(model.generate([[6, 7]], CAPACITY), ids_model.generate([[6, 7]], CAPACITY))
+    same(
+        model.generate([[6, 7]], max_new_tokens=CAPACITY),
+        ids_model.generate([[6, 7]], max_new_tokens=CAPACITY),
+    )
     assert len(device.streams) == 1
     model.close()
     device.assert_empty()
 
 
-def test_after_closing_it_says_so(model: Model, device: DoubleDevice) -> None:
+def test_a_closed_model_rejects_inputs(model: Model, device: DoubleDevice) -> None:
     with model:
-        model.generate([[3]], CAPACITY)
+        model.generate([[3]], max_new_tokens=CAPACITY)
     device.assert_empty()
-    (result,) = model.generate([[3]], CAPACITY)
+    (result,) = model.generate([[3]], max_new_tokens=CAPACITY)
     assert result.error == "the model was closed"
 
 
-def test_what_the_engines_do_not_take_is_said(
+def test_inputs_beyond_the_engines_limits_are_reported(
     engines: Bundle, model: Model, ids_model: Model
 ) -> None:
     with pytest.raises(DragomanError, match="at most 13, the capacity of its engines, found 14"):
         model.generate([[3]], max_new_tokens=14)
     short = dataclasses.replace(ENGINES, profiles=(Profile(Range(1, 1, 2), Range(1, 4, 4)),))
     bundle = dataclasses.replace(
-        engines, manifest=dataclasses.replace(engines.manifest, engines=short)
+        engines, manifest=dataclasses.replace(engines.manifest, executable=short)
     )
     model = opened(bundle, DoubleDevice())
-    rejected, *others = model.generate([[3] * 5, [4], [5, 6], [7] * 4], CAPACITY)
+    rejected, *others = model.generate([[3] * 5, [4], [5, 6], [7] * 4], max_new_tokens=CAPACITY)
     assert rejected.error == "source has 5 tokens, expected at most 4, the longest of its engines"
-    same(others, ids_model.generate([[4], [5, 6], [7] * 4], CAPACITY))
+    same(others, ids_model.generate([[4], [5, 6], [7] * 4], max_new_tokens=CAPACITY))
 
 
-def test_an_engine_that_is_none_says_why(engines: Bundle, tmp_path: Path) -> None:
+def test_a_file_that_is_not_an_engine_is_reported(engines: Bundle, tmp_path: Path) -> None:
     for file in ("encoder.onnx", "decoder.onnx"):
         (tmp_path / file).write_bytes(b"something else")
     bundle = dataclasses.replace(engines, directory=tmp_path)
@@ -403,7 +428,7 @@ def test_an_engine_that_is_none_says_why(engines: Bundle, tmp_path: Path) -> Non
         opened(bundle, DoubleDevice())
 
 
-def test_compiled_kernels_are_kept_and_damage_is_no_failure(
+def test_compiled_kernels_are_cached_and_a_damaged_cache_is_replaced(
     engines: Bundle, device: DoubleDevice
 ) -> None:
     package = Package("tensorrt-rtx", package_module(device), "1.7.1.116", "13")
@@ -412,7 +437,7 @@ def test_compiled_kernels_are_kept_and_damage_is_no_failure(
         if before is not None:
             file.write_bytes(before)
         model = opened(engines, device)
-        model.generate([[3, 4]], CAPACITY)
+        model.generate([[3, 4]], max_new_tokens=CAPACITY)
         model.close()
         assert file.read_bytes() == b"kernels of the double"
     cache: Any = KernelCache(package)
@@ -436,7 +461,7 @@ def test_sizes_are_rounded_within_the_profiles(rows: int, source: int, expected:
     assert sizes_for(PROFILES, rows, source) == expected
 
 
-def test_sizes_beyond_all_profiles() -> None:
+def test_sizes_outside_all_profiles() -> None:
     with pytest.raises(BackendError, match="at most 2 rows of 33 tokens; 16 rows of 33 tokens"):
         sizes_for(PROFILES, 17, 3)
     least = (Profile(Range(4, 4, 6), Range(20, 20, 40)),)
@@ -444,7 +469,7 @@ def test_sizes_beyond_all_profiles() -> None:
     assert sizes_for(least, 5, 33) == Sizes(0, 6, 40)
 
 
-def test_bfloat16_becomes_numbers() -> None:
+def test_bfloat16_becomes_float32() -> None:
     halves = np.array([0x3F80, 0xC040, 0x0000], np.uint16)  # 1, -3, 0
     found = as_numbers(halves.view(np.uint8), "bfloat16", (3, 1))
     np.testing.assert_array_equal(found, np.array([[1.0], [-3.0], [0.0]], np.float32))

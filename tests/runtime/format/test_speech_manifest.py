@@ -1,4 +1,4 @@
-"""What a bundle says of a speech model is read whole, or everything that is wrong is told."""
+"""The parts of a manifest that only speech models have."""
 
 from __future__ import annotations
 
@@ -18,8 +18,11 @@ Plain = dict[str, Any]
 def plain_speech(plain_manifest: Plain) -> Plain:
     """A valid manifest of a speech model."""
     plain_manifest["model"]["source_vocab_size"] = None
-    [source] = [t for t in plain_manifest["encoder"]["inputs"] if t["role"] == "source"]
-    plain_manifest["encoder"]["inputs"] = [source | {"shape": ["batch", 5, 16]}]
+    encoder, decoder = plain_manifest["graphs"].values()
+    source, _ = encoder["inputs"]
+    encoder["inputs"] = [source | {"dtype": "float32", "shape": ["batch", 5, 16]}]
+    for tensor in (*encoder["outputs"], *decoder["inputs"]):
+        tensor["shape"] = [8 if axis == "source" else axis for axis in tensor["shape"]]
     return plain_manifest | {
         "audio": {
             "bins": 5,
@@ -57,8 +60,14 @@ def change(record: str, **values: Any) -> Callable[[Plain], None]:
 @pytest.mark.parametrize(
     ("damage", "problem"),
     [
-        (change("audio", bins=6), "windows have shape [6, 16], but source has [5, 16]"),
-        (change("audio", chunk_seconds=0.3), "windows have shape [5, 24]"),
+        (
+            change("audio", bins=6),
+            "source: expected shape ['batch', 6, 16], found ['batch', 5, 16]",
+        ),
+        (
+            change("audio", chunk_seconds=0.3),
+            "source: expected shape ['batch', 5, 24], found ['batch', 5, 16]",
+        ),
         (change("audio", hop=0), "audio.hop: expected at least 1, found 0"),
         (change("audio", chunk_seconds=-1), "audio.chunk_seconds: expected over 0, found -1"),
         (
@@ -66,7 +75,10 @@ def change(record: str, **values: Any) -> Callable[[Plain], None]:
             "languages.en: expected a token id in [0, 13)",
         ),
         (change("speech", tasks={"translate": -1}), "speech.tasks.translate: expected a token id"),
-        (change("speech", no_timestamps_token_id=12), "in [0, 12), with times after it, found 12"),
+        (
+            change("speech", no_timestamps_token_id=12),
+            "in [0, 12), followed by timestamps, found 12",
+        ),
         (change("speech", default_language="fr"), "expected one of de, en, found 'fr'"),
         (
             change("speech", default_task="translate"),
@@ -77,14 +89,16 @@ def change(record: str, **values: Any) -> Callable[[Plain], None]:
         (lambda m: m.update(audio=None), "audio: expected one"),
     ],
 )
-def test_damage(plain_speech: Plain, damage: Callable[[Plain], None], problem: str) -> None:
+def test_a_problem_is_reported(
+    plain_speech: Plain, damage: Callable[[Plain], None], problem: str
+) -> None:
     damage(plain_speech)
     with pytest.raises(BundleError) as caught:
         manifest_from_json(json.dumps(plain_speech), "p")
     assert any(problem in found for found in caught.value.problems), caught.value.problems
 
 
-def test_a_model_of_texts_hears_nothing(plain_manifest: Plain) -> None:
+def test_a_text_model_has_no_speech_tokens(plain_manifest: Plain) -> None:
     plain_manifest["speech"] = {}
     with pytest.raises(BundleError, match="speech: expected none, as "):
         manifest_from_json(json.dumps(plain_manifest), "p")

@@ -1,4 +1,4 @@
-"""A manifest is read whole and consistent, or everything that is wrong with it is told."""
+"""A manifest is read if it is valid and consistent; otherwise the error lists every problem."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def test_what_is_written_is_read_back_equal(plain_manifest: Plain) -> None:
     assert manifest_from_json(manifest.to_json(), "p") == manifest
     assert json.loads(manifest.to_json()) == plain_manifest
     assert manifest.model.max_target_positions == 20
-    assert manifest.graphs["decoder"].inputs[3].shape == ("batch", 3)
+    assert manifest.graphs["decoder"].inputs[3].shape == ("batch", 2, "source", 3)
 
 
 def test_a_parity_record_is_kept(plain_manifest: Plain) -> None:
@@ -63,18 +63,20 @@ def test_a_parity_record_is_kept(plain_manifest: Plain) -> None:
     assert manifest.parity.tokens.divergences[0].margin == 0.01
 
 
-def test_a_newer_schema_asks_for_an_upgrade_and_no_more(plain_manifest: Plain) -> None:
-    newer = {"schema_version": 2, "name": 5, "whatever": "this version does not know"}
+def test_a_newer_schema_asks_for_an_upgrade_and_reports_nothing_else(plain_manifest: Plain) -> None:
+    newer = {"schema_version": 3, "name": 5, "whatever": "this version does not know"}
     (problem,) = problems_of(json.dumps(newer))
-    assert "schema version 2 is newer than 1" in problem
+    assert "schema version 3 is newer than 2" in problem
     assert "pip install --upgrade dragoman" in problem
 
 
 @pytest.mark.parametrize("version", [0, -1])
-def test_an_older_schema_that_never_was_is_refused(plain_manifest: Plain, version: int) -> None:
+def test_a_schema_version_that_never_existed_is_refused(
+    plain_manifest: Plain, version: int
+) -> None:
     plain_manifest["schema_version"] = version
     assert problems_of(json.dumps(plain_manifest)) == [
-        f"schema_version: expected 1, found {version}"
+        f"schema_version: expected 1 to 2, found {version}"
     ]
 
 
@@ -91,28 +93,28 @@ def test_an_older_schema_that_never_was_is_refused(plain_manifest: Plain, versio
     ],
     ids=["empty", "cut", "binary", "byte order mark", "nested, cut", "nested", "long number"],
 )
-def test_what_is_not_json_is_said_to_be_so(text: str) -> None:
+def test_text_that_is_not_json_is_reported(text: str) -> None:
     (problem,) = problems_of(text)
     assert problem.startswith("expected JSON: ")
 
 
 @pytest.mark.parametrize("depth", range(940, 1010, 3))
-def test_a_value_nested_as_deep_as_json_goes_is_a_wrong_value(depth: int) -> None:
-    nested = '{"schema_version": 1, "name": ' + "[" * depth + "]" * depth + "}"
+def test_a_value_nested_to_the_limit_of_json_is_reported(depth: int) -> None:
+    nested = '{"schema_version": 2, "name": ' + "[" * depth + "]" * depth + "}"
     assert problems_of(nested)
 
 
 @pytest.mark.parametrize("text", ["[]", "null", "3", '"x"', "true"])
-def test_json_that_is_no_object_is_refused(text: str) -> None:
+def test_json_that_is_not_an_object_is_refused(text: str) -> None:
     (problem,) = problems_of(text)
     assert problem.startswith("manifest: expected an object, found")
 
 
-def test_wrong_types_and_names_are_all_listed(plain_manifest: Plain) -> None:
+def test_all_wrong_types_and_names_are_listed(plain_manifest: Plain) -> None:
     del plain_manifest["name"]
     plain_manifest["precision"] = "fp8"
     plain_manifest["model"]["num_heads"] = "2"
-    plain_manifest["encoder"]["inputs"][1]["role"] = "mask"
+    plain_manifest["graphs"]["encoder"]["inputs"][1]["role"] = "mask"
     plain_manifest["files"][0]["size"] = 7.0
     plain_manifest["colour"] = "blue"
     problems = problems_of(json.dumps(plain_manifest))
@@ -130,62 +132,93 @@ def test_wrong_types_and_names_are_all_listed(plain_manifest: Plain) -> None:
 
 def remove(graph: str, side: str, role: str) -> Callable[[Plain], None]:
     def change(manifest: Plain) -> None:
-        manifest[graph][side] = [t for t in manifest[graph][side] if t["role"] != role]
+        tensors = manifest["graphs"][graph]
+        tensors[side] = [t for t in tensors[side] if t["role"] != role]
 
     return change
 
 
 def repeat(graph: str, side: str) -> Callable[[Plain], None]:
-    return lambda manifest: manifest[graph][side].append(manifest[graph][side][0])
-
-
-def put(value: object, *place: str) -> Callable[[Plain], None]:
     def change(manifest: Plain) -> None:
-        inner = manifest
-        for name in place[:-1]:
-            inner = inner[name]
-        inner[place[-1]] = value
+        tensors = manifest["graphs"][graph][side]
+        tensors.append(tensors[0])
 
     return change
 
 
+def put(value: object, *path: str) -> Callable[[Plain], None]:
+    def change(manifest: Plain) -> None:
+        inner = manifest
+        for name in path[:-1]:
+            inner = inner[name]
+        inner[path[-1]] = value
+
+    return change
+
+
+def test_a_number_in_place_of_a_dynamic_axis_and_any_float_are_fine(plain_manifest: Plain) -> None:
+    change_tensor("decoder", "token", shape=["batch", 1])(plain_manifest)
+    for value in ("past_key", "past_value"):
+        change_tensor("decoder", value, shape=["batch", 2, 20, 3], dtype="bfloat16")(plain_manifest)
+    manifest = manifest_from_json(json.dumps(plain_manifest), "p")
+    assert manifest.graphs["decoder"].input("past_key").dtype == "bfloat16"
+
+
+@pytest.mark.parametrize("kind", ["encoder", None, 3])
+def test_an_unknown_kind_is_refused(plain_manifest: Plain, kind: object) -> None:
+    plain_manifest["kind"] = kind
+    assert problems_of(json.dumps(plain_manifest)) == [
+        f"manifest.kind: expected one of 'sequence-to-sequence', found {kind!r}"
+    ]
+
+
 def move_to_layer(layer: int | None) -> Callable[[Plain], None]:
-    return lambda manifest: manifest["encoder"]["outputs"][0].update(layer=layer)
+    return lambda manifest: manifest["graphs"]["encoder"]["outputs"][0].update(layer=layer)
+
+
+def change_tensor(graph: str, role: str, **changes: Any) -> Callable[[Plain], None]:
+    """Change the first input of a role."""
+
+    def change(manifest: Plain) -> None:
+        inputs = manifest["graphs"][graph]["inputs"]
+        next(t for t in inputs if t["role"] == role).update(changes)
+
+    return change
 
 
 INCONSISTENT: dict[str, tuple[Callable[[Plain], None], list[str]]] = {
     "role missing": (
         remove("decoder", "inputs", "position"),
-        ["decoder inputs: no tensor with role position"],
+        ["graphs.decoder.inputs: no tensor with role position"],
     ),
     "role of a layer missing": (
         remove("decoder", "outputs", "present_value"),
-        ["decoder outputs: no tensor with role present_value, layer 0"],
+        ["graphs.decoder.outputs: no tensor with role present_value, layer 0"],
     ),
     "role twice": (
         repeat("encoder", "outputs"),
-        ["encoder outputs: two tensors with role cross_key, layer 0"],
+        ["graphs.encoder.outputs: two tensors with role cross_key, layer 0"],
     ),
     "role on the wrong side": (
-        lambda m: m["encoder"]["inputs"].append(m["decoder"]["outputs"][0]),
-        ["encoder inputs: unexpected tensor with role logits"],
+        lambda m: m["graphs"]["encoder"]["inputs"].append(m["graphs"]["decoder"]["outputs"][0]),
+        ["graphs.encoder.inputs: unexpected tensor with role logits"],
     ),
     "layer beyond the last": (
         move_to_layer(1),
         [
-            "encoder outputs: no tensor with role cross_key, layer 0",
-            "encoder outputs: unexpected tensor with role cross_key, layer 1",
+            "graphs.encoder.outputs: no tensor with role cross_key, layer 0",
+            "graphs.encoder.outputs: unexpected tensor with role cross_key, layer 1",
         ],
     ),
     "layered role without layer": (
         move_to_layer(None),
         [
-            "encoder outputs: no tensor with role cross_key, layer 0",
-            "encoder outputs: unexpected tensor with role cross_key",
+            "graphs.encoder.outputs: no tensor with role cross_key, layer 0",
+            "graphs.encoder.outputs: unexpected tensor with role cross_key",
         ],
     ),
     "graph not listed": (
-        put("other.onnx", "encoder", "file"),
+        put("other.onnx", "graphs", "encoder", "file"),
         ["file other.onnx is used but not listed in files"],
     ),
     "tokenizers not listed": (
@@ -211,11 +244,34 @@ INCONSISTENT: dict[str, tuple[Callable[[Plain], None], list[str]]] = {
         ["default_max_new_tokens: expected 1 to 20 (max_target_positions), found 21"],
     ),
     "default zero": (put(0, "default_max_new_tokens"), ["default_max_new_tokens: expected 1 to"]),
+    "another shape": (
+        change_tensor("decoder", "past_key", shape=["batch", 2, "capacity", 4]),
+        [
+            "graphs.decoder.inputs: past_key_0: expected shape ['batch', 2, 'capacity', 3], found "
+            "['batch', 2, 'capacity', 4]"
+        ],
+    ),
+    "another dtype": (
+        change_tensor("decoder", "position", dtype="float32"),
+        ["graphs.decoder.inputs: position: expected int64, found float32"],
+    ),
+    "a graph missing": (
+        lambda m: m["graphs"].pop("encoder"),
+        ["graphs: expected encoder, decoder, as of kind sequence-to-sequence, found decoder"],
+    ),
+    "a graph too many": (
+        lambda m: m["graphs"].update(other=m["graphs"]["encoder"]),
+        ["graphs: expected encoder, decoder, as of kind sequence-to-sequence, found encoder, "],
+    ),
+    "more layers than the graphs have": (
+        put(10**9, "model", "decoder_layers"),
+        ["model.decoder_layers: 1000000000, but graph inputs for fewer layers"],
+    ),
 }
 
 
 @pytest.mark.parametrize("name", INCONSISTENT)
-def test_an_inconsistency_is_told(plain_manifest: Plain, name: str) -> None:
+def test_an_inconsistency_is_reported(plain_manifest: Plain, name: str) -> None:
     change, expected = INCONSISTENT[name]
     change(plain_manifest)
     problems = problems_of(json.dumps(plain_manifest))
@@ -224,7 +280,7 @@ def test_an_inconsistency_is_told(plain_manifest: Plain, name: str) -> None:
         assert problem.startswith(start)
 
 
-def test_all_inconsistencies_are_told_at_once(plain_manifest: Plain) -> None:
+def test_all_inconsistencies_are_reported_at_once(plain_manifest: Plain) -> None:
     expected = []
     for name in (
         "role missing",
@@ -243,7 +299,7 @@ def test_all_inconsistencies_are_told_at_once(plain_manifest: Plain) -> None:
         assert any(problem.startswith(start) for problem in found), start
 
 
-def test_the_highest_ids_and_the_longest_default_are_fine(plain_manifest: Plain) -> None:
+def test_the_highest_ids_and_the_longest_default_are_valid(plain_manifest: Plain) -> None:
     plain_manifest["model"] |= {"pad_token_id": 10, "start_token_id": 12, "end_token_id": 12}
     plain_manifest["default_max_new_tokens"] = 20
     assert isinstance(manifest_from_json(json.dumps(plain_manifest), "p"), Manifest)

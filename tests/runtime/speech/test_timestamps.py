@@ -1,4 +1,4 @@
-"""The rule for timestamp tokens against Hugging Face's logits processor."""
+"""The processor of timestamp tokens against Hugging Face's."""
 
 from __future__ import annotations
 
@@ -11,38 +11,38 @@ from numpy.typing import NDArray
 from transformers import GenerationConfig
 from transformers.generation.logits_process import WhisperTimeStampLogitsProcessor
 
-from dragoman.runtime.audio import TimestampProcessor
+from dragoman.runtime.speech.timestamps import TimestampProcessor
 
 END, NO_TIMESTAMPS, BEGIN, VOCABULARY = 20, 24, 25, 60
 PROMPT = [21, 22, 23]
 
 
 def expected_of(
-    rule: TimestampProcessor, logits: NDArray[np.float32], generated: list[list[int]]
+    processor: TimestampProcessor, logits: NDArray[np.float32], generated: list[list[int]]
 ) -> NDArray[np.float32]:
     """Row by row: the processor takes prefixes of one length only."""
     kind: Any = GenerationConfig
     configuration = kind(
-        no_timestamps_token_id=rule.no_timestamps_token_id,
-        eos_token_id=rule.end_token_id,
-        bos_token_id=rule.end_token_id,
-        max_initial_timestamp_index=rule.max_initial_timestamp_index,
+        no_timestamps_token_id=processor.no_timestamps_token_id,
+        eos_token_id=processor.end_token_id,
+        bos_token_id=processor.end_token_id,
+        max_initial_timestamp_index=processor.max_initial_timestamp_index,
     )
-    process = WhisperTimeStampLogitsProcessor(configuration, begin_index=len(PROMPT))
+    oracle = WhisperTimeStampLogitsProcessor(configuration, begin_index=len(PROMPT))
     rows = [
-        process(torch.tensor([PROMPT + tokens]), torch.from_numpy(row[np.newaxis]))
+        oracle(torch.tensor([PROMPT + tokens]), torch.from_numpy(row[np.newaxis]))
         for tokens, row in zip(generated, logits, strict=True)
     ]
     return torch.cat(rows).numpy()
 
 
 def check(
-    rule: TimestampProcessor, logits: NDArray[np.float32], generated: list[list[int]]
+    processor: TimestampProcessor, logits: NDArray[np.float32], generated: list[list[int]]
 ) -> None:
     before = logits.copy()
-    found = rule.apply(logits, generated)
+    found = processor.apply(logits, generated)
     assert found.dtype == np.float32
-    np.testing.assert_array_equal(found, expected_of(rule, logits, generated))
+    np.testing.assert_array_equal(found, expected_of(processor, logits, generated))
     np.testing.assert_array_equal(logits, before)
 
 
@@ -57,8 +57,8 @@ def random_logits(rows: int, seed: int) -> NDArray[np.float32]:
 
 @pytest.mark.parametrize("limit", [None, 0, 7, 50])
 def test_the_first_token(limit: int | None) -> None:
-    rule = TimestampProcessor(END, NO_TIMESTAMPS, limit)
-    check(rule, random_logits(7, seed=1), [[]] * 7)
+    processor = TimestampProcessor(END, NO_TIMESTAMPS, limit)
+    check(processor, random_logits(7, seed=1), [[]] * 7)
 
 
 @pytest.mark.parametrize(
@@ -79,8 +79,8 @@ def test_the_first_token(limit: int | None) -> None:
     ],
 )
 def test_after_hand_made_tokens(tokens: list[int]) -> None:
-    rule = TimestampProcessor(END, NO_TIMESTAMPS, 50)
-    check(rule, random_logits(11, seed=len(tokens)), [tokens] * 11)
+    processor = TimestampProcessor(END, NO_TIMESTAMPS, 50)
+    check(processor, random_logits(11, seed=len(tokens)), [tokens] * 11)
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -93,31 +93,31 @@ def test_after_random_tokens_of_unequal_lengths(seed: int) -> None:
 
 
 def test_timestamps_win_together_though_none_wins_alone() -> None:
-    rule = TimestampProcessor(END, NO_TIMESTAMPS)
+    processor = TimestampProcessor(END, NO_TIMESTAMPS)
     logits = np.full((2, VOCABULARY), -9, np.float32)
     logits[:, 5] = 2.0
     logits[0, BEGIN + 3 : BEGIN + 13] = 0.0  # ten together have log 10 = 2.3
     logits[1, BEGIN + 3 : BEGIN + 8] = 0.0  # five have log 5 = 1.6
-    allowed = rule.apply(logits, [[BEGIN, 6], [BEGIN, 6]])
+    allowed = processor.apply(logits, [[BEGIN, 6], [BEGIN, 6]])
     assert np.flatnonzero(np.isfinite(allowed[0]))[0] == BEGIN + 1
     assert allowed[1].argmax() == 5
 
 
-def test_rows_without_anything_allowed() -> None:
-    rule = TimestampProcessor(END, NO_TIMESTAMPS)
-    check(rule, np.full((1, VOCABULARY), -np.inf, np.float32), [[BEGIN]])
+def test_a_row_without_any_allowed_token() -> None:
+    processor = TimestampProcessor(END, NO_TIMESTAMPS)
+    check(processor, np.full((1, VOCABULARY), -np.inf, np.float32), [[BEGIN]])
 
 
-def test_a_greedy_sequence_keeps_the_rule() -> None:
+def test_a_greedy_sequence_has_ordered_pairs_of_timestamps() -> None:
     """Begin and end alternate, times rise, and no segment is empty."""
-    rule = TimestampProcessor(END, NO_TIMESTAMPS, 4)
+    processor = TimestampProcessor(END, NO_TIMESTAMPS, 4)
     generator = np.random.default_rng(3)
     tokens: list[int] = []
     while len(tokens) < 60 and tokens[-1:] != [END]:
         logits = generator.normal(0, 2, (1, VOCABULARY)).astype(np.float32)
         logits[:, [21, 22, 23, END]] = -np.inf
         logits[:, max([BEGIN, *tokens]) + 4 :] = -np.inf  # time goes on in small steps
-        allowed = rule.apply(logits, [tokens])
+        allowed = processor.apply(logits, [tokens])
         assert np.isfinite(allowed).any()
         tokens.append(int(allowed[0].argmax()))
         if tokens[-1] == VOCABULARY - 1:

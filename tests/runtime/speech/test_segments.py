@@ -1,4 +1,4 @@
-"""Segments of a chunk against Hugging Face's long-form generation."""
+"""Segments of a window against Hugging Face's long-form generation."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ import pytest
 import torch
 from transformers.models.whisper.generation_whisper import WhisperGenerationMixin
 
-from dragoman.runtime.audio import Segment, split_segments
+from dragoman.runtime.speech.segments import TimedTokens, split_segments
 
 BEGIN = 100
-Split = tuple[list[Segment], int]
+Split = tuple[list[TimedTokens], int]
 
 
 def expected_of(tokens: list[int], first_frame: int, frames: int) -> Split:
@@ -32,7 +32,7 @@ def expected_of(tokens: list[int], first_frame: int, frames: int) -> Split:
         decoder_input_ids=torch.zeros(1, 3, dtype=torch.long),
     )
     found = [
-        Segment(float(item["start"]), float(item["end"]), tuple(item["tokens"].tolist()))
+        TimedTokens(float(item["start"]), float(item["end"]), tuple(item["tokens"].tolist()))
         for item in segments
     ]
     return found, int(advance)
@@ -81,30 +81,30 @@ def test_random_tokens(seed: int) -> None:
         assert split(tokens, *place) == expected_of(tokens, *place)
 
 
-def test_the_end_of_a_chunk_of_any_number_of_frames() -> None:
+def test_the_end_of_a_window_with_any_number_of_frames() -> None:
     for frames in range(1, 3001):
         assert split([5], 0, frames) == expected_of([5], 0, frames)
 
 
-def test_segments_in_words() -> None:
+def test_times_and_tokens_of_segments() -> None:
     tokens = [BEGIN, 1, 2, BEGIN + 50, BEGIN + 60, 3, BEGIN + 100, BEGIN + 100, 4, 5]
     segments, advance = split(tokens, 1000, 3000)
     assert segments == [
-        Segment(10.0, 11.0, (BEGIN, 1, 2, BEGIN + 50)),
-        Segment(11.2, 12.0, (BEGIN + 60, 3, BEGIN + 100, BEGIN + 100)),
+        TimedTokens(10.0, 11.0, (BEGIN, 1, 2, BEGIN + 50)),
+        TimedTokens(11.2, 12.0, (BEGIN + 60, 3, BEGIN + 100, BEGIN + 100)),
     ]
-    assert advance == 200  # 4 and 5 are heard again
+    assert advance == 200  # 4 and 5 are decoded again
 
 
-def test_nothing_is_lost_and_nothing_said_twice() -> None:
-    """A text whose words have times, told in chunks that are cut anywhere."""
+def test_no_word_is_lost_or_repeated() -> None:
+    """A text whose words have times, decoded in windows that are cut anywhere."""
     generator = np.random.default_rng(0)
     bounds = np.cumsum(generator.integers(20, 400, 60)).tolist()  # in steps of 0.02 s
     words = [
         (begin, end, i) for i, (begin, end) in enumerate(zip([0, *bounds], bounds, strict=False))
     ]
     total = 2 * bounds[-1]
-    heard: list[Segment] = []
+    heard: list[TimedTokens] = []
     seek = 0
     while seek < total:
         frames = min(3000, total - seek)
@@ -112,7 +112,7 @@ def test_nothing_is_lost_and_nothing_said_twice() -> None:
         for begin, end, word in words:
             if 2 * begin < seek or 2 * begin >= seek + frames:
                 continue
-            if 2 * end > seek + frames:  # goes on beyond the chunk
+            if 2 * end > seek + frames:  # goes on beyond the window
                 tokens += [BEGIN + begin - seek // 2, word]
                 break
             tokens += [BEGIN + begin - seek // 2, word, BEGIN + end - seek // 2]
@@ -125,5 +125,5 @@ def test_nothing_is_lost_and_nothing_said_twice() -> None:
         assert (segment.start, segment.end) == pytest.approx((begin * 0.02, end * 0.02))
 
 
-def test_a_pair_at_no_time_does_not_stop_progress() -> None:
+def test_a_pair_at_zero_seconds_does_not_stop_progress() -> None:
     assert split([BEGIN, BEGIN, 5], 0, 3000)[1] == 3000

@@ -69,7 +69,7 @@ def test_words_are_streamed_one_by_one(letters: TextCodec) -> None:
 
 
 @pytest.mark.parametrize("text", ["", " ", "\n\t  "])
-def test_nothing_but_special_tokens_is_nothing(letters: TextCodec, text: str) -> None:
+def test_a_text_of_special_tokens_alone_is_empty(letters: TextCodec, text: str) -> None:
     assert letters.encode(text) == []
 
 
@@ -90,13 +90,13 @@ def test_unknown_symbols_are_named(letters: TextCodec, text: str, named: str) ->
     assert str(caught.value) == f"unknown to this model: {named}"
 
 
-def test_half_a_symbol_is_unknown_to_every_tokenizer(byte_level: Path) -> None:
+def test_a_lone_surrogate_is_unknown_to_every_tokenizer(byte_level: Path) -> None:
     with pytest.raises(UnknownSymbolsError, match=r"\\udc80"):
         TextCodec(byte_level, byte_level).encode("caf\udc80")
 
 
 @pytest.mark.parametrize("text", [*CORPUS, " leading and trailing ", "not in the corpus: Ω≈ç√"])
-def test_bytes_go_there_and_back(byte_level: Path, text: str) -> None:
+def test_any_text_survives_a_round_trip(byte_level: Path, text: str) -> None:
     codec = TextCodec(byte_level, byte_level)
     tokens = codec.encode(text)
     assert codec.decode(tokens) == text
@@ -134,7 +134,7 @@ def test_two_streams_do_not_disturb_each_other(letters: TextCodec) -> None:
 @pytest.mark.parametrize(
     "content", [b"", b"{}", b"{", b"\x80\xff", b'{"version": "1.0", "model": {"type": "None"}}']
 )
-def test_a_corrupt_tokenizer_file_is_a_fault_of_the_bundle(
+def test_a_corrupt_tokenizer_file_is_a_bundle_error(
     tmp_path: Path, byte_level: Path, content: bytes
 ) -> None:
     corrupt = tmp_path / "corrupt.json"

@@ -1,4 +1,4 @@
-"""The decoding loop on a backend that plays a script and records what it is asked."""
+"""The decoding loop on a backend that replays a script and records the calls it gets."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from dragoman.runtime.backends import Limits, Step
+from dragoman.runtime.backends.interface import Limits, Step
 from dragoman.runtime.decoding.batching import pad
 from dragoman.runtime.decoding.greedy import Choice, greedy
-from dragoman.runtime.format.generation_settings import Rules
+from dragoman.runtime.format.generation_settings import GenerationSettings
 
 END = 2
 START, VOCABULARY = 1, 1000
@@ -22,13 +22,13 @@ START, VOCABULARY = 1, 1000
 
 @dataclass
 class FakeBackend:
-    """Row i's source is [i + 10] * (i + 1); it gives script[i], then nonsense.
+    """Row i has the source [i + 10] * (i + 1) and chooses the tokens of script[i], then 999.
 
-    Where the end token is not allowed, it gives 500 + i.
+    Where a token is not allowed, it chooses 500 + i.
     """
 
     script: Sequence[Sequence[int]]
-    asked: list[str] = field(default_factory=list)
+    calls: list[str] = field(default_factory=list)
     live: list[list[int]] = field(default_factory=list)
     capacity: int = 0
     source: NDArray[np.int64] | None = None
@@ -85,7 +85,7 @@ class FakeState:
     def _take(self, name: str, choose: Any) -> Step:
         backend = self.backend
         assert self.position < backend.capacity, "a step beyond the capacity"
-        backend.asked.append(name)
+        backend.calls.append(name)
         backend.live.append(list(self.rows))
         tokens = []
         for row in self.rows:
@@ -99,7 +99,7 @@ class FakeState:
     def keep(self, rows: NDArray[np.intp]) -> None:
         assert len(rows) > 0
         assert (np.diff(rows) > 0).all()
-        self.backend.asked.append("keep")
+        self.backend.calls.append("keep")
         self.rows = [self.rows[row] for row in rows]
 
     def close(self) -> None:
@@ -115,7 +115,7 @@ def decode(
 ) -> list[list[Choice]]:
     """The choices of each row."""
     found: list[list[Choice]] = [[] for _ in limits]
-    for choice in choices_of(backend, limits, Rules(min_new_tokens=min_new_tokens)):
+    for choice in choices_of(backend, limits, GenerationSettings(min_new_tokens=min_new_tokens)):
         found[choice.row].append(choice)
     return found
 
@@ -123,11 +123,11 @@ def decode(
 def choices_of(
     backend: FakeBackend,
     limits: Sequence[int],
-    rules: Rules = Rules(),  # noqa: B008
+    settings: GenerationSettings = GenerationSettings(),  # noqa: B008
 ) -> Iterator[Choice]:
     batch = pad([[row + 10] * (row + 1) for row in range(len(limits))], 0)
     prompt = np.full((len(limits), 1), START)
-    return greedy(backend, *batch, prompt, limits, rules, END)
+    return greedy(backend, *batch, prompt, limits, settings, END)
 
 
 def tokens(found: list[list[Choice]]) -> list[list[int]]:
@@ -142,7 +142,7 @@ def test_rows_stop_at_the_end_token_or_their_limit() -> None:
         assert [choice.last for choice in row] == [False] * (len(row) - 1) + [True]
 
 
-def test_what_a_batch_holds_is_given_back() -> None:
+def test_a_state_is_closed_at_the_end_and_when_abandoned() -> None:
     backend = FakeBackend([[5, 6, END], [7, END]])
     decode(backend, [4, 4])
     assert backend.open_states == 0
@@ -174,17 +174,17 @@ def test_choices_come_step_by_step_rows_in_order() -> None:
     ]
 
 
-def test_a_choice_is_there_before_the_next_step_is_asked_for() -> None:
+def test_a_choice_is_yielded_before_the_next_step_begins() -> None:
     backend = FakeBackend([[5, 6, END]])
     choices = choices_of(backend, [9])
-    for asked in (1, 2, 3):
+    for calls in (1, 2, 3):
         next(choices)
-        assert len(backend.asked) == asked
+        assert len(backend.calls) == calls
     assert list(choices) == []
-    assert backend.asked == ["step"] * 3
+    assert backend.calls == ["step"] * 3
 
 
-def test_the_backend_gets_padded_sources_and_the_longest_limit() -> None:
+def test_the_backend_gets_padded_sources_and_room_for_the_longest_limit() -> None:
     backend = FakeBackend([[END]] * 3)
     decode(backend, [1, 7, 4])
     assert backend.capacity == 7
@@ -193,19 +193,19 @@ def test_the_backend_gets_padded_sources_and_the_longest_limit() -> None:
 
 
 @pytest.mark.parametrize("rows", [1, 2, 9])
-def test_when_all_end_at_once_nothing_more_is_asked(rows: int) -> None:
+def test_no_step_follows_when_all_rows_have_ended(rows: int) -> None:
     backend = FakeBackend([[END, 8]] * rows)
     assert tokens(decode(backend, [5] * rows)) == [[END]] * rows
-    assert backend.asked == ["step"]
+    assert backend.calls == ["step"]
     backend = FakeBackend([[5, 8]] * rows)
     assert tokens(decode(backend, [1] * rows)) == [[5]] * rows
-    assert backend.asked == ["step"]
+    assert backend.calls == ["step"]
 
 
 def test_a_single_row_is_never_moved() -> None:
     backend = FakeBackend([[5, 6, 7, 8]])
     assert tokens(decode(backend, [3])) == [[5, 6, 7]]
-    assert backend.asked == ["step"] * 3
+    assert backend.calls == ["step"] * 3
 
 
 def test_rows_leave_once_an_eighth_of_them_is_finished() -> None:
@@ -215,36 +215,36 @@ def test_rows_leave_once_an_eighth_of_them_is_finished() -> None:
     assert tokens(found) == [[5] * row + [END] for row in range(16)]
     sizes = [len(rows) for rows in backend.live]
     assert sizes == [16, 16, 14, 14, 12, 12, 10, 10, 8, 7, 6, 5, 4, 3, 2, 1]
-    assert backend.asked.count("keep") == len(set(sizes)) - 1
+    assert backend.calls.count("keep") == len(set(sizes)) - 1
 
 
-def test_the_end_token_is_excluded_from_the_first_choices() -> None:
+def test_the_end_token_is_not_among_the_first_choices() -> None:
     backend = FakeBackend([[END, END, END], [7, END], [7, 8, 9, 10]])
     found = decode(backend, [4] * 3, min_new_tokens=2)
     assert tokens(found) == [[500, 500, END], [7, 501, 999, 999], [7, 8, 9, 10]]
-    steps = [asked for asked in backend.asked if asked != "keep"]
+    steps = [calls for calls in backend.calls if calls != "keep"]
     assert steps == ["step choosing"] * 2 + ["step"] * 2
 
 
-def test_a_limit_holds_also_where_the_end_token_is_excluded() -> None:
+def test_a_limit_takes_precedence_over_the_minimum() -> None:
     backend = FakeBackend([[END] * 5, [END] * 5])
     assert tokens(decode(backend, [1, 4], min_new_tokens=3)) == [[500], [501, 501, 501, END]]
 
 
-def test_a_prompt_is_given_and_is_no_part_of_the_output() -> None:
+def test_a_prompt_is_not_part_of_the_output() -> None:
     backend = FakeBackend([[5, END], [6, 7, 8]])
     batch = pad([[10], [11]], 0)
     prompt = np.array([[START, 40, 41], [START, 42, 43]])
-    found = list(greedy(backend, *batch, prompt, [3, 2], Rules(), END))
+    found = list(greedy(backend, *batch, prompt, [3, 2], GenerationSettings(), END))
     assert [(c.row, c.token) for c in found] == [(0, 5), (1, 6), (0, END), (1, 7)]
     np.testing.assert_array_equal(backend.prompt, prompt)
     assert backend.capacity == 3 + 3 - 1
 
 
-def test_a_forced_first_token_is_output_and_given_to_the_decoder() -> None:
+def test_a_forced_first_token_is_part_of_prompt_and_output() -> None:
     backend = FakeBackend([[5, END], [6, 7, 8], [6]])
-    rules = Rules(forced_first_token_id=77)
-    found = list(choices_of(backend, [4, 3, 1], rules))
+    settings = GenerationSettings(forced_first_token_id=77)
+    found = list(choices_of(backend, [4, 3, 1], settings))
     assert [(c.row, c.token) for c in found] == [
         *((row, 77) for row in range(3)),
         (0, 5),
@@ -257,42 +257,44 @@ def test_a_forced_first_token_is_output_and_given_to_the_decoder() -> None:
     assert backend.capacity == 4
 
 
-def test_a_forced_last_token_ends_what_reaches_its_limit() -> None:
+def test_a_forced_last_token_ends_rows_that_reach_their_limit() -> None:
     backend = FakeBackend([[5, END], [6, 7, 8], [6]])
-    found = decode_under(backend, [4, 3, 1], Rules(forced_last_token_id=END))
+    found = decode_with(backend, [4, 3, 1], GenerationSettings(forced_last_token_id=END))
     assert found == [[5, END], [6, 7, END], [END]]
 
 
 def test_the_first_token_that_is_not_forced_is_not_a_suppressed_one() -> None:
-    rules = Rules(first_suppressed_token_ids=(5, 9))
-    assert decode_under(FakeBackend([[5, 5, END]]), [5], rules) == [[500, 5, END]]
-    both = Rules(first_suppressed_token_ids=(5,), forced_first_token_id=5)
-    assert decode_under(FakeBackend([[5, 5, END]]), [5], both) == [[5, 500, 5, END]]
+    settings = GenerationSettings(first_suppressed_token_ids=(5, 9))
+    assert decode_with(FakeBackend([[5, 5, END]]), [5], settings) == [[500, 5, END]]
+    both = GenerationSettings(first_suppressed_token_ids=(5,), forced_first_token_id=5)
+    assert decode_with(FakeBackend([[5, 5, END]]), [5], both) == [[5, 500, 5, END]]
 
 
-def test_no_ngram_occurs_twice_the_start_token_included() -> None:
-    rules = Rules(no_repeat_ngram_size=2)
+def test_no_ngram_occurs_twice_including_the_start_token() -> None:
+    settings = GenerationSettings(no_repeat_ngram_size=2)
     backend = FakeBackend([[START, START, 6, START, 6, END]])
     # After start comes start, then not again; start after 6 is new, as is 6 after start.
-    assert decode_under(backend, [9], rules) == [[START, 500, 6, START, 6, END]]
+    assert decode_with(backend, [9], settings) == [[START, 500, 6, START, 6, END]]
 
 
-def test_what_occurred_is_penalized() -> None:
+def test_tokens_that_occurred_are_penalized() -> None:
     """Of 2 and 1, 2 / 1.5 is still the larger, and 2 / 3 is not."""
     for penalty, expected in ((1.5, [5, 5, END]), (3.0, [5, 500, END])):
-        rules = Rules(repetition_penalty=penalty)
-        assert decode_under(FakeBackend([[5, 5, END]]), [3], rules) == [expected]
+        settings = GenerationSettings(repetition_penalty=penalty)
+        assert decode_with(FakeBackend([[5, 5, END]]), [3], settings) == [expected]
 
 
-def decode_under(backend: FakeBackend, limits: Sequence[int], rules: Rules) -> list[list[int]]:
+def decode_with(
+    backend: FakeBackend, limits: Sequence[int], settings: GenerationSettings
+) -> list[list[int]]:
     found: list[list[int]] = [[] for _ in limits]
-    for choice in choices_of(backend, limits, rules):
+    for choice in choices_of(backend, limits, settings):
         found[choice.row].append(choice.token)
     return found
 
 
 @pytest.mark.parametrize("seed", range(25))
-def test_a_batch_gives_what_its_rows_give_alone(seed: int) -> None:
+def test_a_batch_gives_the_same_tokens_as_its_rows_alone(seed: int) -> None:
     generator = random.Random(seed)
     rows = generator.randint(1, 40)
     script = [

@@ -1,4 +1,4 @@
-"""Speech decoded as Hugging Face's `generate` decodes it."""
+"""Speech models generate what Hugging Face's `generate` generates."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def test_a_window_gives_their_tokens(case: Case, timestamps: bool) -> None:
 @pytest.mark.parametrize("case", ["multilingual", "multilingual-cpu"], indirect=True)
 @pytest.mark.parametrize("timestamps", [False, True])
 @pytest.mark.parametrize(
-    "asked",
+    "options",
     [
         {"language": "de"},
         {"task": "translate"},
@@ -39,16 +39,19 @@ def test_a_window_gives_their_tokens(case: Case, timestamps: bool) -> None:
         {"language": "french", "task": "translate"},
     ],
 )
-def test_language_and_task_are_told(case: Case, asked: dict[str, str], timestamps: bool) -> None:
-    found = case.ours.generate(SHORT[:3], timestamps=timestamps, **asked)  # type: ignore[arg-type]
+def test_language_and_task_are_part_of_the_prompt(
+    case: Case, options: dict[str, str], timestamps: bool
+) -> None:
+    found = case.ours.generate(SHORT[:3], timestamps=timestamps, **options)  # type: ignore[arg-type]
     for audio, result in zip(SHORT, found, strict=False):
-        expected = their_tokens(case.theirs, audio, return_timestamps=timestamps, **asked)
+        expected = their_tokens(case.theirs, audio, return_timestamps=timestamps, **options)
         assert list(result.tokens) == expected
-    given = {"german": "de", "french": "fr"}.get(asked.get("language", ""), asked.get("language"))
-    assert given is None or {result.language for result in found} == {given}
+    name = options.get("language")
+    code = {"french": "fr"}.get(name or "", name)
+    assert code is None or {result.language for result in found} == {code}
 
 
-def test_a_language_that_is_not_given_is_detected(multilingual: Case) -> None:
+def test_a_language_that_is_not_named_is_detected(multilingual: Case) -> None:
     found = multilingual.ours.generate(SHORT)
     assert {r.language for r in found} <= set(LANGUAGES)
     for audio, result in zip(SHORT, found, strict=True):
@@ -84,7 +87,7 @@ def test_fewer_tokens(case: Case) -> None:
         assert tokens(case.ours.generate(SHORT, max_new_tokens=limit)) == expected
 
 
-def test_text_is_that_of_the_tokens(multilingual: Case) -> None:
+def test_the_text_is_that_of_the_tokens(multilingual: Case) -> None:
     [result] = multilingual.ours.generate([LONG[0]])
     assert result.segments is not None and result.text is not None
     words = [f" w{token}" for token in result.tokens if token < 60]

@@ -1,4 +1,4 @@
-"""A bundle of a model with languages, and one of a model without."""
+"""Languages in bundles, tokenizers and calls of models that have them, and of models without."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from dragoman.reference_model import Transformer
 from dragoman.runtime import BundleError, LanguageError, Languages, Model, load, read_bundle
 from dragoman.runtime.format.languages import SourceTemplate
 from dragoman.runtime.format.validation import manifest_from_json
-from dragoman.runtime.format.writing import record_files, write_manifest
+from dragoman.runtime.format.writing import BundleWriter
 
 Case = tuple[Transformer, Path]
 LANGUAGES = Languages({"de": 3, "en": 4, "fr": 5}, "first", default_target="fr")
@@ -24,7 +24,7 @@ LANGUAGES = Languages({"de": 3, "en": 4, "fr": 5}, "first", default_target="fr")
 
 @pytest.fixture(scope="module")
 def model(text_case: Case, tmp_path_factory: pytest.TempPathFactory) -> Model:
-    """The bundle of other tests, its tokenizers replaced."""
+    """The bundle of `text_case` with other tokenizers."""
     directory = tmp_path_factory.mktemp("languages")
     sentencepiece.SentencePieceTrainer.train(
         sentence_iterator=iter(["abc cab bac abba"] * 9),
@@ -39,19 +39,15 @@ def model(text_case: Case, tmp_path_factory: pytest.TempPathFactory) -> Model:
     template = SourceTemplate(("source_language",), (2,))
     files = TokenizerFiles(pieces_model, pieces_model, template, LANGUAGES)
     bundle = read_bundle(text_case[1])
-    copy = directory / "bundle"
-    copy.mkdir()
+    (directory / "bundle").mkdir()
+    copy = BundleWriter(directory / "bundle")
     for file in bundle.manifest.files:
         if "tokenizer" not in file.path:
-            (copy / file.path).write_bytes(bundle.path(file.path).read_bytes())
+            copy.copy(bundle.path(file.path), file.path)
     manifest = dataclasses.replace(
-        bundle.manifest,
-        tokenizers=files.write(copy),
-        languages=files.languages,
-        files=record_files(copy),
+        bundle.manifest, tokenizers=files.write(copy), languages=files.languages
     )
-    write_manifest(manifest, copy)
-    return load(copy, threads=1)
+    return load(copy.finish(manifest).directory, threads=1)
 
 
 def test_the_manifest_is_read_back_equal(model: Model) -> None:
@@ -75,19 +71,19 @@ def test_a_text_is_encoded_in_its_language(model: Model) -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "told"),
+    ("options", "message"),
     [
         ({}, "source_language: expected one of the 3 languages of this model"),
         ({"source_language": "xx"}, "source_language: .* found 'xx'; the closest are"),
         ({"source_language": "en", "target_language": "frr"}, "found 'frr'; the closest are fr, "),
     ],
 )
-def test_a_wrong_language_is_an_error_of_the_call(
-    model: Model, options: dict[str, Any], told: str
+def test_a_wrong_language_fails_the_call(
+    model: Model, options: dict[str, Any], message: str
 ) -> None:
-    with pytest.raises(LanguageError, match=told):
+    with pytest.raises(LanguageError, match=message):
         model.generate(["abc"], **options)
-    with pytest.raises(LanguageError, match=told):
+    with pytest.raises(LanguageError, match=message):
         list(model.stream("abc", **options))
 
 
@@ -108,47 +104,51 @@ TOKENIZERS = {
     "target_vocabulary": "data/weights.bin",
     "template": {"prefix": ["source_language"], "suffix": [2]},
 }
-TOLD = {"tokens": {"de": 3, "fr": 4}, "target": "first"}
+LANGUAGES_DATA = {"tokens": {"de": 3, "fr": 4}, "target": "first"}
 INCONSISTENT: dict[str, tuple[dict[str, Any], dict[str, Any] | None, str]] = {
     "no languages": (TOKENIZERS, None, "tokenizers.template: has a source language"),
-    "no template": (TOKENIZERS | {"template": None}, TOLD, "tokenizers.template: expected one"),
+    "no template": (
+        TOKENIZERS | {"template": None},
+        LANGUAGES_DATA,
+        "tokenizers.template: expected one",
+    ),
     "a token outside": (
         TOKENIZERS | {"template": {"prefix": [], "suffix": [11]}},
-        TOLD,
+        LANGUAGES_DATA,
         "tokenizers.template: expected ids in [0, 11), found 11",
     ),
     "another placeholder": (
         TOKENIZERS | {"template": {"prefix": ["target_language"], "suffix": []}},
-        TOLD,
+        LANGUAGES_DATA,
         "tokenizers.template.prefix[0]",
     ),
     "a language outside": (
         TOKENIZERS,
-        TOLD | {"tokens": {"de": 11}},
+        LANGUAGES_DATA | {"tokens": {"de": 11}},
         "languages.tokens.de: expected an id in [0, 11), found 11",
     ),
     "an unknown default": (
         TOKENIZERS,
-        TOLD | {"default_target": "es"},
+        LANGUAGES_DATA | {"default_target": "es"},
         "languages.default_target: expected one of languages.tokens, found 'es'",
     ),
     "a vocabulary not listed": (
         TOKENIZERS | {"target_vocabulary": "v.json"},
-        TOLD,
+        LANGUAGES_DATA,
         "file v.json is used but not listed in files",
     ),
 }
 
 
 def test_a_manifest_with_languages_is_valid(plain_manifest: dict[str, Any]) -> None:
-    plain_manifest |= {"tokenizers": TOKENIZERS, "languages": TOLD}
+    plain_manifest |= {"tokenizers": TOKENIZERS, "languages": LANGUAGES_DATA}
     assert manifest_from_json(json.dumps(plain_manifest), "p").languages is not None
 
 
 @pytest.mark.parametrize("case", INCONSISTENT)
-def test_what_does_not_fit_is_told(case: str, plain_manifest: dict[str, Any]) -> None:
-    tokenizers, languages, told = INCONSISTENT[case]
+def test_an_inconsistency_is_reported(case: str, plain_manifest: dict[str, Any]) -> None:
+    tokenizers, languages, message = INCONSISTENT[case]
     plain_manifest |= {"tokenizers": tokenizers, "languages": languages}
     with pytest.raises(BundleError) as caught:
         manifest_from_json(json.dumps(plain_manifest), "p")
-    assert told in str(caught.value)
+    assert message in str(caught.value)

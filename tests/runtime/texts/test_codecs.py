@@ -90,7 +90,7 @@ def test_pieces_have_the_ids_of_the_vocabulary(plain: Path, tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("text", ["", " ", "\n \t"])
-def test_nothing_is_nothing(plain: Path, tmp_path: Path, text: str) -> None:
+def test_an_empty_text_has_no_tokens(plain: Path, tmp_path: Path, text: str) -> None:
     assert codec(plain, tmp_path).encode(text) == []
 
 
@@ -107,7 +107,7 @@ def test_half_a_symbol_is_unknown(plain: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("text", [*CORPUS[:4], "😎", "Ω and 日本", "ﬁ"])
-def test_bytes_go_there_and_back(model: Path, tmp_path: Path, text: str) -> None:
+def test_any_text_survives_a_round_trip(model: Path, tmp_path: Path, text: str) -> None:
     both = codec(model, tmp_path)
     tokens = both.encode(text)
     expected = {"ﬁ": "fi"}.get(text, text)
@@ -138,7 +138,7 @@ def test_any_tokens_are_streamed_as_they_are_decoded(model: Path, tmp_path: Path
     assert 50 < complete < 400
 
 
-def test_ids_without_a_piece_are_never_shown(plain: Path, tmp_path: Path) -> None:
+def test_ids_without_a_piece_are_not_part_of_the_text(plain: Path, tmp_path: Path) -> None:
     both = codec(plain, tmp_path)
     tokens = both.encode("the cat")
     assert both.decode([0, *tokens, 1, 12345]) == "the cat"
@@ -175,7 +175,7 @@ def test_special_tokens_surround_a_text(
     assert around.encode("", "fr") == []
 
 
-def test_a_language_that_is_needed_is_asked_for(plain: Path, tmp_path: Path) -> None:
+def test_a_missing_or_unknown_language_is_an_error(plain: Path, tmp_path: Path) -> None:
     template = SourceTemplate(("source_language",), ())
     tokens = {"de_DE": 5, "en_XX": 6, "fr_XX": 7, "gl_ES": 8}
     without = codec(plain, tmp_path, template=template, languages=Languages(tokens, "first"))
@@ -203,7 +203,7 @@ def test_target_languages() -> None:
 
 
 @pytest.mark.parametrize(
-    ("content", "told"),
+    ("content", "message"),
     [
         (b"{", "expected JSON"),
         (b"\xff", "expected JSON"),
@@ -215,25 +215,23 @@ def test_target_languages() -> None:
         (b'{"pieces": {"a": 3}, "unknown": "x"}', "unknown: expected an integer"),
     ],
 )
-def test_a_damaged_vocabulary_is_a_fault_of_the_bundle(
-    plain: Path, tmp_path: Path, content: bytes, told: str
+def test_a_damaged_vocabulary_is_a_bundle_error(
+    plain: Path, tmp_path: Path, content: bytes, message: str
 ) -> None:
     path = tmp_path / "broken.json"
     path.write_bytes(content)
-    with pytest.raises(BundleError, match=rf"broken\.json: .*{told}"):
+    with pytest.raises(BundleError, match=rf"broken\.json: .*{message}"):
         TextCodec(plain, plain, source_vocabulary=path, target_vocabulary=path)
 
 
 @pytest.mark.parametrize("content", [b"", b"{}", b"not a model" * 9])
-def test_a_damaged_model_is_a_fault_of_the_bundle(
-    plain: Path, tmp_path: Path, content: bytes
-) -> None:
+def test_a_damaged_model_is_a_bundle_error(plain: Path, tmp_path: Path, content: bytes) -> None:
     (tmp_path / "broken.model").write_bytes(content)
     with pytest.raises(BundleError, match=r"broken\.model: not a SentencePiece model"):
         codec(tmp_path / "broken.model", tmp_path, pieces={})
 
 
-def test_without_sentencepiece_it_is_said_what_to_install(
+def test_without_sentencepiece_the_error_says_what_to_install(
     plain: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pieces = pieces_of(plain)
