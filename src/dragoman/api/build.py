@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING
 
 from dragoman.errors import DragomanError
+from dragoman.optimize.targets import Target
 from dragoman.optimize.tensorrt.request import EngineRequest
 from dragoman.progress import Progress, Silent
 from dragoman.runtime.format.bundle import Bundle, read_bundle
@@ -17,9 +15,6 @@ from dragoman.runtime.format.manifest import Precision
 from dragoman.runtime.format.records import Parity, PassRecord
 
 from .preflight import check_checkpoint, check_destination, check_inputs, check_target
-
-if TYPE_CHECKING:
-    from dragoman.benchmarks.parity import ParityInputs
 
 
 @dataclass(frozen=True)
@@ -100,110 +95,74 @@ def build(
         DragomanError: a path or an option is wrong, or the output cannot be written.
     """
     progress, output = progress or Silent(), Path(output)
-    old = None
-    if refit is not None:
-        old = read_bundle(refit)
-        if engines is not None:
-            raise DragomanError(f"refit: the engines of {refit} keep their own options")
-        from dragoman.optimize.tensorrt.refit import check_refittable
-
-        check_refittable(old)
+    old = None if refit is None else _refittable(refit, engines)
+    if old is not None:
         target, precision = old.manifest.target, old.manifest.precision
-    chosen, wanted = check_target(target, precision, engines)
+    chosen, request = check_target(target, precision, engines)
     check_destination(output, overwrite)
     check_inputs(inputs, calibration)
     check_checkpoint(checkpoint)
 
-    from dragoman.benchmarks.parity import check_parity, inputs_for, running
-    from dragoman.export.neutral_bundle import export_bundle
+    from dragoman.benchmarks.parity import inputs_for
     from dragoman.export.opened_checkpoint import open_checkpoint
-    from dragoman.runtime.format.writing import (
-        BundleWriter,
-        ScratchWriter,
-        new_directory,
-        write_manifest,
-    )
+    from dragoman.runtime.format.writing import new_directory, write_manifest
+
+    from .steps import compare, describe_problem, make_graphs, scratch_directories
 
     progress.stage("reading the checkpoint")
     opened = open_checkpoint(checkpoint)
-    if wanted is not None and old is None:  # refuse before anything takes time
+    if request is not None and old is None:  # refuse before anything takes time
         config = opened.model.config
-        wanted.for_model(config, config.max_target_positions)
+        request.for_model(config, config.max_target_positions)
     compared = inputs_for(opened, inputs, limit)
-    with new_directory(output, overwrite=overwrite) as partial, ExitStack() as stack:
-
-        def scratch(what: str) -> Path:
-            made = TemporaryDirectory(dir=partial.parent, prefix=f".{what}-")
-            return Path(stack.enter_context(made))
-
-        as_exported = (chosen.name, precision) == ("neutral", "fp32")
-        neutral = export_bundle(
-            opened.model,
-            partial if as_exported else scratch("neutral"),
-            name=opened.name,
-            tokenizers=opened.tokenizers,
-            writer=BundleWriter if as_exported else ScratchWriter,
-            progress=progress.stage,
+    with (
+        new_directory(output, overwrite=overwrite) as partial,
+        scratch_directories(partial) as scratch,
+    ):
+        neutral, graphs = make_graphs(
+            opened, partial, scratch, chosen, precision, calibration, progress
         )
-        graphs = neutral
-        if not as_exported:
-            from dragoman.benchmarks.parity.sources import calibration_sources
-            from dragoman.optimize.target_bundle import optimize_bundle
-
-            graphs = optimize_bundle(
-                neutral,
-                partial if wanted is None else scratch("graphs"),
-                target=chosen.name,
-                precision=precision,
-                calibration=calibration_sources(neutral, calibration) if calibration else None,
-                writer=BundleWriter if wanted is None else ScratchWriter,
-                progress=progress.stage,
-            )
-        progress.stage("verifying")
-        total = len(compared.sources)
-        counter = _Counter(progress, total)
-        with running(graphs, threads, "onnxruntime") as (model, backend):
-            parity = check_parity(
-                model, opened.model, compared, backend=backend, advance=counter.add
-            )
-        problem = "" if parity.passed else _problem(parity, neutral, graphs, compared)
+        parity = compare(graphs, opened, compared, threads, "onnxruntime", progress)
+        problem = describe_problem(parity, neutral, graphs, compared)
         passes = graphs.manifest.passes
-        if problem and not keep_failed:
+        if problem is not None and not keep_failed:
             raise ParityFailedError(f"{problem}; {output} was not written", parity, passes)
-        bundle, warnings = graphs, tuple[str, ...]()
-        if old is not None:
-            from dragoman.optimize.tensorrt.refit import refit_engines
-
-            bundle = refit_engines(old, graphs, partial, progress=progress.stage)
-        elif wanted is not None and chosen.recipe.finish is not None:
-            manifest = graphs.manifest
-            options = wanted.for_model(manifest.model, manifest.default_max_new_tokens)
-            bundle, warnings = chosen.recipe.finish(
-                graphs, partial, options, progress=progress.stage
-            )
+        bundle, warnings = _finished(graphs, partial, chosen, request, old, progress)
         verified = dataclasses.replace(bundle.manifest, parity=parity)
         write_manifest(verified, partial)
     built = BuiltBundle(Bundle(output, verified), parity, warnings)
-    if problem:
+    if problem is not None:
         raise ParityFailedError(f"{problem}; {output} is marked as failed", parity, passes, built)
     return built
 
 
-class _Counter:
-    """Adds up what is done."""
+def _refittable(refit: Path, engines: EngineRequest | None) -> Bundle:
+    """The bundle whose engines get new weights."""
+    from dragoman.optimize.tensorrt.refit import check_refittable
 
-    def __init__(self, progress: Progress, total: int) -> None:
-        self._progress, self._done, self._total = progress, 0, total
+    old = read_bundle(refit)
+    if engines is not None:
+        raise DragomanError(f"refit: the engines of {refit} keep their own options")
+    check_refittable(old)
+    return old
 
-    def add(self, count: int) -> None:
-        self._done += count
-        self._progress.advance(self._done, self._total)
 
+def _finished(
+    graphs: Bundle,
+    directory: Path,
+    target: Target,
+    request: EngineRequest | None,
+    old: Bundle | None,
+    progress: Progress,
+) -> tuple[Bundle, tuple[str, ...]]:
+    """The bundle to be, and warnings: the graphs themselves, or the engines built from them."""
+    finish = target.recipe.finish
+    if request is None or finish is None:
+        return graphs, ()
+    if old is not None:
+        from dragoman.optimize.tensorrt.refit import refit_engines
 
-def _problem(parity: Parity, neutral: Bundle, graphs: Bundle, inputs: ParityInputs) -> str:
-    from dragoman.benchmarks.parity import describe_failure
-    from dragoman.benchmarks.parity.first_difference import describe_first_difference
-
-    return (
-        f"{describe_failure(parity)}; {describe_first_difference(neutral, graphs, inputs.sources)}"
-    )
+        return refit_engines(old, graphs, directory, progress=progress.stage), ()
+    manifest = graphs.manifest
+    options = request.for_model(manifest.model, manifest.default_max_new_tokens)
+    return finish(graphs, directory, options, progress=progress.stage)

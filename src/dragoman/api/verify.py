@@ -71,24 +71,17 @@ def verify(
     check_inputs(inputs)
     check_checkpoint(checkpoint)
 
-    from dragoman.benchmarks.parity import check_parity, inputs_for, running
+    from dragoman.benchmarks.parity import inputs_for
     from dragoman.export.opened_checkpoint import open_checkpoint
     from dragoman.runtime.format.writing import write_manifest
+
+    from .steps import compare
 
     progress.stage("reading the checkpoint")
     opened = open_checkpoint(checkpoint)
     _check_same_model(read, opened, checkpoint)
     compared = inputs_for(opened, inputs, limit)
-    progress.stage("verifying")
-    done = 0
-
-    def advance(count: int) -> None:
-        nonlocal done
-        done += count
-        progress.advance(done, len(compared.sources))
-
-    with running(read, threads, backend) as (model, what):
-        parity = check_parity(model, opened.model, compared, backend=what, advance=advance)
+    parity = compare(read, opened, compared, threads, backend, progress)
     not_recorded = None
     if record if record is not None else limit is None:
         try:
@@ -116,12 +109,13 @@ def _problem(
     checkpoint: OpenedCheckpoint,
     inputs: ParityInputs,
     progress: Progress,
-) -> str:
+) -> str | None:
     """What failed, and where: the model is exported again to compare tensor by tensor."""
     from dragoman.benchmarks.parity import describe_failure
-    from dragoman.benchmarks.parity.first_difference import describe_first_difference
     from dragoman.export.neutral_bundle import export_bundle
     from dragoman.runtime.format.writing import ScratchWriter
+
+    from .steps import describe_problem
 
     with TemporaryDirectory() as directory:
         try:
@@ -132,7 +126,7 @@ def _problem(
                 writer=ScratchWriter,
                 progress=progress.stage,
             )
-            where = describe_first_difference(neutral, bundle, inputs.sources)
         except DragomanError as error:  # the verdict matters more
             where = f"the first differing tensor cannot be located ({error})"
-    return f"{describe_failure(parity)}; {where}"
+            return f"{describe_failure(parity)}; {where}"
+        return describe_problem(parity, neutral, bundle, inputs)
