@@ -138,11 +138,12 @@ def build(
 
 def _refittable(refit: Path, engines: EngineRequest | None) -> Bundle:
     """The bundle whose engines get new weights."""
-    from dragoman.optimize.tensorrt.refit import check_refittable
-
     old = read_bundle(refit)
     if engines is not None:
         raise DragomanError(f"refit: the engines of {refit} keep their own options")
+
+    from dragoman.optimize.tensorrt.refit import check_refittable
+
     check_refittable(old)
     return old
 
