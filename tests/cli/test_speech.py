@@ -140,7 +140,7 @@ def test_inputs_that_are_none(
     for place, message in (
         (tmp_path / "empty", "expected at least one audio file, found none"),
         (tmp_path / "nowhere.txt", "expected a file or a directory of inputs, found nothing at"),
-        (tmp_path / "broken.txt", "gone.wav: expected an audio file that can be read"),
+        (tmp_path / "broken.txt", "gone.wav: expected a readable audio file"),
     ):
         done = dragoman("build", speech_checkpoint, "-o", tmp_path / "out", "--inputs", place)
         assert (done.returncode, message in done.stderr) == (2, True), done.stderr

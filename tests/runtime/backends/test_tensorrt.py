@@ -416,7 +416,7 @@ def test_inputs_beyond_the_engines_limits_are_reported(
     )
     model = opened(bundle, DoubleDevice())
     rejected, *others = model.generate([[3] * 5, [4], [5, 6], [7] * 4], max_new_tokens=CAPACITY)
-    assert rejected.error == "source has 5 tokens, expected at most 4, the longest of its engines"
+    assert rejected.error == "source has 5 tokens, expected at most 4, the limit of its engines"
     same(others, ids_model.generate([[4], [5, 6], [7] * 4], max_new_tokens=CAPACITY))
 
 
