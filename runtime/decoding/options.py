@@ -32,7 +32,7 @@ class GenerationOptions:
             `DEFAULT_BATCH_SIZE` on a processor
         max_batch_tokens: the most source tokens decoded together, including padding; None:
             `DEFAULT_BATCH_TOKENS`, for speech `DEFAULT_WINDOWS` windows
-        source_language, target_language: multilingual models of texts: codes as the model names
+        source_language, target_language: multilingual text models: codes as the model names
             them; None: the bundle's default
         language: speech: what is spoken, a code or an English name; None: the bundle's default, or
             the language that the model finds most probable
