@@ -19,7 +19,7 @@ Samples = Mapping[str, NDArray[np.generic]]
 
 
 def samples_for_graph(spec: GraphSpec, model: ModelSpec, *, seed: int = 0) -> Samples:
-    """Inputs of a graph of the contract: each row is at another position, with a cache filled so far."""
+    """Inputs of a graph of the contract: rows at different positions, with caches filled so far."""
     generator = np.random.default_rng(seed)
     sizes = _sizes(spec, model)
     lengths = np.linspace(1, sizes["source"], sizes["batch"]).astype(int)

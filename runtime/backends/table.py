@@ -59,7 +59,8 @@ class BackendRecord:
             expected = " or ".join(self.targets)
             return (
                 f"{directory}: its graphs are for target {target}: {self.name} "
-                f"{self.missing_kernels}: expected target {expected} (dragoman build --target {self.targets[0]})"
+                f"{self.missing_kernels}: expected target {expected} (dragoman build --target "
+                f"{self.targets[0]})"
             )
         if self.precisions is not None and manifest.precision not in self.precisions:
             return (

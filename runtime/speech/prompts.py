@@ -1,4 +1,4 @@
-"""What a speech model is told by the tokens of its prompt (Radford et al. 2022, section 2.3)."""
+"""The prompts of speech models (Radford et al. 2022, section 2.3)."""
 
 from __future__ import annotations
 

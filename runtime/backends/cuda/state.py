@@ -120,9 +120,9 @@ class DeviceState:
             group.rows = group.rows[rows]
         for result in self._ready:
             result.rows = result.rows[rows]
-        wanted = self._rounding.after(self._sizes, len(rows))
-        if wanted.rows < self._sizes.rows:
-            self._compact(wanted)
+        sizes = self._rounding.after(self._sizes, len(rows))
+        if sizes.rows < self._sizes.rows:
+            self._compact(sizes)
 
     def close(self) -> None:
         """Release the workspace; no other method may be called afterwards."""
@@ -171,8 +171,8 @@ class DeviceState:
         return outputs
 
     def _rewind(self) -> None:
-        """Go back to the step after the last one that was read: those that ran ahead fed back the
-        graph's own choice."""
+        """Go back to the step after the last one that was read: later steps used the graph's own
+        choice."""
         if self._launched > self._read:
             self._forget_flight()
             self._ready.clear()
@@ -250,9 +250,9 @@ class DeviceState:
     def _fill(self) -> None:
         """Enqueue groups of steps, as far as there is room in the caches."""
         while len(self._flight) < IN_FLIGHT and self._launched < self._capacity:
-            wanted = max(1, min(MOST_AT_ONCE, self._read // SHARE_AT_ONCE))
+            group_size = max(1, min(MOST_AT_ONCE, self._read // SHARE_AT_ONCE))
             buffers = []
-            for _ in range(min(wanted, self._capacity - self._launched)):
+            for _ in range(min(group_size, self._capacity - self._launched)):
                 buffers.append(self._launched % RESULT_BUFFERS)
                 self._launch()
                 memory = self._result_buffer(buffers[-1])

@@ -40,7 +40,7 @@ class ParityFailedError(DragomanError):
 
     Attributes:
         parity: the figures
-        passes: what was done to the graphs
+        passes: what each pass did to the graphs
         kept: the bundle, marked as failed; None: it was not written
     """
 
@@ -73,24 +73,25 @@ def build(
 ) -> BuiltBundle:
     """Export a checkpoint, optimize it for a target and verify the result.
 
-    Engines are built after that: their numbers are checked on ONNX Runtime first, and neither needs
-    a GPU.
+    For the TensorRT targets, parity is checked on ONNX Runtime before engines are built; for
+    tensorrt-rtx, neither needs a GPU.
 
     Args:
-        checkpoint: a directory as its library left it, or the name of a checkpoint that comes with
+        checkpoint: a directory as its library wrote it, or the name of a checkpoint that comes with
             Dragoman, such as "g2p-en"
         output: the bundle's directory, which appears whole, and only if parity holds
         target: a row of `optimize.targets.TARGETS`; None: the first that offers the precision
-        calibration: a file of texts, a line each, or of audio clips, to choose scales and number
-            formats on; None: random inputs
+        calibration: a file of texts, one per line, or a directory of audio clips, to choose scales
+            and number formats on; None: random inputs
         engines: options of engines; None: the defaults
         refit: a bundle whose engines get the checkpoint's weights, in place of new engines
-        inputs: what to verify on: a file of texts, a line each, references after tabs, or audio
-            clips; None: the checkpoint's held-out data, or random inputs if it has none
+        inputs: what to verify on: a file of texts, one per line, references after tabs, or a
+            directory of audio clips; None: the checkpoint's held-out data, or random inputs if it
+            has none
         limit: the most inputs to verify on; None: all
         threads: processor threads for the bundle; all cores if None
-        keep_failed: whether to keep a bundle that failed, marked so in its manifest
-        overwrite: whether to replace a bundle that is there
+        keep_failed: whether to keep a bundle that fails, marked as failed in its manifest
+        overwrite: whether to replace an existing bundle
 
     Raises:
         ParityFailedError: the bundle does not compute what the checkpoint does.
@@ -104,12 +105,14 @@ def build(
     if refit is not None:
         old = read_bundle(refit)
         if engines is not None:
-            raise DragomanError(f"refit: the engines of {refit} keep their own options")
+            raise DragomanError(
+                f"refit: expected no options for engines, those of {refit} keep theirs"
+            )
         from dragoman.optimize.tensorrt.refit import check_refittable
 
         check_refittable(old)
         target, precision = old.manifest.target, old.manifest.precision
-    chosen, wanted = check_target(target, precision, engines)
+    chosen, request = check_target(target, precision, engines)
     check_destination(output, overwrite)
     check_inputs(inputs, calibration)
     check_checkpoint(checkpoint)
@@ -126,15 +129,15 @@ def build(
 
     progress.stage("reading the checkpoint")
     opened = open_checkpoint(checkpoint)
-    if wanted is not None and old is None:  # refuse before anything takes time
+    if request is not None and old is None:  # refuse before anything takes time
         config = opened.model.config
-        wanted.for_model(config, config.max_target_positions)
-    compared = inputs_for(opened, inputs, limit)
+        request.for_model(config, config.max_target_positions)
+    parity_inputs = inputs_for(opened, inputs, limit)
     with new_directory(output, overwrite=overwrite) as partial, ExitStack() as stack:
 
-        def scratch(what: str) -> Path:
-            made = TemporaryDirectory(dir=partial.parent, prefix=f".{what}-")
-            return Path(stack.enter_context(made))
+        def scratch(name: str) -> Path:
+            temporary = TemporaryDirectory(dir=partial.parent, prefix=f".{name}-")
+            return Path(stack.enter_context(temporary))
 
         as_exported = (chosen.name, precision) == ("neutral", "fp32")
         neutral = export_bundle(
@@ -152,21 +155,21 @@ def build(
 
             graphs = optimize_bundle(
                 neutral,
-                partial if wanted is None else scratch("graphs"),
+                partial if request is None else scratch("graphs"),
                 target=chosen.name,
                 precision=precision,
                 calibration=calibration_sources(neutral, calibration) if calibration else None,
-                writer=BundleWriter if wanted is None else ScratchWriter,
+                writer=BundleWriter if request is None else ScratchWriter,
                 progress=progress.stage,
             )
         progress.stage("verifying")
-        total = len(compared.sources)
+        total = len(parity_inputs.sources)
         counter = _Counter(progress, total)
         with running(graphs, threads, "onnxruntime") as (model, backend):
             parity = check_parity(
-                model, opened.model, compared, backend=backend, advance=counter.add
+                model, opened.model, parity_inputs, backend=backend, advance=counter.add
             )
-        problem = "" if parity.passed else _problem(parity, neutral, graphs, compared)
+        problem = "" if parity.passed else _problem(parity, neutral, graphs, parity_inputs)
         passes = graphs.manifest.passes
         if problem and not keep_failed:
             raise ParityFailedError(f"{problem}; {output} was not written", parity, passes)
@@ -175,9 +178,9 @@ def build(
             from dragoman.optimize.tensorrt.refit import refit_engines
 
             bundle = refit_engines(old, graphs, partial, progress=progress.stage)
-        elif wanted is not None and chosen.recipe.finish is not None:
+        elif request is not None and chosen.recipe.finish is not None:
             manifest = graphs.manifest
-            options = wanted.for_model(manifest.model, manifest.default_max_new_tokens)
+            options = request.for_model(manifest.model, manifest.default_max_new_tokens)
             bundle, warnings = chosen.recipe.finish(
                 graphs, partial, options, progress=progress.stage
             )
@@ -190,7 +193,7 @@ def build(
 
 
 class _Counter:
-    """Adds up what is done."""
+    """Reports the sum of the counts so far."""
 
     def __init__(self, progress: Progress, total: int) -> None:
         self._progress, self._done, self._total = progress, 0, total

@@ -24,9 +24,9 @@ if TYPE_CHECKING:
 class Verification:
     """
     Attributes:
-        problem: what failed, and the first tensor that differs, in words; None if parity holds
+        problem: what failed and which tensor differs first, as a sentence; None if parity holds
         not_recorded: why the figures could not be written into the manifest; None if they were, or
-            were not to be
+            if they should not be
     """
 
     parity: Parity
@@ -52,10 +52,10 @@ def verify(
     """Compare a bundle with the PyTorch model of its checkpoint: tensors, tokens, then the task.
 
     Args:
-        checkpoint: a directory as its library left it, or the name of a checkpoint that comes with
+        checkpoint: a directory as its library wrote it, or the name of a checkpoint that comes with
             Dragoman, such as "g2p-en"
-        inputs: a file of texts, a line each, references after tabs, or audio clips; None: the
-            checkpoint's held-out data, or random inputs if it has none
+        inputs: a file of texts, one per line, references after tabs, or a directory of audio
+            clips; None: the checkpoint's held-out data, or random inputs if it has none
         limit: the most inputs; None: all
         backend: see `runtime.load`
         threads: processor threads for the bundle; all cores if None
@@ -78,24 +78,26 @@ def verify(
     progress.stage("reading the checkpoint")
     opened = open_checkpoint(checkpoint)
     _check_same_model(read, opened, checkpoint)
-    compared = inputs_for(opened, inputs, limit)
+    parity_inputs = inputs_for(opened, inputs, limit)
     progress.stage("verifying")
     done = 0
 
     def advance(count: int) -> None:
         nonlocal done
         done += count
-        progress.advance(done, len(compared.sources))
+        progress.advance(done, len(parity_inputs.sources))
 
-    with running(read, threads, backend) as (model, what):
-        parity = check_parity(model, opened.model, compared, backend=what, advance=advance)
+    with running(read, threads, backend) as (model, backend_name):
+        parity = check_parity(
+            model, opened.model, parity_inputs, backend=backend_name, advance=advance
+        )
     not_recorded = None
     if record if record is not None else limit is None:
         try:
             write_manifest(dataclasses.replace(read.manifest, parity=parity), read.directory)
-        except DragomanError as error:  # the figures matter more
+        except DragomanError as error:  # the figures are still reported
             not_recorded = str(error)
-    problem = None if parity.passed else _problem(parity, read, opened, compared, progress)
+    problem = None if parity.passed else _problem(parity, read, opened, parity_inputs, progress)
     return Verification(parity, problem, not_recorded)
 
 
@@ -117,7 +119,7 @@ def _problem(
     inputs: ParityInputs,
     progress: Progress,
 ) -> str:
-    """What failed, and where: the model is exported again to compare tensor by tensor."""
+    """What failed, and where: the model is exported again, to compare it tensor by tensor."""
     from dragoman.benchmarks.parity import describe_failure
     from dragoman.benchmarks.parity.first_difference import describe_first_difference
     from dragoman.export.neutral_bundle import export_bundle
@@ -133,6 +135,6 @@ def _problem(
                 progress=progress.stage,
             )
             where = describe_first_difference(neutral, bundle, inputs.sources)
-        except DragomanError as error:  # the verdict matters more
+        except DragomanError as error:  # the failure is still reported
             where = f"the first differing tensor cannot be located ({error})"
     return f"{describe_failure(parity)}; {where}"

@@ -139,7 +139,7 @@ def test_the_package_itself_refuses_an_engine(
     assert "--target tensorrt-rtx --compute-capability 9.0" in str(error.value)
 
 
-def test_a_package_that_cannot_judge_engines_is_not_asked(
+def test_a_package_that_cannot_judge_engines_is_skipped(
     bundle: Bundle, machine: SimpleNamespace
 ) -> None:
     module = checked_module(Double, recorded("tensorrt-11.4.0.106"))

@@ -176,8 +176,8 @@ def test_a_step_allocates_nothing_and_is_captured_once(
     model.generate(sources, max_new_tokens=CAPACITY)
     device.log.clear()
     again = model.generate(sources, max_new_tokens=CAPACITY)
-    made = {"allocate", "free", "allocate_host", "new_stream", "new_event", "begin_capture"}
-    assert made.isdisjoint(device.log)
+    allocating = {"allocate", "free", "allocate_host", "new_stream", "new_event", "begin_capture"}
+    assert allocating.isdisjoint(device.log)
     assert device.log.count("execute") == 1  # the encoder; steps are launched
     assert device.log.count("launch") >= max(len(r.tokens) for r in again)
 
