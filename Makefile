@@ -61,7 +61,7 @@ dist: $(VENV)/installed-dist
 	$(BIN)/python -m pytest -m dist tests/packaging
 
 # Compares with other tools on the same weights, interleaved in one run. They require other versions
-# of some libraries, and therefore an environment of their own.
+# of some libraries, and therefore a separate environment.
 test-peers: $(PEERS_VENV)/installed
 	$(PEERS_BIN)/python -m pytest -m peers tests/benchmarks tests/optimize/fusions tests/export/families/test_ctranslate2.py
 

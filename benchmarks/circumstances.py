@@ -50,7 +50,7 @@ def circumstances(module: str, load_average: float, *, gpu: str | None = None) -
 
     Args:
         module: run as a command; its arguments are taken from `sys.argv`
-        gpu: the GPU in words, if the measurement is about one
+        gpu: a description of the GPU, if the measurement is about one
     """
     return Circumstances(
         machine="; ".join([*([gpu] if gpu else []), machine()]),

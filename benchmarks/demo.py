@@ -1,4 +1,4 @@
-"""`make demo`: the shipped model's output for words it has never seen, beside the dictionary's."""
+"""`make demo`: the shipped model's output for words it has never seen, next to the dictionary's."""
 
 from __future__ import annotations
 

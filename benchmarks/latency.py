@@ -27,7 +27,7 @@ from .machine import machine, peak_memory_mb
 
 PERCENTILES = (50, 90, 99)
 BATCH_SIZES, WINDOWS = (1, 8, 32), (1, 4)
-"""Measured by default, for texts and for speech."""
+"""Batch sizes that are measured by default, for text and for speech models."""
 
 
 @dataclass(frozen=True)
@@ -97,10 +97,10 @@ def bench(
     """Measure a bundle on random tokens, after one warm-up run of each batch size.
 
     Args:
-        batch_sizes: `BATCH_SIZES` or, of a speech model, `WINDOWS` if None
-        source_length: tokens of every source; of a speech model always a window's
+        batch_sizes: None: `BATCH_SIZES`, or `WINDOWS` for a speech model
+        source_length: tokens of every source; for a speech model, always a window's
         new_tokens: decoding steps of every batch
-        runs: batches measured of each size
+        runs: batches to measure for each size
         progress: called after each run, including warm-up runs
     """
     started = time.perf_counter()
@@ -110,13 +110,14 @@ def bench(
     if spec.takes_audio:
         source_length = spec.max_source_positions
         batch_sizes = batch_sizes or WINDOWS
-    for name, requested, most in (
+    for name, requested, largest in (
         ("source length", source_length, spec.max_source_positions),
         ("new tokens", new_tokens, spec.max_target_positions),
     ):
-        if requested > most:
+        if requested > largest:
             raise DragomanError(
-                f"{name}: expected at most {most}, the positions of this model, found {requested}"
+                f"{name}: expected at most {largest}, the positions of this model, found "
+                f"{requested}"
             )
     figures = []
     for size in batch_sizes or BATCH_SIZES:
@@ -175,7 +176,7 @@ def bench(
 
 
 def _version(package: str) -> str:
-    """Of an installed package; ONNX Runtime's has two names."""
+    """The version of an installed package; ONNX Runtime's package has two names."""
     for name in (package, f"{package}-gpu"):
         try:
             return version(name)

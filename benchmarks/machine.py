@@ -9,7 +9,7 @@ from pathlib import Path
 
 
 def machine() -> str:
-    """The processor in words, such as "AMD EPYC, 2 cores"."""
+    """A description of the processor, such as "AMD EPYC, 2 cores"."""
     cpuinfo = Path("/proc/cpuinfo")
     lines = cpuinfo.read_text(encoding="utf-8").splitlines() if cpuinfo.exists() else []
     names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]

@@ -36,7 +36,7 @@ MATRIX_PRODUCTS = frozenset(
         "QGemm",
     }
 )
-"""Operators that no rewriting of a graph can avoid: with these kernels, their time is the floor."""
+"""Operators that no graph rewriting can avoid: with these kernels, their time is a lower bound."""
 
 RUNS = 3
 SHOWN = 12
@@ -47,7 +47,7 @@ class OperatorTime(NamedTuple):
     """All nodes of one operator in one run of a graph.
 
     Attributes:
-        nodes: how many of them ran
+        nodes: the number of nodes that ran
     """
 
     operator: str
@@ -122,7 +122,7 @@ def operator_times(file: Path, runs: int) -> list[OperatorTime]:
     """The average times in a profile, the longest first; the file is removed.
 
     Args:
-        runs: of the profiled graph
+        runs: the number of runs of the profiled graph
     """
     microseconds: Counter[str] = Counter()
     nodes: Counter[str] = Counter()

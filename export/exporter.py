@@ -1,4 +1,4 @@
-"""PyTorch to ONNX: the graphs, with the names and dynamic axes of the contract."""
+"""PyTorch -> ONNX: graphs with the names and dynamic axes of the contract."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ from .simplify import simplify
 GRAPH_FILES: dict[GraphName, str] = {"encoder": "encoder.onnx", "decoder": "decoder.onnx"}
 
 TRACED_SIZES = {"batch": 2, "source": 5, "query": 3, "capacity": 7}
-"""Sizes of the dynamic axes while a graph is traced: unlike each other, and not 1, so that none is
-taken for a constant."""
+"""Sizes of the dynamic axes while a graph is traced: distinct, and not 1, so that none is
+specialized to a constant."""
 
 TORCH_TYPES = {"int64": torch.long, "bool": torch.bool, "float32": torch.float32}
 
 
 @dataclass(frozen=True)
 class ExportedGraph:
-    """A graph, and what the contract demands of it."""
+    """A graph, and its specification in the contract."""
 
     model: ir.Model
     spec: GraphSpec
@@ -67,8 +67,8 @@ def export_graph(model: Transformer, name: GraphName) -> ExportedGraph:
 
 
 def _example(tensor: TensorSpec) -> Tensor:
-    """A tensor to trace with; one for each input, since the exporter merges inputs that are the
-    same tensor."""
+    """A tensor to trace with. Each input needs its own, since the exporter merges inputs that are
+    the same tensor."""
     shape = [TRACED_SIZES[d] if isinstance(d, str) else d for d in tensor.shape]
     fill = torch.ones if tensor.dtype == "bool" else torch.zeros
     return fill(shape, dtype=TORCH_TYPES[tensor.dtype])
@@ -93,7 +93,7 @@ def _arguments(values: list[Any], spec: GraphSpec) -> tuple[Any, ...]:
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """Hide the exporter's log messages, which say nothing to the user."""
+    """Hide the exporter's log messages, which do not concern users."""
     logger = logging.getLogger("torch.onnx")
     level = logger.level
     logger.setLevel(logging.ERROR)

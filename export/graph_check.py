@@ -1,4 +1,4 @@
-"""Checks that exported graphs keep the graph contract. A breach is a defect of the exporter."""
+"""Checks exported graphs against the graph contract. A breach is a bug in the exporter."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def check_graph(exported: ExportedGraph, name: str) -> None:
         problems.append(f"expected opset {OPSET}, found {dict(model.opset_imports)}")
     if len(model.functions):
         problems.append(f"expected no local functions, found {list(model.functions)}")
-    counted = [
+    wrong_counts = [
         f"expected {len(specs)} {side}, found {len(values)}"
         for side, values, specs in (
             ("inputs", model.graph.inputs, exported.spec.inputs),
@@ -46,8 +46,8 @@ def check_graph(exported: ExportedGraph, name: str) -> None:
         )
         if len(values) != len(specs)
     ]
-    if counted:
-        raise ContractError(name, problems + counted)
+    if wrong_counts:
+        raise ContractError(name, problems + wrong_counts)
     for value, spec in zip(model.graph.inputs, exported.spec.inputs, strict=True):
         problems += _differences(value, spec.name, spec.shape)
         if not value.uses():
@@ -62,7 +62,7 @@ def check_graph(exported: ExportedGraph, name: str) -> None:
 
 
 def check_file(path: Path, name: str) -> None:
-    """`onnx.checker` with full shape inference on the written file."""
+    """Run `onnx.checker` with full shape inference on the written file."""
     try:
         onnx.checker.check_model(path, full_check=True)
     except (onnx.checker.ValidationError, onnx.shape_inference.InferenceError) as error:

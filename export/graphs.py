@@ -1,6 +1,6 @@
 """The two graphs of the contract as PyTorch modules: thin wrappers around the reference model.
 
-What the exporter sees is the reference model's own code, with two things replaced:
+The exporter traces the reference model's own code, with two replacements:
 `scaled_dot_product_attention` by ONNX `Attention` (opset 24; q, k, v and mask only), and the
 decoder's memory by caches of fixed capacity that `TensorScatter` (opset 24) writes in place.
 """
@@ -25,7 +25,7 @@ SUPPRESSED_LOGIT = -1e4
 class EncoderGraph(nn.Module):
     """source, source_mask -> cross_key_i, cross_value_i of every decoder layer i.
 
-    Of a speech model the source is features, and there is no mask.
+    For a speech model, the source is features and there is no mask.
     """
 
     def __init__(self, model: Transformer) -> None:
@@ -41,7 +41,7 @@ class DecoderStepGraph(nn.Module):
     """Queries at given positions -> logits, the greedy choice after the last, updated caches."""
 
     suppression: Tensor | None
-    """Added to the logits that the choice is made from."""
+    """Added to the logits before the greedy choice."""
 
     def __init__(self, model: Transformer) -> None:
         super().__init__()
@@ -74,7 +74,7 @@ class DecoderStepGraph(nn.Module):
         """
         memory = ScatteredCaches(past, position)
         logits = self.model.decode(token, position, source_mask, cross, memory)
-        # The logits that leave the graph are the model's own.
+        # The logits that the graph returns are the model's own.
         allowed = logits if self.suppression is None else logits + self.suppression
         last = allowed[:, -1]
         log_probabilities = torch.log_softmax(last.float(), dim=-1)
@@ -111,8 +111,8 @@ class ScatteredCaches:
 def onnx_attention(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None) -> Tensor:
     """`reference_model.scaled_dot_product_attention` as one ONNX operator.
 
-    ONNX Runtime does not broadcast the queries' axis of a mask, so that of bool is expanded here;
-    one of floats has every head's scores.
+    ONNX Runtime does not broadcast the query axis of a mask, so a bool mask is expanded here. A
+    mask of floats has scores for every head and query already.
     """
     inputs = [query, key, value]
     if mask is not None:
@@ -130,18 +130,17 @@ def onnx_attention(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | Non
 
 @contextlib.contextmanager
 def exporting(model: Transformer) -> Iterator[None]:
-    """Make every attention of the model an ONNX operator, and the model one in evaluation mode, for
-    the length of the block."""
+    """Within the block, attention becomes ONNX operators and the model is in evaluation mode."""
     training = {module: module.training for module in model.modules()}
     attentions = [m for m in model.modules() if isinstance(m, MultiHeadAttention)]
-    kept = [attention.attend for attention in attentions]
+    originals = [attention.attend for attention in attentions]
     for attention in attentions:
         attention.attend = onnx_attention
     model.eval()
     try:
         yield
     finally:
-        for attention, attend in zip(attentions, kept, strict=True):
+        for attention, attend in zip(attentions, originals, strict=True):
             attention.attend = attend
         for module, mode in training.items():
             module.training = mode

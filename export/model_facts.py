@@ -27,7 +27,7 @@ def model_spec(config: ModelConfig) -> ModelSpec:
 
 
 def audio_features(config: ModelConfig) -> AudioFeatures | None:
-    """How audio becomes the source of a speech model; None for a model of texts."""
+    """How audio becomes the source of a speech model; None for a text model."""
     if config.feature_size is None:
         return None
     usual = AudioFeatures(config.feature_size)
@@ -49,7 +49,7 @@ def generation_settings(generation: GenerationConfig) -> GenerationSettings:
 
 
 def speech_tokens(model: Transformer) -> SpeechTokens | None:
-    """What prompts of a speech model consist of; None for a model of texts."""
+    """What prompts of a speech model consist of; None for a text model."""
     if model.config.feature_size is None:
         return None
     speech = model.generation.speech

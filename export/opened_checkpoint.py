@@ -1,4 +1,4 @@
-"""A checkpoint with everything that lies beside its weights."""
+"""A checkpoint with everything that is stored next to its weights."""
 
 from __future__ import annotations
 

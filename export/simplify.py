@@ -1,10 +1,10 @@
-"""From what the exporter writes to the neutral graph: named weights, no plumbing.
+"""The exporter's output -> the neutral graph: weights get names, redundant nodes are removed.
 
 1. Weights get the names of the checkpoint.
-2. `nn.Linear` keeps [out, in] and exports a Transpose before each MatMul: weights that are used in
-   no other way are stored as [in, out] instead, under the same name. A tied embedding keeps its
-   Transpose, and is stored once.
-3. Constants are folded and repeated shape computations merged; weights are left alone.
+2. `nn.Linear` keeps [out, in] and exports a Transpose before each MatMul: weights without other
+   uses are stored as [in, out] instead, under the same name. A tied embedding keeps its Transpose
+   and is stored once.
+3. Constant folding, common-subexpression and dead-node elimination; weights are not folded.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from dragoman.origins import ORIGIN
 
 
 def simplify(graph: ir.Model, model: nn.Module) -> None:
-    """Simplify an exported graph in place. `model` is what it was exported from."""
+    """Simplify an exported graph in place. `model` is the module it was exported from."""
     name_weights(graph, model)
     transpose_weights(graph)
     weights = {name for name, _ in _tensors(model)}
@@ -47,7 +47,7 @@ def simplify(graph: ir.Model, model: nn.Module) -> None:
 
 
 def name_weights(graph: ir.Model, model: nn.Module) -> None:
-    """Give every weight its name in the model; a tied one the first of its names."""
+    """Give every weight its name in the model; a tied weight gets the first of its names."""
     names = {tensor.data_ptr(): name for name, tensor in reversed(_tensors(model))}
     for value in list(graph.graph.initializers.values()):
         raw = getattr(value.const_value, "raw", None)
@@ -56,7 +56,7 @@ def name_weights(graph: ir.Model, model: nn.Module) -> None:
 
 
 def transpose_weights(graph: ir.Model) -> None:
-    """Replace Transpose(weight) by the transposed weight where nothing else uses the weight."""
+    """Replace Transpose(weight) by the transposed weight if nothing else uses the weight."""
     for value in list(graph.graph.initializers.values()):
         users = [usage.node for usage in value.uses()]
         if not users or any(node.op_type != "Transpose" for node in users):
@@ -75,5 +75,5 @@ def _tensors(model: nn.Module) -> list[tuple[str, Tensor]]:
 
 
 def _may_fold(node: ir.Node, weights: set[str]) -> bool | None:
-    """False for nodes that would turn a weight into an unnamed copy; None: the default rules."""
+    """False for nodes that would turn a weight into an unnamed copy; None for the default rules."""
     return False if any(v is not None and v.name in weights for v in node.inputs) else None

@@ -64,7 +64,7 @@ def _round(graph: ir.Graph, node: ir.Node, value: ir.Value) -> None:
 
 def emulated_bundle(bundle: Bundle, directory: Path) -> Bundle:
     """A 16-bit bundle as one in float32 that computes the same numbers, in an empty directory. The
-    manifest's precision stays what it is."""
+    manifest's precision stays unchanged."""
     graphs = {name: ir.load(bundle.graph_path(name)) for name in bundle.manifest.graphs}
     for model in graphs.values():
         emulate_half(model)

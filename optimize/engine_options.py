@@ -1,4 +1,4 @@
-"""What engines are to be like, for a model."""
+"""The options that a model's engines are built with."""
 
 from __future__ import annotations
 

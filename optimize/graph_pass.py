@@ -98,7 +98,7 @@ class RulePass:
     """Applies rewrite rules until none matches.
 
     Attributes:
-        rules: creates the rules, anew for each application
+        rules: creates the rules, once for each application
         candidate: whether this pass exists to replace such a node; candidates that are left are
             reported as refusals
     """

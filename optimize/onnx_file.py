@@ -58,9 +58,9 @@ def optimize_file(
         raise DragomanError(f"{source}: expected an ONNX file: {error}") from error
     if len(list(model.graph)) == 0:
         raise DragomanError(f"{source}: expected an ONNX file, found no nodes in it")
-    given = samples if samples is not None or not compare else samples_for_model(model)
+    inputs = samples if samples is not None or not compare else samples_for_model(model)
     passes = (*STANDARD_PASSES, *own_passes)
-    records = apply_passes(model, passes, graph=source.name, samples=given, progress=progress)
+    records = apply_passes(model, passes, graph=source.name, samples=inputs, progress=progress)
     _save(model, destination)
     return records
 

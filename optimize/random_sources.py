@@ -1,4 +1,4 @@
-"""Random sources for models without calibration data; needs only the runtime."""
+"""Random sources, for lack of calibration data; needs only the runtime."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from .random_sound import random_sound
 def random_sources(
     manifest: Manifest, lengths: Sequence[int], generator: np.random.Generator
 ) -> list[Encodable]:
-    """Uniformly random tokens of these lengths; for a speech model, as many windows of random
-    sound, as features."""
+    """Sources of uniformly random tokens with these lengths; for a speech model, as many windows of
+    random sound, as features."""
     vocabulary = manifest.model.source_vocab_size
     if vocabulary is not None:
         return [generator.integers(0, vocabulary, length).tolist() for length in lengths]

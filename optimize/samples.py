@@ -1,4 +1,4 @@
-"""Sample inputs of a graph: valid for the role of each, ragged under masks, seeded."""
+"""Sample inputs of a graph: valid for their roles, with rows of unequal lengths, seeded."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Samples = Mapping[str, NDArray[np.generic]]
 
 
 def samples_for_graph(spec: GraphSpec, model: ModelSpec, *, seed: int = 0) -> Samples:
-    """Inputs of a graph of the contract: each row at another position, its cache filled so far."""
+    """Inputs of a graph of the contract: rows at different positions, with caches filled so far."""
     generator = np.random.default_rng(seed)
     sizes = _sizes(spec, model)
     lengths = np.linspace(1, sizes["source"], sizes["batch"]).astype(int)
@@ -39,7 +39,7 @@ def samples_for_graph(spec: GraphSpec, model: ModelSpec, *, seed: int = 0) -> Sa
         else:
             value = generator.standard_normal(shape)
         if tensor.change is Change.APPENDED:
-            # What a row has not written yet is zero, and stays zero.
+            # Positions that a row has not written yet are zero.
             written = np.arange(sizes["capacity"]) < position[:, None]
             value = value * written[:, None, :, None]
         values[tensor.name] = value.astype(np.dtype(tensor.dtype))
@@ -47,7 +47,7 @@ def samples_for_graph(spec: GraphSpec, model: ModelSpec, *, seed: int = 0) -> Sa
 
 
 def _sizes(spec: GraphSpec, model: ModelSpec) -> dict[str, int]:
-    """A size for each dynamic axis of the contract, and those that the graph pins."""
+    """A size for each dynamic axis of the contract; where the graph has a number, that number."""
     sizes = {
         "batch": 3,
         "source": min(5, model.max_source_positions),
@@ -56,7 +56,7 @@ def _sizes(spec: GraphSpec, model: ModelSpec) -> dict[str, int]:
     }
     for tensor in spec.inputs:
         if tensor.role == "source":
-            continue  # of audio: its axes are others
+            continue  # audio features have other axes
         for axis, size in zip(ROLES[tensor.role].axes, tensor.shape, strict=True):
             if axis in sizes and isinstance(size, int):
                 sizes[axis] = size
@@ -64,13 +64,13 @@ def _sizes(spec: GraphSpec, model: ModelSpec) -> dict[str, int]:
 
 
 def samples_for_model(model: ir.Model, *, seed: int = 0) -> Samples:
-    """Inputs for a graph of which only names, dtypes and shapes are known.
+    """Inputs for a graph if only names, dtypes and shapes are known.
 
-    Axes with the same name have the same size. Integers are token ids unless a
-    name says mask (ones, the last row shorter) or position; floats are normal.
+    Axes with the same name have the same size. Integers are token ids, unless the name
+    contains "mask" (ones; the last row is shorter) or "position". Floats are normally distributed.
 
     Raises:
-        PassError: the shape of an input is not known.
+        PassError: the type or the number of axes of an input is unknown.
     """
     generator = np.random.default_rng(seed)
     sizes: dict[str, int] = {}
@@ -103,7 +103,7 @@ def samples_for_model(model: ir.Model, *, seed: int = 0) -> Samples:
 
 
 def _size(axis: str) -> int:
-    """Different sizes for different names, the same in every run; the sum for a sum of names."""
+    """A size that depends on the name only; for a sum of names, the sum of their sizes."""
     if "+" in axis:
         return sum(_size(part.strip()) for part in axis.split("+"))
     if axis.isdigit():
@@ -112,7 +112,7 @@ def _size(axis: str) -> int:
 
 
 def _smallest_table(model: ir.Model) -> int:
-    """Rows of the smallest embedding: smaller ids are valid for every one."""
+    """Rows of the smallest embedding table: ids below this are valid for all tables."""
     tables = [node.inputs[0] for node in model.graph.all_nodes() if node.op_type == "Gather"]
     rows = [
         numbers.shape[0] for t in tables if is_weight(t, 2) and (numbers := constant(t)) is not None

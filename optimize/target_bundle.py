@@ -27,7 +27,7 @@ from .samples import Samples, samples_for_graph
 from .targets import Target, find_target
 
 COMPARED_ROWS = 4
-"""Of the calibration's inputs, those that a precision pass is compared on."""
+"""The number of calibration inputs that a precision pass is compared on."""
 
 Progress = Callable[[str], None]
 

@@ -91,7 +91,7 @@ def find_target(name: str) -> Target:
     """The target of that name.
 
     Raises:
-        DragomanError: there is none; lists those there are.
+        DragomanError: there is no such target; lists the known ones.
     """
     for target in TARGETS:
         if target.name == name:

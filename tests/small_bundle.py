@@ -1,4 +1,4 @@
-"""A bundle of a model so small that all there is to a step is what goes on around it."""
+"""A bundle of a model so small that the time of a step is overhead only."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from dragoman.reference_model import ModelConfig
 
 
 def small_bundle(directory: Path, positions: int) -> Path:
-    """The directory of a bundle with room for so many target positions, which it always fills."""
+    """The directory of a bundle with this many target positions; its output always fills them."""
     config = ModelConfig(
         source_vocab_size=17,
         target_vocab_size=19,

@@ -105,7 +105,7 @@ def whisper(
 
 
 def generation(vocabulary: Vocabulary, positions: int, settings: dict[str, Any]) -> Any:
-    """As in published checkpoints, which say nothing of language and task but by forced tokens."""
+    """As in published checkpoints, which state language and task only as forced tokens."""
     names = ("translate", "transcribe", "startoflm", "startofprev", "nospeech")
     several: dict[str, Any] = {"is_multilingual": False, "forced_decoder_ids": None}
     if vocabulary.multilingual:

@@ -51,7 +51,7 @@ class ExportedModel:
     dynamic: bool = True
 
     def export(self) -> ir.Model:
-        """The graph, read anew at every call."""
+        """The graph, read again at every call."""
         return ir.from_proto(onnx.load_from_string(serialized(self)))
 
     def inputs(self) -> dict[str, NDArray[np.generic]]:

@@ -27,7 +27,7 @@ DECODER_STEPS: dict[Family, Counts] = {
     "t5": Counts(attentions=2, norms=4, gelus=1),
 }
 MODEL_TYPES: dict[Family, Literal["bart", "t5"]] = {"marian": "bart", "bart": "bart", "t5": "t5"}
-"""For ONNX Runtime's optimizer, which has no type of its own for Marian."""
+"""For ONNX Runtime's optimizer, which has no separate type for Marian."""
 
 
 def _encoder_decoder(

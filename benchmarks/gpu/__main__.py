@@ -4,7 +4,7 @@
 
 Answers: which GPU is this, do TensorRT-RTX engines run on it at all, does every backend keep parity
 in every precision, how fast are they beside PyTorch and CTranslate2, and where does the time of a
-step go? Every part runs in a process of its own: one that fails or takes too long is reported, and
+step go? Every part runs in a separate process: one that fails or takes too long is reported, and
 the others go on.
 """
 

@@ -58,7 +58,7 @@ def main(output: Path) -> None:
 def _build_and_run(
     graphs: Bundle, directory: Path, capabilities: tuple[str, ...], expected: str | None
 ) -> str:
-    """The outcome in words. The engine is loaded and run even if the validity check rejects it:
+    """The outcome. The engine is loaded and run even if the validity check rejects it:
     whether that check is right is part of the question."""
     directory.mkdir()
     profile = Profile(Range(1, 1, 1), Range(1, 16, 32))

@@ -1,4 +1,4 @@
-"""Errors as results: a part of `make gpu` records them and goes on."""
+"""Errors as results: a part of `make gpu` records them and continues."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The parts of `make gpu`: each a module of its own, run in a process of its own for a limited
+"""The parts of `make gpu`: each is a module and runs in a separate process for a limited
 time."""
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Contenders do the same work in interleaved rounds, each in a process of its own.
+"""Contenders do the same work in interleaved rounds, each in a separate process.
 
 Generic in the work and in its outcome: texts and speech (`..text`, `..speech`) say what a work item
 is, what a contender answers with, and what is computed from the times.

@@ -1,4 +1,4 @@
-"""A function in a process of its own, which returns its memory to the system when it ends."""
+"""Runs a function in a separate process, which returns its memory to the system when it ends."""
 
 from __future__ import annotations
 

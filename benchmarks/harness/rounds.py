@@ -163,7 +163,7 @@ class _Run(Generic[Work, Outcome]):
         return turns
 
     def close(self) -> list[Footprint]:
-        """End all workers; the footprints of those that are timed."""
+        """End all workers and return the footprints of the timed ones."""
         footprints = []
         for worker in list(self.workers):
             try:

@@ -1,4 +1,4 @@
-"""Each contender loads and works in a process of its own.
+"""Each contender loads and works in a separate process.
 
 Thread pools then do not disturb each other, and memory and loading time can be attributed. Workers
 take turns: only one of them works at any time.
@@ -60,7 +60,7 @@ def prepare(contender: Contender[Work, Outcome], checkpoint: Path, directory: Pa
 
 
 class Worker(Generic[Work, Outcome]):
-    """A contender, loaded in a process of its own.
+    """A contender, loaded in a separate process.
 
     The constructor, `perform` and `close` raise ContenderError if the contender fails, for whatever
     reason.

@@ -1,4 +1,4 @@
-"""Random weights whose greedy output is worth measuring: it varies with the source, and goes on."""
+"""Random weights whose greedy output varies with the source and does not end early."""
 
 from __future__ import annotations
 

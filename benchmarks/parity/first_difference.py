@@ -81,7 +81,7 @@ def first_difference(
 
 
 def describe_first_difference(neutral: Bundle, bundle: Bundle, sources: Sequence[Encodable]) -> str:
-    """`first_difference` in words, at the tolerance of the bundle's precision."""
+    """`first_difference` as a sentence, at the tolerance of the bundle's precision."""
     if bundle.manifest.executable.format != "onnx":
         return "engines are opaque: the first differing tensor cannot be located"
     tolerance = TOLERANCES[bundle.manifest.precision]

@@ -60,13 +60,13 @@ def source_tokens(
     Raises:
         DragomanError: it has symbols that the model does not know, no tokens, or too many.
     """
-    place = f"{file}: {text[:40]!r}"
+    origin = f"{file}: {text[:40]!r}"
     try:
         tokens = codec.encode(text, language)
     except UnknownSymbolsError as error:
-        raise DragomanError(f"{place}: {error}") from error
+        raise DragomanError(f"{origin}: {error}") from error
     if not 1 <= len(tokens) <= longest:
-        raise DragomanError(f"{place}: expected 1 to {longest} tokens, found {len(tokens)}")
+        raise DragomanError(f"{origin}: expected 1 to {longest} tokens, found {len(tokens)}")
     return tokens
 
 

@@ -1,4 +1,4 @@
-"""A failed check in words: the first level that failed, and the tolerance that would pass."""
+"""A failed check as a sentence: the first level that failed, and the tolerance that would pass."""
 
 from __future__ import annotations
 

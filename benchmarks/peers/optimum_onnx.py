@@ -26,7 +26,7 @@ VARIANTS: tuple[Variant, ...] = ("fp32", "O2", "int8")
 def prepare(source: Path, directory: Path, *, variant: Variant) -> Path:
     """Export a Marian checkpoint into a new directory, then optimize or quantize it.
 
-    Silences the many warnings of the export for the whole process, so give it one of its own.
+    Silences the many warnings of the export for the whole process, so use a separate one.
 
     Returns:
         `directory`

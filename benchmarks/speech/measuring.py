@@ -76,7 +76,7 @@ def measure(
     rounds: int,
     progress: Callable[[str], None] = lambda stage: None,
 ) -> tuple[list[Figures], list[Failure]]:
-    """Measure the contenders; those that fail at anything are reported with the reason alone.
+    """Measure the contenders; of those that fail, only the reason is reported.
 
     Args:
         whisper: a CTranslate2 directory

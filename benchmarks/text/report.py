@@ -21,7 +21,7 @@ class Comparison:
     """All figures of one run.
 
     Attributes:
-        shape: the model in words
+        shape: a description of the model
         word_error: of the trained model g2p-en in Dragoman's precisions, by contender
     """
 

@@ -121,7 +121,7 @@ class _Settings:
         return self._ids["bad_words_ids"]
 
     def ids_outside(self, vocabulary: int) -> list[str]:
-        """A problem for each token id that is not in a vocabulary of so many tokens."""
+        """A problem for each token id that is not in a vocabulary of this size."""
         return [
             f"{name}: expected token ids in [0, {vocabulary}), found {token}"
             for name, ids in self._ids.items()

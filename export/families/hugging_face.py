@@ -120,8 +120,8 @@ def _with_special_tokens(values: Values, settings: Values) -> Values:
         if not value or not all(type(token) is int for token in value):
             problems.append(f"{name}: expected a token id, found {value!r}")
         elif len(set(value)) > 1:
-            what = "end tokens" if name == "eos_token_id" else "tokens"
-            problems.append(f"{name}: several {what} are not supported, found {value}")
+            kind = "end tokens" if name == "eos_token_id" else "tokens"
+            problems.append(f"{name}: several {kind} are not supported, found {value}")
         else:
             tokens[name] = value[0]
     if problems:

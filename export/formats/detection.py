@@ -111,7 +111,7 @@ def unknown_model_type(model_type: object) -> str:
 
 
 def _describe(directory: Path) -> str:
-    """A directory that has neither file, in words."""
+    """A description of a directory that has neither file."""
     try:
         return "neither" if any(directory.iterdir()) else "an empty directory"
     except OSError as error:

@@ -22,7 +22,7 @@ def read_state_dict(
     """The tensors by name, and the file that they come from. No code in it is executed.
 
     Args:
-        file_name: of the file of weights, needed where there are several
+        file_name: the file of weights; needed if there are several
         key: of the state dictionary in a training checkpoint, needed where it has several
 
     Raises:

@@ -72,7 +72,7 @@ def load_safely(path: Path) -> Any:
     except SafetensorError as error:
         raise CheckpointError(path, [f"not a complete safetensors file: {error}"]) from error
     except pickle.UnpicklingError as error:
-        # PyTorch names the object within a paragraph on how to load it all the same.
+        # PyTorch names the object within a paragraph on how to load it regardless.
         name = re.search(r"Unsupported global: GLOBAL (\S+)", str(error))
         found = f"the Python object {name[1]}" if name else str(error).splitlines()[0]
         raise CheckpointError(

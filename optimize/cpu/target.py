@@ -57,7 +57,7 @@ def schemes(precision: Precision, graphs: Graphs) -> Schemes:
 def check_counts(
     records: Mapping[str, Sequence[PassRecord]], attentions: Mapping[str, int], model: ModelSpec
 ) -> None:
-    """Everything that the exporter writes is either fused, or refused because of what it is.
+    """Check that everything the exporter writes is either fused or refused for a stated reason.
 
     Raises:
         PassError: a fusion does not match what it is meant for.

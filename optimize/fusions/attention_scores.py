@@ -198,9 +198,9 @@ def _operands(node: ir.Node) -> tuple[ir.Value, ir.Value]:
         raise UnsupportedPatternError("expected scores + mask, found an Add with a missing input")
     from_a, from_b = _comes_from_product(a), _comes_from_product(b)
     if from_a == from_b:
-        what = "both are" if from_a else "neither is"
+        operands = "both are" if from_a else "neither is"
         raise UnsupportedPatternError(
-            f"expected scores + mask, exactly one of them from query @ key; {what}: "
+            f"expected scores + mask, exactly one of them from query @ key; {operands}: "
             f"{describe(a)}, {describe(b)}"
         )
     return (a, b) if from_a else (b, a)

@@ -1,4 +1,4 @@
-"""What the fusions need to match patterns: constants, ranks, and values described in words."""
+"""Helpers that fusions match patterns with: constants, ranks, and descriptions of values."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def reduction_axes(node: ir.Node) -> list[int] | None:
 
 
 def describe(value: ir.Value | None) -> str:
-    """A value in words, for the reasons of refusals."""
+    """A description of a value, for the reasons of refusals."""
     if value is None:
         return "nothing"
     if (constant_number := number(value)) is not None:

@@ -1,6 +1,6 @@
 """Weight-only quantization: `DequantizeLinear` (opset 21) before each product.
 
-Uses standard operators only, which TensorRT supports and ONNX Runtime fuses by itself.
+Uses standard operators only, which TensorRT supports and ONNX Runtime fuses on its own.
 """
 
 from __future__ import annotations

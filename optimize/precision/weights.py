@@ -164,9 +164,9 @@ def round_for(
 def _relative_by_row(rounded: Float, exact: Float) -> float:
     """The root mean square of the relative errors of rows [R, N].
 
-    Every position counts equally. Otherwise one with values a hundred times larger would dominate
-    the error and hide that its scale leaves nothing of the other positions. The norms of rows far
-    below the median are taken as a tenth of the median.
+    Every position counts equally. Otherwise, a position with values a hundred times larger would
+    dominate the error and hide that its scale rounds the other positions away. The norms of rows
+    far below the median are taken as a tenth of the median.
     """
     norms = _norms(exact)
     floor = max(0.1 * float(np.median(norms)), 1e-30)

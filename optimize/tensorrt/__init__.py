@@ -1,1 +1,2 @@
-"""Neutral graphs -> TensorRT engines, for either package of TensorRT. None of it needs a GPU."""
+"""Neutral graphs -> engines of TensorRT-RTX or TensorRT. Only refitting, and building with the full
+TensorRT, need a GPU."""

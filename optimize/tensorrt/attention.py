@@ -1,7 +1,7 @@
-"""Attention of heads that no fused kernel takes, in primitives.
+"""Decomposes attention into primitives where no fused kernel supports the head size.
 
-TensorRT-RTX 1.7 takes attention apart by itself where it has no kernel, but for 16 bits, several
-queries and heads whose size is no multiple of 8: there its compiler fails.
+TensorRT-RTX 1.7 decomposes attention itself if it has no kernel for it, except in 16 bits with
+several queries and a head size that is not a multiple of 8: there its compiler fails.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ MULTIPLE = 8
 
 
 def needs_primitives(head_size: int) -> bool:
-    """Whether attention over a source has to be written out in 16 bits."""
+    """Whether attention over a source must be decomposed in 16 bits."""
     return head_size % MULTIPLE != 0
 
 
-class WrittenOut(RewriteRuleClassBase):
-    """Attention (opset 23) of q, k, v [B, H, S, Dh] under a mask of bool -> softmax(q k^T) v.
+class DecomposeAttention(RewriteRuleClassBase):
+    """Attention (opset 23) of q, k, v [B, H, S, Dh] with a bool mask -> softmax(q k^T) v.
 
     "Attention Is All You Need", section 3.2.1, equation 1.
     """
@@ -63,13 +63,15 @@ class WrittenOut(RewriteRuleClassBase):
         scale = node.attributes.get_float("scale", 1 / math.sqrt(size))
         scaled = op.Mul(query, op.Constant(value=ir.tensor(np.array(scale, dtype))))
         scores = op.MatMul(scaled, op.Transpose(key, perm=[0, 1, 3, 2]))
-        minus = op.Constant(value=ir.tensor(np.array(-np.inf, dtype)))
-        result: ir.Value = op.MatMul(op.Softmax(op.Where(mask, scores, minus), axis=-1), value)
+        minus_infinity = op.Constant(value=ir.tensor(np.array(-np.inf, dtype)))
+        result: ir.Value = op.MatMul(
+            op.Softmax(op.Where(mask, scores, minus_infinity), axis=-1), value
+        )
         return result
 
 
 PRIMITIVE_ATTENTION = RulePass(
     "primitive-attention",
-    lambda: [WrittenOut.rule()],
+    lambda: [DecomposeAttention.rule()],
     lambda node: node.op_type == "Attention" and node.domain == "",
 )

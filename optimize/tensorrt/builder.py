@@ -31,7 +31,7 @@ class SerializedEngine:
 
     Attributes:
         plan: its bytes
-        warnings: for whoever builds it, a line each
+        warnings: for the user, a line each
     """
 
     plan: bytes
@@ -51,11 +51,11 @@ def build_engine(
 
     Args:
         graph: an ONNX file with standard operators only
-        spec: the contract's view of it; its dynamic axes are batch and source
+        spec: its specification in the contract; the dynamic axes are batch and source
 
     Raises:
         EngineError: an operator is not supported, the build fails, or the engine would compute
-            something else; says where and why.
+            wrong results; says where and why.
         DragomanError: TensorRT refuses a profile; names the tensor and the range.
         KeyboardInterrupt: the user interrupted the build, which has ended.
     """
@@ -65,25 +65,29 @@ def build_engine(
     builder = trt.Builder(logger)
     network = parse(trt, builder, graph)
     config = builder.create_builder_config()
-    config.profiling_verbosity = trt.ProfilingVerbosity.DETAILED  # engines that can be inspected
+    config.profiling_verbosity = trt.ProfilingVerbosity.DETAILED  # makes engines inspectable
     config.clear_flag(trt.BuilderFlag.TF32)  # fp32 means fp32
     if options.refittable:
         config.set_flag(trt.BuilderFlag.REFIT)
-    _let_attention_be_taken_apart(trt, network)
+    _allow_decomposition(trt, network)
     set_capabilities(package, config, options.compute_capabilities)
     add_profiles(builder, config, spec, options.profiles)
     cache = timing_cache_file(package)
     warnings = [] if cache is None else [load_timing_cache(config, cache)]
     plan = _build(trt, builder, network, config, progress)
     if plan is None:
-        why = NEEDS_GPU if options.refittable else ""
-        raise EngineError(f"{graph.name}: {package.name} {package.version}: {why}{messages.reason}")
+        hint = NEEDS_GPU if options.refittable else ""
+        raise EngineError(
+            f"{graph.name}: {package.name} {package.version}: {hint}{messages.reason}"
+        )
     _refuse_dropped_inputs(messages, graph)
     if cache is not None:
         warnings.append(save_timing_cache(config, cache))
-    made = bytes(plan)
+    serialized = bytes(plan)
     return SerializedEngine(
-        made, report(package, network, graph, made), tuple(w for w in warnings if w is not None)
+        serialized,
+        report(package, network, graph, serialized),
+        tuple(w for w in warnings if w is not None),
     )
 
 
@@ -98,9 +102,9 @@ def _refuse_dropped_inputs(messages: Messages, graph: Path) -> None:
         )
 
 
-def _let_attention_be_taken_apart(trt: Any, network: Any) -> None:
-    """Allow primitives where there is no fused kernel, as in fp32 with several queries. Where there
-    is one, it is used all the same."""
+def _allow_decomposition(trt: Any, network: Any) -> None:
+    """Let TensorRT decompose attention that has no fused kernel, as in fp32 with several queries.
+    Fused kernels are still used where they exist."""
     for index in range(network.num_layers):
         layer = network.get_layer(index)
         if layer.type == trt.LayerType.ATTENTION_INPUT:

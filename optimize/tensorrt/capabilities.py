@@ -21,50 +21,50 @@ GPUS: dict[str, str] = {
 TURING = "7.5"
 
 
-def check_capabilities(package: Package, wanted: Sequence[str], precision: Precision) -> None:
+def check_capabilities(package: Package, requested: Sequence[str], precision: Precision) -> None:
     """
     Args:
-        wanted: such as "8.9"; the package's default if none
+        requested: such as "8.9"; the package's default if none
 
     Raises:
         DragomanError: the package does not build for one of them, or not in this precision; says
-            what there is.
+            what it builds for.
     """
     known = _known(package)
     if not known:
-        if wanted:
+        if requested:
             raise DragomanError(
                 f"{package.name} builds for the GPU of the machine it runs on: expected no "
-                f"compute capability, found {', '.join(wanted)}"
+                f"compute capability, found {', '.join(requested)}"
             )
         return
-    unknown = [capability for capability in wanted if capability not in known]
+    unknown = [capability for capability in requested if capability not in known]
     if unknown:
         raise DragomanError(
             f"compute capability {', '.join(unknown)}: {package.name} {package.version} builds for "
             f"{', '.join(known)}"
         )
-    if TURING in wanted and precision != "fp16":
+    if TURING in requested and precision != "fp16":
         raise DragomanError(
             f"compute capability {TURING}, {GPUS[TURING]}: expected precision fp16, found "
             f"{precision}, for which {package.name} has no kernels there"
         )
 
 
-def set_capabilities(package: Package, config: Any, wanted: Sequence[str]) -> None:
-    """Set them in an IBuilderConfig; see `check_capabilities`."""
+def set_capabilities(package: Package, config: Any, requested: Sequence[str]) -> None:
+    """Set the compute capabilities in an IBuilderConfig; see `check_capabilities`."""
     known = _known(package)
-    if not wanted or not known:
+    if not requested or not known:
         return
-    config.num_compute_capabilities = len(wanted)
-    for index, capability in enumerate(wanted):
+    config.num_compute_capabilities = len(requested)
+    for index, capability in enumerate(requested):
         config.set_compute_capability(known[capability], index)
 
 
-def describe_capabilities(target: str, wanted: Sequence[str]) -> str:
-    """The GPUs in words."""
-    if wanted:
-        return "; ".join(f"{c}: {GPUS[c]}" if c in GPUS else c for c in wanted)
+def describe_capabilities(target: str, requested: Sequence[str]) -> str:
+    """The GPUs that engines run on, for the user."""
+    if requested:
+        return "; ".join(f"{c}: {GPUS[c]}" if c in GPUS else c for c in requested)
     if target == "tensorrt-rtx":
         return "Ampere and later: compute capability 8.0, 8.6, 8.9, 12.0 and up"
     return "the GPU that it was built on, and others of the same compute capability"
@@ -73,9 +73,9 @@ def describe_capabilities(target: str, wanted: Sequence[str]) -> str:
 def _known(package: Package) -> dict[str, Any]:
     """The capabilities that the package can build for: SM89 is 8.9."""
     kinds = getattr(package.module, "ComputeCapability", None)
-    found = {
+    known = {
         f"{name[2:-1]}.{name[-1]}": value
         for name, value in getattr(kinds, "__members__", {}).items()
         if re.fullmatch(r"SM\d{2,}", name)
     }
-    return dict(sorted(found.items(), key=lambda item: float(item[0])))
+    return dict(sorted(known.items(), key=lambda item: float(item[0])))

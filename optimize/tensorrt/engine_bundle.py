@@ -41,7 +41,7 @@ def build_engines(
     """Write the bundle of engines into an existing directory.
 
     Args:
-        graphs: what `optimize_bundle` makes for the target tensorrt-rtx or tensorrt
+        graphs: the result of `optimize_bundle` for the target tensorrt-rtx or tensorrt
         progress: called with the present stage
 
     Raises:
@@ -52,7 +52,7 @@ def build_engines(
     package = find_package(graphs.manifest.target)
     _check(package, graphs, options)
     options = _for_precision(options, graphs.manifest.precision)
-    if package.name == "tensorrt":  # it builds for the GPU that it runs on, which is recorded
+    if package.name == "tensorrt":  # builds for the GPU of this machine, which is recorded
         options = dataclasses.replace(
             options, compute_capabilities=(find_gpu().compute_capability,)
         )
@@ -80,8 +80,8 @@ def _check(package: Package, graphs: Bundle, options: EngineOptions) -> None:
 
 
 def _for_precision(options: EngineOptions, precision: Precision) -> EngineOptions:
-    """Products of TensorRT-RTX 1.7 read int8 weights directly if a profile admits two rows; for
-    exactly one row, a separate kernel first writes the weights out in fp16."""
+    """Matrix products of TensorRT-RTX 1.7 read int8 weights directly if a profile allows two rows;
+    for exactly one row, a separate kernel first expands the weights to fp16."""
     if precision not in ("int8", "int4"):
         return options
     one, two = Range(1, 1, 1), Range(1, 1, 2)
@@ -94,7 +94,8 @@ def _for_precision(options: EngineOptions, precision: Precision) -> EngineOption
 def pinned_bundle(
     graphs: Bundle, directory: Path, capacity: int, *, progress: Stage = lambda stage: None
 ) -> Bundle:
-    """The graphs that engines are built from, in an existing directory: one query, this capacity.
+    """Write the graphs that engines are built from into an existing directory: one query, this
+    capacity.
 
     Raises:
         PassError: pinning changed what the decoder computes.

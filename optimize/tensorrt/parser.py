@@ -1,4 +1,4 @@
-"""An ONNX file -> a TensorRT network, or an error that names what is in the way."""
+"""An ONNX file -> a TensorRT network, or an error that names the operator that prevents it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from dragoman.runtime.backends.tensorrt.messages import NO_DRIVER, Messages, mak
 
 
 class EngineError(DragomanError):
-    """TensorRT cannot make an engine of a graph, or would make a wrong one."""
+    """TensorRT cannot build an engine from a graph, or would build a wrong one."""
 
 
 def parse(trt: Any, builder: Any, graph: Path) -> Any:
@@ -23,7 +23,7 @@ def parse(trt: Any, builder: Any, graph: Path) -> Any:
         builder: its Builder
 
     Returns:
-        INetworkDefinition, strongly typed: number formats are the graph's
+        INetworkDefinition, strongly typed: the graph determines the precision
 
     Raises:
         EngineError: an operator is not supported (names it, its node and the module of the model
@@ -49,4 +49,4 @@ def _reason(error: Any, graph: Path) -> str:
         return reason
     nodes = {node.name: node for node in ir.load(graph).graph.all_nodes()}
     module = module_of(nodes[name]) if name in nodes else "the graph"
-    return f"{operator} of {module} (node {name}) cannot be in an engine: {reason}"
+    return f"{operator} of {module} (node {name}) cannot become part of an engine: {reason}"

@@ -1,4 +1,4 @@
-"""Optimization profiles from what users know: rows of a batch, tokens of a source, capacity."""
+"""Optimization profiles in terms that users know: rows of a batch, tokens of a source, capacity."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from dragoman.runtime.format.executables import Profile, Range
 
 DEFAULT_BATCH = Range(1, 8, 32)
 NAMED_BATCHES: dict[str, Range] = {"latency": Range(1, 1, 1), "throughput": Range(1, 32, 32)}
-"""Ranges by purpose: one source at a time, as they arrive; up to 32 sources at once."""
+"""Ranges by purpose: sources one at a time, as they arrive; up to 32 sources at once."""
 
 
 class Positions(Protocol):
-    """The positions of a model: its configuration, or what a bundle says of it."""
+    """The positions of a model: a `ModelConfig`, or the `ModelSpec` of a bundle."""
 
     @property
     def takes_audio(self) -> bool: ...
@@ -28,7 +28,7 @@ class Positions(Protocol):
 
 
 def default_source_range(model: Positions) -> Range:
-    """Every length that the model takes, tuned for a sentence's; for audio, a window's."""
+    """All lengths that the model accepts, tuned for a sentence; for audio, that of a window."""
     longest = model.max_source_positions
     if model.takes_audio:
         return Range(longest, longest, longest)
@@ -38,17 +38,17 @@ def default_source_range(model: Positions) -> Range:
 def check_profiles(profiles: Sequence[Profile], capacity: int, model: Positions) -> None:
     """
     Raises:
-        DragomanError: there is none, one is not in order, or the model has fewer positions; names
-            the profile, what was expected and what was found.
+        DragomanError: there are no profiles, the sizes of one are not in order, or the model has
+            fewer positions; names the profile.
     """
     if not profiles:
         raise DragomanError("expected at least one optimization profile, found none")
     for index, profile in enumerate(profiles):
-        for what, found in (("batch", profile.batch), ("source length", profile.source)):
-            if not found.in_order:
+        for name, sizes in (("batch", profile.batch), ("source length", profile.source)):
+            if not sizes.in_order:
                 raise DragomanError(
-                    f"profile {index}, {what}: expected 1 <= smallest <= best <= largest, found "
-                    f"{found.smallest}..{found.best}..{found.largest}"
+                    f"profile {index}, {name}: expected 1 <= smallest <= best <= largest, found "
+                    f"{sizes.smallest}..{sizes.best}..{sizes.largest}"
                 )
         if profile.source.largest > model.max_source_positions:
             raise DragomanError(
@@ -67,13 +67,13 @@ def add_profiles(builder: Any, config: Any, spec: GraphSpec, profiles: Sequence[
 
     Args:
         builder, config: a package's Builder and IBuilderConfig
-        spec: of the graph; batch and source are its only dynamic axes
+        spec: the specification of the graph; its only dynamic axes are batch and source
 
     Raises:
         DragomanError: TensorRT refuses a shape; names the tensor and its range.
     """
     for index, profile in enumerate(profiles):
-        made = builder.create_optimization_profile()
+        trt_profile = builder.create_optimization_profile()
         for tensor in spec.inputs:
             shapes = [
                 _shape(tensor.name, tensor.shape, {"batch": batch, "source": source})
@@ -84,25 +84,25 @@ def add_profiles(builder: Any, config: Any, spec: GraphSpec, profiles: Sequence[
                 )
             ]
             try:
-                made.set_shape(tensor.name, *shapes)
+                trt_profile.set_shape(tensor.name, *shapes)
             except (TypeError, ValueError, RuntimeError) as error:
                 raise DragomanError(
                     f"profile {index}, input {tensor.name}: TensorRT refuses the shapes "
                     f"{shapes[0]} to {shapes[-1]}: {error}"
                 ) from error
-        if config.add_optimization_profile(made) < 0:
+        if config.add_optimization_profile(trt_profile) < 0:
             raise DragomanError(f"profile {index}: TensorRT refuses {describe(profile)}")
 
 
 def describe(profile: Profile) -> str:
-    """In words, such as "batch 1 to 32 (best 8), source 1 to 64 (best 32)"."""
-    return f"batch {_words(profile.batch)}, source {_words(profile.source)}"
+    """For the user, such as "batch 1 to 32 (best 8), source 1 to 64 (best 32)"."""
+    return f"batch {_describe(profile.batch)}, source {_describe(profile.source)}"
 
 
-def _words(found: Range) -> str:
-    if found.smallest == found.largest:
-        return str(found.smallest)
-    return f"{found.smallest} to {found.largest} (best {found.best})"
+def _describe(sizes: Range) -> str:
+    if sizes.smallest == sizes.largest:
+        return str(sizes.smallest)
+    return f"{sizes.smallest} to {sizes.largest} (best {sizes.best})"
 
 
 def _shape(name: str, shape: tuple[int | str, ...], axes: dict[str, int]) -> tuple[int, ...]:

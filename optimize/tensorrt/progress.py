@@ -1,4 +1,4 @@
-"""Progress of a build, and a way to end one."""
+"""The progress of a build, and cancelling one."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 Progress = Callable[[str, float], None]
-"""Called with a phase of the build, and the share of it that is done."""
+"""Called with a phase of the build, and the completed share of it."""
 
 
 def make_monitor(trt: Any, progress: Progress, cancelled: threading.Event) -> Any:

@@ -1,7 +1,7 @@
-"""New weights of the same architecture into engines that exist.
+"""Refitting: puts new weights of the same architecture into existing engines.
 
-Much faster than a build, and the engines keep their kernels. It needs a GPU, and engines that were
-built refittable.
+This is much faster than a build, because the engines keep their kernels. It needs a GPU, and
+engines that were built refittable.
 """
 
 from __future__ import annotations
@@ -30,18 +30,18 @@ def refit_engines(
     *,
     progress: Callable[[str], None] = lambda stage: None,
 ) -> Bundle:
-    """Write the bundle of the engines with the graphs' weights into an existing directory.
+    """Write the bundle of the engines, with the weights of the graphs, into an existing directory.
 
     Args:
         engines: of the same architecture, target and precision, built refittable
-        graphs: what `optimize_bundle` makes of the new checkpoint
+        graphs: the result of `optimize_bundle` for the new checkpoint
 
     Raises:
         DragomanError: the engines are of another architecture, target or precision, or were not
-            built to be refitted.
+            built refittable.
         BackendError: the engines cannot be loaded here; says why.
-        EngineError: an engine cannot be loaded here, or takes other weights than the graph has;
-            names them.
+        EngineError: an engine cannot be loaded here, or its weights differ from the graph's; names
+            them.
     """
     built = _check(engines, graphs)
     package, _ = usable_package(engines, built)
@@ -82,14 +82,14 @@ def check_refittable(engines: Bundle) -> TensorRTEngines:
 def _check(engines: Bundle, graphs: Bundle) -> TensorRTEngines:
     built = check_refittable(engines)
     old, new = engines.manifest, graphs.manifest
-    for what, before, after in (
+    for name, before, after in (
         ("target", old.target, new.target),
         ("precision", old.precision, new.precision),
         ("architecture", old.architecture, new.architecture),
     ):
         if before != after:
             raise DragomanError(
-                f"{engines.directory}: new weights need the same {what}: expected {before}, found "
+                f"{engines.directory}: new weights need the same {name}: expected {before}, found "
                 f"{after}"
             )
     return built
@@ -113,7 +113,7 @@ def refit(package: Package, engine: Path, graph: Path) -> bytes:
     if not parser.refit_from_file(str(graph)):
         reasons = [parser.get_error(index).desc() for index in range(parser.num_errors)]
         raise EngineError(
-            f"{engine}: its weights are not those of the new graph, build it anew: "
+            f"{engine}: its weights are not those of the new graph, rebuild it: "
             + ("; ".join(dict.fromkeys(reasons)) or messages.reason)
         )
     missing = refitter.get_missing_weights()

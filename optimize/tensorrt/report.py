@@ -1,4 +1,4 @@
-"""What an engine is made of, as far as it can be known without a GPU."""
+"""The contents of an engine, as far as they can be known without a GPU."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ import onnx_ir as ir
 from dragoman.runtime.backends.tensorrt.packages import Package
 from dragoman.runtime.format.executables import EngineReport
 
-# The readable part of a TensorRT-RTX engine. Its format is not documented: what is found in it is a
-# diagnosis, not a contract.
+# The readable part of a TensorRT-RTX engine. Its format is undocumented: findings are diagnostics,
+# not facts to rely on.
 FUSED = re.compile(rb"function=\{ name=\"?(_\w*mha\w*)")
 """Kernels of fused attention."""
 
 DEQUANTIZATION = re.compile(rb"function=\{ name=\"?__myl_(?:Repl)?CastMulCast[\",} ]")
-"""Kernels that do nothing but write a weight out in 16 bits, to be multiplied by another: that is
-more memory traffic than a weight of 16 bits takes."""
+"""Kernels that only expand a weight to 16 bits, for another kernel to multiply: more memory traffic
+than a 16-bit weight causes."""
 
 
 def report(package: Package, network: Any, graph: Path, plan: bytes) -> EngineReport:
@@ -42,22 +42,22 @@ def report(package: Package, network: Any, graph: Path, plan: bytes) -> EngineRe
     )
 
 
-def losses(found: EngineReport, profiles: int) -> list[str]:
-    """In words, what an engine of so many profiles should have and has not."""
-    lost = []
-    if found.fused is not None:
-        fused, expected = sum(found.fused.values()), found.attentions * profiles
+def losses(report: EngineReport, profiles: int) -> list[str]:
+    """Warnings about fused kernels that an engine with this many profiles should have but lacks."""
+    warnings = []
+    if report.fused is not None:
+        fused, expected = sum(report.fused.values()), report.attentions * profiles
         if fused < expected:
-            lost.append(
+            warnings.append(
                 f"{expected - fused} of {expected} attentions have no fused kernel (fp32 has none "
                 "for several queries; 16 bits have them for heads whose size is a multiple of 8)"
             )
-    if found.dequantizations:
-        lost.append(
-            f"{found.dequantizations} weights are dequantized by a kernel of their own in every "
+    if report.dequantizations:
+        warnings.append(
+            f"{report.dequantizations} weights are dequantized by a separate kernel in every "
             "run, which takes longer than reading them in fp16"
         )
-    return lost
+    return warnings
 
 
 def _weights(graph: Path) -> dict[str, int]:

@@ -1,4 +1,4 @@
-"""What a user wants of engines; what is left open depends on the model."""
+"""Options of engines as a user states them; defaults depend on the model."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class EngineRequest:
 
     Attributes:
         batches: a profile for each of these ranges of rows
-        source_length: tokens of a source; None: every length that the model takes
+        source_length: tokens of a source; None: all lengths that the model accepts
         capacity: the most new tokens; None: the bundle's default
         compute_capabilities: of the GPUs to build for, such as "8.9"; none: the package's default
         refittable: whether new weights can be put into the engines later
@@ -43,7 +43,7 @@ class EngineRequest:
     def for_model(self, model: Positions, default_capacity: int) -> EngineOptions:
         """
         Args:
-            default_capacity: if none is requested
+            default_capacity: the capacity if none is requested
 
         Raises:
             DragomanError: the request does not fit the model.

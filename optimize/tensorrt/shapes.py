@@ -1,4 +1,4 @@
-"""The decoder step as engines are built from it: one token a step, caches of a known capacity."""
+"""The decoder step that engines are built from: one token per step, caches of a fixed capacity."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from ..tidy import Tidy
 
 @dataclass(frozen=True)
 class PinShapes:
-    """Replaces dynamic axes by numbers, and folds what follows from them.
+    """Replaces dynamic axes by constants, and folds the shape computations that follow from them.
 
     TensorRT updates caches in place only if their capacity is static, and has an attention kernel
     for exactly one query.
 
     Attributes:
-        spec: names the axes of the graph's inputs and outputs
+        spec: the specification of the graph, which names the axes of its inputs and outputs
         sizes: size of each axis to pin, by its name in the contract
     """
 
@@ -43,7 +43,7 @@ class PinShapes:
         for node in model.graph:
             for value in node.outputs:
                 if not value.is_graph_output():
-                    value.shape = None  # inferred anew
+                    value.shape = None  # to be inferred again
         ShapeInferencePass()(model)
         Tidy().apply(model)
         before = (*self.spec.inputs, *self.spec.outputs)
@@ -52,7 +52,7 @@ class PinShapes:
 
 
 def pinned_spec(spec: GraphSpec, sizes: Mapping[str, int]) -> GraphSpec:
-    """The contract's view of a graph with sizes in place of the names of axes."""
+    """The specification of a graph with sizes in place of the names of axes."""
 
     def pinned(tensor: TensorSpec) -> TensorSpec:
         shape = tuple(sizes.get(d, d) if isinstance(d, str) else d for d in tensor.shape)

@@ -1,4 +1,4 @@
-"""Graphs that TensorRT builds engines from."""
+"""The targets of TensorRT: graphs that engines are built from."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from .attention import PRIMITIVE_ATTENTION, needs_primitives
 from .engine_bundle import build_engines
 
 BLOCK = 32
-"""Inputs that share a scale in 4 bits."""
+"""The number of inputs that share a scale in 4 bits."""
 
 
 def passes(graph: str, model: ModelSpec, precision: Precision) -> Sequence[GraphPass]:
-    """Attention over a source is written out in primitives where no kernel takes its heads."""
+    """Attention over a source is decomposed where no kernel supports the size of its heads."""
     if graph == "encoder" and precision != "fp32" and needs_primitives(model.head_size):
         return (PRIMITIVE_ATTENTION, Tidy())
     return ()
 
 
 def schemes(precision: Precision, graphs: Graphs) -> Schemes:
-    """As in the neutral target, with scales that engines fuse into products."""
+    """As for the neutral target, with scales that engines fuse into matrix products."""
     rows = EngineWeightOnly(8, None, error=0.05)
     products = rows if precision == "int8" else EngineWeightOnly(4, BLOCK, error=0.2)
     return Schemes(dict.fromkeys(graphs, products), rows)

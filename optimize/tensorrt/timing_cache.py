@@ -1,7 +1,7 @@
-"""What one build learned about kernels, kept for the next: for each user, package and version.
+"""The timing cache: kernel timings of one build, kept for the next; per user, package and version.
 
-TensorRT times kernels when it builds. TensorRT-RTX compiles them where they run, and keeps those in
-a cache of its own (`runtime.backends.tensorrt.contexts`).
+TensorRT times kernels when it builds engines. TensorRT-RTX compiles kernels where they run instead,
+and has another cache for that (`runtime.backends.tensorrt.contexts`).
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ from dragoman.runtime.backends.tensorrt.user_cache import cache_file, read_cache
 
 
 def timing_cache_file(package: Package) -> Path | None:
-    """Where it is kept; None: the package does not time."""
+    """The path of the cache; None: the package does not time kernels."""
     return None if package.name == "tensorrt-rtx" else cache_file(package, "timing")
 
 
 def load_timing_cache(config: Any, file: Path) -> str | None:
-    """Give a build (IBuilderConfig) what is known.
+    """Let a build (IBuilderConfig) use and extend the cache.
 
     Returns:
-        a warning where the file is of no use: the build takes its time then
+        a warning if the file cannot be used, which makes the build slower
     """
     known = read_cache(file)
     cache = config.create_timing_cache(known)
@@ -31,11 +31,15 @@ def load_timing_cache(config: Any, file: Path) -> str | None:
     fresh = config.create_timing_cache(b"")
     if fresh is not None:
         config.set_timing_cache(fresh, ignore_mismatch=False)
-    return f"{file} is of another version or device, or damaged: begun anew" if known else None
+    return (
+        f"{file} is of another version or device, or damaged: starting with an empty cache"
+        if known
+        else None
+    )
 
 
 def save_timing_cache(config: Any, file: Path) -> str | None:
-    """Keep what a build learned; a warning where it cannot be written."""
+    """Write a build's timings to the file; a warning if it cannot be written."""
     cache = config.get_timing_cache()
     if cache is None:
         return None

@@ -16,7 +16,7 @@ def token_batches(pairs: Sequence[Pair], batch_tokens: int, *, seed: int) -> lis
     depends on the seed only, so that an interrupted epoch can be resumed.
 
     Returns:
-        indices into `pairs`, each exactly once; a pair longer than the limit is a batch of its own
+        indices into `pairs`, each exactly once; a pair longer than the limit forms its own batch
     """
     generator = random.Random(seed)
     order = list(range(len(pairs)))

@@ -1,7 +1,7 @@
-"""Audio as users have it, a file or an array, to samples as models take them.
+"""Audio files and arrays -> samples as models take them.
 
-Files are read with `soundfile` (wav, flac, ogg, and mp3 where its libsndfile has it) and resampled
-with `soxr`; each is imported when first needed.
+Files are read with `soundfile` (wav, flac, ogg, and mp3 if its libsndfile supports it) and
+resampled with `soxr`; both are imported when they are first needed.
 """
 
 from __future__ import annotations
@@ -23,30 +23,30 @@ Audio = str | os.PathLike[str] | NDArray[np.floating[Any]] | NDArray[np.int16]
 point from -1 to 1, or int16."""
 
 LOUDEST = 100.0
-"""Far above full scale, which is 1. What exceeds this has another scale, such as that of int16."""
+"""Far above full scale, which is 1. Larger samples are on another scale, such as that of int16."""
 LOWEST_RATE = 1000
 BLOCK = 1 << 16
 UNKNOWN_SIZE = 0x7FFF0000
-"""What is written to a pipe has about this size, or twice it, in its header."""
+"""A file written to a pipe states about this size, or twice as much, in its header."""
 
 
 class AudioError(DragomanError):
-    """Audio that cannot be read, or that is not what a model takes."""
+    """Audio that cannot be read, or that a model cannot take."""
 
 
 def read_audio(audio: Audio, sampling_rate: int = 16_000) -> NDArray[np.float32]:
     """Mono samples of a file or an array: float32 [samples], finite, at least one.
 
-    The channels of a file are averaged, and it is resampled where its rate is another. An array is
-    taken to be mono and at the rate; int16 is divided by 32768.
+    The channels of a file are averaged, and the result is resampled if the file has another rate.
+    An array is taken to be mono and at `sampling_rate`; int16 is divided by 32768.
 
-    An MP3 of variable bit rate that does not state its length, as nearly all do, is read as far
-    as libsndfile estimates it. An Ogg file cut between two of its pages is not known to be cut.
+    A few MP3 files of variable bit rate do not state their length: these are read up to the length
+    that libsndfile estimates. An Ogg file truncated between two of its pages is not noticed.
 
     Raises:
-        AudioError: no such file, not an audio file, one that ends early, no samples, samples that
-            are NaN, infinite or above `LOUDEST`, an array of another shape or dtype, or a library
-            that is not installed.
+        AudioError: the file does not exist, is not audio, ends early or has no samples; a sample is
+            NaN, infinite or above `LOUDEST`; the array has another shape or dtype; or a library is
+            not installed.
     """
     if isinstance(audio, str | os.PathLike):
         return _checked(_read_file(Path(audio), sampling_rate), str(audio))
@@ -62,13 +62,13 @@ def _from_array(audio: object) -> NDArray[np.float32]:
         raise AudioError(f"{expected}, found shape {list(audio.shape)} and dtype {audio.dtype}")
     if audio.size == 0:
         raise AudioError("audio: expected at least one sample, found none")
-    with np.errstate(over="ignore"):  # becomes infinite, and is found to be
+    with np.errstate(over="ignore"):  # too large for float32: becomes infinite, which is reported
         samples = np.ascontiguousarray(audio, np.float32)
     return samples / np.float32(32768) if kind == "i" else samples
 
 
 def _checked(samples: NDArray[np.float32], name: str) -> NDArray[np.float32]:
-    # Also true where the comparison is with NaN.
+    # Negated, so that NaN counts as loud.
     loud = ~(np.abs(samples) <= LOUDEST)
     if loud.any():
         first = int(loud.argmax())
@@ -85,25 +85,25 @@ def _read_file(path: Path, sampling_rate: int) -> NDArray[np.float32]:
         path.open("rb").close()
     except (OSError, ValueError) as error:  # ValueError: a null character in the name
         reason = getattr(error, "strerror", None) or str(error)
-        raise AudioError(f"{path}: expected an audio file that can be read: {reason}") from error
+        raise AudioError(f"{path}: expected a readable audio file: {reason}") from error
     soundfile = _import_soundfile()
     try:
         with soundfile.SoundFile(path) as file:
-            rate, promised = file.samplerate, file.frames
+            rate, stated_samples = file.samplerate, file.frames
             if rate < LOWEST_RATE:
                 raise AudioError(
                     f"{path}: expected at least {LOWEST_RATE} samples a second, found {rate}"
                 )
-            _refuse_if_cut(path, file.extra_info)
+            _refuse_truncated(path, file.extra_info)
             resampler = _Resampler(rate, sampling_rate)
             pieces = [resampler.add(block) for block in _mono_blocks(file)]
             pieces.append(resampler.end())
-    # TypeError: the name ends with .raw, and the package wants to be told what is inside.
+    # TypeError: for names that end with .raw, soundfile needs to be told the format.
     except (soundfile.SoundFileError, TypeError) as error:
-        raise AudioError(f"{path}: expected an audio file that is whole: {error}") from error
+        raise AudioError(f"{path}: expected an intact audio file: {error}") from error
     # An MP3's length may be an estimate, within a percent.
-    if resampler.taken < 0.99 * promised:
-        raise _cut(path, f"{promised} samples", resampler.taken)
+    if resampler.taken < 0.99 * stated_samples:
+        raise _truncated(path, f"{stated_samples} samples", resampler.taken)
     samples = np.concatenate(pieces)
     if samples.size == 0:
         raise AudioError(
@@ -119,14 +119,14 @@ def _mono_blocks(file: Any) -> Iterator[NDArray[np.float32]]:
 
 
 class _Resampler:
-    """Takes blocks of a signal at one rate, gives what it has of them at another."""
+    """Resamples a signal block by block; passes it on unchanged if the rates are equal."""
 
-    def __init__(self, rate: int, wanted: int) -> None:
+    def __init__(self, rate: int, target_rate: int) -> None:
         self.taken = 0
-        """Samples so far."""
+        """Samples taken so far."""
         self._stream = None
-        if rate != wanted:
-            self._stream = _import_soxr().ResampleStream(rate, wanted, 1, "float32", "HQ")
+        if rate != target_rate:
+            self._stream = _import_soxr().ResampleStream(rate, target_rate, 1, "float32", "HQ")
 
     def add(self, block: NDArray[np.float32]) -> NDArray[np.float32]:
         self.taken += len(block)
@@ -142,16 +142,16 @@ class _Resampler:
         return resampled
 
 
-def _refuse_if_cut(path: Path, log: str) -> None:
-    """To libsndfile, a file whose data ends early is a shorter one; but its log says so."""
+def _refuse_truncated(path: Path, log: str) -> None:
+    """To libsndfile, a truncated file is just a shorter one, except that its log mentions it."""
     pattern = r"^ ?(?:data|SSND|riff|  Data Size  ) : (\d+) \(should be (\d+)\)"
-    for promised, found in re.findall(pattern, log, re.MULTILINE):
-        if int(found) < int(promised) < UNKNOWN_SIZE:
-            raise _cut(path, f"{promised} bytes of samples", int(found))
+    for stated, found in re.findall(pattern, log, re.MULTILINE):
+        if int(found) < int(stated) < UNKNOWN_SIZE:
+            raise _truncated(path, f"{stated} bytes of samples", int(found))
 
 
-def _cut(path: Path, promised: str, found: int) -> AudioError:
-    return AudioError(f"{path}: the file ends early: expected {promised}, found {found}")
+def _truncated(path: Path, stated: str, found: int) -> AudioError:
+    return AudioError(f"{path}: the file ends early: expected {stated}, found {found}")
 
 
 def _import_soundfile() -> Any:

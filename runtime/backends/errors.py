@@ -1,4 +1,4 @@
-"""What goes wrong between a bundle and the library that runs it."""
+"""Errors of backends."""
 
 from __future__ import annotations
 
@@ -10,4 +10,4 @@ class BackendError(DragomanError):
 
 
 class DeviceLostError(DragomanError):
-    """A device failed in such a way that this process cannot use it any more."""
+    """A device failed, and this process cannot use it any more."""

@@ -1,4 +1,4 @@
-"""What the decoding loop asks of a backend, whichever it is."""
+"""The interface of backends to the decoding loop."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Step:
 
 
 class Limits(NamedTuple):
-    """The largest batches that a backend takes; None: no limit but the model's.
+    """The largest batches that a backend accepts; None: only the model limits them.
 
     Attributes:
         rows: of a batch
@@ -84,7 +84,7 @@ class Backend(Protocol):
     def encode(
         self, source: NDArray[Any], source_mask: NDArray[np.bool_]
     ) -> dict[str, NDArray[Any]]:
-        """The encoder's outputs by tensor name: to check them."""
+        """The encoder's outputs by tensor name, for checks."""
 
     def score(
         self,

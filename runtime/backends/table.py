@@ -14,15 +14,15 @@ class BackendRecord:
     """What is known of a backend before it is imported.
 
     Attributes:
-        name: as callers give it
+        name: the name that callers use
         module: within this package; has `open_backend(bundle, threads) -> Backend`
         library: the Python package that it needs
-        extra: what installs that: pip install 'dragoman[EXTRA]'
-        runs: the format of the executables it runs, see `format.executables`
-        targets: of the bundles it runs; None: any
-        precisions: likewise
-        missing_kernels: why others do not run
-        on: the hardware it runs on, for people
+        extra: the extra that installs it: pip install 'dragoman[EXTRA]'
+        runs: the format of executable that it runs, see `format.executables`
+        targets: the targets whose bundles it runs; None: any
+        precisions: the precisions of bundles that it runs; None: any
+        missing_kernels: why other targets and precisions do not run
+        on: the hardware it runs on, for messages and pages
     """
 
     name: str
@@ -36,33 +36,35 @@ class BackendRecord:
     missing_kernels: str = ""
 
     def refusal(self, bundle: Bundle) -> str | None:
-        """Why this backend cannot run a bundle, and what to do; None: it can, as far as the
-        manifest tells."""
-        manifest, place = bundle.manifest, bundle.directory
+        """Why this backend cannot run a bundle, and what to do; None if the manifest does not
+        rule it out."""
+        manifest, directory = bundle.manifest, bundle.directory
         target = manifest.target
         if manifest.executable.format != self.runs:
             if self.runs == "onnx":
                 return (
-                    f"{place} holds engines: expected backend {target}, which runs them, found "
+                    f"{directory} holds engines: expected backend {target}, which runs them, found "
                     f"{self.name}, which runs ONNX graphs"
                 )
             return (
-                f"{place} holds ONNX graphs: backend {self.name} runs engines, which dragoman "
+                f"{directory} holds ONNX graphs: backend {self.name} runs engines, which dragoman "
                 f"build --target {self.name} builds from its checkpoint"
             )
         if self.targets is not None and target not in self.targets:
             if self.runs == "tensorrt":
                 return (
-                    f"{place} holds engines of {target}: expected that backend, found {self.name}"
+                    f"{directory} holds engines of {target}: expected that backend, found "
+                    f"{self.name}"
                 )
             expected = " or ".join(self.targets)
             return (
-                f"{place}: its graphs are for target {target}: {self.name} {self.missing_kernels}: "
-                f"expected target {expected} (dragoman build --target {self.targets[0]})"
+                f"{directory}: its graphs are for target {target}: {self.name} "
+                f"{self.missing_kernels}: expected target {expected} (dragoman build --target "
+                f"{self.targets[0]})"
             )
         if self.precisions is not None and manifest.precision not in self.precisions:
             return (
-                f"{place}: its precision is {manifest.precision}: {self.name} "
+                f"{directory}: its precision is {manifest.precision}: {self.name} "
                 f"{self.missing_kernels}: expected {', '.join(self.precisions)}"
             )
         return None
@@ -92,6 +94,6 @@ BACKENDS: tuple[BackendRecord, ...] = (
         targets=("tensorrt",),
     ),
 )
-"""In order of preference: without a name, the first that runs a bundle is taken."""
+"""In order of preference: unless one is named, the first that runs a bundle is used."""
 
 BACKEND_NAMES = tuple(record.name for record in BACKENDS)

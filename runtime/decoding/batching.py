@@ -22,7 +22,7 @@ def batches(
         lengths: source length of each input
         max_batch_size: the most inputs in a batch
         max_batch_tokens: the most source tokens in a batch, including padding; a longer input
-            forms a batch of its own
+            forms its own batch
 
     Yields:
         indices into `lengths`, each exactly once

@@ -50,7 +50,7 @@ def greedy(
         source_mask: [B, S], True at tokens
         prompt: [B, P], the decoder's first input, the start token first
         limits: the most tokens to generate for each row, including the end token
-        processors: in addition to those that `settings` ask for
+        processors: in addition to the processors of `settings`
     """
     forced = settings.forced_first_token_id
     tokens = prompt.tolist()  # without the forced token, which counts as a new one
@@ -119,7 +119,7 @@ def _step(
 
 
 def _force(step: Step, where: NDArray[np.bool_], token_id: int) -> Step:
-    """A forced token was not chosen, so it has no probability of its own."""
+    """A forced token was not chosen, and therefore has no probability."""
     return Step(
         np.where(where, token_id, step.tokens),
         np.where(where, np.float32(0), step.log_probabilities),

@@ -32,10 +32,10 @@ class GenerationOptions:
             `DEFAULT_BATCH_SIZE` on a processor
         max_batch_tokens: the most source tokens decoded together, including padding; None:
             `DEFAULT_BATCH_TOKENS`, for speech `DEFAULT_WINDOWS` windows
-        source_language, target_language: multilingual models of texts: codes as the model names
+        source_language, target_language: multilingual text models: codes as the model names
             them; None: the bundle's default
-        language: speech: what is spoken, a code or an English name; None: the bundle's default, or
-            the language that the model finds most probable
+        language: speech: the spoken language, a code or an English name; None: the bundle's
+            default, or the language that the model finds most probable
         task: speech: "transcribe", or "translate" to English; None: the bundle's default
         timestamps: speech: whether to generate timestamps. Audio longer than a window is decoded
             with them in any case, since they say where the next window begins.
@@ -105,15 +105,15 @@ class GenerationOptions:
         limit = self.max_new_tokens
         if limit is None:
             limit = manifest.default_max_new_tokens
-        longest, what = manifest.model.max_target_positions, "positions of this model"
+        longest, limit_name = manifest.model.max_target_positions, "positions of this model"
         if manifest.executable.capacity is not None:
-            longest, what = manifest.executable.capacity, "capacity of its engines"
+            longest, limit_name = manifest.executable.capacity, "capacity of its engines"
         prompt = len(manifest.generation.prompt)
         if prompt:
-            longest, what = longest - prompt, f"{what} less the prompt"
+            longest, limit_name = longest - prompt, f"{limit_name} less the prompt"
         if limit > longest:
             raise DragomanError(
-                f"max_new_tokens: expected at most {longest}, the {what}, found {limit}"
+                f"max_new_tokens: expected at most {longest}, the {limit_name}, found {limit}"
             )
         if self.min_new_tokens > limit:
             raise DragomanError(

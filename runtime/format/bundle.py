@@ -40,8 +40,8 @@ def read_bundle(directory: Path) -> Bundle:
     try:
         text = manifest_path.read_text(encoding="utf-8")
     except (FileNotFoundError, NotADirectoryError) as error:
-        what = "no such directory" if not directory.exists() else f"no {MANIFEST_FILE} in it"
-        raise BundleError(str(directory), [f"expected a bundle, found {what}"]) from error
+        problem = "no such directory" if not directory.exists() else f"no {MANIFEST_FILE} in it"
+        raise BundleError(str(directory), [f"expected a bundle, found {problem}"]) from error
     except UnicodeDecodeError as error:
         raise BundleError(str(manifest_path), [f"expected UTF-8 text: {error}"]) from error
     except OSError as error:

@@ -1,4 +1,4 @@
-"""The graph contract: what goes into the graphs of a bundle and what comes out of them.
+"""The graph contract: the inputs and outputs of the graphs in a bundle.
 
 This is the only place that says it. The exporter names its tensors and dynamic axes by it, the
 checker and the manifest hold graphs to it, the optimizer makes sample inputs from it, and a backend
@@ -181,7 +181,7 @@ CONTRACTS: Mapping[Kind, Mapping[GraphName, GraphContract]] = {
 
 
 class Slot(NamedTuple):
-    """A tensor of a graph by what it is: its role, and its layer where it has one."""
+    """The identity of a tensor in a graph: its role and, in layered roles, its layer."""
 
     role: Role
     layer: int | None = None

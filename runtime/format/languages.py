@@ -19,8 +19,8 @@ class LanguageError(DragomanError):
 
 @dataclass(frozen=True)
 class SourceTemplate:
-    """The special tokens before and after a source text: token ids, or "source_language" in place
-    of the token of its language."""
+    """The special tokens before and after a source text: token ids, or "source_language" for the
+    token of the text's language."""
 
     prefix: tuple[int | Literal["source_language"], ...]
     suffix: tuple[int | Literal["source_language"], ...]
@@ -30,7 +30,7 @@ class SourceTemplate:
         return "source_language" in self.prefix + self.suffix
 
     def around(self, tokens: Sequence[int], language: int | None = None) -> list[int]:
-        """The token ids of a text with the special tokens around them.
+        """The token ids of a text, surrounded by the special tokens.
 
         Args:
             language: the token of its language, if the template has one
@@ -43,18 +43,18 @@ class SourceTemplate:
 
 @dataclass(frozen=True)
 class Languages:
-    """What a multilingual model calls its languages, and how it is told the target language."""
+    """The language codes of a multilingual model, and how it receives the target language."""
 
     tokens: dict[str, int]
     """Language code -> token id."""
     target: Literal["start", "first"]
-    """start: the target language's token is what decoding starts from (mBART-25); first: it is the
+    """start: the target language's token replaces the start token (mBART-25); first: it is the
     first token after the start token (mBART-50, M2M-100, NLLB)."""
     default_source: str | None = None
     default_target: str | None = None
 
     def source_token(self, code: str | None = None) -> int:
-        """The token id of a source language, or of the default where None.
+        """The token id of a source language; of the default if None.
 
         Raises:
             LanguageError: the language is unknown, or None and there is no default.
@@ -62,7 +62,7 @@ class Languages:
         return self._token(code, self.default_source, "source")
 
     def target_token(self, code: str | None = None) -> int:
-        """The token id of a target language, or of the default where None.
+        """The token id of a target language; of the default if None.
 
         Raises:
             LanguageError: the language is unknown, or None and there is no default.
@@ -72,11 +72,11 @@ class Languages:
     def start_of(
         self, code: str | None, start_token_id: int, settings: GenerationSettings
     ) -> tuple[int, GenerationSettings]:
-        """The start token and the settings with which the model writes a language.
+        """The start token and the generation settings for a target language.
 
         Args:
-            code: of the target language; the default where None
-            start_token_id: the model's own
+            code: the target language; the default if None
+            start_token_id: the model's start token
 
         Raises:
             LanguageError: the language is unknown, or None and there is no default.
@@ -89,10 +89,10 @@ class Languages:
     def _token(self, code: str | None, default: str | None, side: str) -> int:
         code = default if code is None else code
         if code is None:
-            some = ", ".join(sorted(self.tokens)[:3])
+            examples = ", ".join(sorted(self.tokens)[:3])
             raise LanguageError(
                 f"{side}_language: expected one of the {len(self.tokens)} languages of this model "
-                f"({some}, ...), found none"
+                f"({examples}, ...), found none"
             )
         if code not in self.tokens:
             raise LanguageError(
@@ -103,6 +103,6 @@ class Languages:
 
 
 def closest(code: str, known: Collection[str]) -> list[str]:
-    """The three known codes most like one, whatever its case."""
+    """The three known codes most similar to a code, ignoring case."""
     folded = {name.casefold(): name for name in sorted(known)}
     return [folded[name] for name in difflib.get_close_matches(code.casefold(), folded, 3, 0.0)]

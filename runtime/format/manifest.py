@@ -1,7 +1,7 @@
-"""The manifest: what a bundle says of itself. Plain data, the same for every backend.
+"""The manifest, which describes a bundle: plain data, the same for every backend.
 
-A change that an older reader would misread takes the next schema version. `validation` reads a
-manifest and checks it.
+A change that an older reader would misread increments the schema version. `validation` reads and
+checks manifests.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ Precision = Literal["fp32", "fp16", "bf16", "int8", "int4"]
 
 
 class BundleError(DragomanError):
-    """A bundle that cannot be used; lists every problem found."""
+    """A bundle that cannot be used; lists all problems."""
 
-    def __init__(self, place: str, problems: list[str]) -> None:
+    def __init__(self, origin: str, problems: list[str]) -> None:
         self.problems = problems
-        super().__init__(f"{place}: " + "; ".join(problems))
+        super().__init__(f"{origin}: " + "; ".join(problems))
 
 
 @dataclass(frozen=True)
@@ -48,20 +48,20 @@ class FileRecord:
 
 @dataclass(frozen=True)
 class Manifest:
-    """Everything that a runtime needs to know of a bundle.
+    """Everything that a runtime needs to know about a bundle.
 
     Attributes:
         target: a row of `optimize.targets`: what the graphs were optimized for
-        architecture: the full configuration of the model as its framework states it; for people
-        graphs: by name; which there are follows from the kind, see `contract.CONTRACTS`
-        executable: what the graphs are stored as
-        tokenizers: None: the model takes and gives token ids
-        languages: None: the model is not told any language
+        architecture: the full configuration of the model, for information only
+        graphs: by name; the kind determines the names, see `contract.CONTRACTS`
+        executable: the form in which the graphs are stored
+        tokenizers: None: inputs and outputs are token ids
+        languages: None: the model takes no languages
         parity: None: not verified
         generation: settings that the model was published with
         audio: how audio becomes the source; None: the source is tokens
         speech: what prompts of a speech model consist of
-        passes: what made the graphs of this target, in order
+        passes: the passes that made the graphs of this target, in order
     """
 
     schema_version: int

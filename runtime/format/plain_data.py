@@ -1,4 +1,4 @@
-"""JSON data <-> frozen dataclasses; what is read is checked, and every problem reported."""
+"""JSON data <-> frozen dataclasses. Reading checks types and reports every problem."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ T = TypeVar("T")
 
 
 class Problems(list[str]):
-    """What is wrong with some data, a line each: `place: expected ..., found ...`."""
+    """The problems of some data, a line each: `path: expected ..., found ...`."""
 
-    def expected(self, place: str, expected: str, found: object) -> None:
-        self.append(f"{place}: expected {expected}, found {_short(found)}")
+    def expected(self, path: str, expected: str, found: object) -> None:
+        self.append(f"{path}: expected {expected}, found {_short(found)}")
 
 
 def to_plain(value: Any) -> Any:
-    """A dataclass tree as what `json.dumps` takes."""
+    """A tree of dataclasses as data that `json.dumps` accepts."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return {f.name: to_plain(getattr(value, f.name)) for f in dataclasses.fields(value)}
     if isinstance(value, Mapping):
@@ -28,99 +28,102 @@ def to_plain(value: Any) -> Any:
     return value
 
 
-def from_plain(kind: type[T], data: object, place: str, problems: Problems) -> T | None:
+def from_plain(kind: type[T], data: object, path: str, problems: Problems) -> T | None:
     """Build a `kind` from plain data; None, with the reasons added to `problems`, if it is not one.
 
-    Knows dataclasses, str, int, float, bool, None, Literal, unions of these, tuple[X, ...],
-    dict[str, X] and Any. Of a union of dataclasses, the one is read whose tag the data has: a field
-    of the same name in each, a Literal. Names that the dataclass does not have are problems too.
+    Supports dataclasses, str, int, float, bool, None, Literal, unions of these, tuple[X, ...],
+    dict[str, X] and Any. In a union of dataclasses, the data's tag selects one: the first field of
+    each, a Literal with the same name in all of them. Unknown names are problems too.
+
+    Args:
+        path: what problems call the data; fields and items are appended to it
     """
     before = len(problems)
-    value = _read(kind, data, place, problems)
+    value = _read(kind, data, path, problems)
     return value if len(problems) == before else None
 
 
-def _read(kind: Any, data: object, place: str, problems: Problems) -> Any:
+def _read(kind: Any, data: object, path: str, problems: Problems) -> Any:
     origin = get_origin(kind)
     if kind is Any:
         return data
     if dataclasses.is_dataclass(kind):
-        return _read_dataclass(kind, data, place, problems)
+        return _read_dataclass(kind, data, path, problems)
     if origin in (Union, types.UnionType):
-        return _read_union(get_args(kind), data, place, problems)
+        return _read_union(get_args(kind), data, path, problems)
     if origin is Literal:
         if not any(data == option and type(data) is type(option) for option in get_args(kind)):
-            problems.expected(place, "one of " + ", ".join(map(repr, get_args(kind))), data)
+            problems.expected(path, "one of " + ", ".join(map(repr, get_args(kind))), data)
         return data
     if origin is tuple:
         if not isinstance(data, list):
-            problems.expected(place, "a list", data)
+            problems.expected(path, "a list", data)
             return None
         item = get_args(kind)[0]
-        return tuple(_read(item, x, f"{place}[{i}]", problems) for i, x in enumerate(data))
+        return tuple(_read(item, x, f"{path}[{i}]", problems) for i, x in enumerate(data))
     if origin is dict:
         if not isinstance(data, dict):
-            problems.expected(place, "an object", data)
+            problems.expected(path, "an object", data)
             return None
         item = get_args(kind)[1]
-        return {key: _read(item, x, f"{place}.{key}", problems) for key, x in data.items()}
+        return {key: _read(item, x, f"{path}.{key}", problems) for key, x in data.items()}
     if not _is_scalar(kind, data):
-        problems.expected(place, _SCALARS[kind], data)
+        problems.expected(path, _SCALARS[kind], data)
         return None
     try:
         return float(data) if kind is float else data  # type: ignore[arg-type]
     except OverflowError:
-        problems.expected(place, "a number of 64 bits", data)
+        problems.expected(path, "a number that fits 64 bits", data)
         return None
 
 
-def _read_dataclass(kind: Any, data: object, place: str, problems: Problems) -> Any:
+def _read_dataclass(kind: Any, data: object, path: str, problems: Problems) -> Any:
     if not isinstance(data, dict):
-        problems.expected(place, "an object", data)
+        problems.expected(path, "an object", data)
         return None
     hints = get_type_hints(kind)
     fields = {field.name: field for field in dataclasses.fields(kind)}
-    problems.extend(f"{place}.{name}: unknown name" for name in data if name not in fields)
+    problems.extend(f"{path}.{name}: unknown name" for name in data if name not in fields)
     before = len(problems)
     values = {}
     for name, field in fields.items():
         if name in data:
-            values[name] = _read(hints[name], data[name], f"{place}.{name}", problems)
+            values[name] = _read(hints[name], data[name], f"{path}.{name}", problems)
         elif field.default is field.default_factory is dataclasses.MISSING:
-            problems.append(f"{place}.{name}: missing")
+            problems.append(f"{path}.{name}: missing")
     return kind(**values) if len(problems) == before else None
 
 
-def _read_union(options: tuple[Any, ...], data: object, place: str, problems: Problems) -> Any:
+def _read_union(options: tuple[Any, ...], data: object, path: str, problems: Problems) -> Any:
     if data is None and types.NoneType in options:
         return None
     rest = [option for option in options if option is not types.NoneType]
     if len(rest) > 1 and all(map(dataclasses.is_dataclass, rest)):
-        return _read_tagged(rest, data, place, problems)
+        return _read_tagged(rest, data, path, problems)
     for option in rest:
         attempt = Problems()
-        value = _read(option, data, place, attempt)
+        value = _read(option, data, path, attempt)
         if not attempt:
             return value
     if len(rest) == 1:
         problems.extend(attempt)
     else:
-        problems.expected(place, " or ".join(_SCALARS.get(o, str(o)) for o in rest), data)
+        problems.expected(path, " or ".join(_SCALARS.get(o, str(o)) for o in rest), data)
     return None
 
 
-def _read_tagged(options: list[Any], data: object, place: str, problems: Problems) -> Any:
+def _read_tagged(options: list[Any], data: object, path: str, problems: Problems) -> Any:
     """A tagged union: the first field of each option is its tag."""
     tag = dataclasses.fields(options[0])[0].name
     if not isinstance(data, dict):
-        problems.expected(place, "an object", data)
+        problems.expected(path, "an object", data)
         return None
     known = {get_args(get_type_hints(option)[tag])[0]: option for option in options}
     if not isinstance(data.get(tag), str) or data[tag] not in known:
         names = ", ".join(map(repr, known))
-        problems.expected(f"{place}.{tag}", f"one of {names}", data.get(tag))
+        problems.expected(f"{path}.{tag}", f"one of {names}", data.get(tag))
         return None
-    return _read_dataclass(known[data[tag]], data, place, problems)
+    return _read_dataclass(known[data[tag]], data, path, problems)
 
 
 _SCALARS: dict[Any, str] = {
@@ -140,6 +143,6 @@ def _is_scalar(kind: Any, data: object) -> bool:
 def _short(value: object) -> str:
     try:
         text = repr(value)
-    except (RecursionError, ValueError):  # nested too deeply, a number too long
+    except (RecursionError, ValueError):  # nested too deeply; too many digits
         text = f"a {type(value).__name__} too large to show"
     return text if len(text) <= 80 else text[:77] + "..."

@@ -1,4 +1,4 @@
-"""What was proven of a bundle, and what made its graphs: the records in its manifest."""
+"""The records in a manifest: the parity of the bundle, and the passes that made its graphs."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class TensorParity:
-    """Teacher-forced tensors beside the oracle's. `difference` is the largest absolute difference
-    divided by max(1, the largest absolute value of the oracle's tensor). Where some positions are
-    excused, they are those that differ most, and the largest is that of the others;
-    `positions_beyond` are all that differ by more than the tolerance."""
+    """A teacher-forced tensor compared with the oracle's. `difference` is the largest absolute
+    difference divided by max(1, the largest absolute value of the oracle's tensor). If positions
+    are excused, those that differ most are, and the largest difference is that of the others;
+    `positions_beyond` counts all that differ by more than the tolerance."""
 
     name: str
     largest_absolute: float
@@ -24,8 +24,8 @@ class TensorParity:
 
 @dataclass(frozen=True)
 class Divergence:
-    """The first step at which a sequence leaves the oracle's; `margin` is the oracle's logit of
-    its own choice less that of the other token."""
+    """The first step at which a sequence differs from the oracle's; `margin` is the oracle's logit
+    of its own choice minus that of the token found."""
 
     input: int
     step: int
@@ -36,7 +36,7 @@ class Divergence:
 
 @dataclass(frozen=True)
 class TokenParity:
-    """Free-running greedy sequences beside the oracle's."""
+    """Free-running greedy sequences compared with the oracle's."""
 
     sequences: int
     identical: int
@@ -46,7 +46,7 @@ class TokenParity:
 
 @dataclass(frozen=True)
 class TaskParity:
-    """The model's own metric, of the oracle and of the bundle, on the same references."""
+    """The metric of the model's task, for the oracle and the bundle, on the same references."""
 
     metric: str
     oracle: float
@@ -56,7 +56,7 @@ class TaskParity:
 
 @dataclass(frozen=True)
 class Parity:
-    """The outcome of `dragoman verify`: what was compared, with what, and the figures."""
+    """The outcome of `dragoman verify`: what was compared with what, and the figures."""
 
     passed: bool
     oracle: str
@@ -69,9 +69,9 @@ class Parity:
 
 @dataclass(frozen=True)
 class Refusal:
-    """A node that a pass was there to replace and left alone, and why.
+    """A node that a pass is meant to replace but left unchanged, and why.
 
-    `matched`: whether a pattern matched whole and was found unfit; else none did.
+    `matched`: whether a whole pattern matched and its check failed; otherwise no pattern matched.
     """
 
     node: str
@@ -85,12 +85,13 @@ class PassRecord:
     """What one pass did to one graph.
 
     Attributes:
-        graph: "encoder" or "decoder"; of a lone ONNX file its name
-        matches: how many times it changed something
-        nodes_before, nodes_after: of the graph
-        difference: the largest that it caused in any output, divided by max(1, the output's largest
-            absolute value), measured with the runtime's own optimizations off; None: not measured
-        tolerance: what was allowed
+        graph: "encoder" or "decoder"; the file's name for a single ONNX file
+        matches: number of changes
+        nodes_before, nodes_after: number of nodes in the graph
+        difference: the largest difference that it caused in an output, divided by max(1, the
+            output's largest absolute value), measured with ONNX Runtime's own optimizations off;
+            None: not measured
+        tolerance: the largest difference that is allowed
     """
 
     name: str

@@ -7,11 +7,12 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True, kw_only=True)
 class SpeechTokens:
-    """What a speech model is told by its prompt (Radford et al. 2022, section 2.3).
+    """The tokens of a speech model's prompt (Radford et al. 2022, section 2.3).
 
     Attributes:
-        languages: language code -> token; empty: the model knows one language and is not told it
-        tasks: "transcribe" and "translate" -> token; empty: it is not told a task
+        languages: language code -> token; empty: the model knows one language, which prompts do
+            not name
+        tasks: "transcribe" and "translate" -> token; empty: prompts name no task
         no_timestamps_token_id: the last token of a prompt that asks for text alone; the timestamp
             tokens follow it, to the end of the vocabulary. None: the model has none.
         max_initial_timestamp_index: the latest first timestamp, in steps of 0.02 s; None: any

@@ -1,6 +1,6 @@
-"""Reading a manifest: the schema first, then whether its parts fit together.
+"""Reading a manifest: first the schema is checked, then whether the parts are consistent.
 
-Each part checks its own values; what concerns two of them is checked here.
+Each part checks its own values; constraints between parts are checked here.
 """
 
 from __future__ import annotations
@@ -15,23 +15,26 @@ from .plain_data import Problems, from_plain
 from .schema_1 import upgrade
 
 
-def manifest_from_json(text: str, place: str) -> Manifest:
+def manifest_from_json(text: str, origin: str) -> Manifest:
     """Read and check a manifest, of this schema or an older one.
 
     Args:
-        place: what errors call it
+        origin: what errors call the text, such as its path
 
     Raises:
         BundleError: it is not JSON, of a newer schema, or breaks the schema; lists all problems.
     """
     try:
         data = json.loads(text)
-    except (ValueError, RecursionError) as error:  # ValueError: also a number too long
-        raise BundleError(place, [f"expected JSON: {error}"]) from error
+    except (
+        ValueError,
+        RecursionError,
+    ) as error:  # ValueError: also for a number with too many digits
+        raise BundleError(origin, [f"expected JSON: {error}"]) from error
     version = data.get("schema_version") if isinstance(data, dict) else None
     if isinstance(version, int) and version > SCHEMA_VERSION:
         raise BundleError(
-            place,
+            origin,
             [
                 f"schema version {version} is newer than {SCHEMA_VERSION}, the newest that this "
                 "Dragoman reads: upgrade with pip install --upgrade dragoman"
@@ -48,21 +51,21 @@ def manifest_from_json(text: str, place: str) -> Manifest:
     if manifest is not None:
         problems.extend(inconsistencies(manifest))
     if manifest is None or problems:
-        raise BundleError(place, problems)
+        raise BundleError(origin, problems)
     return manifest
 
 
 def inconsistencies(manifest: Manifest) -> list[str]:
-    """Everything that is wrong, a line each."""
+    """All inconsistencies, a line each."""
     expected = CONTRACTS[manifest.kind]
     if set(manifest.graphs) != set(expected):
         found = ", ".join(manifest.graphs) or "none"
-        return [
-            f"graphs: expected {', '.join(expected)}, as of kind {manifest.kind}, found {found}"
-        ]
+        return [f"graphs: expected {', '.join(expected)} for kind {manifest.kind}, found {found}"]
     layers = manifest.model.decoder_layers
     if layers > max(len(graph.inputs) for graph in manifest.graphs.values()):
-        return [f"model.decoder_layers: {layers}, but graph inputs for fewer layers"]
+        return [
+            f"model.decoder_layers: found {layers}, but the graphs have inputs for fewer layers"
+        ]
     return [
         *(f"model.{problem}" for problem in manifest.model.problems()),
         *(

@@ -1,4 +1,4 @@
-"""Writing a bundle: whole or not at all, every file hashed while it is written."""
+"""Writes bundles atomically, and hashes every file while it is written."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _CHUNK = 1 << 20
 
 
 class HashedFile:
-    """A file being written, and the SHA-256 of what was written so far."""
+    """A file being written, and the SHA-256 of its contents so far."""
 
     def __init__(self, file: BinaryIO) -> None:
         self._file = file
@@ -53,7 +53,7 @@ class HashedFile:
 class BundleWriter:
     """Writes the files of a bundle into an existing directory, each byte once and hashed once.
 
-    Use `new_directory` to make the directory appear whole.
+    Use `new_directory` to create the directory atomically.
     """
 
     def __init__(self, directory: Path) -> None:
@@ -62,7 +62,7 @@ class BundleWriter:
 
     @contextlib.contextmanager
     def open(self, name: str) -> Iterator[HashedFile]:
-        """A file to write to; it is recorded when the block ends."""
+        """Open a file to write to; it is recorded when the block ends."""
         with (self.directory / name).open("wb") as file:
             hashed = self._hashed(file)
             yield hashed
@@ -74,13 +74,13 @@ class BundleWriter:
             file.write(data)
 
     def copy(self, source: Path, name: str) -> None:
-        """Copy a file that lies elsewhere."""
+        """Copy a file into the bundle."""
         with source.open("rb") as original, self.open(name) as file:
             while chunk := original.read(_CHUNK):
                 file.write(chunk)
 
     def copy_tokenizers(self, bundle: Bundle) -> None:
-        """Copy those of another bundle, if it has any."""
+        """Copy the tokenizers of another bundle, if it has any."""
         tokenizers = bundle.manifest.tokenizers
         for name in () if tokenizers is None else tokenizers.files:
             self.copy(bundle.path(name), name)
@@ -89,7 +89,7 @@ class BundleWriter:
         """Write the manifest, with the records of all files in order of path.
 
         Returns:
-            the bundle as written: there is no need to read and check it
+            the bundle as written, which need not be read and checked again
         """
         records = tuple(self._records[name] for name in sorted(self._records))
         manifest = dataclasses.replace(manifest, files=records)
@@ -101,8 +101,8 @@ class BundleWriter:
 
 
 class ScratchWriter(BundleWriter):
-    """Writes a bundle that only this process reads, on the way to another: nothing is hashed, and
-    there is no manifest beside the files."""
+    """Writes an intermediate bundle, which only this process reads: nothing is hashed, and no
+    manifest is written."""
 
     def finish(self, manifest: Manifest) -> Bundle:
         return Bundle(self.directory, manifest)
@@ -123,10 +123,10 @@ class _UnhashedFile(HashedFile):
 
 @contextlib.contextmanager
 def new_directory(destination: Path, *, overwrite: bool = False) -> Iterator[Path]:
-    """A directory to fill, which becomes `destination` when the block ends without an exception.
+    """A directory to write to, which becomes `destination` if the block ends without an exception.
 
-    Otherwise, or if the process dies, `destination` stays as it was. The partial directory lies
-    beside it, and is removed unless the process is killed.
+    Otherwise, or if the process dies, `destination` stays as it was. The partial directory is a
+    sibling of it, and is removed unless the process is killed.
 
     Raises:
         DragomanError: the destination exists (without `overwrite`) or cannot be written.
@@ -175,7 +175,7 @@ def write_manifest(manifest: Manifest, directory: Path) -> None:
 def check_destination(destination: Path, overwrite: bool) -> None:
     """
     Raises:
-        DragomanError: the destination exists, and is not to be replaced or is not a bundle.
+        DragomanError: the destination exists, and `overwrite` is False or it is not a bundle.
     """
     refuse_existing(destination, overwrite)
     if not destination.exists():

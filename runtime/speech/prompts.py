@@ -1,4 +1,4 @@
-"""What a speech model is told by the tokens of its prompt (Radford et al. 2022, section 2.3)."""
+"""The prompts of speech models (Radford et al. 2022, section 2.3)."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ class PromptRequest:
 
 def prompt_options(manifest: Manifest) -> GenerationOptions:
     """The options of `Model.generate` that lead to the prompt stated in the manifest, for parity
-    and calibration. A model of texts has no other prompt."""
+    and calibration. A text model has no other prompt."""
     if manifest.speech is None:
         return GenerationOptions()
     prompt = manifest.generation.prompt

@@ -1,4 +1,4 @@
-"""One audio on its way through the model, window by window."""
+"""A recording while it is decoded, window by window."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ class Recording:
     """Features, how far they are decoded, and the output so far.
 
     Attributes:
-        features: float32 [bins, frames], at least a window of them
-        frames: how many of them are not padding
+        features: float32 [bins, frames], at least one window
+        frames: how many of the frames are not padding
         seconds: the length of the audio
     """
 
@@ -47,10 +47,10 @@ class Recording:
         return self._position >= self.frames
 
     def add(self, output: Output, timestamp_begin: int | None, window: int) -> None:
-        """Take the output for the current window, and go on to the next.
+        """Add the output for the current window, and advance to the next.
 
-        Timestamp tokens count even if none were requested, as at Hugging Face. No segment ends
-        after the audio does.
+        Timestamp tokens are interpreted even if none were requested, as Hugging Face does. No
+        segment ends after the audio.
 
         Args:
             timestamp_begin: the token of 0.00 s; None: the model has no timestamps, and the window
@@ -74,13 +74,13 @@ class Recording:
 
 
 def open_recording(source: AudioOrFeatures | Sequence[Any], log_mel: LogMel) -> Recording:
-    """Read audio and compute its features, or take features as they are.
+    """Read audio and compute its features, or use given features.
 
-    Audio shorter than a window is padded with silence, which is decoded like the rest, as at
-    Hugging Face.
+    Audio shorter than a window is padded with silence, which is decoded like the rest, as
+    Hugging Face does.
 
     Raises:
-        AudioError: see `read_audio`; or features that are not float32, not finite, or have another
+        AudioError: see `read_audio`; or the features are not float32, not finite, or have another
             number of bins.
     """
     if isinstance(source, np.ndarray) and source.ndim == 2:

@@ -75,7 +75,7 @@ class Transcriber:
         return decoder.choices([recording.window(self._log_mel)], [language])
 
     def tokenize(self, source: Any, source_language: str | None) -> list[int]:
-        raise RejectedError("expected a model of texts, found one of speech")
+        raise RejectedError("expected a text model, found a speech model")
 
     def text(self, tokens: Sequence[int]) -> str | None:
         """The text of tokens, without special tokens and timestamps; None without tokenizers."""
@@ -124,10 +124,10 @@ class Transcriber:
     ) -> Iterator[tuple[int, Result]]:
         """Open recordings while there is room; yields a result for each that cannot be opened."""
         while len(opened) < rows and sum(r.seconds for r in opened.values()) < MAX_OPEN_SECONDS:
-            following = next(waiting, None)
-            if following is None:
+            next_source = next(waiting, None)
+            if next_source is None:
                 return
-            index, source = following
+            index, source = next_source
             try:
                 recording = open_recording(source, self._log_mel)
                 if self._is_long(recording):
@@ -148,8 +148,8 @@ class Transcriber:
             languages = [recording.language for recording in recordings]
             windows = [recording.window(self._log_mel) for recording in recordings]
             choices = decoder.choices(windows, languages)
-            found = outputs(choices, len(recordings), end)
-            for recording, output, language in zip(recordings, found, languages, strict=True):
+            decoded = outputs(choices, len(recordings), end)
+            for recording, output, language in zip(recordings, decoded, languages, strict=True):
                 recording.language = language
                 recording.add(output, begin, self._log_mel.frames)
             return [None] * len(recordings)
@@ -175,7 +175,7 @@ class Transcriber:
         )
 
     def _checked(self, options: GenerationOptions) -> tuple[GenerationLimits, PromptRequest]:
-        """The limits for the model, and what its prompt is to say."""
+        """The options' limits for the model, and the prompt that they request."""
         limits = options.limits(self._manifest)
         if (
             options.source_language
@@ -184,7 +184,7 @@ class Transcriber:
         ):
             raise DragomanError(
                 "source_language, target_language and max_new_tokens_per_source_token are for "
-                "models of texts; a speech model takes language and task"
+                "text models; a speech model takes language and task"
             )
         return limits, PromptRequest.of(options, self._speech)
 
@@ -209,7 +209,7 @@ class Transcriber:
         )
 
     def _rows(self, limits: GenerationLimits) -> int:
-        """Windows of a batch."""
+        """The most windows in a batch."""
         positions = self._manifest.model.max_source_positions
         rows = limits.max_batch_tokens // positions
         if limits.max_batch_size is None:

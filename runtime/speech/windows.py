@@ -1,4 +1,4 @@
-"""Windows of audio to tokens: prompts, language detection and timestamps on the decoding loop."""
+"""Windows of audio -> tokens: the decoding loop with prompts, language detection and timestamps."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from .timestamps import TimestampProcessor
 
 
 class TimestampsAfterPrompt:
-    """`TimestampProcessor` as a `LogitsProcessor`, which sees the tokens of the prompt too."""
+    """Adapts `TimestampProcessor` to `LogitsProcessor`, whose tokens include the prompt."""
 
     def __init__(self, processor: TimestampProcessor, prompt_length: int) -> None:
         self._processor, self._prompt_length = processor, prompt_length
@@ -33,7 +33,7 @@ class TimestampsAfterPrompt:
 
 
 class WindowDecoder:
-    """Decodes windows under one kind of prompt.
+    """Decodes windows with one kind of prompt.
 
     Args:
         instructions: the prompt after the language, see `PromptRequest.instructions`
@@ -72,9 +72,9 @@ class WindowDecoder:
         start, end = self._model.start_token_id, self._model.end_token_id
         detecting = bool(self._speech.languages) and None in languages
         prompts = [[start]] * len(windows) if detecting else self._prompts(languages)
-        with closing(self._started(windows, prompts)) as state:
+        with closing(self._start(windows, prompts)) as state:
             if detecting:
-                languages[:] = self._detected(state, languages)
+                languages[:] = self._detect(state, languages)
                 prompts = self._prompts(languages)
                 for token in self._instructions:
                     _feed(state, np.full(len(prompts), token))
@@ -89,21 +89,21 @@ class WindowDecoder:
             for token in languages
         ]
 
-    def _started(
+    def _start(
         self, windows: Sequence[NDArray[np.float32]], prompts: list[list[int]]
     ) -> DecodingState:
         prompt_length = bool(self._speech.languages) + len(self._instructions)
         source, mask = as_batch(windows, self._model)
-        # The start token takes a position, the last new token takes none.
+        # The start token occupies a position; the last new token does not.
         return self._backend.start(source, mask, np.asarray(prompts), prompt_length + self._limit)
 
-    def _detected(self, state: DecodingState, known: Sequence[int | None]) -> list[int]:
-        """The most probable language after the start token, where it is unknown."""
+    def _detect(self, state: DecodingState, known: Sequence[int | None]) -> list[int]:
+        """The languages of all rows: the most probable one after the start token where unknown."""
         languages = np.sort([*self._speech.languages.values()])
 
         def choose(logits: NDArray[np.float32]) -> Step:
-            found = languages[logits[:, languages].argmax(1)]
-            tokens = [f if k is None else k for f, k in zip(found, known, strict=True)]
+            best = languages[logits[:, languages].argmax(1)]
+            tokens = [b if k is None else k for b, k in zip(best, known, strict=True)]
             return Step(np.asarray(tokens, np.int64), np.zeros(len(tokens), np.float32))
 
         chosen: list[int] = state.step_choosing(choose).tokens.tolist()

@@ -1,1 +1,1 @@
-"""Models that take texts: tokenizers, and the front end that decodes texts or token ids."""
+"""Text models: tokenizers, and the front end that decodes texts or token ids."""

@@ -1,4 +1,4 @@
-"""The front end of models of texts: texts or token ids in, results out."""
+"""The front end of text models: texts or token ids in, results out."""
 
 from __future__ import annotations
 
@@ -65,12 +65,13 @@ class TextFrontEnd:
         return self._choices([tokens], options, limits) if tokens else iter(())
 
     def tokenize(self, source: Any, source_language: str | None) -> list[int]:
-        """The source token ids of an input; none for an empty one.
+        """The source token ids of an input; an empty list for an empty input.
 
         Raises:
-            LanguageError: the language of a text is unknown, or is needed and missing.
-            RejectedError: it has symbols or ids that the model does not know, is longer than its
-                positions, or is a text and the bundle has no tokenizers.
+            LanguageError: the language of a text is unknown, or missing although the model needs
+                one.
+            RejectedError: the input has symbols or ids that the model does not know, has more
+                tokens than the model has positions, or is a text and the bundle has no tokenizers.
         """
         if isinstance(source, str):
             if self._codec is None:
@@ -84,14 +85,14 @@ class TextFrontEnd:
         positions = self._manifest.model.max_source_positions
         longest = self._backend.limits.source or positions
         if len(tokens) > longest:
-            whose = "positions of this model" if longest == positions else "longest of its engines"
+            reason = "positions of this model" if longest == positions else "limit of its engines"
             raise RejectedError(
-                f"source has {len(tokens)} tokens, expected at most {longest}, the {whose}"
+                f"source has {len(tokens)} tokens, expected at most {longest}, the {reason}"
             )
-        known = self._manifest.model.source_vocab_size or 0
-        unknown = next((token for token in tokens if not 0 <= token < known), None)
+        vocabulary = self._manifest.model.source_vocab_size or 0
+        unknown = next((token for token in tokens if not 0 <= token < vocabulary), None)
         if unknown is not None:
-            raise RejectedError(f"expected token ids in [0, {known}), found {unknown}")
+            raise RejectedError(f"expected token ids in [0, {vocabulary}), found {unknown}")
         return tokens
 
     def text(self, tokens: Sequence[int]) -> str | None:
@@ -99,13 +100,13 @@ class TextFrontEnd:
         return self._codec.decode(tokens) if self._codec else None
 
     def _checked(self, options: GenerationOptions) -> GenerationLimits:
-        """The limits for the model. A wrong language is a mistake in the call, not in one of its
-        inputs."""
+        """The options' limits for the model. A wrong language is an error of the call, not of one
+        of its inputs."""
         limits = options.limits(self._manifest)
         if options.language or options.task or options.timestamps:
             raise DragomanError(
-                "language, task and timestamps are for speech models; a multilingual model of "
-                "texts takes source_language and target_language"
+                "language, task and timestamps are for speech models; a multilingual text model "
+                "takes source_language and target_language"
             )
         languages = self._manifest.languages
         for side, code in (
@@ -126,9 +127,9 @@ class TextFrontEnd:
         """The most rows and source tokens of a batch whose longest source has `longest` tokens."""
         rows, tokens = limits.max_batch_size, limits.max_batch_tokens
         if rows is None:
-            fitting = self._backend.rows_that_fit(longest)
-            rows = fitting or DEFAULT_BATCH_SIZE
-            tokens = tokens if fitting is None else rows * longest
+            rows_that_fit = self._backend.rows_that_fit(longest)
+            rows = rows_that_fit or DEFAULT_BATCH_SIZE
+            tokens = tokens if rows_that_fit is None else rows * longest
         return min(rows, self._backend.limits.rows or rows), tokens
 
     def _decode(

@@ -1,4 +1,4 @@
-"""The texts of a model: source texts to token ids, target token ids to texts."""
+"""Tokenization for a model: source texts -> token ids, target token ids -> texts."""
 
 from __future__ import annotations
 
@@ -18,15 +18,16 @@ class TextCodec:
     """A tokenizer for each side of a model.
 
     Args:
-        source, target: files of the `tokenizers` library, or SentencePiece models where there is a
-            vocabulary; no source for a model that does not take texts
-        source_vocabulary, target_vocabulary: the ids of a SentencePiece model's pieces
-        template: the special tokens around a source text; those of the source's file if None
-        languages: of a multilingual model
+        source, target: files of the `tokenizers` library, or SentencePiece models if there is a
+            vocabulary for them; source is None for a model that takes no texts
+        source_vocabulary, target_vocabulary: files with the ids of a SentencePiece model's pieces
+        template: the special tokens around a source text; None: those that the source's tokenizer
+            file defines
+        languages: the languages of a multilingual model
 
     Raises:
-        BundleError: a file is no tokenizer or no vocabulary, or it is a SentencePiece model and the
-            package sentencepiece is missing.
+        BundleError: a file is not a tokenizer or not a vocabulary, or it is a SentencePiece model
+            and the package sentencepiece is missing.
     """
 
     def __init__(
@@ -52,7 +53,7 @@ class TextCodec:
     def of(
         cls, tokenizers: Tokenizers, directory: Path, languages: Languages | None = None
     ) -> TextCodec:
-        """The codec of tokenizers that lie in a directory, as a manifest names them."""
+        """The codec for a manifest's tokenizers, whose files are in the directory."""
         source, source_vocabulary, target_vocabulary = (
             directory / name if name else None
             for name in (
@@ -73,12 +74,12 @@ class TextCodec:
     def encode(self, text: str, source_language: str | None = None) -> list[int]:
         """Source token ids, with the special tokens that the model was trained with.
 
-        Empty if nothing but special tokens is left of the text.
+        Empty if the text encodes to nothing but special tokens.
 
         Raises:
             UnknownSymbolsError: the text has symbols without a token, and the tokenizer has no
                 token for unknown ones.
-            LanguageError: the language is unknown, or is needed and not given.
+            LanguageError: the language is unknown, or missing although the model needs one.
             DragomanError: the model takes no texts.
         """
         if self._source is None:
@@ -88,7 +89,7 @@ class TextCodec:
             language = self._languages.source_token(source_language)
         try:
             text.encode()
-        except UnicodeEncodeError as error:  # the libraries take no lone surrogates
+        except UnicodeEncodeError as error:  # the libraries refuse lone surrogates
             raise UnknownSymbolsError([text[error.start : error.end]]) from error
         tokens = self._source.encode(text)
         return self._template.around(tokens, language) if tokens else []

@@ -26,7 +26,7 @@ def write_graphs(
     Tensors that hold the same bytes are stored once, whichever graph and name they belong to.
 
     Args:
-        specs: of each graph, its file
+        specs: name the file of each graph
     """
     values = [
         value
@@ -61,8 +61,8 @@ def write_graphs(
 
 
 class _Stored:
-    """The tensors written so far. Those with the same type, shape and first bytes are compared byte
-    by byte, which is rare, so that nothing needs to be hashed."""
+    """The tensors written so far. Only tensors with the same type, shape and first bytes are
+    compared byte by byte, which is rare: nothing needs to be hashed as a whole."""
 
     def __init__(self) -> None:
         self._tensors: dict[object, list[tuple[ir.TensorProtocol, int]]] = {}

@@ -7,7 +7,7 @@ import ast
 import onnx_ir as ir
 
 ORIGIN = "pkg.torch.onnx.name_scopes"
-"""The metadata entry of a node in which PyTorch's exporter says it."""
+"""The metadata entry of a node in which PyTorch's exporter records it."""
 
 PREFIX = "model."
 """The attribute of the exported module that holds the model."""

@@ -1,4 +1,4 @@
-"""How long work reports its progress."""
+"""The progress of long-running work."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ from typing import Protocol
 
 
 class Progress(Protocol):
-    """Called while work goes on. Methods return at once and raise nothing."""
+    """Receives progress while work is done. Methods return at once and raise nothing."""
 
     def stage(self, description: str) -> None:
         """A stage begins, such as "exporting the encoder"."""
 
     def advance(self, done: int, total: int) -> None:
-        """So much of the present stage is done."""
+        """The present stage has done this part of its total."""
 
 
 class Silent:

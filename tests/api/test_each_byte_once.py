@@ -42,7 +42,7 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 class CountingHash:
-    """SHA-256 that counts what it is given."""
+    """SHA-256 that counts the bytes it hashes."""
 
     count = 0
 

@@ -62,7 +62,7 @@ def test_export_returns_the_bundle_it_wrote(checkpoint: Path, tmp_path: Path) ->
     assert bundle.manifest == read_bundle(tmp_path / "out").manifest
     assert (bundle.manifest.target, bundle.manifest.precision) == ("neutral", "fp32")
     assert progress.stages[:2] == ["reading the checkpoint", "exporting the encoder"]
-    with pytest.raises(DragomanError, match="exists already"):
+    with pytest.raises(DragomanError, match="already exists"):
         api.export(checkpoint, tmp_path / "out")
     assert api.export(checkpoint, tmp_path / "out", overwrite=True).manifest == bundle.manifest
 
@@ -132,7 +132,7 @@ def test_a_bundle_of_another_model_is_not_compared(neutral: Path) -> None:
         api.verify(neutral, "g2p-en", limit=1)
 
 
-def test_a_manifest_says_what_the_functions_return(neutral: Path) -> None:
+def test_a_manifest_records_what_the_functions_return(neutral: Path) -> None:
     data = json.loads((neutral / "manifest.json").read_text(encoding="utf-8"))
     assert data["schema_version"] == 2 and data["kind"] == "sequence-to-sequence"
     assert set(data["graphs"]) == {"encoder", "decoder"}

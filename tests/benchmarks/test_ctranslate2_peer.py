@@ -192,8 +192,8 @@ def test_options_that_are_not_converted(name: str, tmp_path: Path) -> None:
 
 
 def test_every_option_of_the_model_is_tried() -> None:
-    every = [*OPTIONS.values(), *REFUSED.values()]
-    tried = SIZES.keys() | {name for options in every for name in options} | {"dropout"}
+    combinations = [*OPTIONS.values(), *REFUSED.values()]
+    tried = SIZES.keys() | {name for options in combinations for name in options} | {"dropout"}
     assert {field.name for field in dataclasses.fields(ModelConfig)} <= tried
     activations = {options.get("activation", "relu") for options in OPTIONS.values()}
     assert activations == set(get_args(Activation))
@@ -214,7 +214,7 @@ def test_quantizing_is_smaller_and_leaves_the_model_alone(tmp_path: Path) -> Non
     assert [len(row) for row in peer.generate(sources, STEPS, STEPS)] == [STEPS] * len(sources)
 
 
-def test_what_cannot_be_done_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_errors_of_conversion_and_loading(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     model = random_model(ModelConfig(**SIZES))
     with pytest.raises(DragomanError, match="int3 is not a valid quantization"):
         convert(model, tmp_path / "new", quantization="int3")

@@ -139,7 +139,7 @@ def test_the_time_of_a_step_by_hand() -> None:
     assert split([], 0.2, 2)["host"] == 0.2
 
 
-def test_what_kernels_take_beyond_the_floor(run: Any, tmp_path: Path) -> None:
+def test_kernel_time_beyond_the_floor(run: Any, tmp_path: Path) -> None:
     """The columns stay empty where either is unknown."""
     row = {"contender": "PyTorch fp16", "batch": 1, "shape": BASE, "ms/step": 0.5}
     rows = [{**row, "kernels": 0.4}, {**row, "kernels": ""}, {**row, "contender": "PyTorch"}]
@@ -185,7 +185,7 @@ def test_without_a_profiler_the_rest_is_still_measured(
     assert row["error"].startswith("RuntimeError: PyTorch, whose profiler times the kernels")
 
 
-def test_which_contenders_are_ours() -> None:
+def test_contenders_with_a_backend_of_dragoman() -> None:
     contenders = gpu_contenders()
     backends = {c.name: c.backend for c in contenders if isinstance(c, BackendContender)}
     assert backends["Dragoman CUDA int4"] == "onnxruntime-cuda"

@@ -55,7 +55,7 @@ def test_failures_are_named_and_left_out(checkpoint: Path, tmp_path: Path) -> No
     assert [f.contender for f in figures.footprints] == ["good"]
 
 
-def test_nothing_is_said_without_the_reference(checkpoint: Path, tmp_path: Path) -> None:
+def test_a_broken_reference_is_an_error(checkpoint: Path, tmp_path: Path) -> None:
     prepare = partial(bundle_of_checkpoint, target="moon", precision="fp32")
     broken = Contender(c.REFERENCE, prepare, c.load_reference, required=True)
     with pytest.raises(ContenderError, match="Reference"):

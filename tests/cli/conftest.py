@@ -1,5 +1,5 @@
 """A small checkpoint, the bundle that `dragoman build` makes of it, and two ways to run commands:
-in this process, and as a process of its own where exit, pipes, signals or imports matter."""
+in this process, and as a separate process where exit, pipes, signals or imports matter."""
 
 from __future__ import annotations
 
@@ -122,7 +122,7 @@ def token_checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def build_outcome(
     spawn: Callable[..., Outcome], checkpoint: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> tuple[Path, Outcome]:
-    """What `dragoman build` made and said, once for all tests."""
+    """The bundle and the outcome of `dragoman build`, once for all tests."""
     directory = tmp_path_factory.mktemp("bundles") / "small"
     return directory, spawn("build", checkpoint, "-o", directory, "--threads", 1)
 

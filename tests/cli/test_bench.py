@@ -20,9 +20,9 @@ def test_a_table_and_json(dragoman: Dragoman, bundle: Path, tmp_path: Path) -> N
     sizes = ("--batch-size", 1, "--batch-size", 5)
     outcome = dragoman("bench", bundle, *SMALL, *sizes, "--json", file)
     assert (outcome.returncode, outcome.stderr) == (0, "")
-    told = " ".join(outcome.stdout.split())
+    output = " ".join(outcome.stdout.split())
     for text in ("p50 / p90 / p99", "encoder", "decoder step", "sentence", "tokens/s", "load "):
-        assert text in told
+        assert text in output
     command = f"dragoman bench {bundle} --source-length 4"
     assert command in outcome.stdout
 

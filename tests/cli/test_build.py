@@ -1,4 +1,4 @@
-"""`dragoman build` and `export`: a bundle that is whole and proven, or none."""
+"""`dragoman build` and `export`: a complete bundle that passed parity, or none."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Outcome = CompletedProcess[str]
 Dragoman = Callable[..., Outcome]
 
 
-def test_what_build_makes_and_says(build_outcome: tuple[Path, Outcome]) -> None:
+def test_build_writes_a_bundle_and_reports_parity(build_outcome: tuple[Path, Outcome]) -> None:
     directory, outcome = build_outcome
     assert outcome.returncode == 0
     assert outcome.stderr == ""
@@ -103,9 +103,7 @@ def test_tokens_that_differ_fail_a_build(
 
 
 @pytest.mark.usefixtures("copied_export")
-def test_inputs_of_ones_own_and_fewer_of_them(
-    dragoman: Dragoman, checkpoint: Path, tmp_path: Path
-) -> None:
+def test_own_inputs_with_a_limit(dragoman: Dragoman, checkpoint: Path, tmp_path: Path) -> None:
     words = tmp_path / "words.txt"
     words.write_text("one\ntwo\nthree\nfour\nfive\nsix\n", encoding="utf-8")
     output = tmp_path / "out"
@@ -120,7 +118,7 @@ def test_inputs_of_ones_own_and_fewer_of_them(
 
 @pytest.mark.usefixtures("copied_export")
 @pytest.mark.parametrize(
-    ("content", "told"),
+    ("content", "message"),
     [
         (b"", "expected at least one line, found none"),
         (b"need\n\na\n", "line 2: expected a source text, found none"),
@@ -131,14 +129,14 @@ def test_inputs_of_ones_own_and_fewer_of_them(
     ],
 )
 def test_inputs_that_cannot_be_used(
-    dragoman: Dragoman, checkpoint: Path, tmp_path: Path, content: bytes, told: str
+    dragoman: Dragoman, checkpoint: Path, tmp_path: Path, content: bytes, message: str
 ) -> None:
     words = tmp_path / "words.txt"
     words.write_bytes(content)
     outcome = dragoman("build", checkpoint, "-o", tmp_path / "out", "--inputs", words)
     assert outcome.returncode == 2
     (line,) = outcome.stderr.splitlines()
-    assert line.startswith(f"Error: {words}") and told in line
+    assert line.startswith(f"Error: {words}") and message in line
     assert len(line) < 500
     assert [path.name for path in tmp_path.iterdir()] == ["words.txt"]
 

@@ -37,9 +37,9 @@ def test_a_changed_file(
     content = bytearray(file.read_bytes())
     content[1000] ^= 1
     file.write_bytes(content)
-    more = [checkpoint] if command == "verify" else []
-    told = refused(dragoman(command, bundle_copy, *more))
-    assert "weights.bin: its SHA-256 is not the recorded one: the file was changed" in told
+    arguments = [checkpoint] if command == "verify" else []
+    message = refused(dragoman(command, bundle_copy, *arguments))
+    assert "weights.bin: its SHA-256 is not the recorded one: the file was changed" in message
 
 
 def test_all_damage_is_listed_at_once(dragoman: Dragoman, bundle_copy: Path) -> None:
@@ -49,16 +49,18 @@ def test_all_damage_is_listed_at_once(dragoman: Dragoman, bundle_copy: Path) -> 
     weights.write_bytes(weights.read_bytes()[:100])
     tokenizer = bundle_copy / "source_tokenizer.json"
     tokenizer.write_bytes(tokenizer.read_bytes().replace(b"</s>", b"</S>"))
-    told = refused(dragoman("run", bundle_copy, "word"))
-    assert "encoder.onnx: missing" in told
-    assert f"weights.bin: expected {size} bytes, found 100" in told
-    assert "source_tokenizer.json: its SHA-256 is not the recorded one" in told
+    message = refused(dragoman("run", bundle_copy, "word"))
+    assert "encoder.onnx: missing" in message
+    assert f"weights.bin: expected {size} bytes, found 100" in message
+    assert "source_tokenizer.json: its SHA-256 is not the recorded one" in message
 
 
 def test_a_newer_schema(dragoman: Dragoman, bundle_copy: Path) -> None:
     edit_manifest(bundle_copy, lambda data: data.update(schema_version=99, novelty=True))
-    told = refused(dragoman("run", bundle_copy, "word"))
-    assert "schema version 99 is newer than" in told and "pip install --upgrade dragoman" in told
+    message = refused(dragoman("run", bundle_copy, "word"))
+    assert (
+        "schema version 99 is newer than" in message and "pip install --upgrade dragoman" in message
+    )
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", "null", "{}"])
@@ -80,10 +82,10 @@ def test_a_graph_that_onnx_runtime_cannot_load(dragoman: Dragoman, bundle_copy: 
                 file |= {"size": len(content), "sha256": hashlib.sha256(content).hexdigest()}
 
     edit_manifest(bundle_copy, record)
-    told = refused(dragoman("run", bundle_copy, "word"))
-    assert "decoder.onnx" in told and "cannot load this graph" in told
+    message = refused(dragoman("run", bundle_copy, "word"))
+    assert "decoder.onnx" in message and "cannot load this graph" in message
 
 
 def test_a_file_in_place_of_a_bundle(dragoman: Dragoman, bundle: Path) -> None:
-    told = refused(dragoman("inspect", bundle / "manifest.json"))
-    assert "expected a bundle" in told
+    message = refused(dragoman("inspect", bundle / "manifest.json"))
+    assert "expected a bundle" in message

@@ -1,4 +1,4 @@
-"""No room for the bundle: said in one line, and what was written goes."""
+"""No room for the bundle: a one-line error, and partial output is removed."""
 
 from __future__ import annotations
 

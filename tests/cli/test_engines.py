@@ -31,14 +31,14 @@ def engines(
     return output, outcome
 
 
-def test_build_says_what_was_built_and_for_whom(engines: tuple[Path, Outcome]) -> None:
+def test_build_reports_profiles_and_gpus(engines: tuple[Path, Outcome]) -> None:
     output, outcome = engines
-    said = " ".join(outcome.stdout.split())
-    assert "parity passed before its engines were built" in said
-    assert "profile 0: batch 1, source 1 to 16 (best 16), at most 24 new tokens" in said
-    assert "profile 1: batch 1 to 5 (best 3)" in said
-    assert "run on 8.9: Ada (GeForce RTX 40, L4, L40); 12.0: Blackwell" in said
-    assert "fused in" in said
+    printed = " ".join(outcome.stdout.split())
+    assert "parity passed before its engines were built" in printed
+    assert "profile 0: batch 1, source 1 to 16 (best 16), at most 24 new tokens" in printed
+    assert "profile 1: batch 1 to 5 (best 3)" in printed
+    assert "run on 8.9: Ada (GeForce RTX 40, L4, L40); 12.0: Blackwell" in printed
+    assert "fused in" in printed
     manifest = read_bundle(output).manifest
     assert isinstance(manifest.executable, TensorRTEngines) and manifest.parity is not None
     assert manifest.parity.passed
@@ -65,7 +65,7 @@ def test_inspect_reports_what_can_be_known(dragoman: Run, engines: tuple[Path, O
         "bytes of float16",
         "kv_cache_update",
         "_gem",
-        "needs a GPU to know",
+        "known only on a GPU",
         "at most 24 new tokens",
         "8.9, 12.0",
     ):
@@ -115,7 +115,7 @@ def test_a_mistake_is_one_line(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_without_the_package_it_is_said_at_once(
+def test_without_the_package_build_fails_at_once(
     spawn: Spawn, checkpoint: Path, tmp_path: Path
 ) -> None:
     outcome = spawn(

@@ -141,7 +141,7 @@ def test_a_marian_directory_becomes_a_bundle_that_translates(
     assert "this model has no languages" in refused.stderr
 
 
-def test_a_multilingual_directory_becomes_a_bundle_that_is_told_languages(
+def test_a_multilingual_directory_becomes_a_bundle_with_languages(
     nllb: Path, dragoman: Dragoman, tmp_path: Path
 ) -> None:
     bundle = tmp_path / "bundle"
@@ -165,7 +165,7 @@ def test_a_multilingual_directory_becomes_a_bundle_that_is_told_languages(
     assert "the closest are deu_Latn" in unknown.stderr
 
 
-def test_what_no_family_is_says_what_there_is(dragoman: Dragoman, tmp_path: Path) -> None:
+def test_an_unknown_family_lists_the_known_ones(dragoman: Dragoman, tmp_path: Path) -> None:
     directory = tmp_path / "bert"
     directory.mkdir()
     (directory / "config.json").write_text('{"model_type": "bert"}')

@@ -50,11 +50,11 @@ def test_inspect_needs_no_backend(spawn: Spawn, bundle: Path) -> None:
 def test_build_says_how_to_install_torch(spawn: Spawn, checkpoint: Path, tmp_path: Path) -> None:
     for command in ("build", "export"):
         outcome = spawn(command, checkpoint, "-o", tmp_path / "out", prelude=hiding("torch"))
-        told = error_of(outcome)
-        assert "torch" in told and "pip install 'dragoman[export]'" in told
+        message = error_of(outcome)
+        assert "torch" in message and "pip install 'dragoman[export]'" in message
     assert list(tmp_path.iterdir()) == []
 
 
 def test_run_says_how_to_install_onnxruntime(spawn: Spawn, bundle: Path) -> None:
-    told = error_of(spawn("run", bundle, "need", prelude=hiding("onnxruntime")))
-    assert "onnxruntime" in told and "pip install 'dragoman[cpu]'" in told
+    message = error_of(spawn("run", bundle, "need", prelude=hiding("onnxruntime")))
+    assert "onnxruntime" in message and "pip install 'dragoman[cpu]'" in message

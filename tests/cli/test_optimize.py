@@ -52,9 +52,7 @@ def test_a_neutral_bundle_in_eight_bits(
     assert not (tmp_path / "twice").exists()
 
 
-def test_an_onnx_file_and_what_was_done_to_it(
-    dragoman: Dragoman, gelu_file: Path, tmp_path: Path
-) -> None:
+def test_an_onnx_file_and_its_report(dragoman: Dragoman, gelu_file: Path, tmp_path: Path) -> None:
     output = tmp_path / "fused.onnx"
     outcome = dragoman("optimize", gelu_file, "-o", output, "--target", "neutral")
     assert outcome.returncode == 0, outcome.stderr
@@ -66,21 +64,21 @@ def test_an_onnx_file_and_what_was_done_to_it(
     ]
 
 
-def test_an_existing_file_is_replaced_only_if_asked(
+def test_an_existing_file_is_replaced_only_with_force(
     dragoman: Dragoman, gelu_file: Path, tmp_path: Path
 ) -> None:
     output = tmp_path / "fused.onnx"
     output.write_bytes(b"precious")
     outcome = dragoman("optimize", gelu_file, "-o", output)
     assert outcome.returncode == 2
-    assert "exists already" in outcome.stderr
+    assert "already exists" in outcome.stderr
     assert output.read_bytes() == b"precious"
     assert dragoman("optimize", gelu_file, "-o", output, "--force").returncode == 0
     assert operators(output)["Gelu"] == 1
 
 
 @pytest.mark.parametrize("content", [b"", b"not onnx", None])
-def test_what_is_no_onnx_file(dragoman: Dragoman, tmp_path: Path, content: bytes | None) -> None:
+def test_a_file_that_is_not_onnx(dragoman: Dragoman, tmp_path: Path, content: bytes | None) -> None:
     source = tmp_path / "model.onnx"
     if content is not None:
         source.write_bytes(content)

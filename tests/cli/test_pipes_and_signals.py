@@ -22,7 +22,7 @@ def popen(*arguments: object) -> subprocess.Popen[bytes]:
 
 
 @pytest.mark.parametrize("command", ["run", "inspect"])
-def test_a_reader_that_goes_away(bundle: Path, command: str) -> None:
+def test_a_closed_pipe(bundle: Path, command: str) -> None:
     """As `| head -1`: our end of the pipe is closed before anything is written."""
     texts = ["need", "a"] if command == "run" else ["--json"]
     with popen(command, bundle, *texts) as process:
@@ -32,7 +32,7 @@ def test_a_reader_that_goes_away(bundle: Path, command: str) -> None:
     assert process.returncode == 141
 
 
-def test_a_reader_that_goes_away_after_a_line(bundle: Path) -> None:
+def test_a_pipe_closed_after_a_line(bundle: Path) -> None:
     with popen("run", bundle, "--threads", 1, "--max-new-tokens", 1) as process:
         assert process.stdin is not None and process.stdout is not None
         assert process.stderr is not None
@@ -62,10 +62,10 @@ def test_control_c_while_waiting_for_a_line(bundle: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "status", "said"), [("SIGINT", 130, ["Interrupted."]), ("SIGTERM", 143, [])]
+    ("name", "status", "messages"), [("SIGINT", 130, ["Interrupted."]), ("SIGTERM", 143, [])]
 )
 def test_a_signal_in_the_middle_of_a_build_leaves_nothing(
-    spawn: Spawn, checkpoint: Path, tmp_path: Path, name: str, status: int, said: list[str]
+    spawn: Spawn, checkpoint: Path, tmp_path: Path, name: str, status: int, messages: list[str]
 ) -> None:
     """The files are written and being checked when the signal comes."""
     prelude = f"""
@@ -79,7 +79,7 @@ b.check_file = interrupted
 """
     outcome = spawn("build", checkpoint, "-o", tmp_path / "out", prelude=prelude)
     assert outcome.returncode == status
-    assert outcome.stderr.split() == said
+    assert outcome.stderr.split() == messages
     assert outcome.stdout == ""
     assert list(tmp_path.iterdir()) == []
 
@@ -108,5 +108,5 @@ def test_an_argument_that_is_not_utf_8(bundle: Path) -> None:
     assert done.returncode == 1
     first, second, end = done.stdout.split(b"\n")
     assert (first, end) == (b"", b"") and second
-    (told,) = done.stderr.splitlines()
-    assert told.startswith(b"line 1: ")
+    (message,) = done.stderr.splitlines()
+    assert message.startswith(b"line 1: ")

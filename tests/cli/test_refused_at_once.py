@@ -28,7 +28,7 @@ REFUSED: dict[str, tuple[list[str], str]] = {
         "HERE/empty: expected",
     ),
     "build, an unknown family": (["build", "HERE/foreign", "-o", "HERE/out"], "model_type"),
-    "build, an output that exists": (["build", "g2p-en", "-o", "HERE/bundle"], "exists already"),
+    "build, an output that exists": (["build", "g2p-en", "-o", "HERE/bundle"], "already exists"),
     "build, no inputs": (
         ["build", "g2p-en", "-o", "HERE/out", "--inputs", "HERE/none"],
         "found nothing at HERE/none",
@@ -53,7 +53,7 @@ REFUSED: dict[str, tuple[list[str], str]] = {
         ["export", "HERE/none", "-o", "HERE/out"],
         "expected the directory of a checkpoint",
     ),
-    "export, an output that exists": (["export", "g2p-en", "-o", "HERE/bundle"], "exists already"),
+    "export, an output that exists": (["export", "g2p-en", "-o", "HERE/bundle"], "already exists"),
     "optimize, no source": (["optimize", "HERE/none", "-o", "HERE/out"], "HERE/none: expected"),
     "optimize, no bundle": (["optimize", "HERE/empty", "-o", "HERE/out"], "expected a bundle"),
     "verify, no bundle": (["verify", "HERE/none", "g2p-en"], "expected a bundle"),

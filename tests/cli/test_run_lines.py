@@ -69,7 +69,7 @@ def test_no_input_gives_no_output(run: Dragoman) -> None:
     assert (outcome.returncode, outcome.stdout, outcome.stderr) == (0, "", "")
 
 
-def test_bad_lines_are_told_and_the_others_decoded(run: Dragoman, model: Model) -> None:
+def test_bad_lines_are_reported_and_the_others_decoded(run: Dragoman, model: Model) -> None:
     lines = [b"need", b"na\xffve", b"dragoman", b"two words", b"x" * 1_000_000, b"", b"a"]
     outcome = run(stdin=b"\n".join(lines) + b"\n")
     need, dragoman, a = texts(model, "need", "dragoman", "a")
@@ -82,7 +82,7 @@ def test_bad_lines_are_told_and_the_others_decoded(run: Dragoman, model: Model) 
     ]
 
 
-def test_bad_arguments_are_told_too(run: Dragoman, model: Model) -> None:
+def test_bad_arguments_are_reported_too(run: Dragoman, model: Model) -> None:
     outcome = run("need", "n3rd", "", "a")
     assert outcome.returncode == 1
     need, a = texts(model, "need", "a")
@@ -112,7 +112,7 @@ def test_json(run: Dragoman, model: Model) -> None:
     assert bad["error"] == "expected UTF-8 text: invalid start byte at byte 2"
 
 
-def test_stream_says_what_generate_says(run: Dragoman, model: Model) -> None:
+def test_stream_prints_the_same_as_generate(run: Dragoman, model: Model) -> None:
     lines = b"dragoman\n\nn3rd\nneed\n"
     outcome = run("--stream", stdin=lines)
     first, second = texts(model, "dragoman", "need")

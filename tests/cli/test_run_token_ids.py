@@ -32,17 +32,17 @@ def test_json_has_no_text(dragoman: Dragoman, token_bundle: Path) -> None:
     assert result["text"] is None and result["tokens"]
 
 
-def test_what_are_no_ids_of_this_model(dragoman: Dragoman, token_bundle: Path) -> None:
+def test_lines_that_are_not_ids_of_the_model(dragoman: Dragoman, token_bundle: Path) -> None:
     lines = ["3 4", "three", "3 29", "-1", "", "9" * 30, "1" * 1_000_000, "3 " * 33, "4 3"]
     outcome = dragoman("run", token_bundle, stdin="\n".join(lines).encode())
     assert outcome.returncode == 1
-    out, told = outcome.stdout.split("\n"), outcome.stderr.splitlines()
+    out, errors = outcome.stdout.split("\n"), outcome.stderr.splitlines()
     assert len(out) == len(lines) + 1
     assert [bool(line) for line in out] == [i in (0, 8) for i in range(10)]
-    assert told[:3] == [
+    assert errors[:3] == [
         "line 2: expected token ids separated by spaces: this bundle has no tokenizers",
         "line 3: expected token ids in [0, 29), found 29",
         "line 4: expected token ids in [0, 29), found -1",
     ]
-    assert [line.split(":")[0] for line in told[3:]] == ["line 6", "line 7", "line 8"]
-    assert max(map(len, told)) < 200
+    assert [line.split(":")[0] for line in errors[3:]] == ["line 6", "line 7", "line 8"]
+    assert max(map(len, errors)) < 200

@@ -102,8 +102,8 @@ def test_a_block_of_lines_with_times(dragoman: Dragoman, built: Path, clips: Pat
 
 
 def test_json_has_segments(dragoman: Dragoman, built: Path, clips: Path) -> None:
-    asked = ("--json", "--language", "German", "--task", "translate", "--threads", 1)
-    found = json.loads(dragoman("run", built, clips / "b.flac", *asked).stdout)
+    options = ("--json", "--language", "German", "--task", "translate", "--threads", 1)
+    found = json.loads(dragoman("run", built, clips / "b.flac", *options).stdout)
     assert found["language"] == "de"
     assert len(found["segments"]) > 1
     assert set(found["segments"][0]) == {"start", "end", "text", "tokens"}
@@ -114,7 +114,7 @@ def test_other_commands(
 ) -> None:
     shown = dragoman("inspect", built).stdout
     assert "windows of 1 s, 16000 Hz, 80 mel bins" in shown
-    assert "4: de, en, fr, haw (detected unless told otherwise)" in shown
+    assert "4: de, en, fr, haw (default: detected)" in shown
     listed = clips / "list.tsv"
     verified = dragoman("verify", built, speech_checkpoint, "--inputs", listed, "--limit", 2)
     assert verified.returncode == 0, verified.stderr
@@ -132,17 +132,17 @@ def test_a_model_of_texts_refuses_them(
     assert "language, task and timestamps are for speech models" in done.stderr
 
 
-def test_inputs_that_are_none(
+def test_missing_or_unreadable_clips(
     dragoman: Dragoman, speech_checkpoint: Path, tmp_path: Path, clips: Path
 ) -> None:
     (tmp_path / "empty").mkdir()
     (tmp_path / "broken.txt").write_text("gone.wav\n")
-    for place, message in (
+    for inputs, message in (
         (tmp_path / "empty", "expected at least one audio file, found none"),
         (tmp_path / "nowhere.txt", "expected a file or a directory of inputs, found nothing at"),
-        (tmp_path / "broken.txt", "gone.wav: expected an audio file that can be read"),
+        (tmp_path / "broken.txt", "gone.wav: expected a readable audio file"),
     ):
-        done = dragoman("build", speech_checkpoint, "-o", tmp_path / "out", "--inputs", place)
+        done = dragoman("build", speech_checkpoint, "-o", tmp_path / "out", "--inputs", inputs)
         assert (done.returncode, message in done.stderr) == (2, True), done.stderr
         assert not (tmp_path / "out").exists()
 
@@ -151,7 +151,7 @@ def test_source_length_is_for_texts(
     dragoman: Dragoman, speech_checkpoint: Path, tmp_path: Path
 ) -> None:
     pytest.importorskip("tensorrt_rtx")
-    asked = ("--target", "tensorrt-rtx", "--source-length", "8")
-    done = dragoman("build", speech_checkpoint, "-o", tmp_path / "out", *asked)
+    options = ("--target", "tensorrt-rtx", "--source-length", "8")
+    done = dragoman("build", speech_checkpoint, "-o", tmp_path / "out", *options)
     assert done.returncode == 2
     assert "source length: expected none for a speech model" in done.stderr

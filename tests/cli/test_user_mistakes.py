@@ -22,7 +22,7 @@ def error_of(outcome: Outcome) -> str:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "told"),
+    ("arguments", "message"),
     [
         (["frobnicate"], "No such command 'frobnicate'"),
         (["run"], "Missing argument 'BUNDLE'"),
@@ -41,15 +41,15 @@ def error_of(outcome: Outcome) -> str:
         (["train", "g2p-xx"], "unknown recipe 'g2p-xx', expected one of: g2p-en"),
     ],
 )
-def test_a_command_that_is_not_one(dragoman: Dragoman, arguments: list[str], told: str) -> None:
-    assert told in error_of(dragoman(*arguments))
+def test_a_command_that_is_not_one(dragoman: Dragoman, arguments: list[str], message: str) -> None:
+    assert message in error_of(dragoman(*arguments))
 
 
 @pytest.mark.parametrize("command", ["run", "inspect", "bench"])
 def test_no_bundle_there(dragoman: Dragoman, tmp_path: Path, command: str) -> None:
     missing = tmp_path / "missing"
-    told = error_of(dragoman(command, missing))
-    assert told == f"Error: {missing}: expected a bundle, found no such directory"
+    message = error_of(dragoman(command, missing))
+    assert message == f"Error: {missing}: expected a bundle, found no such directory"
     missing.mkdir()
     assert error_of(dragoman(command, missing)).endswith("found no manifest.json in it")
 
@@ -57,8 +57,8 @@ def test_no_bundle_there(dragoman: Dragoman, tmp_path: Path, command: str) -> No
 @pytest.mark.parametrize("command", ["export", "build"])
 def test_no_such_checkpoint(dragoman: Dragoman, tmp_path: Path, command: str) -> None:
     output = tmp_path / "out"
-    told = error_of(dragoman(command, "g2p-de", "-o", output))
-    assert "(g2p-en), found 'g2p-de'" in told
+    message = error_of(dragoman(command, "g2p-de", "-o", output))
+    assert "(g2p-en), found 'g2p-de'" in message
     assert not output.exists()
 
 
@@ -73,9 +73,9 @@ def test_verify_against_another_model(
     weights = (token_checkpoint / "model.safetensors").read_bytes()
     (tmp_path / "config.json").write_text(config.replace('"relu"', '"silu"'), encoding="utf-8")
     (tmp_path / "model.safetensors").write_bytes(weights)
-    told = error_of(dragoman("verify", bundle, tmp_path))
-    assert "was not made from a model like" in told
-    assert told.endswith("their configurations differ in activation")
+    message = error_of(dragoman("verify", bundle, tmp_path))
+    assert "was not made from a model like" in message
+    assert message.endswith("their configurations differ in activation")
 
 
 @pytest.mark.parametrize("command", ["export", "build"])
@@ -83,14 +83,14 @@ def test_the_output_exists(
     dragoman: Dragoman, checkpoint: Path, bundle: Path, tmp_path: Path, command: str
 ) -> None:
     before = (bundle / "manifest.json").read_bytes()
-    told = error_of(dragoman(command, checkpoint, "-o", bundle))
-    assert f"{bundle} exists already" in told and "--force" in told
+    message = error_of(dragoman(command, checkpoint, "-o", bundle))
+    assert f"{bundle} already exists" in message and "--force" in message
     assert (bundle / "manifest.json").read_bytes() == before
     # What is no bundle is not replaced even with --force.
     (tmp_path / "thesis").mkdir()
     (tmp_path / "thesis" / "chapter1.tex").write_text("Once", encoding="utf-8")
-    told = error_of(dragoman(command, checkpoint, "-o", tmp_path / "thesis", "--force"))
-    assert "is not a bundle: it will not be replaced" in told
+    message = error_of(dragoman(command, checkpoint, "-o", tmp_path / "thesis", "--force"))
+    assert "is not a bundle: it will not be replaced" in message
     assert (tmp_path / "thesis" / "chapter1.tex").read_text(encoding="utf-8") == "Once"
 
 
@@ -106,11 +106,11 @@ def test_force_replaces_a_bundle(
 
 
 def test_more_tokens_than_positions(dragoman: Dragoman, bundle: Path) -> None:
-    told = error_of(dragoman("run", bundle, "word", "--max-new-tokens", 25))
-    assert "max_new_tokens: expected at most 24, the positions of this model, found 25" in told
+    message = error_of(dragoman("run", bundle, "word", "--max-new-tokens", 25))
+    assert "max_new_tokens: expected at most 24, the positions of this model, found 25" in message
 
 
-def test_a_gpu_where_there_is_none(
+def test_a_gpu_backend_without_a_gpu(
     dragoman: Dragoman, checkpoint: Path, bundle: Path, tmp_path: Path
 ) -> None:
     import onnxruntime
@@ -119,11 +119,11 @@ def test_a_gpu_where_there_is_none(
         pytest.skip("this onnxruntime has CUDA")
     neutral = tmp_path / "neutral"
     assert dragoman("export", checkpoint, "-o", neutral).returncode == 0
-    told = error_of(dragoman("run", bundle, "--backend", "onnxruntime-cuda"))
-    assert "its graphs are for target cpu" in told and "expected target neutral" in told
+    message = error_of(dragoman("run", bundle, "--backend", "onnxruntime-cuda"))
+    assert "its graphs are for target cpu" in message and "expected target neutral" in message
     for command in ("run", "bench"):
-        told = error_of(dragoman(command, neutral, "--backend", "onnxruntime-cuda"))
-        assert "has no CUDAExecutionProvider" in told and "dragoman[cuda]" in told
+        message = error_of(dragoman(command, neutral, "--backend", "onnxruntime-cuda"))
+        assert "has no CUDAExecutionProvider" in message and "dragoman[cuda]" in message
 
 
 def test_verbose_shows_where_it_happened(dragoman: Dragoman, tmp_path: Path) -> None:

@@ -42,9 +42,7 @@ def test_figures_are_shown_and_recorded(
     assert parity.backend == "onnxruntime"
 
 
-def test_no_record_if_none_is_wanted(
-    dragoman: Dragoman, unverified: Path, checkpoint: Path
-) -> None:
+def test_no_record_writes_nothing(dragoman: Dragoman, unverified: Path, checkpoint: Path) -> None:
     assert dragoman("verify", unverified, checkpoint, "--no-record").returncode == 0
     assert record(unverified) is None
 
@@ -100,7 +98,7 @@ def test_part_of_the_inputs_does_not_replace_the_record(
 def test_a_place_that_cannot_be_written(
     spawn: Callable[..., Outcome], unverified: Path, checkpoint: Path
 ) -> None:
-    """Also for root, who loses the right to write everywhere when the process is started anew."""
+    """Also for root: the new process gives up the right to write everywhere."""
     prelude = """
 import ctypes, os
 ctypes.CDLL(None).prctl(24, 1, 0, 0, 0)  # PR_CAPBSET_DROP, CAP_DAC_OVERRIDE

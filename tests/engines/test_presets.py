@@ -86,7 +86,7 @@ def test_engines(neutral: Bundle, precision: Precision, tmp_path: Path) -> None:
             # Of a gated feed-forward in int8 one weight in each layer is written out in fp16.
             gated = layers["gated_feed_forward"] and precision == "int8"
             assert gated or warnings == ()
-            assert all("dequantized by a kernel of their own" in warning for warning in warnings)
+            assert all("dequantized by a separate kernel" in warning for warning in warnings)
 
 
 def _model(name: str) -> Transformer:

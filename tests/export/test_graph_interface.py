@@ -53,9 +53,7 @@ def test_the_manifest_describes_the_contracts_tensors(
     assert list(manifest.graphs["decoder"].outputs) == DECODER_OUTPUTS
 
 
-def test_the_files_hold_what_the_manifest_says(
-    encoder: ExportedGraph, decoder: ExportedGraph
-) -> None:
+def test_the_files_match_the_manifest(encoder: ExportedGraph, decoder: ExportedGraph) -> None:
     names = {
         ir.DataType.FLOAT: "float32",
         ir.DataType.INT64: "int64",
@@ -93,7 +91,7 @@ def test_opset_24_of_the_default_domain_and_nothing_else(
         assert len(exported.model.functions) == 0
 
 
-def test_onnx_finds_nothing_wrong(tiny_bundle: tuple[Path, Manifest]) -> None:
+def test_onnx_checker_accepts_the_graphs(tiny_bundle: tuple[Path, Manifest]) -> None:
     directory, _ = tiny_bundle
     for name in ("encoder.onnx", "decoder.onnx"):
         onnx.checker.check_model(directory / name, full_check=True)

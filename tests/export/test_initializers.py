@@ -67,7 +67,7 @@ def test_the_position_table_is_that_of_the_model(tiny: Transformer, decoder: Exp
     np.testing.assert_array_equal(weights(decoder)[TABLE].numpy(), table)
 
 
-def test_what_else_is_stored_is_small(encoder: ExportedGraph, decoder: ExportedGraph) -> None:
+def test_other_constants_are_small(encoder: ExportedGraph, decoder: ExportedGraph) -> None:
     for exported in (encoder, decoder):
         assert all(tensor.nbytes <= 16 for tensor in constants(exported).values())
         assert sum(tensor.nbytes for tensor in constants(exported).values()) <= 256

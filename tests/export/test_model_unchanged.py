@@ -30,7 +30,7 @@ def everything(model: Transformer) -> dict[str, Any]:
     }
 
 
-def test_a_model_in_training_comes_back_as_it_was(make_model: MakeModel, tmp_path: Path) -> None:
+def test_a_model_in_training_mode_is_restored(make_model: MakeModel, tmp_path: Path) -> None:
     model = make_model(dropout=0.1).train()
     model.decoder.eval()
     before = everything(model)

@@ -1,4 +1,4 @@
-"""A bundle says nothing of the machine it was made on."""
+"""A bundle contains no paths of the machine that built it."""
 
 from __future__ import annotations
 

@@ -80,7 +80,7 @@ def test_a_class_that_does_not_tell_leaves_it_to_the_model(
 
 
 @pytest.mark.parametrize("stated", ["NllbTokenizer", "NllbTokenizerFast"])
-def test_fast_is_no_other_class(stated: str, tmp_path: Path) -> None:
+def test_the_suffix_fast_does_not_change_the_kind(stated: str, tmp_path: Path) -> None:
     library(tmp_path, "deu_Latn")
     write(tmp_path / "tokenizer_config.json", {"tokenizer_class": stated})
     files = find(tmp_path, "bart")

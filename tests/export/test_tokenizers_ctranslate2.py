@@ -75,7 +75,7 @@ def codec_of(files: TokenizerFiles | None, directory: Path) -> TextCodec:
         ({"decoder_start_token": "<pad>", "bos_token": "<pad>"}, [], ["</s>"]),
     ],
 )
-def test_special_tokens_are_those_of_the_training(
+def test_special_tokens_match_training(
     spm: Path, tmp_path: Path, settings: dict[str, Any], prefix: list[str], suffix: list[str]
 ) -> None:
     vocabulary = ["<unk>", "<s>", "</s>", *reversed(pieces_of(spm)), "<pad>"]
@@ -149,7 +149,7 @@ def test_languages_are_tokens_of_the_vocabulary(
     assert codec.decode([first + 1, *encoded(spm, vocabulary, "a dog"), 2]) == "a dog"
 
 
-def test_without_tokenizers_there_are_none(tmp_path: Path) -> None:
+def test_a_directory_without_tokenizers(tmp_path: Path) -> None:
     directory = model_directory(tmp_path, MARIAN, shared_vocabulary=["<unk>", "</s>", "a"])
     assert find_text_tokenizers(directory) is None
     assert find_whisper_tokenizers(directory) is None
@@ -175,7 +175,7 @@ def test_whisper_shows_no_timestamps(tmp_path: Path) -> None:
         find_whisper_tokenizers(tmp_path)
 
 
-def test_what_is_wrong_is_said(spm: Path, tmp_path: Path) -> None:
+def test_damaged_files_are_reported(spm: Path, tmp_path: Path) -> None:
     directory = model_directory(tmp_path, MARIAN, shared_vocabulary=["<unk>", "a"])
     shutil.copyfile(spm, directory / "source.spm")
     with pytest.raises(DragomanError, match=r"expected a token '</s>', found none"):

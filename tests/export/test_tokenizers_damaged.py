@@ -163,7 +163,7 @@ def test_a_model_too_large_for_its_vocabulary(spm: bytes, tmp_path: Path) -> Non
         find(tmp_path, "pegasus", size=120)
 
 
-def test_the_library_file_of_another_class_is_taken_as_it_is(spm: bytes, tmp_path: Path) -> None:
+def test_the_library_file_of_another_class_is_used_unchanged(spm: bytes, tmp_path: Path) -> None:
     checkpoint(tmp_path, "mbart", spm)
     write("tokenizer_config.json", {"tokenizer_class": "BarthezTokenizer"})(tmp_path)
     files = find(tmp_path, "mbart")

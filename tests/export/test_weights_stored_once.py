@@ -18,7 +18,7 @@ CONSTANTS = 512
 
 
 def external_ranges(directory: Path) -> dict[tuple[int, int], list[str]]:
-    """Stretches of weights.bin -> the initializers that lie there, of both graphs."""
+    """Ranges of weights.bin -> the initializers of both graphs that are stored there."""
     ranges: dict[tuple[int, int], list[str]] = {}
     for graph in ("encoder", "decoder"):
         for name, value in ir.load(directory / f"{graph}.onnx").graph.initializers.items():

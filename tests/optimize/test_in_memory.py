@@ -124,7 +124,7 @@ def test_weights_outlive_the_graph() -> None:
 
 
 def test_weights_of_subgraphs() -> None:
-    """A branch has a large weight of its own, and reads one of the outer graph."""
+    """A branch has its own large weight, and reads one of the outer graph."""
     numbers = np.random.default_rng(0).standard_normal((30, 30)).astype(np.float32)
     outer, inner = weight("outer", numbers), weight("inner", 2 * numbers)
 

@@ -34,7 +34,7 @@ def test_syllables_pauses_and_silence() -> None:
 
 
 def test_vowels_have_harmonics() -> None:
-    """Most of the power below 4 kHz lies in narrow lines, which noise does not have."""
+    """Most of the power below 4 kHz is in narrow lines, unlike that of noise."""
     sound = random_sound(np.random.default_rng(1), 16000, 480_000)
     frames = sound.reshape(-1, 1600) * np.hanning(1600)
     power = np.abs(np.fft.rfft(frames))[:, :400] ** 2

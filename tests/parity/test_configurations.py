@@ -267,7 +267,7 @@ def test_logits_with_fewer_bits_are_near(
     precision: Precision,
     allowed: float,
 ) -> None:
-    """As far as weights can be that nobody trained: a wrong scale, axis or order gives about 1."""
+    """A loose bound, since the weights are random; a wrong scale, axis or order gives about 1."""
     model, neutral = exported
     config = model.config
     bundle = optimized(neutral, tmp_path, precision, target)

@@ -48,7 +48,7 @@ def test_step_tokens_and_margin(reference: Transformer, expected: list[int], ste
     assert divergence.margin > 0
 
 
-def test_a_sequence_that_goes_on_where_the_oracles_ends(
+def test_a_sequence_that_continues_where_the_oracles_ends(
     reference: Transformer, expected: list[int]
 ) -> None:
     divergence = level_2.divergence(reference, 0, SOURCE, expected[:4], [*expected[:4], 9], LIMIT)
@@ -57,7 +57,7 @@ def test_a_sequence_that_goes_on_where_the_oracles_ends(
     assert divergence.margin == pytest.approx(float(logits[2] - logits[9]), abs=1e-6)
 
 
-def test_a_sequence_that_ends_where_the_oracles_goes_on(
+def test_a_sequence_that_ends_where_the_oracles_continues(
     reference: Transformer, expected: list[int]
 ) -> None:
     divergence = level_2.divergence(reference, 0, SOURCE, expected, expected[:3], LIMIT)

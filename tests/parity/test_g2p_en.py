@@ -1,4 +1,4 @@
-"""The model that comes along: its bundle gives the oracle's phonemes for every held-out word."""
+"""The shipped model: its bundle gives the oracle's phonemes for every held-out word."""
 
 from __future__ import annotations
 
@@ -130,7 +130,7 @@ def test_the_tokenizers_are_the_recipes(
     assert stored == json.loads(make().to_str())
 
 
-def test_the_folder_holds_nothing_else(checkpoint: Path) -> None:
+def test_the_folder_contains_no_other_files(checkpoint: Path) -> None:
     assert {path.name for path in checkpoint.iterdir()} == {
         "LICENSE-CMUdict.txt",
         "README.md",

@@ -126,7 +126,7 @@ def test_better_than_the_oracle_passes(
     assert task == TaskParity("error", oracle=0.375, bundle=0.25, passed=True)
 
 
-def test_a_failed_task_is_told_last(
+def test_a_failed_task_is_reported(
     speaking: Model, reference: Transformer, inputs: ParityInputs
 ) -> None:
     parity = check_parity(speaking, reference, inputs, backend="onnxruntime")

@@ -94,7 +94,7 @@ def test_text_is_that_of_hugging_face(
 
 
 @pytest.mark.parametrize("precision", ["fp32", "int8"])
-def test_few_words_are_wrong(model: Any, precision: str) -> None:
+def test_the_word_error_is_low(model: Any, precision: str) -> None:
     size, _, bundles = model
     results = load(bundles[precision], threads=2).generate(
         LIBRIVOX, language="en" if size == "base" else None

@@ -57,7 +57,7 @@ def test_a_switched_off_parameter_does_not_exist(make_model: MakeModel, switch: 
 @torch.no_grad()
 @pytest.mark.parametrize("switch", [name for name in SUFFIXES if name != "norm_gain"])
 def test_no_bias_is_a_bias_of_zero(make_model: MakeModel, switch: str) -> None:
-    """A model with all weights gives the same logits if those that the other lacks are zero."""
+    """A model with all weights gives the same logits if its additional weights are zero."""
     without = make_model(**{**EVERYTHING, switch: False})
     check_equal_when_filled(make_model, without, fill=0.0)
 

@@ -40,7 +40,7 @@ def test_a_batch_does_not_change_a_row(make_model: MakeModel, changes: dict[str,
 
 
 @torch.no_grad()
-def test_what_stands_in_the_padding_does_not_matter(make_model: MakeModel) -> None:
+def test_the_content_of_padding_does_not_matter(make_model: MakeModel) -> None:
     model = make_model()
     source, mask = pad(rows_of([3, 8], 17), 0)
     target = torch.tensor([[1, 5], [1, 6]])

@@ -232,7 +232,7 @@ def ragged_sources(config: ModelConfig, count: int, *, seed: int = 0) -> list[li
 def varied_model(config: ModelConfig, seed: int) -> Transformer:
     """A model whose outputs depend on source and prefix; some end early, some late, some never.
 
-    The end token is the one that gives the most different lengths, among those that leave some
+    The end token is the one that gives the most different lengths, among all that leave some
     outputs without an end.
     """
     model = random_transformer(config, seed=seed, feed_forward_scale=2.0)

@@ -115,15 +115,15 @@ def test_without_audio_libraries_the_error_says_what_to_install(
 ) -> None:
     path = tmp_path / "silence.wav"
     soundfile.write(path, [0.0] * 100, 8000)
-    features, told = run(BLOCK + READ_AUDIO, json.dumps([missing]), str(path)).splitlines()
+    features, error = run(BLOCK + READ_AUDIO, json.dumps([missing]), str(path)).splitlines()
     assert features == "(80, 3000)"
-    assert told.startswith(f"AudioError the package {missing} cannot be imported")
-    assert told.endswith("pip install 'dragoman[audio]'")
+    assert error.startswith(f"AudioError the package {missing} cannot be imported")
+    assert error.endswith("pip install 'dragoman[audio]'")
 
 
 @pytest.fixture(scope="module")
 def bare_python(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """An environment of its own, with links to the few packages that the runtime needs."""
+    """A separate environment, with links to the few packages that the runtime needs."""
     directory = tmp_path_factory.mktemp("bare")
     venv.EnvBuilder(with_pip=False, symlinks=True).create(directory)
     (site_packages,) = directory.glob("lib/python*/site-packages")

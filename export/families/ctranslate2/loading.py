@@ -1,8 +1,8 @@
 """A directory of CTranslate2 -> a reference model and its tokenizers.
 
 A directory holds `model.bin`, the vocabularies and, since version 6 of the format, `config.json`.
-Read are encoder-decoder models of text (conversions of OPUS-MT, M2M100, NLLB and BART, and of
-models of OpenNMT and fairseq) and Whisper, in any data type that the format has.
+Encoder-decoder text models (conversions of OPUS-MT, M2M100, NLLB and BART, and of OpenNMT and
+fairseq models) and Whisper are read, in every data type of the format.
 """
 
 from __future__ import annotations

@@ -27,7 +27,7 @@ class Specification:
     """What CTranslate2 calls a specification: a kind of model, with its weights and options.
 
     Attributes:
-        revisions: those that are read
+        revisions: the revisions that are read
         token_stacks: the stacks that embed tokens; only they state options
         describe: the fields of a `ModelConfig` that are of this kind alone, and the rules of
             decoding; may change the weights

@@ -24,7 +24,7 @@ COMPUTED_POSITIONS = 1024
 
 @dataclass(frozen=True)
 class TextTokens:
-    """The special tokens of a model of text, and the sizes of its vocabularies.
+    """The special tokens of a text model, and the sizes of its vocabularies.
 
     Attributes:
         source_size, target_size: the number of tokens of each vocabulary
@@ -40,7 +40,7 @@ class TextTokens:
 
 
 def text_tokens(directory: Path, file: ModelFile, values: Mapping[str, Any]) -> TextTokens:
-    """The special tokens of a model of text.
+    """The special tokens of a text model.
 
     Args:
         values: fields of `config.json`; files before version 6 state them as variables

@@ -1,4 +1,4 @@
-"""The tokenizers beside a CTranslate2 model of text, whose vocabularies are files of their own."""
+"""The tokenizers beside a CTranslate2 text model, whose vocabularies are separate files."""
 
 from __future__ import annotations
 

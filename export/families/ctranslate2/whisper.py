@@ -76,7 +76,7 @@ def whisper_tokens(directory: Path) -> WhisperTokens:
 
 
 def find_whisper_tokenizers(directory: Path) -> TokenizerFiles | None:
-    """`tokenizer.json` beside a Whisper model; None if there is none.
+    """`tokenizer.json` next to a Whisper model, or None.
 
     Raises:
         DragomanError: the file is damaged, or has ids outside the model's vocabulary.

@@ -8,9 +8,9 @@
         data
     since version 3: u32 number of aliases, then for each: string alias, string variable
 
-A string is a u16 length in bytes and the bytes, the last of which is 0. The scale of a quantized
-weight is a variable of its own: `name` holds round(weight * `name_scale`), with one scale per row
-(int8) or per tensor (int16).
+A string is a u16 length in bytes, followed by the bytes, of which the last is 0. The scale of a
+quantized weight is a separate variable: `name` holds round(weight * `name_scale`), with one scale
+per row (int8) or per tensor (int16).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""NVIDIA GPUs: finding one, its memory, its streams and graphs; what all backends on one share.
+"""NVIDIA GPUs: finding one, its memory, streams and graphs; shared by all backends on a GPU.
 
 Reading order: device, driver, layout, arena, workspace, state, backend.
 """

@@ -1,4 +1,4 @@
-"""What backends on a GPU share: workspaces that are reused from batch to batch."""
+"""The common part of backends on a GPU: workspaces that are reused from batch to batch."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What decoding asks of a GPU: memory, streams, copies, graphs. `driver.CudaDevice` provides it.
+"""The part of a GPU's API that decoding needs; `driver.CudaDevice` implements it.
 
 Addresses are numbers. The work of a stream is done in order and asynchronously; only `wait`,
 `synchronize` and freeing memory wait for it.
@@ -42,10 +42,10 @@ class Device(Protocol):
         """Signal the event when everything in the stream so far is done."""
 
     def wait(self, event: Any) -> None:
-        """Until the event is signalled."""
+        """Wait until the event is signalled."""
 
     def upload(self, address: int, values: NDArray[Any], stream: int) -> None:
-        """Copy an array, which may be changed afterwards at once."""
+        """Copy an array, which the caller may change as soon as this returns."""
 
     def download(self, memory: Bytes, address: int, stream: int) -> None:
         """Fill memory from `allocate_host`, when the stream gets there."""

@@ -23,7 +23,7 @@ def find_gpu() -> Gpu:
     """The first GPU that CUDA sees.
 
     Raises:
-        BackendError: there is none, no driver, or the bindings are not installed.
+        BackendError: there is no GPU or no driver, or the bindings are not installed.
     """
     try:
         from cuda.bindings import runtime
@@ -31,12 +31,12 @@ def find_gpu() -> Gpu:
         raise BackendError(
             f"the package cuda-bindings cannot be imported ({error}): pip install cuda-bindings"
         ) from error
-    count = _found(runtime, *runtime.cudaGetDeviceCount())
+    count = _value(runtime, *runtime.cudaGetDeviceCount())
     if count == 0:
         raise BackendError("found no NVIDIA GPU")
-    properties = _found(runtime, *runtime.cudaGetDeviceProperties(0))
+    properties = _value(runtime, *runtime.cudaGetDeviceProperties(0))
     name = properties.name.decode() if isinstance(properties.name, bytes) else properties.name
-    version = int(_found(runtime, *runtime.cudaDriverGetVersion()))
+    version = int(_value(runtime, *runtime.cudaDriverGetVersion()))
     return Gpu(
         name.rstrip("\0"),
         f"{properties.major}.{properties.minor}",
@@ -44,7 +44,7 @@ def find_gpu() -> Gpu:
     )
 
 
-def _found(runtime: Any, status: Any, value: Any) -> Any:
+def _value(runtime: Any, status: Any, value: Any) -> Any:
     if status != runtime.cudaError_t.cudaSuccess:
         _, reason = runtime.cudaGetErrorString(status)
         raise BackendError(f"found no NVIDIA GPU that works: {reason.decode()}")

@@ -10,10 +10,10 @@ from ...format.manifest import Manifest
 from .tensors import size_of
 
 Addresses = Mapping[Slot, int]
-"""Where the memory of each tensor is. An output that updates an input has the input's."""
+"""The address of each tensor. An output that updates an input has the input's address."""
 
 RESULTS: frozenset[Role] = frozenset({"next_token", "next_log_probability"})
-"""Downloaded together after a step, so that they lie side by side."""
+"""Downloaded together after a step, and therefore adjacent in memory."""
 
 
 class Sizes(NamedTuple):
@@ -68,7 +68,7 @@ def shape_of(tensor: TensorSpec, sizes: Sizes) -> tuple[int, ...]:
 
 
 def tensors_with_memory(manifest: Manifest) -> list[TensorSpec]:
-    """Those with memory of their own: not outputs that update an input, nor `RESULTS`."""
+    """The tensors that need memory: all but outputs that update an input, and `RESULTS`."""
     own = {
         tensor.slot: tensor
         for graph in manifest.graphs.values()

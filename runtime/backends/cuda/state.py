@@ -1,8 +1,8 @@
 """A batch being decoded on the device. See `interface.DecodingState`.
 
-A step is enqueued long before its tokens are read: the device feeds its choice back by itself, and
-the host reads several steps at once, later. What the device decodes after the last row has ended is
-discarded.
+A step is enqueued long before its tokens are read: the device feeds back its own choice, and the
+host reads the tokens of several steps together, later. Whatever the device decodes after the last
+row has ended is discarded.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ IN_FLIGHT = 2
 
 RESULT_BUFFERS = MOST_AT_ONCE * (IN_FLIGHT + 1)
 ALIGNMENT = 256
-"""Of the address of a tensor, in bytes (TensorRT, `setTensorAddress`; cudaMalloc guarantees it)."""
+"""The alignment of tensors, in bytes (TensorRT, `setTensorAddress`; cudaMalloc guarantees it)."""
 
 
 @dataclass
@@ -120,9 +120,9 @@ class DeviceState:
             group.rows = group.rows[rows]
         for result in self._ready:
             result.rows = result.rows[rows]
-        wanted = self._rounding.after(self._sizes, len(rows))
-        if wanted.rows < self._sizes.rows:
-            self._compact(wanted)
+        sizes = self._rounding.after(self._sizes, len(rows))
+        if sizes.rows < self._sizes.rows:
+            self._compact(sizes)
 
     def close(self) -> None:
         """Release the workspace; no other method may be called afterwards."""
@@ -140,25 +140,25 @@ class DeviceState:
         return logits
 
     def feed(self, tokens: NDArray[np.int64]) -> None:
-        """Make these the next step's input, for all rows on the device."""
+        """Make these tokens the next step's input, for all rows on the device."""
         address = self._address[Slot("token")]
         self._workspace.device.upload(address, tokens.astype(np.int64), self._workspace.stream)
 
     # Measurement.
 
     def put(self, steps: int) -> None:
-        """Enqueue steps whose tokens nobody reads."""
+        """Enqueue steps whose tokens are not read."""
         self._take_prompt()
         for _ in range(steps):
             self._launch()
         self._read = self._launched
 
     def wait(self) -> None:
-        """Until everything in the stream is done."""
+        """Wait until everything in the stream is done."""
         self._workspace.device.synchronize(self._workspace.stream)
 
     def encoded(self, rows: int, source: int) -> dict[str, NDArray[Any]]:
-        """The encoder's outputs, this many rows and source positions of them."""
+        """The encoder's outputs, cut to this many rows and source positions."""
         device, stream = self._workspace.device, self._workspace.stream
         outputs = {}
         for tensor in self._manifest.graphs["encoder"].outputs:
@@ -171,8 +171,8 @@ class DeviceState:
         return outputs
 
     def _rewind(self) -> None:
-        """Go back to the step after the last one that was read: those that ran ahead fed back the
-        graph's own choice."""
+        """Go back to the step after the last one that was read: later steps used the graph's own
+        choice."""
         if self._launched > self._read:
             self._forget_flight()
             self._ready.clear()
@@ -250,9 +250,9 @@ class DeviceState:
     def _fill(self) -> None:
         """Enqueue groups of steps, as far as there is room in the caches."""
         while len(self._flight) < IN_FLIGHT and self._launched < self._capacity:
-            wanted = max(1, min(MOST_AT_ONCE, self._read // SHARE_AT_ONCE))
+            group_size = max(1, min(MOST_AT_ONCE, self._read // SHARE_AT_ONCE))
             buffers = []
-            for _ in range(min(wanted, self._capacity - self._launched)):
+            for _ in range(min(group_size, self._capacity - self._launched)):
                 buffers.append(self._launched % RESULT_BUFFERS)
                 self._launch()
                 memory = self._result_buffer(buffers[-1])
@@ -322,7 +322,7 @@ class DeviceState:
 
 
 def _filled(values: NDArray[Any], shape: tuple[int, ...], padding: int) -> NDArray[Any]:
-    """Padded to this shape. Rows added are copies: a row without any token would produce NaN."""
-    missing = [(0, wanted - found) for wanted, found in zip(shape, values.shape, strict=True)]
+    """Pad to this shape. Added rows are copies: a row without any token would produce NaN."""
+    missing = [(0, size - present) for size, present in zip(shape, values.shape, strict=True)]
     inner = np.pad(values, [(0, 0), *missing[1:]], constant_values=padding)
     return np.pad(inner, [missing[0], *((0, 0) for _ in missing[1:])], mode="edge")

@@ -1,6 +1,6 @@
 """Sessions of ONNX Runtime: opened, compared with the manifest, and run.
 
-Its exceptions share no base but Exception; here they become ours.
+Its exceptions share only the base Exception; they are converted here.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Whether engines can run here, checked before they are loaded, and what to do if they cannot.
 
-TensorRT's own messages on this speak of checksums and serialization versions.
+TensorRT's own messages speak of checksums and serialization versions instead.
 """
 
 from __future__ import annotations
@@ -46,8 +46,8 @@ def check_version(bundle: Bundle, engines: TensorRTEngines, package: Package) ->
     if engines.version != package.version:
         raise BackendError(
             f"{bundle.directory}: its engines were built by {package.name} {engines.version}, "
-            f"found {package.version}: pip install {package.name}=={engines.version}, or build "
-            "them anew"
+            f"found {package.version}: pip install {package.name}=={engines.version}, or "
+            "rebuild them"
         )
 
 
@@ -56,10 +56,10 @@ def check_cuda(bundle: Bundle, engines: TensorRTEngines, gpu: Gpu) -> None:
     Raises:
         BackendError: the driver is too old for the CUDA version that the engines were built for.
     """
-    wanted, found = engines.cuda_version, gpu.cuda.partition(".")[0]
-    if wanted.isdigit() and int(found) < int(wanted):
+    required, supported = engines.cuda_version, gpu.cuda.partition(".")[0]
+    if required.isdigit() and int(supported) < int(required):
         raise BackendError(
-            f"{bundle.directory}: its engines were built for CUDA {wanted}, the driver of this "
+            f"{bundle.directory}: its engines were built for CUDA {required}, the driver of this "
             f"machine runs up to {gpu.cuda}: install a newer driver"
         )
 
@@ -69,16 +69,16 @@ def check_gpu(bundle: Bundle, engines: TensorRTEngines, gpu: Gpu) -> None:
     Raises:
         BackendError: the engines were built for other GPUs.
     """
-    wanted = engines.compute_capabilities
-    if wanted and gpu.compute_capability not in wanted:
+    supported = engines.compute_capabilities
+    if supported and gpu.compute_capability not in supported:
         raise BackendError(
-            f"{bundle.directory}: its engines are for compute capability {', '.join(wanted)}, "
-            f"found {gpu.compute_capability} ({gpu.name}): {_anew(bundle.manifest.target, gpu)}"
+            f"{bundle.directory}: its engines are for compute capability {', '.join(supported)}, "
+            f"found {gpu.compute_capability} ({gpu.name}): {_rebuild(bundle.manifest.target, gpu)}"
         )
 
 
 def check_validity(bundle: Bundle, package: Package, gpu: Gpu) -> None:
-    """Ask the package itself, if it can tell from an engine's header (TensorRT-RTX).
+    """Ask the package itself, if it can judge an engine by its header (TensorRT-RTX).
 
     Raises:
         BackendError: it says that an engine will not run here.
@@ -95,15 +95,15 @@ def check_validity(bundle: Bundle, package: Package, gpu: Gpu) -> None:
             raise BackendError(
                 f"{bundle.path(graph.file)}: {package.name} {package.version} says that this "
                 f"engine does not run on {gpu.name}, compute capability {gpu.compute_capability} "
-                f"({_names(trt, diagnostics)}): {_anew(package.name, gpu)}"
+                f"({_names(trt, diagnostics)}): {_rebuild(package.name, gpu)}"
             )
 
 
-def _anew(target: str, gpu: Gpu) -> str:
-    anew = f"build them anew with --target {target}"
+def _rebuild(target: str, gpu: Gpu) -> str:
+    rebuild = f"rebuild them with --target {target}"
     if target == "tensorrt":
-        return f"{anew} on this machine"
-    return f"{anew} --compute-capability {gpu.compute_capability}"
+        return f"{rebuild} on this machine"
+    return f"{rebuild} --compute-capability {gpu.compute_capability}"
 
 
 def _names(trt: Any, diagnostics: int) -> str:

@@ -100,7 +100,8 @@ class Context:
         if not self._context.execute_async_v3(stream):
             raise self._failed("it does not run")
 
-    def _failed(self, what: str) -> BackendError:
+    def _failed(self, failure: str) -> BackendError:
         return BackendError(
-            f"{self._engine.name}, profile {self._profile}: {what}: {self._engine.messages.reason}"
+            f"{self._engine.name}, profile {self._profile}: {failure}: "
+            f"{self._engine.messages.reason}"
         )

@@ -1,4 +1,4 @@
-"""TensorRT's messages, kept for the one error that the user sees."""
+"""TensorRT's messages, collected for the one error that the user sees."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ NO_DRIVER = "CUDA driver version is insufficient"
 
 @dataclass
 class Messages:
-    """Warnings and errors, in the order they came."""
+    """Warnings and errors, in order of arrival."""
 
     warnings: list[str] = field(default_factory=list)
     errors: list[str] = field(default_factory=list)
@@ -19,8 +19,8 @@ class Messages:
     @property
     def reason(self) -> str:
         """Why something failed, in one line. The last message is the most specific."""
-        telling = [m for m in self.errors if NO_DRIVER not in m] or self.errors
-        return " ".join(telling[-1].split()) if telling else "TensorRT gives no reason"
+        relevant = [m for m in self.errors if NO_DRIVER not in m] or self.errors
+        return " ".join(relevant[-1].split()) if relevant else "TensorRT gives no reason"
 
 
 def make_logger(trt: Any, messages: Messages) -> Any:

@@ -23,7 +23,7 @@ NEEDED = (
     "NetworkDefinitionCreationFlag.STRONGLY_TYPED",
     "OnnxParser.parse_from_file",
 )
-"""What older versions lack."""
+"""API that older versions lack."""
 
 
 @dataclass(frozen=True)
@@ -78,11 +78,11 @@ def _has(module: Any, path: str) -> bool:
 
 
 def _cuda_version(module: str) -> str:
-    """Only the distributions' names say it, such as tensorrt_rtx_cu13_libs."""
+    """Only the names of the distributions state it, such as tensorrt_rtx_cu13_libs."""
     pattern = re.compile(rf"{module}[-_]cu(\d+)([-_](libs|bindings))?", re.IGNORECASE)
-    found = {
+    versions = {
         match[1]
         for distribution in metadata.distributions()
         if (match := pattern.fullmatch(distribution.metadata["Name"] or ""))
     }
-    return found.pop() if len(found) == 1 else "unknown"
+    return versions.pop() if len(versions) == 1 else "unknown"

@@ -1,6 +1,6 @@
 """Caches of TensorRT on this machine, for each user, package and version.
 
-They only save time: whatever goes wrong here is a warning at most.
+They only save time: a failure here is a warning at most.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from .packages import Package
 
 
 def cache_file(package: Package, kind: str) -> Path:
-    """The file: under XDG_CACHE_HOME, else ~/.cache."""
+    """The path of a cache: under XDG_CACHE_HOME, else ~/.cache."""
     root = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
     return Path(root) / "dragoman" / f"{package.name}-{package.version}.{kind}"
 
@@ -26,10 +26,10 @@ def read_cache(file: Path) -> bytes:
 
 
 def write_cache(file: Path, data: bytes) -> str | None:
-    """Write the file. If two processes write at once, the last one wins, and the file is whole.
+    """Write the file atomically. If two processes write at once, the last one wins.
 
     Returns:
-        a warning where it cannot be written
+        a warning if it cannot be written
     """
     partial = file.with_name(f"{file.name}.{os.getpid()}")
     try:

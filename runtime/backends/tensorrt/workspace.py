@@ -19,7 +19,7 @@ from .packages import Package
 
 
 class EngineWorkspace(Workspace):
-    """For a device and a bundle's engines; see `backend.TensorRTBackend`.
+    """A workspace for a bundle's engines; see `backend.TensorRTBackend`.
 
     Args:
         scratch: bytes of scratch memory that either engine needs, in any profile

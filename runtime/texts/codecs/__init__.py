@@ -1,4 +1,4 @@
-"""Texts to token ids and back, one side of a model: two kinds of tokenizer, one interface."""
+"""Texts <-> token ids for one side of a model: two kinds of tokenizer with one interface."""
 
 from .interface import Codec, TextStream, UnknownSymbolsError
 from .library import LibraryCodec

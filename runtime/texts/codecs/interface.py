@@ -1,4 +1,4 @@
-"""What every tokenizer of a bundle can do."""
+"""The interface of a bundle's tokenizers."""
 
 from __future__ import annotations
 
@@ -15,18 +15,19 @@ class UnknownSymbolsError(ValueError):
 
 
 class TextStream(Protocol):
-    """Decodes tokens one by one: the pieces joined are the text of them all, less what ends in an
-    incomplete symbol."""
+    """Decodes tokens one at a time. The pieces add up to the text of all tokens, except for an
+    incomplete character at the end."""
 
     def step(self, token: int) -> str:
-        """The text that this token adds; empty while a symbol is incomplete."""
+        """The text that this token adds; empty while a character is incomplete."""
 
 
 class Codec(Protocol):
-    """A tokenizer. Special tokens are never made of what is in a text, and never shown."""
+    """A tokenizer. Texts never encode to special tokens, and decoded texts never show them."""
 
     def encode(self, text: str) -> list[int]:
-        """The token ids of a text without lone surrogates; empty if nothing is left of it.
+        """The token ids of a text, which must not contain lone surrogates; empty if only special
+        tokens are left after normalization.
 
         Raises:
             UnknownSymbolsError: the text has symbols without a token, and the tokenizer has no

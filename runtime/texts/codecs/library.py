@@ -1,4 +1,4 @@
-"""Files of the `tokenizers` library."""
+"""Tokenizers in the file format of the `tokenizers` library."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from .interface import UnknownSymbolsError
 
 
 class LibraryCodec:
-    """A file of the `tokenizers` library, as it is.
+    """A tokenizer file of the `tokenizers` library.
 
     Args:
-        special_tokens: whether `encode` puts the special tokens around a text that the file says
+        special_tokens: whether `encode` adds the special tokens that the file defines around a text
     """
 
     def __init__(self, path: Path, *, special_tokens: bool = True) -> None:
@@ -60,8 +60,8 @@ def _load(path: Path) -> Tokenizer:
         tokenizer = Tokenizer.from_file(str(path))
     except Exception as error:  # the library raises no narrower type
         raise BundleError(str(path), [f"not a tokenizer file: {error}"]) from error
-    # The file may ask for these, and does not hold the first: what a user types is text, and a
-    # text too long is rejected, never cut.
+    # Special tokens that a user types are text: files cannot store this setting. Files may enable
+    # truncation and padding, but a text that is too long is rejected, never truncated.
     tokenizer.encode_special_tokens = True
     tokenizer.no_truncation()
     tokenizer.no_padding()
@@ -70,28 +70,28 @@ def _load(path: Path) -> Tokenizer:
 
 
 def _keep_special_tokens_from_texts(tokenizer: Tokenizer) -> None:
-    """Special tokens may be pieces of the model's vocabulary too, and of high score: T5 would make
-    the end token of a typed `</s>`. Such a piece is cut after its first character."""
+    """Special tokens may also be pieces of the model's vocabulary, with high scores: T5 would
+    encode a typed `</s>` as the end token. Texts are split after a piece's first character."""
     reachable = sorted(
         token.content
-        for identity, token in tokenizer.get_added_tokens_decoder().items()
-        if token.special and _makes(tokenizer, token.content, identity)
+        for token_id, token in tokenizer.get_added_tokens_decoder().items()
+        if token.special and _encodes_to(tokenizer, token.content, token_id)
     )
     if not reachable:
         return
-    cut = "|".join(
+    split_points = "|".join(
         f"{re.escape(first)}(?=(?:{'|'.join(re.escape(content[1:]) for content in contents)}))"
         for first, contents in groupby(reachable, key=lambda content: content[0])
     )
-    cutting = pre_tokenizers.Split(Regex(cut), "isolated")
-    before = tokenizer.pre_tokenizer
-    tokenizer.pre_tokenizer = pre_tokenizers.Sequence([before, cutting] if before else [cutting])
+    split = pre_tokenizers.Split(Regex(split_points), "isolated")
+    existing = tokenizer.pre_tokenizer
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence([existing, split] if existing else [split])
 
 
-def _makes(tokenizer: Tokenizer, content: str, identity: int) -> bool:
+def _encodes_to(tokenizer: Tokenizer, content: str, token_id: int) -> bool:
     if len(content) < 2:
         return False
     try:
-        return any(token.id == identity for token in tokenizer.model.tokenize(content))
-    except Exception:  # no token for it, and none for unknown symbols
+        return any(token.id == token_id for token in tokenizer.model.tokenize(content))
+    except Exception:  # no token for the content, nor for unknown symbols
         return False

@@ -1,4 +1,4 @@
-"""SentencePiece models, whose pieces have the ids that an explicit vocabulary gives them."""
+"""SentencePiece models with a separate vocabulary, which gives each piece its token id."""
 
 from __future__ import annotations
 
@@ -16,15 +16,16 @@ from .interface import UnknownSymbolsError
 
 @dataclass(frozen=True)
 class Vocabulary:
-    """The ids of pieces. An id without a piece is of a special token."""
+    """The token ids of pieces. Ids without a piece are special tokens."""
 
     pieces: Any
-    """dict[str, int]: piece -> token id; checked as a whole, being of up to 250,000."""
+    """dict[str, int]: piece -> token id; checked as a whole, for it has up to 250,000 entries."""
     unknown: int | None
-    """The token for pieces that are not here; None: such a text is rejected."""
+    """The token for pieces that are not in the vocabulary; None: texts with such pieces are
+    rejected."""
     leading_code: bool = False
-    """Whether a text may begin with the code of a language, as in `>>fra<< Hello`, which is one
-    token: so Marian models are told the target language."""
+    """Whether a text may begin with a language code, as in `>>fra<< Hello`. The code is one token,
+    which tells a Marian model the target language."""
 
 
 class PieceCodec:
@@ -51,12 +52,12 @@ class PieceCodec:
         return PieceStream(self)
 
     def piece(self, token: int) -> str | None:
-        """None for a special token."""
+        """The piece of a token; None for a special token."""
         return self._pieces.get(token)
 
     def join(self, pieces: list[str]) -> str:
         """The text of pieces, without the space before a first word."""
-        # Pieces that only the other side's model knows are left as they are.
+        # SentencePiece leaves the word boundary in pieces that only the other side's model knows.
         return str(self._processor.decode_pieces(pieces)).replace("\N{LOWER ONE EIGHTH BLOCK}", " ")
 
     def _split_code(self, text: str) -> tuple[list[str], str]:
@@ -71,23 +72,23 @@ class PieceStream:
         self._codec = codec
         self._incomplete: list[str] = []
         self._space = ""
-        self._begun = False
+        self._started = False
 
     def step(self, token: int) -> str:
         piece = self._codec.piece(token)
         if piece is None:
             return ""
         self._incomplete.append(piece)
-        # Behind a letter, so that a space before these pieces stays.
+        # The letter in front keeps a space before these pieces.
         text = self._codec.join(["x", *self._incomplete])[1:]
         if text.endswith("\N{REPLACEMENT CHARACTER}"):
             return ""
         self._incomplete = []
-        # A text neither begins nor ends with a space: one is shown when something follows it.
+        # Texts neither begin nor end with a space: a space is held back until something follows.
         text = self._space + text
-        shown = text.rstrip() if self._begun else text.strip()
-        self._space = text[len(text.rstrip()) :] if self._begun or shown else ""
-        self._begun = self._begun or bool(shown)
+        shown = text.rstrip() if self._started else text.strip()
+        self._space = text[len(text.rstrip()) :] if self._started or shown else ""
+        self._started = self._started or bool(shown)
         return shown
 
 
@@ -95,7 +96,7 @@ def load_sentencepiece(path: Path) -> Any:
     """A `SentencePieceProcessor`.
 
     Raises:
-        BundleError: the file is no SentencePiece model, or the package is missing.
+        BundleError: the file is not a SentencePiece model, or the package is missing.
     """
     try:
         library = import_module("sentencepiece")

@@ -1,11 +1,11 @@
-"""What the command line does, as functions: `export`, `optimize`, `build` and `verify`.
+"""The commands as functions: `export`, `optimize`, `build` and `verify`.
 
 from dragoman.api import build
 built = build("g2p-en", "bundles/g2p-en", precision="int8")
 print(built.bundle.size, built.parity.tokens.identical)
 
 Each takes a progress callback, returns a typed result, and raises `DragomanError` if an argument
-is wrong. Wrong paths and options are refused before anything heavy is imported.
+is wrong. Wrong paths and options are refused before PyTorch or ONNX is imported.
 """
 
 from dragoman.errors import DragomanError

@@ -35,7 +35,7 @@ class ParityFailedError(DragomanError):
 
     Attributes:
         parity: the figures
-        passes: what was done to the graphs
+        passes: what each pass did to the graphs
         kept: the bundle, marked as failed; None: it was not written
     """
 
@@ -68,24 +68,25 @@ def build(
 ) -> BuiltBundle:
     """Export a checkpoint, optimize it for a target and verify the result.
 
-    Engines are built after that: their numbers are checked on ONNX Runtime first, and neither needs
-    a GPU.
+    For the TensorRT targets, parity is checked on ONNX Runtime before engines are built; for
+    tensorrt-rtx, neither needs a GPU.
 
     Args:
-        checkpoint: a directory as its library left it, or the name of a checkpoint that comes with
+        checkpoint: a directory as its library wrote it, or the name of a checkpoint that comes with
             Dragoman, such as "g2p-en"
         output: the bundle's directory, which appears whole, and only if parity holds
         target: a row of `optimize.targets.TARGETS`; None: the first that offers the precision
-        calibration: a file of texts, a line each, or of audio clips, to choose scales and number
-            formats on; None: random inputs
+        calibration: a file of texts, one per line, or a directory of audio clips, to choose scales
+            and number formats on; None: random inputs
         engines: options of engines; None: the defaults
         refit: a bundle whose engines get the checkpoint's weights, in place of new engines
-        inputs: what to verify on: a file of texts, a line each, references after tabs, or audio
-            clips; None: the checkpoint's held-out data, or random inputs if it has none
+        inputs: what to verify on: a file of texts, one per line, references after tabs, or a
+            directory of audio clips; None: the checkpoint's held-out data, or random inputs if it
+            has none
         limit: the most inputs to verify on; None: all
         threads: processor threads for the bundle; all cores if None
-        keep_failed: whether to keep a bundle that failed, marked so in its manifest
-        overwrite: whether to replace a bundle that is there
+        keep_failed: whether to keep a bundle that fails, marked as failed in its manifest
+        overwrite: whether to replace an existing bundle
 
     Raises:
         ParityFailedError: the bundle does not compute what the checkpoint does.
@@ -114,7 +115,7 @@ def build(
     if request is not None and old is None:  # refuse before anything takes time
         config = opened.model.config
         request.for_model(config, config.max_target_positions)
-    compared = inputs_for(opened, inputs, limit)
+    parity_inputs = inputs_for(opened, inputs, limit)
     with (
         new_directory(output, overwrite=overwrite) as partial,
         scratch_directories(partial) as scratch,
@@ -122,8 +123,8 @@ def build(
         neutral, graphs = make_graphs(
             opened, partial, scratch, chosen, precision, calibration, progress
         )
-        parity = compare(graphs, opened, compared, threads, "onnxruntime", progress)
-        problem = describe_problem(parity, neutral, graphs, compared)
+        parity = compare(graphs, opened, parity_inputs, threads, "onnxruntime", progress)
+        problem = describe_problem(parity, neutral, graphs, parity_inputs)
         passes = graphs.manifest.passes
         if problem is not None and not keep_failed:
             raise ParityFailedError(f"{problem}; {output} was not written", parity, passes)
@@ -140,7 +141,7 @@ def _refittable(refit: Path, engines: EngineRequest | None) -> Bundle:
     """The bundle whose engines get new weights."""
     old = read_bundle(refit)
     if engines is not None:
-        raise DragomanError(f"refit: the engines of {refit} keep their own options")
+        raise DragomanError(f"refit: expected no options for engines, those of {refit} keep theirs")
 
     from dragoman.optimize.tensorrt.refit import check_refittable
 

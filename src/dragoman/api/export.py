@@ -23,10 +23,10 @@ def export(
     """Export a checkpoint to a bundle of neutral ONNX graphs: opset 24, fp32, not verified.
 
     Args:
-        checkpoint: a directory as its library left it, or the name of a checkpoint that comes with
+        checkpoint: a directory as its library wrote it, or the name of a checkpoint that comes with
             Dragoman, such as "g2p-en"
         output: the bundle's directory, which appears whole or not at all
-        overwrite: whether to replace a bundle that is there
+        overwrite: whether to replace an existing bundle
 
     Raises:
         CheckpointError, ConfigError: the model cannot be read; lists all problems.

@@ -1,4 +1,4 @@
-"""A neutral bundle, or anyone's ONNX file -> the form for a target."""
+"""A neutral bundle, or an ONNX file of any exporter -> graphs or engines for a target."""
 
 from __future__ import annotations
 
@@ -52,27 +52,27 @@ def optimize(
         source: the directory of a neutral bundle in fp32
         output: the new bundle's directory, which appears whole or not at all
         target: a row of `optimize.targets.TARGETS`; None: the first that offers the precision
-        calibration: a file of texts, a line each, or of audio clips, to choose scales and number
-            formats on; None: random inputs
+        calibration: a file of texts, one per line, or a directory of audio clips, to choose scales
+            and number formats on; None: random inputs
         engines: options of engines; None: the defaults
-        overwrite: whether to replace a bundle that is there
+        overwrite: whether to replace an existing bundle
 
     Raises:
         BundleError: the source is damaged.
         BackendError: the target's package is missing.
-        PassError: a pass failed or changed an output by more than it may; names it.
+        PassError: a pass failed or changed an output by more than its tolerance; names it.
         EngineError: TensorRT cannot build an engine from a graph; says where and why.
         DragomanError: a path or an option is wrong, or the output cannot be written.
     """
     progress, output = progress or Silent(), Path(output)
-    chosen, wanted = check_target(target, precision, engines)
+    chosen, request = check_target(target, precision, engines)
     check_destination(output, overwrite)
     check_inputs(calibration)
     bundle = read_bundle(Path(source))
     options = None
-    if wanted is not None:  # refuse before anything takes time
+    if request is not None:  # refuse before anything takes time
         manifest = bundle.manifest
-        options = wanted.for_model(manifest.model, manifest.default_max_new_tokens)
+        options = request.for_model(manifest.model, manifest.default_max_new_tokens)
 
     from dragoman.benchmarks.parity.sources import calibration_sources
     from dragoman.optimize.target_bundle import optimize_bundle
@@ -112,7 +112,7 @@ def optimize_onnx(
     overwrite: bool = False,
     progress: Progress | None = None,
 ) -> list[PassRecord]:
-    """Fuse the operators of one ONNX file that anyone exported, in fp32.
+    """Fuse the operators of a single ONNX file from any exporter, in fp32.
 
     Args:
         target: None: cpu. A target whose graphs need a bundle is refused.
@@ -122,7 +122,7 @@ def optimize_onnx(
         what each pass did
 
     Raises:
-        PassError: a pass failed or changed an output by more than it may; names it.
+        PassError: a pass failed or changed an output by more than its tolerance; names it.
         DragomanError: the source is not an ONNX file, or a path or the target is wrong.
     """
     progress, source, output = progress or Silent(), Path(source), Path(output)

@@ -1,4 +1,4 @@
-"""What can be refused at once, before PyTorch or ONNX is imported."""
+"""Checks that need neither PyTorch nor ONNX, so that mistakes are refused at once."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ __all__ = ["check_checkpoint", "check_destination", "check_inputs", "check_targe
 def check_checkpoint(name_or_path: str | Path) -> None:
     """
     Raises:
-        DragomanError: there is no such checkpoint, or no format knows it.
+        DragomanError: the checkpoint does not exist, or its format is unknown.
     """
     check_is_checkpoint(find_checkpoint(str(name_or_path)))
 
@@ -38,7 +38,7 @@ def check_inputs(*paths: Path | None) -> None:
 def check_target(
     target: str | None, precision: Precision, engines: EngineRequest | None
 ) -> tuple[Target, EngineRequest | None]:
-    """The target, and of one that builds engines what is wanted of them.
+    """The target, and the request for engines if it builds any.
 
     Raises:
         DragomanError: there is no such target, it lacks the precision or builds no engines, or its
@@ -52,6 +52,6 @@ def check_target(
                 f"target {chosen.name} builds no engines: expected no options for engines"
             )
         return chosen, None
-    wanted = engines or EngineRequest()
-    wanted.check_package(chosen.name, precision)
-    return chosen, wanted
+    request = engines or EngineRequest()
+    request.check_package(chosen.name, precision)
+    return chosen, request

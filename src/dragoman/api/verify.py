@@ -24,9 +24,9 @@ if TYPE_CHECKING:
 class Verification:
     """
     Attributes:
-        problem: what failed, and the first tensor that differs, in words; None if parity holds
+        problem: what failed and which tensor differs first, as a sentence; None if parity holds
         not_recorded: why the figures could not be written into the manifest; None if they were, or
-            were not to be
+            if they should not be
     """
 
     parity: Parity
@@ -52,10 +52,10 @@ def verify(
     """Compare a bundle with the PyTorch model of its checkpoint: tensors, tokens, then the task.
 
     Args:
-        checkpoint: a directory as its library left it, or the name of a checkpoint that comes with
+        checkpoint: a directory as its library wrote it, or the name of a checkpoint that comes with
             Dragoman, such as "g2p-en"
-        inputs: a file of texts, a line each, references after tabs, or audio clips; None: the
-            checkpoint's held-out data, or random inputs if it has none
+        inputs: a file of texts, one per line, references after tabs, or a directory of audio
+            clips; None: the checkpoint's held-out data, or random inputs if it has none
         limit: the most inputs; None: all
         backend: see `runtime.load`
         threads: processor threads for the bundle; all cores if None
@@ -80,15 +80,15 @@ def verify(
     progress.stage("reading the checkpoint")
     opened = open_checkpoint(checkpoint)
     _check_same_model(read, opened, checkpoint)
-    compared = inputs_for(opened, inputs, limit)
-    parity = compare(read, opened, compared, threads, backend, progress)
+    parity_inputs = inputs_for(opened, inputs, limit)
+    parity = compare(read, opened, parity_inputs, threads, backend, progress)
     not_recorded = None
     if record if record is not None else limit is None:
         try:
             write_manifest(dataclasses.replace(read.manifest, parity=parity), read.directory)
-        except DragomanError as error:  # the figures matter more
+        except DragomanError as error:  # the figures are still reported
             not_recorded = str(error)
-    problem = None if parity.passed else _problem(parity, read, opened, compared, progress)
+    problem = None if parity.passed else _problem(parity, read, opened, parity_inputs, progress)
     return Verification(parity, problem, not_recorded)
 
 
@@ -126,7 +126,7 @@ def _problem(
                 writer=ScratchWriter,
                 progress=progress.stage,
             )
-        except DragomanError as error:  # the verdict matters more
+        except DragomanError as error:  # the failure is still reported
             where = f"the first differing tensor cannot be located ({error})"
             return f"{describe_failure(parity)}; {where}"
         return describe_problem(parity, neutral, bundle, inputs)

@@ -21,34 +21,34 @@ if TYPE_CHECKING:
     "batch_sizes",
     type=click.IntRange(min=1),
     multiple=True,
-    help="Give it once for each size [1, 8, 32; of speech 1, 4].",
+    help="Batch size to measure; may be repeated [1, 8, 32; speech: 1, 4].",
 )
 @click.option(
     "--source-length",
     type=click.IntRange(min=1),
     default=32,
     show_default=True,
-    help="Tokens of a source; of speech it is always a window.",
+    help="Tokens of a source. For speech, a source is always a window.",
 )
 @click.option(
     "--new-tokens",
     type=click.IntRange(min=1),
     default=64,
     show_default=True,
-    help="Decoding steps.",
+    help="Decoding steps per batch.",
 )
 @click.option(
     "--runs",
     type=click.IntRange(min=1),
     default=5,
     show_default=True,
-    help="Batches measured of each size.",
+    help="Batches to measure for each size.",
 )
 @click.option(
     "--json",
     "json_file",
     type=click.Path(path_type=Path),
-    help="Write the figures to this file too.",
+    help="Also write the figures to this JSON file.",
 )
 @backend_option
 @threads_option
@@ -62,10 +62,10 @@ def bench(
     backend: str | None,
     threads: int | None,
 ) -> None:
-    """Measure BUNDLE on random tokens or sound: encoder and decoder step apart, per
-    sentence, tokens/s.
+    """Measure BUNDLE on random tokens or sound: latency of the encoder, a decoder step and a whole
+    sentence, tokens per second, load time and memory.
 
-    Every batch does the same work: the end token is not heeded.
+    The end token is ignored, so that every batch does the same work.
 
     \b
     dragoman bench bundles/g2p-en --threads 2 --json g2p-en.json

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     "--refit",
     type=click.Path(path_type=Path),
     metavar="BUNDLE",
-    help="Engines: take this bundle's, with the checkpoint's weights.",
+    help="Engines: put the checkpoint's weights into those of this bundle.",
 )
 @inputs_option
 @limit_option
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 @click.option(
     "--allow-failed-parity",
     is_flag=True,
-    help="Keep a bundle that failed, marked so in its manifest.",
+    help="Keep a bundle that fails, marked as failed in its manifest.",
 )
 @force_option
 def build(
@@ -66,13 +66,13 @@ def build(
     allow_failed_parity: bool,
     force: bool,
 ) -> None:
-    """Export CHECKPOINT, optimize it for a target and verify the result: OUTPUT appears only if
-    parity holds.
+    """Export, optimize and verify CHECKPOINT for a target: OUTPUT appears only if parity holds.
 
     CHECKPOINT is a directory as Hugging Face, CTranslate2 or this project writes it, or g2p-en, the
     model that comes with Dragoman. Parity is checked against PyTorch on --inputs, on the
-    checkpoint's held-out data, or on random inputs. Exit status 1 if it fails. Engines are built
-    after that: their numbers are checked on ONNX Runtime first, and neither needs a GPU.
+    checkpoint's held-out data, or on random inputs; if it fails, the exit status is 1. For the
+    TensorRT targets, parity is checked on ONNX Runtime before engines are built; for tensorrt-rtx,
+    neither needs a GPU.
 
     \b
     dragoman build g2p-en -o bundles/g2p-en
@@ -86,7 +86,9 @@ def build(
 
     if refit is not None:
         if batches or source_length or capacity or compute_capabilities or refittable:
-            raise DragomanError(f"--refit: the engines of {refit} keep their own options")
+            raise DragomanError(
+                f"--refit: expected no options for engines, those of {refit} keep theirs"
+            )
         engines = None
     else:
         engines = engine_request(
@@ -121,8 +123,8 @@ def build(
     manifest = built.bundle.manifest
     when = " before its engines were built" if manifest.executable.format != "onnx" else ""
     run = f"dragoman run {output} ..."
-    following = f"dragoman inspect {output}" if manifest.precision == "bf16" else run
-    click.echo(f"Built {output}, parity passed{when}. Next: {following}")
+    next_command = f"dragoman inspect {output}" if manifest.precision == "bf16" else run
+    click.echo(f"Built {output}, parity passed{when}. Next: {next_command}")
 
 
 def _print(built: BuiltBundle) -> None:

@@ -38,7 +38,7 @@ class RangeType(click.ParamType):  # type: ignore[type-arg]
 def parse_range(text: str) -> Range:
     """
     Raises:
-        ValueError: it is not written like one.
+        ValueError: the text is not a range.
     """
     numbers = [int(part) for part in text.split("..")]
     match numbers:
@@ -65,7 +65,7 @@ OPTIONS = (
         "--source-length",
         type=RangeType(),
         metavar="TOKENS",
-        help="Engines: lengths of sources, as above [all that the model takes].",
+        help="Engines: tokens of a source, as above [all that the model takes].",
     ),
     click.option(
         "--capacity",
@@ -80,7 +80,7 @@ OPTIONS = (
         help="Engines: GPUs to build for, such as 8.9,12.0 [Ampere and later].",
     ),
     click.option(
-        "--refittable", is_flag=True, help="Engines: allow new weights to be put in later."
+        "--refittable", is_flag=True, help="Engines: allow --refit with new weights later."
     ),
 )
 
@@ -101,7 +101,7 @@ def engine_request(
     compute_capabilities: tuple[str, ...],
     refittable: bool,
 ) -> EngineRequest | None:
-    """The request that the options make; None: there are none.
+    """The request that the options make; None if no option is set.
 
     Raises:
         DragomanError: the target builds no engines, but an option is for them; names it.

@@ -53,7 +53,7 @@ def _print(bundle: Bundle) -> None:
         ("decoder", f"{model.decoder_layers} layers, heads: {heads}"),
         ("vocabulary", vocabularies),
         ("positions", positions),
-        ("new tokens", f"at most {manifest.default_max_new_tokens} unless told otherwise"),
+        ("new tokens", f"at most {manifest.default_max_new_tokens} by default"),
         ("tokenizers", "inside" if manifest.tokenizers else "none: token ids in and out"),
         *_speech(manifest),
         *([("languages", _languages(manifest.languages))] if manifest.languages else []),
@@ -87,7 +87,7 @@ def _speech(manifest: Manifest) -> list[tuple[str, str]]:
     rate = f"{audio.sampling_rate} Hz, {audio.bins} mel bins"
     codes = ", ".join(sorted(speech.languages))
     default = speech.default_language or "detected"
-    languages = f"{len(speech.languages)}: {codes} ({default} unless told otherwise)"
+    languages = f"{len(speech.languages)}: {codes} (default: {default})"
     return [
         ("audio", f"windows of {audio.chunk_seconds:g} s, {rate}"),
         ("languages", languages if speech.languages else "one"),
@@ -97,7 +97,7 @@ def _speech(manifest: Manifest) -> list[tuple[str, str]]:
 
 
 def _engines(bundle: Bundle, engines: TensorRTEngines) -> Table:
-    """What is known of the engines; what needs a GPU to find out says so."""
+    """The engines; facts that only a GPU can tell are marked as such."""
     from rich.table import Table
 
     manifest = bundle.manifest
@@ -114,7 +114,7 @@ def _engines(bundle: Bundle, engines: TensorRTEngines) -> Table:
     table.add_row("weights", *(_counts(r.weights, " bytes of ") for r in reports))
     table.add_row("layers", *(_counts(r.layers, " ") for r in reports))
     table.add_row("attention", *(f"{r.attentions}, {_fused(r.fused)}" for r in reports))
-    table.add_row("dequantized by separate kernels", *(_number(r) for r in reports))
+    table.add_row("dequantized by separate kernels", *(_dequantizations(r) for r in reports))
     table.add_row("memory while running", *(_memory(bundle, file) for file in files))
     for index, profile in enumerate(engines.profiles):
         batch, source = _range(profile.batch), _range(profile.source)
@@ -123,8 +123,8 @@ def _engines(bundle: Bundle, engines: TensorRTEngines) -> Table:
             f"batch {batch}, source {source}",
             f"batch {batch}, source {source}, at most {engines.capacity} new tokens",
         )
-    wanted = ", ".join(engines.compute_capabilities) or "the package's default"
-    table.add_row("compute capabilities", wanted, wanted)
+    capabilities = ", ".join(engines.compute_capabilities) or "the package's default"
+    table.add_row("compute capabilities", capabilities, capabilities)
     table.add_row("refittable", *(["yes" if engines.refittable else "no"] * 2))
     return table
 
@@ -139,17 +139,17 @@ def _fused(kernels: dict[str, int] | None) -> str:
     return ", ".join(f"{count} {name}" for name, count in kernels.items()) or "none fused"
 
 
-def _number(report: EngineReport) -> str:
-    known = report.dequantizations
-    return "unknown" if known is None else str(known)
+def _dequantizations(report: EngineReport) -> str:
+    count = report.dequantizations
+    return "unknown" if count is None else str(count)
 
 
-def _range(found: Range) -> str:
-    return f"{found.smallest} to {found.largest} (best {found.best})"
+def _range(sizes: Range) -> str:
+    return f"{sizes.smallest} to {sizes.largest} (best {sizes.best})"
 
 
 def _memory(bundle: Bundle, file: str) -> str:
-    """Device memory of an engine beside weights and tensors."""
+    """Device memory of an engine, besides weights and tensors."""
     from dragoman.runtime.backends.cuda import find_gpu
     from dragoman.runtime.backends.errors import BackendError
     from dragoman.runtime.backends.tensorrt.loaded_engine import device_memory
@@ -157,7 +157,7 @@ def _memory(bundle: Bundle, file: str) -> str:
     try:
         find_gpu()
     except BackendError:
-        return "needs a GPU to know"
+        return "known only on a GPU"
     try:
         return f"{device_memory(bundle, file):,} bytes"
     except BackendError as error:
@@ -165,7 +165,7 @@ def _memory(bundle: Bundle, file: str) -> str:
 
 
 def _passes(passes: tuple[PassRecord, ...]) -> str:
-    """What each did, the encoder's and the decoder's together."""
+    """What each pass did, in all graphs together."""
     counts: dict[str, tuple[int, int]] = {}
     for step in passes:
         matches, refusals = counts.get(step.name, (0, 0))
@@ -181,7 +181,7 @@ def _passes(passes: tuple[PassRecord, ...]) -> str:
 
 def _languages(languages: Languages) -> str:
     defaults = [
-        f"{side} {code} unless told otherwise"
+        f"default {side} {code}"
         for side, code in (
             ("source", languages.default_source),
             ("target", languages.default_target),

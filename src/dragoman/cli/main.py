@@ -42,11 +42,11 @@ EXTRAS = {
 
 
 class OutputClosedError(Exception):
-    """The reader of our output has gone."""
+    """The reader of our output has closed it."""
 
 
 class Commands(click.Group):
-    """Leaves a closed pipe to `main`: click would exit with 1, which says that something failed."""
+    """Leaves closed pipes to `main`: click would exit with 1, which means that something failed."""
 
     def invoke(self, ctx: click.Context) -> Any:
         try:
@@ -59,7 +59,7 @@ class Commands(click.Group):
     cls=Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100}
 )
 @click.version_option(__version__, prog_name="dragoman")
-@click.option("-v", "--verbose", is_flag=True, help="Show more: notes, tracebacks.")
+@click.option("-v", "--verbose", is_flag=True, help="Also show log messages and tracebacks.")
 def cli(verbose: bool) -> None:
     """Take a trained encoder-decoder Transformer from PyTorch to a checked deployment.
 
@@ -68,9 +68,9 @@ def cli(verbose: bool) -> None:
     dragoman run bundles/g2p-en dragoman        D R AE G AH M AH N
     """
     if verbose:
-        notes = logging.getLogger("dragoman")
-        notes.setLevel(logging.INFO)
-        notes.addHandler(logging.StreamHandler())
+        logger = logging.getLogger("dragoman")
+        logger.setLevel(logging.INFO)
+        logger.addHandler(logging.StreamHandler())
 
 
 for command in (train, export, optimize, build, run, verify, bench, inspect):
@@ -109,19 +109,19 @@ def main() -> None:
     except OSError as error:
         try:
             sys.stdout.flush()
-        except OSError:  # it was this that failed
+        except OSError:  # standard output itself failed
             _abandon_output()
         where = f" ({error.filename})" if error.filename else ""
         _fail(error, f"{error.strerror or error}{where}", verbose)
 
 
 def _terminate(number: int, frame: FrameType | None) -> None:
-    """End as after Ctrl-C: what is half-written goes."""
+    """Exit as after Ctrl-C: partial output is removed."""
     sys.exit(TERMINATED)
 
 
 def _abandon_output() -> None:
-    """What is left to write goes nowhere, so that the attempt to write it at exit does not fail."""
+    """Discard buffered output, so that flushing it at exit does not fail."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 

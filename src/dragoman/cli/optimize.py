@@ -33,9 +33,13 @@ if TYPE_CHECKING:
 @calibration_option
 @engine_options
 @click.option(
-    "--report", type=click.Path(path_type=Path), help="Write what each pass did to this JSON file."
+    "--report",
+    type=click.Path(path_type=Path),
+    help="Write a record of each pass to this JSON file.",
 )
-@click.option("--no-compare", is_flag=True, help="Do not run an ONNX file to measure differences.")
+@click.option(
+    "--no-compare", is_flag=True, help="ONNX file: do not run it to measure what each pass changes."
+)
 @force_option
 def optimize(
     source: Path,
@@ -52,11 +56,11 @@ def optimize(
     no_compare: bool,
     force: bool,
 ) -> None:
-    """Turn SOURCE, a neutral bundle or an ONNX file, into the fastest form for a target; for the
-    TensorRT targets, a bundle into engines.
+    """Optimize SOURCE, a neutral bundle or an ONNX file, for a target. For the TensorRT targets, a
+    bundle becomes engines.
 
-    Prints what every pass fused, what it left alone and why, and the largest difference that it
-    caused. A bundle is not verified: `dragoman verify` does that.
+    Prints what every pass fused, which nodes it left unchanged and why, and the largest difference
+    that it caused. The result is not verified: `dragoman verify` does that.
 
     \b
     dragoman optimize bundles/neutral -o bundles/int8 --precision int8
@@ -73,9 +77,9 @@ def optimize(
     )
     if source.is_dir():
         if no_compare:
-            raise click.UsageError("--no-compare: a bundle's passes are always compared")
+            raise click.UsageError("--no-compare is for ONNX files, bundles are always compared")
         with shown_progress() as progress:
-            made = api.optimize(
+            optimized = api.optimize(
                 source,
                 output,
                 target=target,
@@ -85,12 +89,12 @@ def optimize(
                 overwrite=force,
                 progress=progress,
             )
-        records: Sequence[PassRecord] = made.bundle.manifest.passes
+        records: Sequence[PassRecord] = optimized.bundle.manifest.passes
         print_passes(records)
-        for warning in made.warnings:
+        for warning in optimized.warnings:
             click.echo(f"Warning: {warning}", err=True)
-        print_engines(made.bundle.manifest)
-        following = f"not verified. Next: dragoman verify {output} CHECKPOINT"
+        print_engines(optimized.bundle.manifest)
+        note = f"not verified. Next: dragoman verify {output} CHECKPOINT"
     else:
         if precision != "fp32":
             raise DragomanError(
@@ -108,10 +112,10 @@ def optimize(
                 progress=progress,
             )
         print_passes(records)
-        following = "see above for what was left alone"
+        note = "see above for nodes that were left unchanged"
     if report is not None:
         _write_report(report, records, output)
-    click.echo(f"Optimized {output}, {following}")
+    click.echo(f"Optimized {output}, {note}")
 
 
 def _write_report(report: Path, records: Sequence[PassRecord], output: Path) -> None:

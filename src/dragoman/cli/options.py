@@ -1,4 +1,4 @@
-"""Options that several commands have."""
+"""Options that several commands share."""
 
 from __future__ import annotations
 
@@ -32,24 +32,24 @@ precision_option = click.option(
 calibration_option = click.option(
     "--calibration",
     type=click.Path(path_type=Path),
-    help="Texts, a line each, or audio clips, to choose scales and number formats on "
-    "[random inputs].",
+    help="File of texts, one per line, or directory of audio clips, to choose scales and number "
+    "formats on [random inputs].",
 )
-force_option = click.option("--force", is_flag=True, help="Replace what exists.")
+force_option = click.option("--force", is_flag=True, help="Replace the output if it exists.")
 threads_option = click.option(
     "--threads", type=click.IntRange(min=1), help="Processor threads [all cores]."
 )
 backend_option = click.option(
     "--backend",
     type=click.Choice(BACKEND_NAMES),
-    help="What runs the bundle [engines: the package that built them; graphs: onnxruntime].",
+    help="Backend to run it on [engines: the package that built them; graphs: onnxruntime].",
 )
 inputs_option = click.option(
     "--inputs",
     type=click.Path(path_type=Path),
-    help="Texts to compare on, a line each, references after tabs; or a directory of clips "
-    "[the held-out data].",
+    help="File of texts to compare on, one per line, references after tabs; or directory of "
+    "audio clips [the held-out data].",
 )
 limit_option = click.option(
-    "--limit", type=click.IntRange(min=1), help="The most inputs to compare on [all]."
+    "--limit", type=click.IntRange(min=1), help="Compare on at most this many inputs [all]."
 )

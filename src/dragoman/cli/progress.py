@@ -1,4 +1,4 @@
-"""Progress of long work on the terminal."""
+"""The progress of long-running work, on the terminal."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class _IfCounted(ProgressColumn):
 
 @contextlib.contextmanager
 def shown_progress() -> Iterator[TerminalProgress]:
-    """Progress for the length of the block; nothing where standard error is no terminal."""
+    """Show progress within the block, if standard error is a terminal."""
     console = Console(stderr=True)
     columns = (BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     with Progress(

@@ -39,54 +39,56 @@ class BatchSize(click.ParamType):  # type: ignore[type-arg]
 @click.option(
     "--max-new-tokens",
     type=click.IntRange(min=1),
-    help="The most tokens to generate for a line [the bundle's].",
+    help="Limit on the tokens generated for a line [the bundle's].",
 )
 @click.option(
     "--max-new-tokens-per-source-token",
     type=click.FloatRange(min=0, min_open=True),
     default=math.inf,
-    help="A limit relative to the source; the lower one holds.",
+    help="Limit relative to the source's length; the lower limit holds.",
 )
 @click.option(
     "--min-new-tokens",
     type=click.IntRange(min=0),
     default=0,
-    help="No end token before this many tokens.",
+    help="Generate no end token before this many tokens.",
 )
 @click.option(
-    "--language", metavar="CODE", help="Speech: what is spoken, such as de or german [detected]."
+    "--language", metavar="CODE", help="Speech: spoken language, such as de or german [detected]."
 )
 @click.option(
     "--task",
     type=click.Choice(["transcribe", "translate"]),
-    help="Speech: translate to English instead [the bundle's].",
+    help="Speech: transcribe, or translate to English [the bundle's].",
 )
 @click.option(
     "--timestamps",
     is_flag=True,
-    help="Speech: a line for each segment, with its times; an empty line after each file.",
+    help="Speech: print a line with times for each segment, and an empty line after each file.",
 )
 @click.option(
     "--source-language",
     metavar="CODE",
-    help="Of the texts, as a multilingual model calls it [the bundle's].",
+    help="Language of the texts, in multilingual models [the bundle's].",
 )
-@click.option("--target-language", metavar="CODE", help="To translate to [the bundle's].")
+@click.option("--target-language", metavar="CODE", help="Language to translate to [the bundle's].")
 @click.option(
     "--batch-size",
     type=BatchSize(),
     default="64",
     show_default=True,
-    help="The most lines decoded together; auto: as many as the GPU has memory for.",
+    help="Lines to decode together, at most; auto: as many as fit the GPU's memory.",
 )
 @click.option(
     "--json",
     "as_json",
     is_flag=True,
-    help="One JSON object a line: text, tokens, log-probability, reason.",
+    help="Print a JSON object per line: text, tokens, log-probability, finish reason.",
 )
 @click.option(
-    "--stream", is_flag=True, help="Show each token as soon as it is known, line after line."
+    "--stream",
+    is_flag=True,
+    help="Print tokens as soon as they are generated, line by line.",
 )
 @backend_option
 @threads_option
@@ -112,8 +114,8 @@ def run(
     For a speech model, lines are paths of audio files. For a bundle without tokenizers, lines are
     token ids separated by spaces, in and out.
 
-    A line that cannot be decoded gives an empty line, a message on standard error, and exit
-    status 1 in the end; the others are not affected.
+    A line that cannot be decoded gives an empty line, a message on standard error and, at the end,
+    exit status 1; other lines are not affected.
 
     \b
     dragoman run bundles/g2p-en dragoman transformer
@@ -158,7 +160,7 @@ Line = str | UnicodeDecodeError
 
 
 RECORDINGS = 32
-"""The most decoded before results are written."""
+"""The most recordings that are decoded before results are written."""
 
 
 def _parts(lines: Sequence[Line]) -> Iterator[Sequence[Line]]:
@@ -225,7 +227,7 @@ def _one_line(output: Result | Segment) -> str:
 
 
 def _clock(seconds: float) -> str:
-    """As subtitles have it: 01:02:03.450."""
+    """Formatted as in subtitles: 01:02:03.450."""
     thousandths = round(seconds * 1000)
     minutes, rest = divmod(thousandths, 60_000)
     return f"{minutes // 60:02}:{minutes % 60:02}:{rest // 1000:02}.{rest % 1000:03}"
@@ -234,7 +236,7 @@ def _clock(seconds: float) -> str:
 def _generate(
     model: Model, lines: Sequence[Line], options: GenerationOptions, writer: _Writer
 ) -> None:
-    """Decode lines and write a result for each; if the device fails, for the finished ones."""
+    """Decode lines and write their results; if the device fails, unfinished lines are rejected."""
     from dragoman.runtime import Result, UnfinishedError
 
     sources = [_source(model, line) for line in lines]

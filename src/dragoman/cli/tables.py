@@ -1,4 +1,4 @@
-"""What was done and measured, as tables: passes, parity, engines."""
+"""Tables of passes, parity and engines."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ FAILED, PASSED = "[red]failed[/red]", "[green]passed[/green]"
 
 
 def print_passes(passes: Sequence[PassRecord]) -> None:
-    """What each pass did, and below it what it refused."""
+    """Print what each pass did, followed by the nodes that it refused."""
     if not passes:
         return
     table = Table(title="passes", title_justify="left")
@@ -45,7 +45,7 @@ def print_passes(passes: Sequence[PassRecord]) -> None:
     for record in passes:
         for refusal in record.refusals:
             console.print(
-                f"{record.graph}: {record.name} left {refusal.operator} {refusal.node}: "
+                f"{record.graph}: {record.name} left {refusal.operator} {refusal.node} unchanged: "
                 f"{refusal.reason}",
                 markup=False,
                 highlight=False,
@@ -54,7 +54,7 @@ def print_passes(passes: Sequence[PassRecord]) -> None:
 
 
 def print_parity(parity: Parity) -> None:
-    """The figures, what failed first."""
+    """Print the figures, failed ones first."""
     rows = [*_tensor_rows(parity), _token_row(parity), *_task_rows(parity)]
     table = Table(
         title=escape(f"parity with {parity.oracle}, on {parity.inputs}"), title_justify="left"
@@ -67,7 +67,7 @@ def print_parity(parity: Parity) -> None:
 
 
 def print_engines(manifest: Manifest) -> None:
-    """What was built, for which GPUs, and its size; nothing for graphs."""
+    """Print what was built, for which GPUs, and its size; nothing for graphs."""
     engines = manifest.executable
     if not isinstance(engines, TensorRTEngines):
         return
@@ -84,13 +84,13 @@ def print_engines(manifest: Manifest) -> None:
         weights = sum(report.weights.values())
         size = sizes[manifest.graphs[name].file]
         click.echo(
-            f"  {name}: {size / 1e6:.1f} MB, of which the weights are {weights / 1e6:.1f} MB; "
+            f"  {name}: {size / 1e6:.1f} MB, including {weights / 1e6:.1f} MB of weights; "
             f"attention: {report.attentions}, {fused(report.fused)}"
         )
 
 
 def fused(kernels: dict[str, int] | None) -> str:
-    """Kernels of fused attention in words."""
+    """The kernels of fused attention, for the user."""
     if kernels is None:
         return "unknown whether fused"
     counts = ", ".join(f"{count} {name}" for name, count in kernels.items())
@@ -115,8 +115,8 @@ def _tensor_rows(parity: Parity) -> list[tuple[str, ...]]:
         )
         if beyond:
             found += f"; more than allowed at {beyond} of {tensor.positions} positions"
-        what = tensor.name if tensor in logits else f"cross keys and values, worst {tensor.name}"
-        rows.append(("tensors", what, found, f"{tensor.tolerance:g}", verdict(tensor.passed)))
+        name = tensor.name if tensor in logits else f"cross keys and values, worst {tensor.name}"
+        rows.append(("tensors", name, found, f"{tensor.tolerance:g}", verdict(tensor.passed)))
     return rows
 
 

@@ -15,7 +15,7 @@ import click
     type=click.Path(path_type=Path),
     help="The checkpoint's directory [checkpoints/RECIPE].",
 )
-@click.option("--epochs", type=click.IntRange(min=1), help="Number of epochs [the recipe's].")
+@click.option("--epochs", type=click.IntRange(min=1), help="Epochs to train for [the recipe's].")
 @click.option("--threads", type=click.IntRange(min=1), help="Processor threads [all cores].")
 def train(recipe: str, output: Path | None, epochs: int | None, threads: int | None) -> None:
     """Train RECIPE's model from scratch and score it on held-out data.

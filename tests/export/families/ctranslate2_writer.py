@@ -63,7 +63,7 @@ def write_text_model(
     version: int = 6,
     **config: Any,
 ) -> None:
-    """Write the directory of a model of text, whose tokens are s0, s1, ... and t0, t1, ...
+    """Write the directory of a text model, whose tokens are s0, s1, ... and t0, t1, ...
 
     Args:
         numbers: float32, float16, bfloat16, int16 or int8

@@ -217,7 +217,7 @@ def test_names_that_are_null_are_missing(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("error", [RuntimeError("no memory\nat x"), MemoryError()])
-def test_a_model_for_which_there_is_no_memory(
+def test_a_model_that_does_not_fit_into_memory(
     error: Exception, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     config = ModelConfig(source_vocab_size=5, target_vocab_size=5, d_model=4, num_heads=1)

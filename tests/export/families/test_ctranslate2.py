@@ -276,7 +276,7 @@ def test_special_tokens_by_name(tmp_path: Path) -> None:
     assert (config.start_token_id, config.end_token_id, config.pad_token_id) == (8, 20, 6)
 
 
-def test_a_start_left_open_is_the_end_token(tmp_path: Path) -> None:
+def test_an_unstated_start_token_is_the_end_token(tmp_path: Path) -> None:
     write_text_model(random_model({"end_token_id": 20}), tmp_path, decoder_start_token=None)
     assert load_ctranslate2(tmp_path).config.start_token_id == 20
 

@@ -102,7 +102,7 @@ DAMAGES: dict[str, tuple[Damage, str]] = {
         ),
         "layer_norm/beta is stored twice",
     ),
-    "a name that is no text": (
+    "a name that is not a string": (
         replaced(b"layer_0/ffn", b"\xff\xfe\xfd\xfcr_0/ffn"),
         "must be UTF-8",
     ),
@@ -243,7 +243,7 @@ def test_all_wrong_weights_at_once(model: Transformer, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "without", ["decoder/embeddings", "encoder/embeddings_0", "decoder/layer_0/ffn"]
 )
-def test_what_sizes_are_measured_by_is_missing(
+def test_a_missing_weight_that_sizes_are_derived_from(
     without: str, model: Transformer, tmp_path: Path
 ) -> None:
     model = random_transformer(model.config.replace(tie_target_output=False), seed=0)

@@ -79,7 +79,7 @@ def test_is_read_as_it_was_stored(model: Transformer, numbers: str, tmp_path: Pa
         assert torch.equal(found.float(), value), name
 
 
-def test_nothing_is_suppressed_where_nothing_is_said(model: Transformer, tmp_path: Path) -> None:
+def test_without_suppress_ids_nothing_is_suppressed(model: Transformer, tmp_path: Path) -> None:
     write_whisper_model(model, tmp_path, TOKENS, numbers="float32", suppress_ids=None)
     assert load_ctranslate2(tmp_path).generation.is_plain
 

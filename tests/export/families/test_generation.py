@@ -53,12 +53,12 @@ def test_settings_are_rules(settings: dict[str, Any], rules: dict[str, Any]) -> 
         ({"max_length": "long"}, "max_length: expected an integer, found 'long'"),
     ],
 )
-def test_what_is_not_supported_is_said(settings: dict[str, Any], problem: str) -> None:
+def test_an_unsupported_setting_is_named(settings: dict[str, Any], problem: str) -> None:
     with pytest.raises(DragomanError, match=problem):
         generation_config(settings, CONFIG)
 
 
-def test_all_is_said_at_once() -> None:
+def test_all_unsupported_settings_are_one_error() -> None:
     with pytest.raises(DragomanError) as caught:
         generation_config({"stop_strings": ["."], "max_length": 1.5}, CONFIG)
     assert "stop_strings" in str(caught.value)

@@ -139,7 +139,7 @@ def test_all_problems_are_one_error(tmp_path: Path) -> None:
         assert problem in str(caught.value)
 
 
-def test_what_is_no_marian_is_refused(tmp_path: Path) -> None:
+def test_other_configurations_are_refused(tmp_path: Path) -> None:
     with pytest.raises(DragomanError, match=r"expected a readable config\.json"):
         load_hugging_face(tmp_path)
     with pytest.raises(DragomanError) as caught:

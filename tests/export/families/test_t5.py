@@ -197,7 +197,7 @@ def test_other_options_are_theirs(
 @pytest.mark.parametrize("kind", ["t5", "mt5"])
 @pytest.mark.parametrize("tied", [True, False], ids=["tied", "untied"])
 @pytest.mark.parametrize("says", [True, False, None])
-def test_what_is_tied_and_what_is_scaled_as_theirs(
+def test_tying_and_scaling_match_theirs(
     kind: str, tied: bool, says: bool | None, varied: Callable[..., Any], tmp_path: Path
 ) -> None:
     """As older versions wrote files, in which `tie_word_embeddings` may have any value."""
@@ -248,7 +248,7 @@ def test_positions_are_bounded_by_memory_alone() -> None:
     assert (mt5_small.source_vocab_size, mt5_small.activation) == (250112, "gelu_tanh")
 
 
-def test_what_no_configuration_expresses_is_said_at_once() -> None:
+def test_all_unsupported_fields_are_one_error() -> None:
     with pytest.raises(DragomanError) as caught:
         FAMILIES["t5"].config(
             {

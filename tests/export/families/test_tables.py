@@ -12,7 +12,7 @@ def test_no_model_type_has_two_families() -> None:
 
 
 @pytest.mark.parametrize("model_type", FAMILIES)
-def test_a_family_says_everything(model_type: str) -> None:
+def test_a_family_record_is_complete(model_type: str) -> None:
     family = FAMILIES[model_type]
     assert family.model_type == model_type and family.describes
     assert family.tokenizers and all(kind.readers for kind in family.tokenizers)

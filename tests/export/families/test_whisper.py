@@ -70,7 +70,7 @@ def test_greedy_tokens_are_theirs(pair: tuple[Any, Transformer]) -> None:
     assert greedy_cached(ours, list(source), limit) == found
 
 
-def test_what_prompts_are_made_of(pair: tuple[Any, Transformer]) -> None:
+def test_tokens_of_the_prompt(pair: tuple[Any, Transformer]) -> None:
     theirs, ours = pair
     several = theirs.generation_config.is_multilingual
     vocabulary = Vocabulary(several)

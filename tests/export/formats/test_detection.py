@@ -56,12 +56,12 @@ REFUSED: dict[str, tuple[Change, str]] = {
         "config.json: model_type: expected one of bart, m2m_100, marian, mbart, mt5, pegasus, "
         "pytorch-seq2seq, t5, torch.nn.Transformer, whisper, found 'bert'",
     ),
-    "a type that is no name": (config('{"model_type": ["t5"]}'), "found ['t5']"),
+    "a model type that is a list": (config('{"model_type": ["t5"]}'), "found ['t5']"),
 }
 
 
 @pytest.mark.parametrize("case", REFUSED)
-def test_what_is_no_checkpoint_is_refused(case: str, tmp_path: Path) -> None:
+def test_other_directories_are_refused(case: str, tmp_path: Path) -> None:
     change, problem = REFUSED[case]
     directory = tmp_path / "checkpoint"
     directory.mkdir()
@@ -87,7 +87,7 @@ def test_what_is_no_checkpoint_is_refused(case: str, tmp_path: Path) -> None:
         ({"d_model": 4}, ["model.safetensors"], "Dragoman"),
     ],
 )
-def test_the_format_is_told_by_the_files(
+def test_the_format_is_recognised_by_the_files(
     values: dict[str, object] | None, files: list[str], expected: str, tmp_path: Path
 ) -> None:
     if values is not None:

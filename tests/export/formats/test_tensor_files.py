@@ -54,7 +54,7 @@ class Malicious:
         return (Path.touch, (Path("was-executed"),))
 
 
-def test_nothing_in_a_file_is_executed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_code_in_a_file_is_not_executed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     torch.save({"a": Malicious()}, tmp_path / "pytorch_model.bin")
     with pytest.raises(DragomanError, match=r"expected tensors only .*, found the Python object"):

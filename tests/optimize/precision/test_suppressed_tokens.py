@@ -48,7 +48,7 @@ def test_one_product_gives_the_logits(
     ]
     assert len(wide) <= 1
 
-    if precision != "fp16":  # of which ONNX Runtime has no kernel of every operator
+    if precision != "fp16":  # ONNX Runtime lacks some fp16 kernels
         sources = [[3, 4, 5], [6], [9, 8, 7, 11, 3]]
         tokens = [t for r in load(bundle.directory).generate(sources) for t in r.tokens]
         assert tokens

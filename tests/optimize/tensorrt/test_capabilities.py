@@ -30,7 +30,7 @@ def test_turing_has_fp16_only(rtx: Package, precision: str) -> None:
     check_capabilities(rtx, ["7.5"], "fp16")
 
 
-def test_a_package_that_builds_for_its_own_gpu_takes_none() -> None:
+def test_a_package_that_builds_for_its_own_gpu_refuses_capabilities() -> None:
     package = Package("tensorrt", SimpleNamespace(), "11.4.0.106", "13")
     check_capabilities(package, [], "fp32")
     with pytest.raises(DragomanError, match=r"expected no compute capability, found 8\.9"):
@@ -45,7 +45,7 @@ def test_the_build_is_for_them(rtx: Package) -> None:
     assert config.get_compute_capability(1) == trt.ComputeCapability.SM120
 
 
-def test_capabilities_in_words() -> None:
+def test_the_description_of_capabilities() -> None:
     assert describe_capabilities("tensorrt-rtx", ["8.9"]).startswith("8.9: Ada")
     assert "Ampere and later" in describe_capabilities("tensorrt-rtx", [])
     assert "built on" in describe_capabilities("tensorrt", [])

@@ -104,7 +104,7 @@ def test_a_bundle_of_engines_holds_no_graphs(
 def test_a_single_row_reads_integer_weights_directly(
     neutral: Bundle, optimize: Optimize, tmp_path: Path, precision: Precision
 ) -> None:
-    """Products that read integers are not dequantized by kernels of their own."""
+    """Weights that matrix products read as integers are not dequantized by separate kernels."""
     graphs = optimize(neutral, precision, "tensorrt-rtx")
     latency = EngineOptions((Profile(Range(1, 1, 1), SOURCE),), capacity=9)
     bundle, warnings = build_engines(graphs, tmp_path, latency)

@@ -62,6 +62,6 @@ def test_other_dynamic_axes_are_an_error(rtx: Package) -> None:
         add_profiles(builder, builder.create_builder_config(), spec, [Profile(GOOD, GOOD)])
 
 
-def test_a_profile_in_words() -> None:
+def test_the_description_of_a_profile() -> None:
     profile = Profile(Range(1, 1, 1), Range(1, 5, 20))
     assert describe(profile) == "batch 1, source 1 to 20 (best 5)"

@@ -92,7 +92,7 @@ def test_an_engine_gets_new_weights(package: Package, tmp_path: Path) -> None:
 
 def test_weights_that_do_not_fit_are_named(package: Package, tmp_path: Path) -> None:
     (tmp_path / "x.engine").write_bytes(ENGINE)
-    with pytest.raises(EngineError, match=r"build it anew: weights decoder\.bias have another"):
+    with pytest.raises(EngineError, match=r"rebuild it: weights decoder\.bias have another"):
         refit(package, tmp_path / "x.engine", tmp_path / "other.onnx")
 
 

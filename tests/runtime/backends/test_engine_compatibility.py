@@ -109,7 +109,7 @@ def test_another_version_of_the_package_is_refused_with_the_one_to_install(
     with pytest.raises(BackendError) as error:
         usable_package(bundle, ENGINES)
     assert "built by tensorrt-rtx 1.7.1.116, found 1.8.0.1" in str(error.value)
-    assert "pip install tensorrt-rtx==1.7.1.116, or build them anew" in str(error.value)
+    assert "pip install tensorrt-rtx==1.7.1.116, or rebuild them" in str(error.value)
 
 
 def test_a_driver_that_is_too_old_is_refused(bundle: Bundle, machine: SimpleNamespace) -> None:
@@ -139,7 +139,7 @@ def test_the_package_itself_refuses_an_engine(
     assert "--target tensorrt-rtx --compute-capability 9.0" in str(error.value)
 
 
-def test_a_package_that_cannot_judge_engines_is_not_asked(
+def test_a_package_that_cannot_judge_engines_is_skipped(
     bundle: Bundle, machine: SimpleNamespace
 ) -> None:
     module = checked_module(Double, recorded("tensorrt-11.4.0.106"))

@@ -128,7 +128,7 @@ def test_encode_and_score_give_the_numbers_of_the_processor(model: Model, ids_mo
 def test_prompts_with_choices_of_the_caller_and_leaving_rows(
     model: Model, ids_model: Model
 ) -> None:
-    """In any order: a step that is chosen may follow some of which more are in flight."""
+    """In any order: `step_choosing` may follow steps that have run ahead."""
     source, mask = batch(7, 9, seed=2)
     prompt = np.random.default_rng(3).integers(3, 19, (7, 4))
     found, expected = (
@@ -159,12 +159,12 @@ def test_known_sizes_neither_allocate_nor_capture(
     model.generate(sources, max_new_tokens=CAPACITY)
     device.log.clear()
     again = model.generate(sources, max_new_tokens=CAPACITY)
-    made = {"allocate", "free", "allocate_host", "new_stream", "new_event", "begin_capture"}
-    assert made.isdisjoint(device.log)
+    allocating = {"allocate", "free", "allocate_host", "new_stream", "new_event", "begin_capture"}
+    assert allocating.isdisjoint(device.log)
     assert device.log.count("execute") == 1  # the encoder; steps are launched
     assert device.log.count("launch") >= max(len(r.tokens) for r in again)
     model.generate([source[:-1] or source for source in sources[:11]], max_new_tokens=CAPACITY - 1)
-    assert made.isdisjoint(device.log)  # sizes are rounded
+    assert allocating.isdisjoint(device.log)  # sizes are rounded
 
 
 def test_features_of_audio(tmp_path: Path, device: DoubleDevice) -> None:
@@ -369,7 +369,7 @@ def test_a_lost_device_ends_the_call_with_the_finished_results(
         same([result], ids_model.generate([sources[index]], max_new_tokens=CAPACITY))
 
 
-def test_failures_of_the_provider_are_told_apart_by_their_code() -> None:
+def test_failures_of_the_provider_are_distinguished_by_code() -> None:
     def fail(message: str) -> None:
         raise ValueError(message)
 
@@ -415,28 +415,30 @@ def test_sizes_are_rounded_within_the_positions(bundle: Bundle) -> None:
 def test_a_session_that_cannot_capture_is_opened_without_graphs(
     bundle: Bundle, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The options of every session, as ONNX Runtime is given them."""
-    real, asked = onnxruntime.InferenceSession, []
+    """The options of every session, as ONNX Runtime receives them."""
+    real, opened = onnxruntime.InferenceSession, []
 
-    def session(file: str, options: object, providers: list[tuple[str, dict[str, str]]]) -> object:
-        ((provider, given),) = providers
+    def open_session(
+        file: str, options: object, providers: list[tuple[str, dict[str, str]]]
+    ) -> object:
+        ((provider, provider_options),) = providers
         assert provider == "CUDAExecutionProvider"
-        asked.append((Path(file).name, given))
-        if given["enable_cuda_graph"] == "1":
+        opened.append((Path(file).name, provider_options))
+        if provider_options["enable_cuda_graph"] == "1":
             raise RuntimeError("This session cannot use the graph capture feature")
-        made = real(file, providers=["CPUExecutionProvider"])
-        monkeypatch.setattr(made, "get_providers", lambda: ["CUDAExecutionProvider"])
-        return made
+        session = real(file, providers=["CPUExecutionProvider"])
+        monkeypatch.setattr(session, "get_providers", lambda: ["CUDAExecutionProvider"])
+        return session
 
-    monkeypatch.setattr(onnxruntime, "InferenceSession", session)
+    monkeypatch.setattr(onnxruntime, "InferenceSession", open_session)
     with caplog.at_level(logging.INFO, logger="dragoman"):
-        made = open_sessions(bundle, 77)
-    assert not made.captures
-    assert [(file, given["enable_cuda_graph"]) for file, given in asked] == [
+        stream_sessions = open_sessions(bundle, 77)
+    assert not stream_sessions.captures
+    assert [(file, options["enable_cuda_graph"]) for file, options in opened] == [
         ("encoder.onnx", "0"),
         ("decoder.onnx", "1"),
         ("decoder.onnx", "0"),
     ]
-    assert {given["user_compute_stream"] for _, given in asked} == {"77"}
-    assert {given["use_tf32"] for _, given in asked} == {"0"}
+    assert {options["user_compute_stream"] for _, options in opened} == {"77"}
+    assert {options["use_tf32"] for _, options in opened} == {"0"}
     assert "without CUDA graphs" in caplog.text and "graph capture feature" in caplog.text

@@ -120,7 +120,7 @@ def test_engines_run_on_the_package_that_built_them(manifest: Manifest, target: 
 @pytest.mark.parametrize("target", ["neutral", "cpu", "tensorrt-rtx"])
 @pytest.mark.parametrize("name", ["tensorrt-rtx", "tensorrt"])
 def test_graphs_are_not_engines(manifest: Manifest, name: str, target: str) -> None:
-    """Not even those that engines of the same target are built from."""
+    """Not even the graphs that engines of the same target are built from."""
     bundle = graphs(manifest, target)
     message = (
         f"b holds ONNX graphs: backend {name} runs engines, which dragoman build --target {name} "

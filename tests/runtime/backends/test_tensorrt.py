@@ -176,8 +176,8 @@ def test_a_step_allocates_nothing_and_is_captured_once(
     model.generate(sources, max_new_tokens=CAPACITY)
     device.log.clear()
     again = model.generate(sources, max_new_tokens=CAPACITY)
-    made = {"allocate", "free", "allocate_host", "new_stream", "new_event", "begin_capture"}
-    assert made.isdisjoint(device.log)
+    allocating = {"allocate", "free", "allocate_host", "new_stream", "new_event", "begin_capture"}
+    assert allocating.isdisjoint(device.log)
     assert device.log.count("execute") == 1  # the encoder; steps are launched
     assert device.log.count("launch") >= max(len(r.tokens) for r in again)
 
@@ -416,7 +416,7 @@ def test_inputs_beyond_the_engines_limits_are_reported(
     )
     model = opened(bundle, DoubleDevice())
     rejected, *others = model.generate([[3] * 5, [4], [5, 6], [7] * 4], max_new_tokens=CAPACITY)
-    assert rejected.error == "source has 5 tokens, expected at most 4, the longest of its engines"
+    assert rejected.error == "source has 5 tokens, expected at most 4, the limit of its engines"
     same(others, ids_model.generate([[4], [5, 6], [7] * 4], max_new_tokens=CAPACITY))
 
 

@@ -105,7 +105,7 @@ def test_limits_relative_to_the_source_hold_for_each_row(
         assert output == slow_greedy(reference, source, limit)[0]
 
 
-def test_log_probabilities_are_those_of_the_chosen_tokens(
+def test_log_probabilities_of_the_chosen_tokens(
     pair: Pair, random_sources: RandomSources, slow_greedy: SlowGreedy
 ) -> None:
     reference, model = pair

@@ -257,15 +257,15 @@ INCONSISTENT: dict[str, tuple[Callable[[Plain], None], list[str]]] = {
     ),
     "a graph missing": (
         lambda m: m["graphs"].pop("encoder"),
-        ["graphs: expected encoder, decoder, as of kind sequence-to-sequence, found decoder"],
+        ["graphs: expected encoder, decoder for kind sequence-to-sequence, found decoder"],
     ),
     "a graph too many": (
         lambda m: m["graphs"].update(other=m["graphs"]["encoder"]),
-        ["graphs: expected encoder, decoder, as of kind sequence-to-sequence, found encoder, "],
+        ["graphs: expected encoder, decoder for kind sequence-to-sequence, found encoder, "],
     ),
     "more layers than the graphs have": (
         put(10**9, "model", "decoder_layers"),
-        ["model.decoder_layers: 1000000000, but graph inputs for fewer layers"],
+        ["model.decoder_layers: found 1000000000, but the graphs have inputs for fewer layers"],
     ),
 }
 

@@ -70,14 +70,14 @@ def test_other_system_errors_are_not_taken_for_a_full_disk(tmp_path: Path) -> No
 
 
 def test_an_existing_directory_is_refused_before_any_work(small_bundle: Path) -> None:
-    with pytest.raises(DragomanError, match="exists already"), new_directory(small_bundle):
+    with pytest.raises(DragomanError, match="already exists"), new_directory(small_bundle):
         pytest.fail("the block ran")
     read_bundle(small_bundle)
 
 
 def test_a_directory_created_meanwhile_is_not_replaced(tmp_path: Path) -> None:
     with (
-        pytest.raises(DragomanError, match="exists already"),
+        pytest.raises(DragomanError, match="already exists"),
         new_directory(tmp_path / "new") as directory,
     ):
         (directory / "file").write_text("late")
@@ -158,7 +158,7 @@ def test_of_two_concurrent_writers_one_wins_and_the_other_fails(tmp_path: Path) 
         thread.join()
     (winner,) = [name for name, outcome in outcomes.items() if outcome == "won"]
     (message,) = [outcome for outcome in outcomes.values() if outcome != "won"]
-    assert "exists already" in message or "cannot write" in message
+    assert "already exists" in message or "cannot write" in message
     assert {path.read_text() for path in (tmp_path / "new").iterdir()} == {winner}
     assert len(names_in(tmp_path / "new")) == 5
     assert names_in(tmp_path) == ["new"]

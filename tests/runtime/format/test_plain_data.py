@@ -82,7 +82,7 @@ def test_dataclasses_become_objects_and_tuples_lists() -> None:
         (Any, [{"x": None}]),
     ],
 )
-def test_data_of_the_right_kind_are_taken_as_they_are(kind: Any, data: object) -> None:
+def test_data_of_the_right_kind_are_accepted(kind: Any, data: object) -> None:
     assert read(kind, data) == (data, [])
 
 
@@ -124,7 +124,7 @@ def test_a_value_of_the_wrong_type_is_reported_with_its_path(
     assert read(kind, data) == (None, [problem])
 
 
-def test_all_problems_are_listed_with_their_places() -> None:
+def test_all_problems_are_listed_with_their_paths() -> None:
     data = to_plain(TREE)
     del data["text"]
     data |= {

@@ -132,7 +132,7 @@ def put(value: object, *path: str) -> Callable[[Plain], None]:
 @pytest.mark.parametrize(
     ("damage", "problem"),
     [
-        (drop("encoder"), "graphs: expected encoder, decoder, as of kind sequence-to-sequence"),
+        (drop("encoder"), "graphs: expected encoder, decoder for kind sequence-to-sequence"),
         (drop("decoder", "file"), "manifest.graphs.decoder.file: missing"),
         (put(None, "decoder"), "manifest.graphs.decoder: expected an object, found None"),
         (put([], "engines"), "manifest.executable: expected an object, found []"),

@@ -78,7 +78,7 @@ def test_records_are_those_of_the_files(tmp_path: Path, manifest: Manifest) -> N
     assert [record.path for record in bundle.manifest.files] == sorted(CONTENTS)
 
 
-def test_what_is_returned_is_what_is_read(tmp_path: Path, manifest: Manifest) -> None:
+def test_the_returned_bundle_equals_the_one_read(tmp_path: Path, manifest: Manifest) -> None:
     writer = BundleWriter(tmp_path)
     write(writer)
     bundle = writer.finish(manifest)

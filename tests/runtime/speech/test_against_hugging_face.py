@@ -55,9 +55,9 @@ def test_a_language_that_is_not_named_is_detected(multilingual: Case) -> None:
     found = multilingual.ours.generate(SHORT)
     assert {r.language for r in found} <= set(LANGUAGES)
     for audio, result in zip(SHORT, found, strict=True):
-        told = multilingual.ours.generate([audio], language=result.language)[0]
-        assert told.tokens == result.tokens
-        assert told.log_probability == pytest.approx(result.log_probability, abs=1e-4)
+        stated = multilingual.ours.generate([audio], language=result.language)[0]
+        assert stated.tokens == result.tokens
+        assert stated.log_probability == pytest.approx(result.log_probability, abs=1e-4)
 
 
 def test_long_audio_in_one_call(case: Case) -> None:

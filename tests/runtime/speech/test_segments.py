@@ -42,7 +42,7 @@ def split(tokens: list[int], first_frame: int, frames: int) -> Split:
     return split_segments(tokens, timestamp_begin=BEGIN, first_frame=first_frame, frames=frames)
 
 
-@pytest.mark.parametrize("place", [(0, 3000), (2988, 3000), (5001, 17), (1, 1)])
+@pytest.mark.parametrize("window", [(0, 3000), (2988, 3000), (5001, 17), (1, 1)])
 @pytest.mark.parametrize(
     "tokens",
     [
@@ -65,8 +65,8 @@ def split(tokens: list[int], first_frame: int, frames: int) -> Split:
         [BEGIN + 40, BEGIN + 41],
     ],
 )
-def test_hand_made_tokens(tokens: list[int], place: tuple[int, int]) -> None:
-    assert split(tokens, *place) == expected_of(tokens, *place)
+def test_hand_made_tokens(tokens: list[int], window: tuple[int, int]) -> None:
+    assert split(tokens, *window) == expected_of(tokens, *window)
 
 
 @pytest.mark.parametrize("seed", range(50))
@@ -77,8 +77,8 @@ def test_random_tokens(seed: int) -> None:
         is_time = generator.random(count) < 0.5
         times = BEGIN + generator.integers(1, 1501, count)
         tokens = np.where(is_time, times, generator.integers(0, BEGIN, count)).tolist()
-        place = int(generator.integers(0, 10**6)), int(generator.integers(1, 3001))
-        assert split(tokens, *place) == expected_of(tokens, *place)
+        window = int(generator.integers(0, 10**6)), int(generator.integers(1, 3001))
+        assert split(tokens, *window) == expected_of(tokens, *window)
 
 
 def test_the_end_of_a_window_with_any_number_of_frames() -> None:
@@ -112,15 +112,15 @@ def test_no_word_is_lost_or_repeated() -> None:
         for begin, end, word in words:
             if 2 * begin < seek or 2 * begin >= seek + frames:
                 continue
-            if 2 * end > seek + frames:  # goes on beyond the window
+            if 2 * end > seek + frames:  # extends beyond the window
                 tokens += [BEGIN + begin - seek // 2, word]
                 break
             tokens += [BEGIN + begin - seek // 2, word, BEGIN + end - seek // 2]
         segments, advance = split(tokens, seek, frames)
         heard += segments
         seek += advance
-    said = [token for segment in heard for token in segment.tokens if token < BEGIN]
-    assert said == list(range(60))
+    spoken = [token for segment in heard for token in segment.tokens if token < BEGIN]
+    assert spoken == list(range(60))
     for segment, (begin, end, _) in zip(heard, words, strict=True):
         assert (segment.start, segment.end) == pytest.approx((begin * 0.02, end * 0.02))
 

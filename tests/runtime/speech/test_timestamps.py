@@ -92,7 +92,7 @@ def test_after_random_tokens_of_unequal_lengths(seed: int) -> None:
     check(TimestampProcessor(END, NO_TIMESTAMPS, 3), random_logits(13, seed), generated)
 
 
-def test_timestamps_win_together_though_none_wins_alone() -> None:
+def test_timestamps_can_outweigh_a_text_token_together() -> None:
     processor = TimestampProcessor(END, NO_TIMESTAMPS)
     logits = np.full((2, VOCABULARY), -9, np.float32)
     logits[:, 5] = 2.0

@@ -88,7 +88,7 @@ def test_a_wrong_language_fails_the_call(
 
 
 @pytest.mark.parametrize("option", ["source_language", "target_language"])
-def test_a_model_without_languages_takes_none(text_model: Model, option: str) -> None:
+def test_a_model_without_languages_refuses_a_language(text_model: Model, option: str) -> None:
     message = f"{option}: expected none, this model has no languages, found 'de'"
     options: dict[str, Any] = {option: "de"}
     with pytest.raises(LanguageError, match=message):

@@ -19,7 +19,7 @@ DTYPES: dict[str, type[np.generic]] = {
     "float32": np.float32,
     "float16": np.float16,
 }
-"""Of weights, caches and logits."""
+"""The types of weights, caches and logits that run."""
 
 
 class OnnxRuntimeBackend:
@@ -42,7 +42,7 @@ class OnnxRuntimeBackend:
         """Each session has its own threads. Those of the encoder must not spin while the decoder
         works, which would double the time of a step when there are as many threads as cores. A
         common pool would be 5 % faster, but once ONNX Runtime has one, every other session of the
-        process, including the user's, must be told to use it or fails."""
+        process, including the user's, must be configured to use it, or fails."""
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = threads or 0
         options.inter_op_num_threads = 1

@@ -10,7 +10,7 @@ SOURCE_STEP = 16
 
 CAPACITY_STEP = 64
 """Target positions are multiples of this. Every step attends to all of them; on a GPU that costs
-less than graphs of their own for every length."""
+less than a separate graph for every length."""
 
 
 class PositionRounding:
