@@ -9,6 +9,7 @@ from typing import NamedTuple, Protocol
 
 import onnx_ir as ir
 
+from dragoman.progress import Progress
 from dragoman.runtime.format.bundle import Bundle
 from dragoman.runtime.format.contract import GraphSpec
 from dragoman.runtime.format.manifest import Precision
@@ -54,7 +55,7 @@ class Finish(Protocol):
         directory: Path,
         options: EngineOptions,
         *,
-        progress: Callable[[str], None] = ...,
+        progress: Progress | None = ...,
     ) -> BuiltEngines: ...
 
 

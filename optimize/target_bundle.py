@@ -10,7 +10,6 @@ from typing import cast
 import onnx_ir as ir
 import onnxruntime
 
-from dragoman.errors import DragomanError
 from dragoman.graph_files import write_graphs
 from dragoman.runtime.decoding.batching import Encodable
 from dragoman.runtime.format.bundle import Bundle
@@ -62,7 +61,7 @@ def optimize_bundle(
         PassError: a pass failed; names it.
     """
     chosen = find_target(target)
-    _check(bundle, chosen, precision)
+    chosen.check_source(bundle, precision)
     graphs = {
         name: (ir.load(bundle.path(spec.file)), spec)
         for name, spec in bundle.manifest.graphs.items()
@@ -93,18 +92,6 @@ def optimize_bundle(
     write_graphs({name: model for name, (model, _) in graphs.items()}, specs, files)
     files.copy_tokenizers(bundle)
     return files.finish(optimized)
-
-
-def _check(bundle: Bundle, target: Target, precision: Precision) -> None:
-    manifest = bundle.manifest
-    if (manifest.target, manifest.precision) != ("neutral", "fp32"):
-        raise DragomanError(
-            f"{bundle.directory}: expected a neutral bundle in fp32, found target "
-            f"{manifest.target}, precision {manifest.precision}"
-        )
-    target.check_precision(precision)
-    if (target.name, precision) == ("neutral", "fp32"):
-        raise DragomanError(f"{bundle.directory} is neutral and in fp32 already")
 
 
 def _own_passes(

@@ -11,6 +11,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Literal
 
 from dragoman.errors import DragomanError
+from dragoman.runtime.format.bundle import Bundle
 from dragoman.runtime.format.manifest import Precision
 
 if TYPE_CHECKING:
@@ -54,6 +55,22 @@ class Target:
                 f"target {self.name}: expected precision {', '.join(self.precisions)}, found "
                 f"{precision}"
             )
+
+    def check_source(self, bundle: Bundle, precision: Precision) -> None:
+        """
+        Raises:
+            DragomanError: the bundle is not neutral in fp32, or the result would be the same; or
+                the target does not offer the precision.
+        """
+        manifest = bundle.manifest
+        if (manifest.target, manifest.precision) != ("neutral", "fp32"):
+            raise DragomanError(
+                f"{bundle.directory}: expected a neutral bundle in fp32, found target "
+                f"{manifest.target}, precision {manifest.precision}"
+            )
+        self.check_precision(precision)
+        if (self.name, precision) == ("neutral", "fp32"):
+            raise DragomanError(f"{bundle.directory} is neutral and in fp32 already")
 
 
 TARGETS: tuple[Target, ...] = (
@@ -104,8 +121,12 @@ def choose_target(name: str | None, precision: Precision) -> Target:
     """The target of that name; without one, the first that offers the precision.
 
     Raises:
-        DragomanError: there is no such target, or it does not offer the precision.
+        DragomanError: there is no such target or precision, or it does not offer the precision.
     """
+    if precision not in ALL_PRECISIONS:
+        raise DragomanError(
+            f"precision: expected one of {', '.join(ALL_PRECISIONS)}, found {precision!r}"
+        )
     if name is None:
         return next(target for target in TARGETS if precision in target.precisions)
     target = find_target(name)

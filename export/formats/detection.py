@@ -18,6 +18,9 @@ CONFIG_FILE = "config.json"
 WEIGHTS_FILE = "model.safetensors"
 CTRANSLATE2_FILE = "model.bin"
 DRAGOMAN_FILES = (CONFIG_FILE, WEIGHTS_FILE)
+TENSOR_FILES = (WEIGHTS_FILE, "pytorch_model.bin")
+"""In order of preference. Each may be split into parts, with an index beside them."""
+INDEX_SUFFIX = ".index.json"
 
 FormatName = Literal["Dragoman", "Hugging Face", "CTranslate2", "state dictionary"]
 
@@ -44,16 +47,18 @@ class Format:
         matches: whether a directory with this `config.json` ({} where there is none) is of the
             format
         required: files without which such a directory cannot be read
+        weights: files of which it needs one, or its index
     """
 
     name: FormatName
     matches: Callable[[Path, Mapping[str, Any]], bool]
     required: tuple[str, ...] = ()
+    weights: tuple[str, ...] = ()
 
 
 FORMATS: tuple[Format, ...] = (
     Format("state dictionary", lambda path, values: _stated(values) == "state dictionary"),
-    Format("Hugging Face", lambda path, values: "model_type" in values),
+    Format("Hugging Face", lambda path, values: "model_type" in values, weights=TENSOR_FILES),
     Format("CTranslate2", lambda path, values: _has_any(path, CTRANSLATE2_FILE)),
     Format("Dragoman", lambda path, values: _has_any(path, *DRAGOMAN_FILES), DRAGOMAN_FILES),
 )
@@ -91,7 +96,10 @@ def check_is_checkpoint(directory: Path) -> None:
     """
     config = directory / CONFIG_FILE
     values = _read_config(config) if config.is_file() else {}
-    required = format_of(directory, values).required
+    if "model_type" in values and _stated(values) is None:
+        raise DragomanError(f"{config}: {unknown_model_type(values['model_type'])}")
+    known = format_of(directory, values)
+    required, weights = known.required, known.weights
     missing = [name for name in required if not (directory / name).is_file()]
     if missing:
         raise DragomanError(
@@ -101,13 +109,18 @@ def check_is_checkpoint(directory: Path) -> None:
                 for name in missing
             )
         )
-    if "model_type" in values and _stated(values) is None:
-        raise DragomanError(f"{config}: {unknown_model_type(values['model_type'])}")
+    if weights and not _has_any(directory, *weights, *(n + INDEX_SUFFIX for n in weights)):
+        raise DragomanError(f"{directory}: {no_weights()}")
 
 
 def unknown_model_type(model_type: object) -> str:
     """The problem with a `model_type` that is not in `MODEL_TYPES`."""
     return f"model_type: expected one of {', '.join(sorted(MODEL_TYPES))}, found {model_type!r}"
+
+
+def no_weights() -> str:
+    """The problem with a directory that has none of `TENSOR_FILES`."""
+    return f"expected {' or '.join(TENSOR_FILES)}, or an index of their parts, found none"
 
 
 def _describe(directory: Path) -> str:

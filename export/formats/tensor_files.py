@@ -14,13 +14,11 @@ from torch import Tensor
 
 from dragoman.reference_model import CheckpointError
 
+from .detection import INDEX_SUFFIX, TENSOR_FILES, no_weights
 from .json_files import read_json
 
 Weights = dict[str, Tensor]
 """Tensors by the names that the checkpoint gives them."""
-
-FILES = ("model.safetensors", "pytorch_model.bin")
-"""In order of preference. Each may be split into parts, with an index beside them."""
 
 EXPECTED_INDEX = "expected a JSON object with a weight_map from names of weights to files"
 
@@ -31,15 +29,13 @@ def read_weights(directory: Path) -> tuple[Weights, Path]:
     Raises:
         CheckpointError: there are no weights, or they cannot be read.
     """
-    for name in FILES:
-        file, index = directory / name, directory / f"{name}.index.json"
+    for name in TENSOR_FILES:
+        file, index = directory / name, directory / (name + INDEX_SUFFIX)
         if file.is_file():
             return read_file(file), file
         if index.is_file():
             return _read_parts(directory, index), index
-    raise CheckpointError(
-        directory, [f"expected {' or '.join(FILES)}, or an index of their parts, found none"]
-    )
+    raise CheckpointError(directory, [no_weights()])
 
 
 def read_file(path: Path) -> Weights:

@@ -10,7 +10,8 @@ from pathlib import Path
 import onnx_ir as ir
 
 from dragoman.errors import DragomanError
-from dragoman.graph_files import write_graphs
+from dragoman.graph_files import WEIGHTS_FILE, write_graphs_beside
+from dragoman.progress import Progress, Silent
 from dragoman.runtime.backends.cuda import find_gpu
 from dragoman.runtime.backends.tensorrt.packages import Package, find_package
 from dragoman.runtime.format.bundle import Bundle
@@ -36,19 +37,20 @@ def build_engines(
     directory: Path,
     options: EngineOptions,
     *,
-    progress: Stage = lambda stage: None,
+    progress: Progress | None = None,
 ) -> BuiltEngines:
     """Write the bundle of engines into an existing directory.
 
     Args:
         graphs: the result of `optimize_bundle` for the target tensorrt-rtx or tensorrt
-        progress: called with the present stage
+        progress: called from the thread that builds
 
     Raises:
         BackendError: the target's package is missing or too old.
         DragomanError: the options do not fit the package or the model.
         EngineError: TensorRT cannot build an engine from a graph; says where and why.
     """
+    progress = progress or Silent()
     package = find_package(graphs.manifest.target)
     _check(package, graphs, options)
     options = _for_precision(options, graphs.manifest.precision)
@@ -57,7 +59,7 @@ def build_engines(
             options, compute_capabilities=(find_gpu().compute_capability,)
         )
     with tempfile.TemporaryDirectory(dir=directory.parent, prefix=".pinned-") as temporary:
-        pinned = pinned_bundle(graphs, Path(temporary), options.capacity, progress=progress)
+        pinned = pinned_bundle(graphs, Path(temporary), options.capacity, progress=progress.stage)
         engines = {
             name: _engine(package, pinned, name, options, progress)
             for name in pinned.manifest.graphs
@@ -118,21 +120,29 @@ def pinned_bundle(
         passes=(*manifest.passes, *records),
     )
     files = ScratchWriter(directory)
-    write_graphs(models, specs, files)
+    write_graphs_beside(models, specs, graphs.path(WEIGHTS_FILE), directory)
     files.copy_tokenizers(graphs)
     return files.finish(pinned)
 
 
 def _engine(
-    package: Package, pinned: Bundle, name: str, options: EngineOptions, progress: Stage
+    package: Package, pinned: Bundle, name: str, options: EngineOptions, progress: Progress
 ) -> SerializedEngine:
-    return build_engine(
-        package,
-        pinned.graph_path(name),
-        pinned.manifest.graphs[name],
-        options,
-        progress=lambda phase, share: progress(f"engine of the {name}: {phase} {share:.0%}"),
-    )
+    path, spec = pinned.graph_path(name), pinned.manifest.graphs[name]
+    return build_engine(package, path, spec, options, progress=_Phases(progress, name).report)
+
+
+class _Phases:
+    """Reports each phase of an engine's build as a stage, and what is done of it in percent."""
+
+    def __init__(self, progress: Progress, graph: str) -> None:
+        self._progress, self._graph, self._phase = progress, graph, ""
+
+    def report(self, phase: str, share: float) -> None:
+        if phase != self._phase:
+            self._phase = phase
+            self._progress.stage(f"engine of the {self._graph}: {phase}")
+        self._progress.advance(round(100 * share), 100)
 
 
 def _write(

@@ -45,11 +45,7 @@ def check_profiles(profiles: Sequence[Profile], capacity: int, model: Positions)
         raise DragomanError("expected at least one optimization profile, found none")
     for index, profile in enumerate(profiles):
         for name, sizes in (("batch", profile.batch), ("source length", profile.source)):
-            if not sizes.in_order:
-                raise DragomanError(
-                    f"profile {index}, {name}: expected 1 <= smallest <= best <= largest, found "
-                    f"{sizes.smallest}..{sizes.best}..{sizes.largest}"
-                )
+            check_range(f"profile {index}, {name}", sizes)
         if profile.source.largest > model.max_source_positions:
             raise DragomanError(
                 f"profile {index}, source length: expected at most {model.max_source_positions}, "
@@ -59,6 +55,18 @@ def check_profiles(profiles: Sequence[Profile], capacity: int, model: Positions)
         raise DragomanError(
             f"capacity: expected 1 to {model.max_target_positions}, the positions of this model, "
             f"found {capacity}"
+        )
+
+
+def check_range(name: str, sizes: Range) -> None:
+    """
+    Raises:
+        DragomanError: the sizes are not in order.
+    """
+    if not sizes.in_order:
+        raise DragomanError(
+            f"{name}: expected 1 <= smallest <= best <= largest, found "
+            f"{sizes.smallest}..{sizes.best}..{sizes.largest}"
         )
 
 

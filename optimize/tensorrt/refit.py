@@ -21,6 +21,7 @@ from dragoman.runtime.format.writing import BundleWriter
 
 from .engine_bundle import engine_file, pinned_bundle
 from .parser import EngineError
+from .request import check_refittable
 
 
 def refit_engines(
@@ -61,22 +62,6 @@ def refit_engines(
             tool_versions=pinned.manifest.tool_versions | {package.name: package.version},
         )
     )
-
-
-def check_refittable(engines: Bundle) -> TensorRTEngines:
-    """The engines of a bundle, if new weights can be put into them.
-
-    Raises:
-        DragomanError: the bundle has no engines, or they cannot be refitted.
-    """
-    built = engines.manifest.executable
-    if not isinstance(built, TensorRTEngines):
-        raise DragomanError(f"{engines.directory}: expected engines to refit, found graphs")
-    if not built.refittable:
-        raise DragomanError(
-            f"{engines.directory}: its engines cannot be refitted: build them with --refittable"
-        )
-    return built
 
 
 def _check(engines: Bundle, graphs: Bundle) -> TensorRTEngines:

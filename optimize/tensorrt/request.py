@@ -1,4 +1,4 @@
-"""Options of engines as a user states them; defaults depend on the model."""
+"""What a user asks of engines: options, whose defaults depend on the model, or new weights."""
 
 from __future__ import annotations
 
@@ -6,12 +6,13 @@ from dataclasses import dataclass
 
 from dragoman.errors import DragomanError
 from dragoman.runtime.backends.tensorrt.packages import find_package
-from dragoman.runtime.format.executables import Profile, Range
+from dragoman.runtime.format.bundle import Bundle
+from dragoman.runtime.format.executables import Profile, Range, TensorRTEngines
 from dragoman.runtime.format.manifest import Precision
 
 from ..engine_options import EngineOptions
 from .capabilities import check_capabilities
-from .profiles import DEFAULT_BATCH, Positions, check_profiles, default_source_range
+from .profiles import DEFAULT_BATCH, Positions, check_profiles, check_range, default_source_range
 
 
 @dataclass(frozen=True)
@@ -32,12 +33,20 @@ class EngineRequest:
     compute_capabilities: tuple[str, ...] = ()
     refittable: bool = False
 
-    def check_package(self, target: str, precision: Precision) -> None:
-        """
+    def check(self, target: str, precision: Precision) -> None:
+        """What can be checked without the model.
+
         Raises:
-            DragomanError: the target's package cannot build for one of the GPUs.
+            DragomanError: a range is not in order, or the target's package cannot build for one of
+                the GPUs.
             BackendError: the package is missing.
         """
+        for index, batch in enumerate(self.batches):
+            check_range(f"profile {index}, batch", batch)
+        if self.source_length is not None:
+            check_range("source length", self.source_length)
+        if self.capacity is not None and self.capacity < 1:
+            raise DragomanError(f"capacity: expected at least 1, found {self.capacity}")
         check_capabilities(find_package(target), self.compute_capabilities, precision)
 
     def for_model(self, model: Positions, default_capacity: int) -> EngineOptions:
@@ -58,3 +67,19 @@ class EngineRequest:
         capacity = self.capacity or default_capacity
         check_profiles(profiles, capacity, model)
         return EngineOptions(profiles, capacity, self.compute_capabilities, self.refittable)
+
+
+def check_refittable(engines: Bundle) -> TensorRTEngines:
+    """The engines of a bundle, if new weights can be put into them.
+
+    Raises:
+        DragomanError: the bundle has no engines, or they cannot be refitted.
+    """
+    built = engines.manifest.executable
+    if not isinstance(built, TensorRTEngines):
+        raise DragomanError(f"{engines.directory}: expected engines to refit, found graphs")
+    if not built.refittable:
+        raise DragomanError(
+            f"{engines.directory}: its engines cannot be refitted: build them with --refittable"
+        )
+    return built

@@ -6,12 +6,17 @@ since its library may not be installed.
 
 from __future__ import annotations
 
+import os
 from importlib import import_module
+
+from dragoman.errors import DragomanError
 
 from ..format.bundle import Bundle
 from .errors import BackendError
 from .interface import Backend
 from .table import BACKEND_NAMES, BACKENDS, BackendRecord
+
+MOST_THREADS = max(64, 4 * (os.cpu_count() or 1))
 
 
 def default_backend(bundle: Bundle) -> str:
@@ -30,6 +35,30 @@ def default_backend(bundle: Bundle) -> str:
     )
 
 
+def check_backend(bundle: Bundle, name: str | None) -> BackendRecord:
+    """The backend of that name, `default_backend` if None; it is not imported.
+
+    Raises:
+        BackendError: the name is unknown, or the backend does not run the bundle.
+    """
+    record = _record(default_backend(bundle) if name is None else name)
+    refusal = record.refusal(bundle)
+    if refusal is not None:
+        raise BackendError(refusal)
+    return record
+
+
+def check_threads(threads: int | None) -> None:
+    """
+    Raises:
+        DragomanError: too few, or so many that the machine would only be busy switching.
+    """
+    if threads is None:
+        return
+    if not isinstance(threads, int) or not 1 <= threads <= MOST_THREADS:
+        raise DragomanError(f"threads: expected 1 to {MOST_THREADS}, found {threads}")
+
+
 def open_backend(bundle: Bundle, name: str | None, threads: int | None) -> Backend:
     """Make a bundle ready to run.
 
@@ -39,11 +68,10 @@ def open_backend(bundle: Bundle, name: str | None, threads: int | None) -> Backe
 
     Raises:
         BackendError: unknown name, missing library or device, or a bundle it cannot run.
+        DragomanError: too few or too many threads.
     """
-    record = _record(default_backend(bundle) if name is None else name)
-    refusal = record.refusal(bundle)
-    if refusal is not None:
-        raise BackendError(refusal)
+    check_threads(threads)
+    record = check_backend(bundle, name)
     try:
         module = import_module(f"{__name__}.{record.module}")
     except ImportError as error:
@@ -62,4 +90,12 @@ def _record(name: str) -> BackendRecord:
     raise BackendError(f"unknown backend {name!r}, expected one of: {', '.join(BACKEND_NAMES)}")
 
 
-__all__ = ["BACKENDS", "BACKEND_NAMES", "BackendRecord", "default_backend", "open_backend"]
+__all__ = [
+    "BACKENDS",
+    "BACKEND_NAMES",
+    "BackendRecord",
+    "check_backend",
+    "check_threads",
+    "default_backend",
+    "open_backend",
+]

@@ -57,15 +57,16 @@ def manifest_from_json(text: str, origin: str) -> Manifest:
 
 def inconsistencies(manifest: Manifest) -> list[str]:
     """All inconsistencies, a line each."""
-    expected = CONTRACTS[manifest.kind]
+    expected, layers = CONTRACTS[manifest.kind], manifest.model.decoder_layers
     if set(manifest.graphs) != set(expected):
         found = ", ".join(manifest.graphs) or "none"
-        return [f"graphs: expected {', '.join(expected)} for kind {manifest.kind}, found {found}"]
-    layers = manifest.model.decoder_layers
-    if layers > max(len(graph.inputs) for graph in manifest.graphs.values()):
-        return [
+        graphs = [f"graphs: expected {', '.join(expected)} for kind {manifest.kind}, found {found}"]
+    elif layers > max(len(graph.inputs) for graph in manifest.graphs.values()):
+        graphs = [
             f"model.decoder_layers: found {layers}, but the graphs have inputs for fewer layers"
         ]
+    else:
+        graphs = list(_graphs(manifest))
     return [
         *(f"model.{problem}" for problem in manifest.model.problems()),
         *(
@@ -78,7 +79,7 @@ def inconsistencies(manifest: Manifest) -> list[str]:
         *_languages(manifest),
         *_files(manifest),
         *_speech(manifest),
-        *_graphs(manifest),
+        *graphs,
     ]
 
 

@@ -6,6 +6,7 @@ import contextlib
 import dataclasses
 import errno
 import hashlib
+import json
 import os
 import secrets
 import shutil
@@ -13,10 +14,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO
 
-from dragoman.errors import DragomanError, refuse_existing
+from dragoman.errors import DragomanError, refuse_existing, refuse_unwritable
 
 from .bundle import Bundle
 from .manifest import MANIFEST_FILE, FileRecord, Manifest
+from .plain_data import to_plain
+from .records import Parity
 
 _CANNOT_WRITE = {
     errno.EACCES,
@@ -155,12 +158,26 @@ def new_directory(destination: Path, *, overwrite: bool = False) -> Iterator[Pat
         shutil.rmtree(partial, ignore_errors=True)
 
 
+def record_parity(bundle: Bundle, parity: Parity) -> None:
+    """Put the figures into a bundle's manifest, and change nothing else: a manifest of an older
+    schema stays one, which older versions can read."""
+    path = bundle.directory / MANIFEST_FILE
+    data = json.loads(path.read_text(encoding="utf-8"))
+    data["parity"] = to_plain(parity)
+    text = json.dumps(data, indent=1, allow_nan=False) + "\n"
+    _write_manifest(text, bundle.directory)
+
+
 def write_manifest(manifest: Manifest, directory: Path) -> None:
     """Write or replace the manifest in one step."""
+    _write_manifest(manifest.to_json(), directory)
+
+
+def _write_manifest(text: str, directory: Path) -> None:
     partial = directory / (MANIFEST_FILE + ".partial")
     try:
         with partial.open("w", encoding="utf-8") as file:
-            file.write(manifest.to_json())
+            file.write(text)
             file.flush()
             os.fsync(file.fileno())
         partial.replace(directory / MANIFEST_FILE)
@@ -175,9 +192,11 @@ def write_manifest(manifest: Manifest, directory: Path) -> None:
 def check_destination(destination: Path, overwrite: bool) -> None:
     """
     Raises:
-        DragomanError: the destination exists, and `overwrite` is False or it is not a bundle.
+        DragomanError: the destination exists, and `overwrite` is False or it is not a bundle; or
+            it cannot be written.
     """
     refuse_existing(destination, overwrite)
+    refuse_unwritable(destination)
     if not destination.exists():
         return
     if not destination.is_dir() or (

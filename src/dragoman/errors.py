@@ -1,5 +1,6 @@
 """The base class of all errors that users see."""
 
+import os
 from pathlib import Path
 
 
@@ -20,3 +21,16 @@ def refuse_existing(path: Path, overwrite: bool) -> None:
         raise DragomanError(
             f"{path} already exists: choose another name, or replace it with --force"
         )
+
+
+def refuse_unwritable(path: Path) -> None:
+    """Refuse what permissions rule out; writing may still fail for other reasons.
+
+    Raises:
+        DragomanError: the path cannot be created or replaced.
+    """
+    directory = next(parent for parent in path.absolute().parents if parent.exists())
+    if not directory.is_dir():
+        raise DragomanError(f"cannot write {path}: {directory} is not a directory")
+    if not os.access(directory, os.W_OK | os.X_OK):
+        raise DragomanError(f"cannot write {path}: {directory} cannot be written to")

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import shutil
 import zlib
 from collections.abc import Mapping
+from pathlib import Path
 
 import onnx_ir as ir
 
@@ -13,8 +15,9 @@ from dragoman.runtime.format.writing import BundleWriter
 WEIGHTS_FILE = "weights.bin"
 INLINE_BYTES = 1024
 """Tensors up to this size stay in the graph's own file."""
-PAGE = 4096
-"""Weights larger than this begin at a multiple of it, so that they can be mapped into memory."""
+PAGE, MAPPED_BYTES = 4096, 1 << 20
+"""Tensors from this size begin at a multiple of a page, so that they can be mapped into memory; the
+others only at a multiple of 64, so that small models do not grow."""
 FINGERPRINT_BYTES = 4096
 
 
@@ -42,7 +45,7 @@ def write_graphs(
             data = tensor.tobytes()
             offset = stored.find(tensor, data)
             if offset is None:
-                padding = -file.size % (PAGE if len(data) > PAGE else 64)
+                padding = -file.size % (PAGE if len(data) >= MAPPED_BYTES else 64)
                 file.write(bytes(padding))
                 offset = file.size
                 file.write(data)
@@ -58,6 +61,24 @@ def write_graphs(
             )
     for name, graph in graphs.items():
         writer.write(specs[name].file, ir.to_proto(graph).SerializeToString())
+
+
+def write_graphs_beside(
+    graphs: Mapping[str, ir.Model], specs: Mapping[str, GraphSpec], weights: Path, directory: Path
+) -> None:
+    """Write graphs that `write_graphs` wrote before, without writing their weights again: the
+    weight file is linked, and copied only where links are impossible. New tensors stay inline.
+
+    Args:
+        weights: the weight file that the graphs' tensors refer to
+    """
+    linked = directory / WEIGHTS_FILE
+    try:
+        linked.hardlink_to(weights)
+    except OSError:
+        shutil.copyfile(weights, linked)
+    for name, graph in graphs.items():
+        (directory / specs[name].file).write_bytes(ir.to_proto(graph).SerializeToString())
 
 
 class _Stored:

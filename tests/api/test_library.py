@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import json
+import re
+import shutil
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from dragoman import DragomanError, api
 from dragoman.benchmarks.parity import TOLERANCES
 from dragoman.reference_model import ModelConfig, save_checkpoint
-from dragoman.runtime import load, read_bundle
+from dragoman.runtime import Bundle, load, read_bundle
+from dragoman.runtime.format.records import Parity
 
 from ..random_weights import random_transformer
 
@@ -137,3 +142,91 @@ def test_a_manifest_records_what_the_functions_return(neutral: Path) -> None:
     assert data["schema_version"] == 2 and data["kind"] == "sequence-to-sequence"
     assert set(data["graphs"]) == {"encoder", "decoder"}
     assert data["executable"] == {"format": "onnx"}
+
+
+WRONG: dict[str, tuple[Callable[..., object], dict[str, Any], str]] = {
+    "build, precision": (api.build, {"precision": "fp8"}, "precision: expected one of fp32, "),
+    "build, target": (api.build, {"target": "moon"}, "unknown target 'moon'"),
+    "build, inputs": (api.build, {"inputs": "none.txt"}, "found nothing at none.txt"),
+    "build, calibration": (
+        api.build,
+        {"calibration": "none.txt", "precision": "int8"},
+        "found nothing at none.txt",
+    ),
+    "build, calibration at fp32": (api.build, {"calibration": "x"}, "expected none at fp32"),
+    "build, limit": (api.build, {"limit": 0}, "limit: expected at least 1 input, found 0"),
+    "build, threads": (api.build, {"threads": 0}, "threads: expected 1 to "),
+    "build, half a thread": (api.build, {"threads": 2.5}, "threads: expected 1 to "),
+    "build, too many threads": (api.build, {"threads": 10**6}, "found 1000000"),
+    "build, refit": (api.build, {"refit": "none"}, "expected a bundle"),
+    "build, capacity": (
+        api.build,
+        {"target": "tensorrt-rtx", "engines": api.EngineRequest(capacity=0)},
+        "capacity: expected at least 1, found 0",
+    ),
+    "build, engines": (api.build, {"engines": api.EngineRequest()}, "builds no engines"),
+    "optimize, precision": (api.optimize, {"precision": "fp8"}, "precision: expected one of"),
+    "optimize, calibration": (
+        api.optimize,
+        {"calibration": "none.txt", "precision": "int8"},
+        "found nothing at none.txt",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_wrong_arguments(neutral: Path, checkpoint: Path, tmp_path: Path, name: str) -> None:
+    function, arguments, message = WRONG[name]
+    source = neutral if function is api.optimize else checkpoint
+    with pytest.raises(DragomanError, match=re.escape(message)):
+        function(str(source), str(tmp_path / "out"), **arguments)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    "arguments", [{"limit": -1}, {"threads": 0}, {"inputs": "none.txt"}, {"backend": "moon"}]
+)
+def test_wrong_arguments_of_verify(
+    neutral: Path, checkpoint: Path, arguments: dict[str, Any]
+) -> None:
+    with pytest.raises(DragomanError, match=r"expected .*, found|found nothing|expected one of"):
+        api.verify(neutral, checkpoint, **arguments)
+
+
+def test_the_source_is_not_replaced_by_its_result(neutral: Path) -> None:
+    with pytest.raises(DragomanError, match="is the source itself"):
+        api.optimize(neutral, neutral, precision="int8", overwrite=True)
+    assert read_bundle(neutral).manifest.precision == "fp32"
+
+
+def test_a_schema_1_bundle_stays_one_when_it_is_verified(
+    checkpoint: Path, neutral: Path, tmp_path: Path
+) -> None:
+    old = tmp_path / "old"
+    shutil.copytree(neutral, old)
+    data = json.loads((old / "manifest.json").read_text(encoding="utf-8"))
+    data.update(data.pop("graphs"), schema_version=1, engines=None, rules=data.pop("generation"))
+    del data["kind"], data["executable"]
+    (old / "manifest.json").write_text(json.dumps(data), encoding="utf-8")
+    verified = api.verify(old, checkpoint, limit=3, threads=1, record=True)
+    written = json.loads((old / "manifest.json").read_text(encoding="utf-8"))
+    assert written.pop("parity")["passed"]
+    assert written == {name: value for name, value in data.items() if name != "parity"}
+    assert read_bundle(old).manifest.parity == verified.parity
+
+
+def test_figures_are_known_before_the_bundle_is_finished(checkpoint: Path, tmp_path: Path) -> None:
+    known: list[Parity] = []
+
+    def compared(graphs: Bundle, parity: Parity) -> None:
+        assert not (tmp_path / "out").exists() and graphs.manifest.passes
+        known.append(parity)
+
+    built = api.build(checkpoint, tmp_path / "out", limit=3, threads=1, compared=compared)
+    assert known == [built.parity]
+
+
+def test_the_page_of_the_library_has_every_name() -> None:
+    page = Path(__file__).parents[2] / "docs" / "reference" / "library.md"
+    lines = page.read_text(encoding="utf-8").splitlines()
+    assert {line.rpartition(".")[2] for line in lines if line.startswith(":::")} == {*api.__all__}

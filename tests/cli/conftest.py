@@ -175,7 +175,7 @@ def copied_export(
     def optimized(bundle: Bundle, directory: Path, **options: object) -> Bundle:
         return copy(make_model(), directory)
 
-    monkeypatch.setattr("dragoman.export.neutral_bundle.export_bundle", copy)
     monkeypatch.setattr("dragoman.api.steps.export_bundle", copy)
     monkeypatch.setattr("dragoman.api.steps.optimize_bundle", optimized)
+    monkeypatch.setattr("dragoman.export.neutral_bundle.export_bundle", copy)
     yield

@@ -49,6 +49,33 @@ REFUSED: dict[str, tuple[list[str], str]] = {
         ["build", "g2p-en", "-o", "HERE/out", "--refit", "HERE/none"],
         "expected a bundle, found no such directory",
     ),
+    "build, a checkpoint without weights": (
+        ["build", "HERE/weightless", "-o", "HERE/out"],
+        "expected model.safetensors or pytorch_model.bin",
+    ),
+    "build, a file where a directory must be": (
+        ["build", "g2p-en", "-o", "HERE/bundle/manifest.json/out"],
+        "manifest.json is not a directory",
+    ),
+    "build, a bundle to refit that has no engines": (
+        ["build", "g2p-en", "-o", "HERE/out", "--refit", "HERE/bundle"],
+        "expected engines to refit, found graphs",
+    ),
+    "build, a range that is not in order": (
+        [
+            *("build", "g2p-en", "-o", "HERE/out", "--target", "tensorrt-rtx"),
+            *("--profile", "3..2"),
+        ],
+        "profile 0, batch: expected 1 <= smallest <= best <= largest, found 3..2..2",
+    ),
+    "build, too many threads": (
+        ["build", "g2p-en", "-o", "HERE/out", "--threads", "99999"],
+        "found 99999",
+    ),
+    "export, a file where a directory must be": (
+        ["export", "g2p-en", "-o", "HERE/bundle/manifest.json/out"],
+        "manifest.json is not a directory",
+    ),
     "export, no checkpoint": (
         ["export", "HERE/none", "-o", "HERE/out"],
         "expected the directory of a checkpoint",
@@ -56,6 +83,22 @@ REFUSED: dict[str, tuple[list[str], str]] = {
     "export, an output that exists": (["export", "g2p-en", "-o", "HERE/bundle"], "already exists"),
     "optimize, no source": (["optimize", "HERE/none", "-o", "HERE/out"], "HERE/none: expected"),
     "optimize, no bundle": (["optimize", "HERE/empty", "-o", "HERE/out"], "expected a bundle"),
+    "optimize, a bundle that is not neutral": (
+        ["optimize", "HERE/bundle", "-o", "HERE/out", "--precision", "int8"],
+        "expected a neutral bundle in fp32, found target cpu",
+    ),
+    "optimize, an ONNX file into a file": (
+        ["optimize", "HERE/file.onnx", "-o", "HERE/file.onnx/out"],
+        "file.onnx is not a directory",
+    ),
+    "verify, a backend that does not run it": (
+        ["verify", "HERE/bundle", "g2p-en", "--backend", "tensorrt-rtx"],
+        "HERE/bundle holds ONNX graphs",
+    ),
+    "verify, too many threads": (
+        ["verify", "HERE/bundle", "g2p-en", "--threads", "99999"],
+        "found 99999",
+    ),
     "verify, no bundle": (["verify", "HERE/none", "g2p-en"], "expected a bundle"),
     "verify, no checkpoint": (
         ["verify", "HERE/bundle", "HERE/none"],
@@ -64,6 +107,10 @@ REFUSED: dict[str, tuple[list[str], str]] = {
     "run, no bundle": (["run", "HERE/none", "x"], "expected a bundle"),
     "inspect, no bundle": (["inspect", "HERE/none"], "expected a bundle"),
     "bench, no bundle": (["bench", "HERE/none"], "expected a bundle"),
+    "train, into a file": (
+        ["train", "g2p-en", "-o", "HERE/bundle/manifest.json"],
+        "expected a directory to train in, found a file",
+    ),
     "train, no recipe": (["train", "none"], "unknown recipe 'none'"),
 }
 
@@ -75,6 +122,9 @@ def test_a_wrong_path_or_option(spawn: Spawn, bundle_copy: Path, tmp_path: Path,
     (tmp_path / "empty").mkdir()
     (tmp_path / "foreign").mkdir()
     (tmp_path / "foreign" / "config.json").write_text('{"model_type": "nobody"}')
+    (tmp_path / "weightless").mkdir()
+    (tmp_path / "weightless" / "config.json").write_text('{"model_type": "t5"}')
+    (tmp_path / "file.onnx").touch()
     words = [argument.replace("HERE", str(tmp_path)) for argument in arguments]
     error = error_of(spawn(*words, prelude=WITHOUT_HEAVY))
     assert message.replace("HERE", str(tmp_path)) in error

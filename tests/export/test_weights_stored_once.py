@@ -7,6 +7,7 @@ from pathlib import Path
 
 import onnx_ir as ir
 
+from dragoman.api import optimize
 from dragoman.reference_model import Transformer
 from dragoman.runtime.format.manifest import Manifest
 
@@ -96,3 +97,12 @@ def test_the_weight_file_has_no_gaps_to_speak_of(tiny_bundle: tuple[Path, Manife
         end = offset + length
     assert end == size
     assert size <= 1.02 * sum(length for _, length in ranges)
+
+
+def test_quantized_weights_of_a_small_model_have_no_gaps_either(
+    tiny_bundle: tuple[Path, Manifest], tmp_path: Path
+) -> None:
+    for precision in ("int8", "int4"):
+        bundle = optimize(tiny_bundle[0], tmp_path / precision, precision=precision).bundle
+        used = sum(length for _, length in external_ranges(bundle.directory))
+        assert (bundle.directory / "weights.bin").stat().st_size <= 1.02 * used

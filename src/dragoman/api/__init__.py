@@ -1,8 +1,10 @@
 """The commands as functions: `export`, `optimize`, `build` and `verify`.
 
+```python
 from dragoman.api import build
 built = build("g2p-en", "bundles/g2p-en", precision="int8")
 print(built.bundle.size, built.parity.tokens.identical)
+```
 
 Each takes a progress callback, returns a typed result, and raises `DragomanError` if an argument
 is wrong. Wrong paths and options are refused before PyTorch or ONNX is imported.

@@ -3,18 +3,25 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 from dragoman.errors import DragomanError
 from dragoman.optimize.targets import Target
-from dragoman.optimize.tensorrt.request import EngineRequest
+from dragoman.optimize.tensorrt.request import EngineRequest, check_refittable
 from dragoman.progress import Progress, Silent
 from dragoman.runtime.format.bundle import Bundle, read_bundle
 from dragoman.runtime.format.manifest import Precision
 from dragoman.runtime.format.records import Parity, PassRecord
 
-from .preflight import check_checkpoint, check_destination, check_inputs, check_target
+from .preflight import (
+    check_calibration,
+    check_checkpoint,
+    check_comparison,
+    check_destination,
+    check_target,
+)
 
 
 @dataclass(frozen=True)
@@ -56,15 +63,16 @@ def build(
     *,
     target: str | None = None,
     precision: Precision = "fp32",
-    calibration: Path | None = None,
+    calibration: str | Path | None = None,
     engines: EngineRequest | None = None,
-    refit: Path | None = None,
-    inputs: Path | None = None,
+    refit: str | Path | None = None,
+    inputs: str | Path | None = None,
     limit: int | None = None,
     threads: int | None = None,
     keep_failed: bool = False,
     overwrite: bool = False,
     progress: Progress | None = None,
+    compared: Callable[[Bundle, Parity], None] | None = None,
 ) -> BuiltBundle:
     """Export a checkpoint, optimize it for a target and verify the result.
 
@@ -76,6 +84,7 @@ def build(
             Dragoman, such as "g2p-en"
         output: the bundle's directory, which appears whole, and only if parity holds
         target: a row of `optimize.targets.TARGETS`; None: the first that offers the precision
+        precision: fp32, fp16, bf16, int8 or int4
         calibration: a file of texts, one per line, or a directory of audio clips, to choose scales
             and number formats on; None: random inputs
         engines: options of engines; None: the defaults
@@ -87,6 +96,9 @@ def build(
         threads: processor threads for the bundle; all cores if None
         keep_failed: whether to keep a bundle that fails, marked as failed in its manifest
         overwrite: whether to replace an existing bundle
+        progress: told of each stage as it begins, and how much of it is done
+        compared: called with the graphs and the figures once they are known, before engines are
+            built, which may take minutes
 
     Raises:
         ParityFailedError: the bundle does not compute what the checkpoint does.
@@ -101,7 +113,8 @@ def build(
         target, precision = old.manifest.target, old.manifest.precision
     chosen, request = check_target(target, precision, engines)
     check_destination(output, overwrite)
-    check_inputs(inputs, calibration)
+    compared_on = check_comparison(inputs, limit, threads)
+    calibrated_on = check_calibration(calibration, precision)
     check_checkpoint(checkpoint)
 
     from dragoman.benchmarks.parity import inputs_for
@@ -115,15 +128,17 @@ def build(
     if request is not None and old is None:  # refuse before anything takes time
         config = opened.model.config
         request.for_model(config, config.max_target_positions)
-    parity_inputs = inputs_for(opened, inputs, limit)
+    parity_inputs = inputs_for(opened, compared_on, limit)
     with (
         new_directory(output, overwrite=overwrite) as partial,
         scratch_directories(partial) as scratch,
     ):
         neutral, graphs = make_graphs(
-            opened, partial, scratch, chosen, precision, calibration, progress
+            opened, partial, scratch, chosen, precision, calibrated_on, progress
         )
         parity = compare(graphs, opened, parity_inputs, threads, "onnxruntime", progress)
+        if compared is not None:
+            compared(graphs, parity)
         problem = describe_problem(parity, neutral, graphs, parity_inputs)
         passes = graphs.manifest.passes
         if problem is not None and not keep_failed:
@@ -137,14 +152,11 @@ def build(
     return built
 
 
-def _refittable(refit: Path, engines: EngineRequest | None) -> Bundle:
+def _refittable(refit: str | Path, engines: EngineRequest | None) -> Bundle:
     """The bundle whose engines get new weights."""
-    old = read_bundle(refit)
+    old = read_bundle(Path(refit))
     if engines is not None:
         raise DragomanError(f"refit: expected no options for engines, those of {refit} keep theirs")
-
-    from dragoman.optimize.tensorrt.refit import check_refittable
-
     check_refittable(old)
     return old
 
@@ -167,4 +179,4 @@ def _finished(
         return refit_engines(old, graphs, directory, progress=progress.stage), ()
     manifest = graphs.manifest
     options = request.for_model(manifest.model, manifest.default_max_new_tokens)
-    return finish(graphs, directory, options, progress=progress.stage)
+    return finish(graphs, directory, options, progress=progress)

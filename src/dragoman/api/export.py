@@ -27,6 +27,7 @@ def export(
             Dragoman, such as "g2p-en"
         output: the bundle's directory, which appears whole or not at all
         overwrite: whether to replace an existing bundle
+        progress: told of each stage as it begins, and how much of it is done
 
     Raises:
         CheckpointError, ConfigError: the model cannot be read; lists all problems.

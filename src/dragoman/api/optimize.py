@@ -8,14 +8,14 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
-from dragoman.errors import DragomanError, refuse_existing
+from dragoman.errors import DragomanError, refuse_existing, refuse_unwritable
 from dragoman.optimize.targets import find_target
 from dragoman.optimize.tensorrt.request import EngineRequest
 from dragoman.progress import Progress, Silent
 from dragoman.runtime.format.bundle import Bundle, read_bundle
 from dragoman.runtime.format.manifest import Precision
 
-from .preflight import check_destination, check_inputs, check_target
+from .preflight import check_calibration, check_destination, check_target
 
 if TYPE_CHECKING:
     from dragoman.runtime.format.records import PassRecord
@@ -39,7 +39,7 @@ def optimize(
     *,
     target: str | None = None,
     precision: Precision = "fp32",
-    calibration: Path | None = None,
+    calibration: str | Path | None = None,
     engines: EngineRequest | None = None,
     overwrite: bool = False,
     progress: Progress | None = None,
@@ -52,10 +52,12 @@ def optimize(
         source: the directory of a neutral bundle in fp32
         output: the new bundle's directory, which appears whole or not at all
         target: a row of `optimize.targets.TARGETS`; None: the first that offers the precision
+        precision: fp32, fp16, bf16, int8 or int4
         calibration: a file of texts, one per line, or a directory of audio clips, to choose scales
             and number formats on; None: random inputs
         engines: options of engines; None: the defaults
         overwrite: whether to replace an existing bundle
+        progress: told of each stage as it begins, and how much of it is done
 
     Raises:
         BundleError: the source is damaged.
@@ -67,8 +69,11 @@ def optimize(
     progress, output = progress or Silent(), Path(output)
     chosen, request = check_target(target, precision, engines)
     check_destination(output, overwrite)
-    check_inputs(calibration)
+    calibrated_on = check_calibration(calibration, precision)
     bundle = read_bundle(Path(source))
+    chosen.check_source(bundle, precision)
+    if output.resolve() == bundle.directory.resolve():
+        raise DragomanError(f"{output} is the source itself: choose another name for the output")
     options = None
     if request is not None:  # refuse before anything takes time
         manifest = bundle.manifest
@@ -78,7 +83,7 @@ def optimize(
     from dragoman.optimize.target_bundle import optimize_bundle
     from dragoman.runtime.format.writing import BundleWriter, ScratchWriter, new_directory
 
-    sources = None if calibration is None else calibration_sources(bundle, calibration)
+    sources = None if calibrated_on is None else calibration_sources(bundle, calibrated_on)
     with new_directory(output, overwrite=overwrite) as partial, ExitStack() as stack:
         directory = partial
         if options is not None:
@@ -98,7 +103,7 @@ def optimize(
         finish = chosen.recipe.finish
         if options is not None and finish is not None:
             optimized = OptimizedBundle(
-                *finish(optimized.bundle, partial, options, progress=progress.stage)
+                *finish(optimized.bundle, partial, options, progress=progress)
             )
     return OptimizedBundle(Bundle(output, optimized.bundle.manifest), optimized.warnings)
 
@@ -117,6 +122,8 @@ def optimize_onnx(
     Args:
         target: None: cpu. A target whose graphs need a bundle is refused.
         compare: whether to run the graph before and after each pass, to measure the difference
+        overwrite: whether to replace an existing file
+        progress: told of each stage as it begins
 
     Returns:
         what each pass did
@@ -133,6 +140,7 @@ def optimize_onnx(
             "neutral for a file"
         )
     refuse_existing(output, overwrite)
+    refuse_unwritable(output)
     if not source.is_file():
         raise DragomanError(
             f"{source}: expected an ONNX file or the directory of a bundle, found none"

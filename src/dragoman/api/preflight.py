@@ -9,10 +9,17 @@ from dragoman.export.formats.detection import check_is_checkpoint
 from dragoman.optimize.targets import Target, choose_target
 from dragoman.optimize.tensorrt.request import EngineRequest
 from dragoman.reference_model.pretrained import find_checkpoint
+from dragoman.runtime.backends import check_threads
 from dragoman.runtime.format.manifest import Precision
 from dragoman.runtime.format.writing import check_destination
 
-__all__ = ["check_checkpoint", "check_destination", "check_inputs", "check_target"]
+__all__ = [
+    "check_calibration",
+    "check_checkpoint",
+    "check_comparison",
+    "check_destination",
+    "check_target",
+]
 
 
 def check_checkpoint(name_or_path: str | Path) -> None:
@@ -23,16 +30,41 @@ def check_checkpoint(name_or_path: str | Path) -> None:
     check_is_checkpoint(find_checkpoint(str(name_or_path)))
 
 
-def check_inputs(*paths: Path | None) -> None:
+def check_inputs(path: str | Path | None) -> Path | None:
     """
     Raises:
         DragomanError: a file or directory of inputs does not exist.
     """
-    for path in paths:
-        if path is not None and not path.exists():
-            raise DragomanError(
-                f"expected a file or a directory of inputs, found nothing at {path}"
-            )
+    if path is not None and not Path(path).exists():
+        raise DragomanError(f"expected a file or a directory of inputs, found nothing at {path}")
+    return None if path is None else Path(path)
+
+
+def check_calibration(path: str | Path | None, precision: Precision) -> Path | None:
+    """
+    Raises:
+        DragomanError: there are no such inputs, or the precision has nothing to calibrate.
+    """
+    if path is not None and precision == "fp32":
+        raise DragomanError(
+            f"calibration: expected none at fp32, which keeps every number as it is, found {path}"
+        )
+    return check_inputs(path)
+
+
+def check_comparison(
+    inputs: str | Path | None, limit: int | None, threads: int | None
+) -> Path | None:
+    """Check the options of a comparison.
+
+    Raises:
+        DragomanError: there are no such inputs, the limit is below 1, or the threads are too few or
+            too many.
+    """
+    if limit is not None and (not isinstance(limit, int) or limit < 1):
+        raise DragomanError(f"limit: expected at least 1 input, found {limit}")
+    check_threads(threads)
+    return check_inputs(inputs)
 
 
 def check_target(
@@ -53,5 +85,5 @@ def check_target(
             )
         return chosen, None
     request = engines or EngineRequest()
-    request.check_package(chosen.name, precision)
+    request.check(chosen.name, precision)
     return chosen, request

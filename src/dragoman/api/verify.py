@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -10,10 +9,11 @@ from typing import TYPE_CHECKING
 
 from dragoman.errors import DragomanError
 from dragoman.progress import Progress, Silent
+from dragoman.runtime.backends import check_backend
 from dragoman.runtime.format.bundle import Bundle, read_bundle
 from dragoman.runtime.format.records import Parity
 
-from .preflight import check_checkpoint, check_inputs
+from .preflight import check_checkpoint, check_comparison
 
 if TYPE_CHECKING:
     from dragoman.benchmarks.parity import ParityInputs
@@ -42,7 +42,7 @@ def verify(
     bundle: str | Path,
     checkpoint: str | Path,
     *,
-    inputs: Path | None = None,
+    inputs: str | Path | None = None,
     limit: int | None = None,
     backend: str | None = None,
     threads: int | None = None,
@@ -60,6 +60,7 @@ def verify(
         backend: see `runtime.load`
         threads: processor threads for the bundle; all cores if None
         record: whether to write the figures into the manifest; None: only without a limit
+        progress: told of each stage as it begins, and how much of it is done
 
     Raises:
         BundleError: the bundle is damaged.
@@ -68,24 +69,25 @@ def verify(
     """
     progress = progress or Silent()
     read = read_bundle(Path(bundle))
-    check_inputs(inputs)
+    check_backend(read, backend)
+    compared_on = check_comparison(inputs, limit, threads)
     check_checkpoint(checkpoint)
 
     from dragoman.benchmarks.parity import inputs_for
     from dragoman.export.opened_checkpoint import open_checkpoint
-    from dragoman.runtime.format.writing import write_manifest
+    from dragoman.runtime.format.writing import record_parity
 
     from .steps import compare
 
     progress.stage("reading the checkpoint")
     opened = open_checkpoint(checkpoint)
     _check_same_model(read, opened, checkpoint)
-    parity_inputs = inputs_for(opened, inputs, limit)
+    parity_inputs = inputs_for(opened, compared_on, limit)
     parity = compare(read, opened, parity_inputs, threads, backend, progress)
     not_recorded = None
     if record if record is not None else limit is None:
         try:
-            write_manifest(dataclasses.replace(read.manifest, parity=parity), read.directory)
+            record_parity(read, parity)
         except DragomanError as error:  # the figures are still reported
             not_recorded = str(error)
     problem = None if parity.passed else _problem(parity, read, opened, parity_inputs, progress)
@@ -126,7 +128,7 @@ def _problem(
                 writer=ScratchWriter,
                 progress=progress.stage,
             )
-        except DragomanError as error:  # the failure is still reported
+            return describe_problem(parity, neutral, bundle, inputs)
+        except (DragomanError, OSError) as error:  # the failure is still reported
             where = f"the first differing tensor cannot be located ({error})"
             return f"{describe_failure(parity)}; {where}"
-        return describe_problem(parity, neutral, bundle, inputs)

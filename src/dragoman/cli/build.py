@@ -22,8 +22,10 @@ from .verify import VerificationFailedError
 
 if TYPE_CHECKING:
     from dragoman.api import BuiltBundle
+    from dragoman.runtime.format.bundle import Bundle
     from dragoman.runtime.format.executables import Range
     from dragoman.runtime.format.manifest import Precision
+    from dragoman.runtime.format.records import Parity
 
 
 @click.command(short_help="Export, optimize and prove parity: a bundle to deploy.")
@@ -84,6 +86,10 @@ def build(
     from .progress import shown_progress
     from .tables import print_parity, print_passes
 
+    def compared(graphs: Bundle, parity: Parity) -> None:
+        print_passes(graphs.manifest.passes)
+        print_parity(parity)
+
     if refit is not None:
         if batches or source_length or capacity or compute_capabilities or refittable:
             raise DragomanError(
@@ -111,15 +117,14 @@ def build(
                 keep_failed=allow_failed_parity,
                 overwrite=force,
                 progress=progress,
+                compared=compared,
             )
     except api.ParityFailedError as error:
         if error.kept is not None:
-            _print(error.kept)
-        else:
-            print_passes(error.passes)
-            print_parity(error.parity)
-        raise VerificationFailedError(str(error)) from error
-    _print(built)
+            _print_engines(error.kept)
+        hint = "" if error.kept else " (--allow-failed-parity keeps it)"
+        raise VerificationFailedError(f"{error}{hint}") from error
+    _print_engines(built)
     manifest = built.bundle.manifest
     when = " before its engines were built" if manifest.executable.format != "onnx" else ""
     run = f"dragoman run {output} ..."
@@ -127,11 +132,9 @@ def build(
     click.echo(f"Built {output}, parity passed{when}. Next: {next_command}")
 
 
-def _print(built: BuiltBundle) -> None:
-    from .tables import print_engines, print_parity, print_passes
+def _print_engines(built: BuiltBundle) -> None:
+    from .tables import print_engines
 
-    print_passes(built.bundle.manifest.passes)
-    print_parity(built.parity)
     for warning in built.warnings:
         click.echo(f"Warning: {warning}", err=True)
     print_engines(built.bundle.manifest)

@@ -28,10 +28,14 @@ def train(recipe: str, output: Path | None, epochs: int | None, threads: int | N
     """
     import dataclasses
 
+    from dragoman.errors import DragomanError, refuse_unwritable
     from dragoman.reference_model.recipes import find_recipe
 
     chosen = find_recipe(recipe)
-
+    directory = output or Path("checkpoints") / recipe
+    if directory.exists() and not directory.is_dir():
+        raise DragomanError(f"{directory}: expected a directory to train in, found a file")
+    refuse_unwritable(directory)
     import torch
 
     from dragoman.reference_model.recipes import run_recipe
@@ -42,7 +46,6 @@ def train(recipe: str, output: Path | None, epochs: int | None, threads: int | N
         )
     if threads is not None:
         torch.set_num_threads(threads)
-    directory = output or Path("checkpoints") / recipe
     figures = run_recipe(chosen, directory, directory / "training")
     for name, value in figures.items():
         click.echo(f"held-out {name}: {value:.2%}")

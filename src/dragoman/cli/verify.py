@@ -60,7 +60,9 @@ def verify(
             progress=progress,
         )
     print_parity(verification.parity)
+    if verification.problem is not None:
+        if verification.not_recorded is not None:
+            click.echo(f"Warning: {verification.not_recorded}", err=True)
+        raise VerificationFailedError(verification.problem)
     if verification.not_recorded is not None:
         raise DragomanError(verification.not_recorded)
-    if verification.problem is not None:
-        raise VerificationFailedError(verification.problem)
