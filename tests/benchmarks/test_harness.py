@@ -112,7 +112,9 @@ def test_rounds_are_interleaved_after_a_warm_up(take: Take) -> None:
         all_turns = {name: [t.warm_up, *t.counted] for name, t in turns.items()}
         assert {turn.outcome[0] for taken in all_turns.values() for turn in taken} == {2 * number}
         assert [len(t.seconds) for t in turns.values()] == [2, 2]
-        order = sorted((turn.outcome[2], name) for name, taken in every.items() for turn in taken)
+        order = sorted(
+            (turn.outcome[2], name) for name, taken in all_turns.items() for turn in taken
+        )
         assert [name for _, name in order] == ["one", "two"] * 3
     processes = {
         name: {turns[name].outcome[1] for turns in results.turns.values()}

@@ -42,7 +42,7 @@ def split(tokens: list[int], first_frame: int, frames: int) -> Split:
     return split_segments(tokens, timestamp_begin=BEGIN, first_frame=first_frame, frames=frames)
 
 
-@pytest.mark.parametrize("place", [(0, 3000), (2988, 3000), (5001, 17), (1, 1)])
+@pytest.mark.parametrize("window", [(0, 3000), (2988, 3000), (5001, 17), (1, 1)])
 @pytest.mark.parametrize(
     "tokens",
     [
@@ -65,7 +65,7 @@ def split(tokens: list[int], first_frame: int, frames: int) -> Split:
         [BEGIN + 40, BEGIN + 41],
     ],
 )
-def test_hand_made_tokens(tokens: list[int], place: tuple[int, int]) -> None:
+def test_hand_made_tokens(tokens: list[int], window: tuple[int, int]) -> None:
     assert split(tokens, *window) == expected_of(tokens, *window)
 
 
