@@ -1,4 +1,4 @@
-"""Measurements: parity with the trained model, latency, throughput, other tools beside Dragoman.
+"""Measurements: parity with the trained model, latency, throughput, comparisons with other tools.
 
 Commands (`python -m dragoman.benchmarks.NAME`): compare, speech, gpu, operator_profile,
 fusion_table, real_models, demo.

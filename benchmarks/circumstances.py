@@ -1,4 +1,4 @@
-"""What every record of a measurement states beside its figures: where, with what, when and how."""
+"""The circumstances in every record of a measurement: machine, versions, date and command."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Dragoman beside other tools: the same weights and inputs, interleaved in one run.
+"""Dragoman compared with other tools: the same weights and inputs, interleaved in one run.
 
     python -m dragoman.benchmarks.compare --output benchmarks/results
 
@@ -122,7 +122,7 @@ def main(
     with_quality: bool,
     output: Path | None,
 ) -> None:
-    """Measure Dragoman beside other tools, on seeded random weights in the shape of Marian models.
+    """Compare Dragoman with other tools, on seeded random weights in the shape of Marian models.
 
     What cannot be measured, such as a tool that is not installed, is reported with the reason.
     """

@@ -1,4 +1,4 @@
-"""A checkpoint directory, whichever library wrote it -> a reference model and its tokenizers."""
+"""A checkpoint directory of any supported library -> a reference model and its tokenizers."""
 
 from __future__ import annotations
 

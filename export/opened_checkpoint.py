@@ -23,7 +23,7 @@ class OpenedCheckpoint:
     Attributes:
         model: fp32
         tokenizers: None: the model takes and gives token ids
-        recipe: that trained it, if it is one of ours
+        recipe: the recipe of Dragoman that trained it, if any
     """
 
     directory: Path

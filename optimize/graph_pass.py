@@ -38,7 +38,7 @@ class Changes:
 
     Attributes:
         matches: number of changes
-        refusals: candidates that were left as they are, with reasons
+        refusals: candidates that were left unchanged, with reasons
         uncounted: whether the graph may have changed in ways that `matches` does not count
         rounding: the difference that this number of changes may add up to, relative to an output's
             largest value or 1; counts where it exceeds the pass's tolerance

@@ -3,9 +3,9 @@
     python -m dragoman.benchmarks.gpu --output benchmarks/results
 
 Answers: which GPU is this, do TensorRT-RTX engines run on it at all, does every backend keep parity
-in every precision, how fast are they beside PyTorch and CTranslate2, and where does the time of a
-step go? Every part runs in a separate process: one that fails or takes too long is reported, and
-the others go on.
+in every precision, how fast are they compared with PyTorch and CTranslate2, and where does the time
+of a step go? Every part runs in a separate process: one that fails or takes too long is reported,
+and the others go on.
 """
 
 from __future__ import annotations

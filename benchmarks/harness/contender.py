@@ -41,5 +41,5 @@ class Contender(Generic[Work, Outcome]):
 
 
 def unchanged(checkpoint: Path, directory: Path) -> Path:
-    """The `prepare` of a contender that loads the checkpoint as it is."""
+    """The `prepare` of a contender that loads the unchanged checkpoint."""
     return checkpoint

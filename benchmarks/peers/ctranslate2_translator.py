@@ -1,4 +1,4 @@
-"""Decoding with CTranslate2. Imports nothing but CTranslate2, whose memory is measured."""
+"""Decoding with CTranslate2. Imports only CTranslate2, because its memory is measured."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a loaded model does, whichever tool runs it: decode token ids, or transcribe a clip."""
+"""The interface of loaded models of all tools: decode token ids, or transcribe a clip."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whisper beside faster-whisper: the same weights, clips and threads, interleaved in one run.
+"""Comparison with faster-whisper: the same weights, clips and threads, interleaved in one run.
 
     python -m dragoman.benchmarks.speech WHISPER --clips tests/real/clips
 
@@ -58,7 +58,7 @@ from .report import SpeechComparison, show
 def main(
     whisper: Path, clips: Path, threads: int, rounds: int, name: str | None, output: Path | None
 ) -> None:
-    """Measure Dragoman beside faster-whisper on the model in the directory WHISPER."""
+    """Compare Dragoman with faster-whisper on the model in the directory WHISPER."""
     import soundfile
 
     load_average = os.getloadavg()[0]

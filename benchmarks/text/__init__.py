@@ -1,4 +1,4 @@
-"""Texts, as token ids: latency and throughput of greedy decoding beside other tools.
+"""Texts, as token ids: latency and throughput of greedy decoding compared with other tools.
 
 The command is `python -m dragoman.benchmarks.compare`.
 """

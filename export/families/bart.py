@@ -178,7 +178,7 @@ SPECIAL_TOKENS: Mapping[str, str] = {
 
 
 def _merges(checkpoint: TokenizerCheckpoint) -> TokenizerFiles | None:
-    """Byte-level pair encoding; a text stands between the tokens `cls` and `sep`."""
+    """Byte-level pair encoding; a text is enclosed in the tokens `cls` and `sep`."""
     tokenizer = byte_level(checkpoint, SPECIAL_TOKENS)
     if tokenizer is None:
         return None

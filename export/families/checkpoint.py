@@ -1,4 +1,4 @@
-"""What is read of a checkpoint directory, whichever library wrote it."""
+"""The contents of a checkpoint directory of any supported library."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ SPECIAL_TOKENS = ("bos", "eos", "unk", "pad", "cls", "sep", "mask")
 
 
 def library_file(checkpoint: TokenizerCheckpoint) -> TokenizerFiles | None:
-    """`tokenizer.json` as it is, for both sides."""
+    """`tokenizer.json`, unchanged, for both sides."""
     if checkpoint.library is None:
         return None
     path = checkpoint.directory / LIBRARY_FILE

@@ -1,4 +1,4 @@
-"""Multilingual models: what they call their languages, and where the tokens of languages stand."""
+"""Multilingual models: their language codes, and the positions of language tokens."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Multilingual:
         codes: of the languages, in the order of their tokens where a checkpoint does not list them
         code_pattern: a regular expression that matches such a code
         form: a language's token, with {} in place of its code
-        source: where in the source text the token of its language stands
+        source: the position of the language token in a source text
         target: what the target language's token is; as in `runtime.languages.Languages`
     """
 
@@ -63,7 +63,7 @@ class Multilingual:
 
         Args:
             end: the end token
-            legacy: whether the language stands behind the text, as NLLB once had it
+            legacy: whether the language follows the text, as in older NLLB tokenizers
         """
         if self.source == "suffix" or legacy:
             return SourceTemplate((), (end, "source_language"))

@@ -100,7 +100,9 @@ def _read_file(path: Path, sampling_rate: int) -> NDArray[np.float32]:
             pieces.append(resampler.end())
     # TypeError: for names that end with .raw, soundfile needs to be told the format.
     except (soundfile.SoundFileError, TypeError) as error:
-        raise AudioError(f"{path}: expected an intact audio file: {error}") from error
+        raise AudioError(
+            f"{path}: expected an audio file, intact and in a known format: {error}"
+        ) from error
     # An MP3's length may be an estimate, within a percent.
     if resampler.taken < 0.99 * stated_samples:
         raise _truncated(path, f"{stated_samples} samples", resampler.taken)

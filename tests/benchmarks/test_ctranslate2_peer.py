@@ -99,7 +99,7 @@ def random_model(config: ModelConfig, seed: int = 0) -> Transformer:
 
 
 def ragged_sources(config: ModelConfig) -> list[list[int]]:
-    """Of every length, some of them what CTranslate2 takes for empty where it knows the names."""
+    """Sources of every length, including ones that CTranslate2 would take for empty by name."""
     choose = random.Random(2)
     tokens = range(config.source_vocab_size or 0)
     special = [token for token in (config.start_token_id, config.end_token_id) if token in tokens]

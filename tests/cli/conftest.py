@@ -142,7 +142,7 @@ def bundle_copy(bundle: Path, tmp_path: Path) -> Path:
 
 @pytest.fixture(scope="session")
 def token_bundle(bundle: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The same graphs without tokenizers: takes and gives token ids."""
+    """The same graphs without tokenizers: token ids in and out."""
     import dataclasses
 
     from dragoman.runtime.format.writing import write_manifest
@@ -163,7 +163,7 @@ def token_bundle(bundle: Path, tmp_path_factory: pytest.TempPathFactory) -> Path
 def copied_export(
     monkeypatch: pytest.MonkeyPatch, build_outcome: tuple[Path, Outcome]
 ) -> Iterator[None]:
-    """Exporting and optimizing copy what is there already: for tests of what comes around them."""
+    """Exporting and optimizing copy existing bundles, for tests of the steps around them."""
     import dataclasses
 
     made, _ = build_outcome

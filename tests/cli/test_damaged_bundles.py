@@ -58,9 +58,8 @@ def test_all_damage_is_listed_at_once(dragoman: Dragoman, bundle_copy: Path) -> 
 def test_a_newer_schema(dragoman: Dragoman, bundle_copy: Path) -> None:
     edit_manifest(bundle_copy, lambda data: data.update(schema_version=99, novelty=True))
     message = refused(dragoman("run", bundle_copy, "word"))
-    assert (
-        "schema version 99 is newer than" in message and "pip install --upgrade dragoman" in message
-    )
+    assert "schema version 99 is newer than" in message
+    assert "pip install --upgrade dragoman" in message
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", "null", "{}"])

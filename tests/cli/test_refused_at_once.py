@@ -34,7 +34,10 @@ REFUSED: dict[str, tuple[list[str], str]] = {
         "found nothing at HERE/none",
     ),
     "build, no calibration": (
-        ["build", "g2p-en", "-o", "HERE/out", "--calibration", "HERE/none"],
+        [
+            *("build", "g2p-en", "-o", "HERE/out", "--precision", "int8"),
+            *("--calibration", "HERE/none"),
+        ],
         "found nothing at HERE/none",
     ),
     "build, a precision that the target lacks": (

@@ -98,7 +98,7 @@ def test_part_of_the_inputs_does_not_replace_the_record(
 def test_a_place_that_cannot_be_written(
     spawn: Callable[..., Outcome], unverified: Path, checkpoint: Path
 ) -> None:
-    """Also for root: the new process gives up the right to write everywhere."""
+    """Also for root: the new process drops the right to write everywhere."""
     prelude = """
 import ctypes, os
 ctypes.CDLL(None).prctl(24, 1, 0, 0, 0)  # PR_CAPBSET_DROP, CAP_DAC_OVERRIDE

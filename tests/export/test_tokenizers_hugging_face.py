@@ -113,7 +113,7 @@ def codec_of(files: TokenizerFiles | None, directory: Path) -> TextCodec:
 
 
 def expected(hugging_face: Any, text: str) -> list[int]:
-    """Their ids; none where a text leaves only special tokens."""
+    """Their ids; an empty list if a text encodes to special tokens only."""
     if not hugging_face(text, add_special_tokens=False).input_ids:
         return []
     ids: list[int] = hugging_face(text).input_ids

@@ -44,7 +44,7 @@ def stored_bytes(directory: Path) -> int:
 
 
 def parameter_bytes(model: Transformer) -> int:
-    """Of unique parameters: named_parameters gives a tied one once."""
+    """Bytes of unique parameters: named_parameters lists a tied one once."""
     return sum(p.numel() * p.element_size() for _, p in model.named_parameters())
 
 

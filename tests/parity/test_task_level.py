@@ -42,7 +42,7 @@ def score(hypotheses: Sequence[str], examples: Sequence[Example]) -> dict[str, f
 
 @pytest.fixture(scope="module")
 def speaking(bundle: Model, tmp_path_factory: pytest.TempPathFactory) -> Model:
-    """The bundle with tokenizers: its text is what is scored."""
+    """The bundle with tokenizers: its texts are scored."""
     directory = tmp_path_factory.mktemp("bundles") / "speaking"
     shutil.copytree(bundle.bundle.directory, directory)
     files = Tokenizers("source.json", "target.json")
@@ -75,7 +75,7 @@ def recipe(reference: Transformer) -> Recipe:
 def inputs(
     reference: Transformer, recipe: Recipe, make_sources: Callable[..., list[list[int]]]
 ) -> ParityInputs:
-    """Eight sources; the references of six are what the oracle gives, those of two are not."""
+    """Eight sources; six of the references equal the oracle's output, two do not."""
     sources = make_sources([5, 1, 16, 9, 2, 12, 3, 7])
     decode = make_target_tokenizer().decode
     outputs = [decode(output) for output in greedy_uncached(reference, sources, 12)]

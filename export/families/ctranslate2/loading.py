@@ -44,7 +44,7 @@ in conversions of OpenNMT-tf."""
 
 ACTIVATIONS: Mapping[float, Activation] = {0: "relu", 1: "gelu_tanh", 2: "silu", 3: "gelu"}
 UNSUPPORTED_ACTIVATIONS: Mapping[float, str] = {4: "gelu_sigmoid", 5: "tanh", 6: "sigmoid"}
-"""By the numbers that stand for them."""
+"""Activations by their number in the format."""
 
 
 def read_ctranslate2(directory: Path) -> Checkpoint:

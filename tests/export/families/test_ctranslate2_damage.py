@@ -55,7 +55,7 @@ def test_cut_short_anywhere(directory: Path) -> None:
 
 
 def test_any_byte_of_the_header_changed(directory: Path) -> None:
-    """Each change is an error, or goes unnoticed where it only alters a weight's values or name."""
+    """Each change is an error, unless it only alters a weight's values or name."""
     path = directory / "model.bin"
     whole = path.read_bytes()
     for position in [*range(100), *range(100, len(whole), 151)]:

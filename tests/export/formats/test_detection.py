@@ -49,6 +49,10 @@ REFUSED: dict[str, tuple[Change, str]] = {
         "expected a checkpoint with config.json and model.safetensors, found no config.json",
     ),
     "no weights": (config("{}"), "found no model.safetensors"),
+    "a known type without weights": (
+        config('{"model_type": "t5"}'),
+        "expected model.safetensors or pytorch_model.bin, or an index of their parts, found none",
+    ),
     "not JSON": (config("{"), "config.json: expected a JSON object, found text that is not JSON"),
     "a list": (config("[]"), "config.json: expected a JSON object, found list"),
     "unknown type": (
@@ -78,10 +82,11 @@ def test_other_directories_are_refused(case: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("values", "files", "expected"),
     [
-        ({"model_type": "bart"}, [], "Hugging Face"),
+        ({"model_type": "bart"}, ["model.safetensors"], "Hugging Face"),
+        ({"model_type": "bart"}, ["pytorch_model.bin.index.json"], "Hugging Face"),
         ({"model_type": "torch.nn.Transformer"}, [], "state dictionary"),
         # A Hugging Face directory may have a model.bin too.
-        ({"model_type": "t5"}, ["model.bin"], "Hugging Face"),
+        ({"model_type": "t5"}, ["model.bin", "pytorch_model.bin"], "Hugging Face"),
         ({"d_model": 4}, ["model.bin"], "CTranslate2"),
         (None, ["model.bin"], "CTranslate2"),
         ({"d_model": 4}, ["model.safetensors"], "Dragoman"),

@@ -34,6 +34,6 @@ def test_every_operator_becomes_standard(model: ExportedModel) -> None:
 
 @pytest.mark.parametrize("model", [m for m in REFUSED if not m.dynamo], ids=lambda m: m.name)
 def test_models_that_the_exporter_refuses(model: ExportedModel) -> None:
-    """These have no file to optimize. Those of torch.export are left out: refusals take 11 s."""
+    """These have no file to optimize. Models of torch.export are left out: refusing takes 11 s."""
     with pytest.raises(Exception, match=r"(?i)unsupported|not supported|failed to"):
         serialized(model)
