@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from pathlib import Path
 
 import pytest
@@ -144,3 +145,32 @@ def test_engines_cannot_be_built_from_engines(
     with pytest.raises(DragomanError, match="expected graphs, found engines"):
         build_engines(read_bundle(first), second, one_profile)
     assert list(second.iterdir()) == []
+
+
+class Reported:
+    """Progress that is remembered: each stage, and what was done of it."""
+
+    def __init__(self) -> None:
+        self.stages: list[tuple[str, list[int]]] = []
+
+    def stage(self, description: str) -> None:
+        self.stages.append((description, []))
+
+    def advance(self, done: int, total: int) -> None:
+        assert total == 100
+        self.stages[-1][1].append(done)
+
+
+def test_progress_names_each_phase_once_in_a_row(
+    neutral: Bundle, optimize: Optimize, tmp_path: Path, one_profile: EngineOptions
+) -> None:
+    reported = Reported()
+    graphs = optimize(neutral, "fp16", "tensorrt-rtx")
+    build_engines(graphs, tmp_path, one_profile, progress=reported)
+    names = [name for name, _ in reported.stages]
+    assert all(before != after for before, after in itertools.pairwise(names))
+    for graph in ("encoder", "decoder"):
+        phases = [
+            done for name, done in reported.stages if name.startswith(f"engine of the {graph}: ")
+        ]
+        assert phases and all(0 <= share <= 100 for done in phases for share in done)
