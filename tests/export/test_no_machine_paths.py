@@ -14,6 +14,6 @@ from dragoman.runtime.format.manifest import Manifest
 def test_no_path_of_this_machine(tiny_bundle: tuple[Path, Manifest], name: str) -> None:
     directory, _ = tiny_bundle
     content = (directory / name).read_bytes()
-    places = ["/root", "/home", "/work", "/tmp", "site-packages", ".py", "/usr", "File "]  # noqa: S108
-    places += [str(Path.cwd()), str(directory), str(Path(dragoman.__file__).parent)]
-    assert [place for place in places if place.encode() in content] == []
+    paths = ["/root", "/home", "/work", "/tmp", "site-packages", ".py", "/usr", "File "]  # noqa: S108
+    paths += [str(Path.cwd()), str(directory), str(Path(dragoman.__file__).parent)]
+    assert [path for path in paths if path.encode() in content] == []

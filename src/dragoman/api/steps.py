@@ -94,8 +94,8 @@ def compare(
         done += count
         progress.advance(done, len(inputs.sources))
 
-    with running(bundle, threads, backend) as (model, what):
-        return check_parity(model, checkpoint.model, inputs, backend=what, advance=advance)
+    with running(bundle, threads, backend) as (model, ran_on):
+        return check_parity(model, checkpoint.model, inputs, backend=ran_on, advance=advance)
 
 
 def describe_problem(

@@ -40,7 +40,7 @@ def _print(bundle: Bundle) -> None:
     from rich.table import Table
 
     manifest, model = bundle.manifest, bundle.manifest.model
-    facts = Table(show_header=False, box=None, padding=(0, 2, 0, 0))
+    overview = Table(show_header=False, box=None, padding=(0, 2, 0, 0))
     vocabularies = f"{model.source_vocab_size} source, {model.target_vocab_size} target"
     if manifest.audio is not None:
         vocabularies = f"{model.target_vocab_size} target"
@@ -61,7 +61,7 @@ def _print(bundle: Bundle) -> None:
         ("passes", _passes(manifest.passes)),
         ("made with", versions),
     ):
-        facts.add_row(f"[bold]{name}[/bold]", value if name == "parity" else escape(value))
+        overview.add_row(f"[bold]{name}[/bold]", value if name == "parity" else escape(value))
     tensors = Table(title="tensors", title_justify="left")
     for heading in ("graph", "", "role", "layers", "dtype", "shape"):
         tensors.add_column(heading)
@@ -74,7 +74,7 @@ def _print(bundle: Bundle) -> None:
     for file in manifest.files:
         files.add_row(escape(file.path), f"{file.size:,}", file.sha256[:16] + "…")
     console = Console(emoji=False)
-    console.print(facts, tensors, files)
+    console.print(overview, tensors, files)
     if manifest.executable.format == "tensorrt":
         console.print(_engines(bundle, manifest.executable))
 
@@ -97,7 +97,7 @@ def _speech(manifest: Manifest) -> list[tuple[str, str]]:
 
 
 def _engines(bundle: Bundle, engines: TensorRTEngines) -> Table:
-    """The engines; facts that only a GPU can tell are marked as such."""
+    """The engines; what only a GPU can tell is marked as such."""
     from rich.table import Table
 
     manifest = bundle.manifest

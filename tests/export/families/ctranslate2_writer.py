@@ -77,21 +77,21 @@ def write_text_model(
     directory.mkdir(exist_ok=True)
     data = model_file(quantized(variables, numbers), aliases, version=version)
     (directory / "model.bin").write_bytes(data)
-    facts = model.config
+    stated = model.config
     values = {
         "bos_token": "t0",
-        "eos_token": f"t{facts.end_token_id}",
+        "eos_token": f"t{stated.end_token_id}",
         "unk_token": "s0",
-        "decoder_start_token": f"t{facts.start_token_id}",
+        "decoder_start_token": f"t{stated.start_token_id}",
         "add_source_bos": False,
         "add_source_eos": False,
-        "layer_norm_epsilon": facts.norm_epsilon,
+        "layer_norm_epsilon": stated.norm_epsilon,
         "multi_query_attention": False,
     }
     (directory / "config.json").write_text(json.dumps(values | config))
     for side, size in (
-        ("source", facts.source_vocab_size or 0),
-        ("target", facts.target_vocab_size),
+        ("source", stated.source_vocab_size or 0),
+        ("target", stated.target_vocab_size),
     ):
         names = [f"{side[0]}{i}" for i in range(size)]
         (directory / f"{side}_vocabulary.json").write_text(json.dumps(names))

@@ -139,8 +139,8 @@ def test_bundles_that_are_not_neutral_are_refused(
 
 
 def test_a_fusion_with_too_few_matches_fails(neutral: Bundle, tmp_path: Path) -> None:
-    facts = dataclasses.replace(neutral.manifest.model, decoder_layers=3)
-    manifest = dataclasses.replace(neutral.manifest, model=facts)
+    spec = dataclasses.replace(neutral.manifest.model, decoder_layers=3)
+    manifest = dataclasses.replace(neutral.manifest, model=spec)
     with pytest.raises(
         DragomanError, match="pass cached-self-attention is meant for 3 places, found 2"
     ):

@@ -24,9 +24,9 @@ RandomSources = Callable[..., list[list[int]]]
 def start(model: Model, sources: list[list[int]], capacity: int) -> BoundState:
     backend = model.backend
     assert isinstance(backend, OnnxRuntimeBackend)
-    facts = model.manifest.model
-    prompt = np.full((len(sources), 1), facts.start_token_id)
-    return backend.start(*pad(sources, facts.pad_token_id), prompt, capacity)
+    spec = model.manifest.model
+    prompt = np.full((len(sources), 1), spec.start_token_id)
+    return backend.start(*pad(sources, spec.pad_token_id), prompt, capacity)
 
 
 def arrays(state: BoundState) -> dict[str, NDArray[np.float32]]:
@@ -106,8 +106,8 @@ def test_a_prompt_gives_the_same_as_its_tokens_one_by_one(
     """Also when rows leave before it is decoded."""
     reference, model = pair
     sources = random_sources(reference.config, 4, seed=11)
-    backend, facts = model.backend, model.manifest.model
-    batch = pad(sources, facts.pad_token_id)
+    backend, spec = model.backend, model.manifest.model
+    batch = pad(sources, spec.pad_token_id)
     prompt = np.array([[1, 5, 7], [1, 3, 3], [1, 8, 4], [1, 6, 5]])
     at_once = backend.start(*batch, prompt, 6)
     one_by_one = backend.start(*batch, prompt[:, :1], 6)

@@ -119,7 +119,7 @@ def test_all_wrong_types_and_names_are_listed(plain_manifest: Plain) -> None:
     plain_manifest["colour"] = "blue"
     problems = problems_of(json.dumps(plain_manifest))
     assert len(problems) == 6
-    for place in (
+    for path in (
         "manifest.name: missing",
         "manifest.precision: expected one of 'fp32', 'fp16', 'bf16', 'int8', 'int4', found 'fp8'",
         "manifest.model.num_heads: expected an integer, found '2'",
@@ -127,7 +127,7 @@ def test_all_wrong_types_and_names_are_listed(plain_manifest: Plain) -> None:
         "manifest.files[0].size: expected an integer, found 7.0",
         "manifest.colour: unknown name",
     ):
-        assert any(problem.startswith(place) for problem in problems), place
+        assert any(problem.startswith(path) for problem in problems), path
 
 
 def remove(graph: str, side: str, role: str) -> Callable[[Plain], None]:
