@@ -18,7 +18,7 @@ from dragoman.reference_model import Transformer
 from dragoman.runtime.format.contract import GraphName, GraphSpec, TensorSpec, neutral_graph
 
 from .graphs import OPSET, DecoderStepGraph, EncoderGraph, exporting
-from .model_facts import audio_features, model_spec
+from .model_description import audio_features, model_spec
 from .simplify import simplify
 
 GRAPH_FILES: dict[GraphName, str] = {"encoder": "encoder.onnx", "decoder": "decoder.onnx"}

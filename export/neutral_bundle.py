@@ -16,7 +16,7 @@ from dragoman.runtime.format.writing import BundleWriter
 
 from .exporter import GRAPH_FILES, ExportedGraph, export_graph
 from .graph_check import check_file, check_graph
-from .model_facts import (
+from .model_description import (
     audio_features,
     default_max_new_tokens,
     generation_settings,

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from dragoman.errors import DragomanError
-from dragoman.export.model_facts import audio_features
+from dragoman.export.model_description import audio_features
 from dragoman.export.opened_checkpoint import OpenedCheckpoint
 from dragoman.export.tokenizers import TokenizerFiles
 from dragoman.optimize.random_sound import random_sound

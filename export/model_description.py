@@ -1,4 +1,4 @@
-"""A reference model's configuration -> the facts about the model in a bundle's manifest."""
+"""A reference model's configuration -> the description of the model in a bundle's manifest."""
 
 from __future__ import annotations
 
