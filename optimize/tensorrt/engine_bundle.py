@@ -10,7 +10,7 @@ from pathlib import Path
 import onnx_ir as ir
 
 from dragoman.errors import DragomanError
-from dragoman.graph_files import WEIGHTS_FILE, write_graphs_beside
+from dragoman.graph_files import write_graphs
 from dragoman.progress import Progress, Silent
 from dragoman.runtime.backends.cuda import find_gpu
 from dragoman.runtime.backends.tensorrt.packages import Package, find_package
@@ -120,7 +120,7 @@ def pinned_bundle(
         passes=(*manifest.passes, *records),
     )
     files = ScratchWriter(directory)
-    write_graphs_beside(models, specs, graphs.path(WEIGHTS_FILE), directory)
+    write_graphs(models, specs, files)
     files.copy_tokenizers(graphs)
     return files.finish(pinned)
 

@@ -74,8 +74,6 @@ BACKENDS: tuple[BackendRecord, ...] = (
     BackendRecord(
         *("onnxruntime", "onnxruntime.cpu.backend", "onnxruntime", "cpu", "onnx"),
         on="the processor",
-        targets=("cpu", "neutral", "tensorrt-rtx", "tensorrt"),
-        missing_kernels="may lack kernels for it",
     ),
     BackendRecord(
         *("onnxruntime-cuda", "onnxruntime.cuda.backend", "onnxruntime", "cuda", "onnx"),

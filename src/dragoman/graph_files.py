@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import shutil
 import zlib
 from collections.abc import Mapping
-from pathlib import Path
 
 import onnx_ir as ir
 
@@ -61,24 +59,6 @@ def write_graphs(
             )
     for name, graph in graphs.items():
         writer.write(specs[name].file, ir.to_proto(graph).SerializeToString())
-
-
-def write_graphs_beside(
-    graphs: Mapping[str, ir.Model], specs: Mapping[str, GraphSpec], weights: Path, directory: Path
-) -> None:
-    """Write graphs that `write_graphs` wrote before, without writing their weights again: the
-    weight file is linked, and copied only where links are impossible. New tensors stay inline.
-
-    Args:
-        weights: the weight file that the graphs' tensors refer to
-    """
-    linked = directory / WEIGHTS_FILE
-    try:
-        linked.hardlink_to(weights)
-    except OSError:
-        shutil.copyfile(weights, linked)
-    for name, graph in graphs.items():
-        (directory / specs[name].file).write_bytes(ir.to_proto(graph).SerializeToString())
 
 
 class _Stored:

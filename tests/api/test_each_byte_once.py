@@ -98,14 +98,7 @@ def test_a_build(checkpoint: Path, tmp_path: Path, target: str, precision: Preci
     assert written() - before <= neutral + size + SLACK
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="/proc/self/io is Linux's")
 @pytest.mark.usefixtures("_counted")
-def test_a_build_of_engines(checkpoint: Path, tmp_path: Path) -> None:
-    """The graphs that engines are built from share the weight file of those that are verified."""
-    pytest.importorskip("tensorrt_rtx", reason="needs TensorRT-RTX")
-    before = written()
+def test_a_build_of_engines_is_hashed_once(checkpoint: Path, tmp_path: Path) -> None:
     built = api.build(checkpoint, tmp_path / "out", target="tensorrt-rtx", limit=1, threads=1)
-    size = built.bundle.size
-    neutral = (checkpoint / "model.safetensors").stat().st_size
-    assert CountingHash.count == size
-    assert written() - before <= 2 * neutral + size + SLACK
+    assert CountingHash.count == built.bundle.size

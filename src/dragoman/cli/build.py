@@ -122,8 +122,7 @@ def build(
     except api.ParityFailedError as error:
         if error.kept is not None:
             _print_engines(error.kept)
-        hint = "" if error.kept else " (--allow-failed-parity keeps it)"
-        raise VerificationFailedError(f"{error}{hint}") from error
+        raise VerificationFailedError(str(error)) from error
     _print_engines(built)
     manifest = built.bundle.manifest
     when = " before its engines were built" if manifest.executable.format != "onnx" else ""
