@@ -1,6 +1,6 @@
 """The base class of all errors that users see."""
 
-import os
+import tempfile
 from pathlib import Path
 
 
@@ -24,7 +24,7 @@ def refuse_existing(path: Path, overwrite: bool) -> None:
 
 
 def refuse_unwritable(path: Path) -> None:
-    """Refuse what permissions rule out; writing may still fail for other reasons.
+    """Try whether a file can be created where the path would be; nothing is left behind.
 
     Raises:
         DragomanError: the path cannot be created or replaced.
@@ -32,5 +32,7 @@ def refuse_unwritable(path: Path) -> None:
     directory = next(parent for parent in path.absolute().parents if parent.exists())
     if not directory.is_dir():
         raise DragomanError(f"cannot write {path}: {directory} is not a directory")
-    if not os.access(directory, os.W_OK | os.X_OK):
-        raise DragomanError(f"cannot write {path}: {directory} cannot be written to")
+    try:
+        tempfile.TemporaryFile(dir=directory).close()
+    except OSError as error:
+        raise DragomanError(f"cannot write {path}: {directory}: {error.strerror}") from error

@@ -79,6 +79,10 @@ REFUSED: dict[str, tuple[list[str], str]] = {
         ["export", "g2p-en", "-o", "HERE/bundle/manifest.json/out"],
         "manifest.json is not a directory",
     ),
+    "export, where nobody can write": (
+        ["export", "g2p-en", "-o", "/proc/out"],
+        "cannot write /proc/out: ",
+    ),
     "export, no checkpoint": (
         ["export", "HERE/none", "-o", "HERE/out"],
         "expected the directory of a checkpoint",
