@@ -195,9 +195,9 @@ def check_destination(destination: Path, overwrite: bool) -> None:
         DragomanError: the destination exists, and `overwrite` is False or it is not a bundle; or
             it cannot be written.
     """
-    refuse_existing(destination, overwrite)
     refuse_unwritable(destination)
-    if not destination.exists():
+    refuse_existing(destination, overwrite)
+    if not overwrite or not destination.exists():
         return
     if not destination.is_dir() or (
         any(destination.iterdir()) and not (destination / MANIFEST_FILE).is_file()
