@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO
 
-from dragoman.errors import DragomanError, refuse_existing, refuse_unwritable
+from dragoman.errors import DragomanError, refuse_existing
 
 from .bundle import Bundle
 from .manifest import MANIFEST_FILE, FileRecord, Manifest
@@ -192,10 +192,8 @@ def _write_manifest(text: str, directory: Path) -> None:
 def check_destination(destination: Path, overwrite: bool) -> None:
     """
     Raises:
-        DragomanError: the destination exists, and `overwrite` is False or it is not a bundle; or
-            it cannot be written.
+        DragomanError: the destination exists, and `overwrite` is False or it is not a bundle.
     """
-    refuse_unwritable(destination)
     refuse_existing(destination, overwrite)
     if not overwrite or not destination.exists():
         return

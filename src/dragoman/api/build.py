@@ -19,7 +19,7 @@ from .preflight import (
     check_calibration,
     check_checkpoint,
     check_comparison,
-    check_destination,
+    check_output,
     check_target,
 )
 
@@ -112,7 +112,7 @@ def build(
     if old is not None:
         target, precision = old.manifest.target, old.manifest.precision
     chosen, request = check_target(target, precision, engines)
-    check_destination(output, overwrite)
+    check_output(output, overwrite)
     compared_on = check_comparison(inputs, limit, threads)
     calibrated_on = check_calibration(calibration, precision)
     check_checkpoint(checkpoint)

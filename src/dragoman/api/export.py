@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from dragoman.progress import Progress, Silent
 
-from .preflight import check_checkpoint, check_destination
+from .preflight import check_checkpoint, check_output
 
 if TYPE_CHECKING:
     from dragoman.runtime import Bundle
@@ -35,7 +35,7 @@ def export(
         DragomanError: a path is wrong, or the output cannot be written.
     """
     progress, output = progress or Silent(), Path(output)
-    check_destination(output, overwrite)
+    check_output(output, overwrite)
     check_checkpoint(checkpoint)
 
     from dragoman.export.neutral_bundle import export_bundle

@@ -15,7 +15,7 @@ from dragoman.progress import Progress, Silent
 from dragoman.runtime.format.bundle import Bundle, read_bundle
 from dragoman.runtime.format.manifest import Precision
 
-from .preflight import check_calibration, check_destination, check_target
+from .preflight import check_calibration, check_output, check_target
 
 if TYPE_CHECKING:
     from dragoman.runtime.format.records import PassRecord
@@ -68,7 +68,7 @@ def optimize(
     """
     progress, output = progress or Silent(), Path(output)
     chosen, request = check_target(target, precision, engines)
-    check_destination(output, overwrite)
+    check_output(output, overwrite)
     calibrated_on = check_calibration(calibration, precision)
     bundle = read_bundle(Path(source))
     chosen.check_source(bundle, precision)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from dragoman.errors import DragomanError
+from dragoman.errors import DragomanError, refuse_unwritable
 from dragoman.export.formats.detection import check_is_checkpoint
 from dragoman.optimize.targets import Target, choose_target
 from dragoman.optimize.tensorrt.request import EngineRequest
@@ -17,7 +17,7 @@ __all__ = [
     "check_calibration",
     "check_checkpoint",
     "check_comparison",
-    "check_destination",
+    "check_output",
     "check_target",
 ]
 
@@ -28,6 +28,16 @@ def check_checkpoint(name_or_path: str | Path) -> None:
         DragomanError: the checkpoint does not exist, or its format is unknown.
     """
     check_is_checkpoint(find_checkpoint(str(name_or_path)))
+
+
+def check_output(output: Path, overwrite: bool) -> None:
+    """What `new_directory` would refuse, before anything takes time.
+
+    Raises:
+        DragomanError: the output exists (without `overwrite`) or cannot be written.
+    """
+    refuse_unwritable(output)
+    check_destination(output, overwrite)
 
 
 def check_inputs(path: str | Path | None) -> Path | None:
