@@ -39,6 +39,7 @@ from dragoman.runtime.backends.onnxruntime.cuda.sizes import PositionRounding
 from ...device_double import DoubleDevice
 from ...provider_double import opened
 from ...small_bundle import small_bundle
+from .agreement import ALLOCATING, repeats_without_allocating, same, same_numbers
 
 CAPACITY = 13
 Sources = Callable[..., list[list[int]]]
@@ -64,13 +65,6 @@ def model(bundle: Bundle, device: DoubleDevice) -> Model:
 def long(tmp_path_factory: pytest.TempPathFactory) -> Model:
     """On the processor; with room for 150 target positions."""
     return load(small_bundle(tmp_path_factory.mktemp("long"), 150), threads=1)
-
-
-def same(found: list[Result], expected: list[Result]) -> None:
-    assert [r.tokens for r in found] == [r.tokens for r in expected]
-    assert [r.finish_reason for r in found] == [r.finish_reason for r in expected]
-    for one, other in zip(found, expected, strict=True):
-        assert one.log_probability == pytest.approx(other.log_probability, rel=1e-4, abs=1e-4)
 
 
 def batch(rows: int, length: int, seed: int) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
@@ -113,16 +107,7 @@ def test_the_gpu_generates_what_the_processor_generates(
 def test_encode_and_score_give_the_numbers_of_the_processor(model: Model, ids_model: Model) -> None:
     source, mask = batch(9, 11, seed=0)
     target = np.random.default_rng(1).integers(0, 19, (9, CAPACITY))
-    found, expected = model.backend.encode(source, mask), ids_model.backend.encode(source, mask)
-    assert found.keys() == expected.keys()
-    for name, values in expected.items():
-        used = np.broadcast_to(mask[:, None, :, None], values.shape)
-        np.testing.assert_allclose(found[name][used], values[used], atol=1e-5)
-    np.testing.assert_allclose(
-        model.backend.score(source, mask, target),
-        ids_model.backend.score(source, mask, target),
-        atol=1e-4,
-    )
+    same_numbers(model, ids_model, source, mask, target)
 
 
 def test_prompts_with_choices_of_the_caller_and_leaving_rows(
@@ -156,15 +141,9 @@ def test_known_sizes_neither_allocate_nor_capture(
     model: Model, ids_case: Case, random_sources: Sources, device: DoubleDevice
 ) -> None:
     sources = random_sources(ids_case[0].config, 12, seed=4)
-    model.generate(sources, max_new_tokens=CAPACITY)
-    device.log.clear()
-    again = model.generate(sources, max_new_tokens=CAPACITY)
-    allocating = {"allocate", "free", "allocate_host", "new_stream", "new_event", "begin_capture"}
-    assert allocating.isdisjoint(device.log)
-    assert device.log.count("execute") == 1  # the encoder; steps are launched
-    assert device.log.count("launch") >= max(len(r.tokens) for r in again)
+    repeats_without_allocating(model, device, sources, CAPACITY)
     model.generate([source[:-1] or source for source in sources[:11]], max_new_tokens=CAPACITY - 1)
-    assert allocating.isdisjoint(device.log)  # sizes are rounded
+    assert ALLOCATING.isdisjoint(device.log)  # sizes are rounded
 
 
 def test_features_of_audio(tmp_path: Path, device: DoubleDevice) -> None:

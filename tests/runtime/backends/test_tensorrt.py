@@ -19,7 +19,6 @@ from dragoman.runtime import (
     DeviceLostError,
     DragomanError,
     Model,
-    Result,
     UnfinishedError,
     load,
 )
@@ -37,6 +36,7 @@ from ...device_double import DoubleDevice
 from ...small_bundle import small_bundle
 from ...tensorrt_api import checked_module, recorded
 from ...tensorrt_double import package_module, plan
+from .agreement import repeats_without_allocating, same, same_numbers
 
 CAPACITY = 13
 SOURCE = Range(1, 16, 33)
@@ -96,13 +96,6 @@ def model(engines: Bundle, device: DoubleDevice) -> Model:
     return opened(engines, device)
 
 
-def same(found: list[Result], expected: list[Result]) -> None:
-    assert [r.tokens for r in found] == [r.tokens for r in expected]
-    assert [r.finish_reason for r in found] == [r.finish_reason for r in expected]
-    for one, other in zip(found, expected, strict=True):
-        assert one.log_probability == pytest.approx(other.log_probability, rel=1e-4, abs=1e-4)
-
-
 @pytest.mark.parametrize("record", RECORDS)
 @pytest.mark.parametrize("count", [1, 2, 7, 21])
 def test_engines_generate_what_the_graphs_generate(
@@ -157,29 +150,14 @@ def test_encode_and_score_give_the_numbers_of_the_graphs(
     source = generator.integers(0, config.source_vocab_size, (19, 11))  # more than a batch
     mask = np.arange(11) < generator.integers(1, 12, (19, 1))
     target = generator.integers(0, config.target_vocab_size, (19, CAPACITY))
-    found, expected = model.backend.encode(source, mask), ids_model.backend.encode(source, mask)
-    assert found.keys() == expected.keys()
-    for name, values in expected.items():
-        used = np.broadcast_to(mask[:, None, :, None], values.shape)
-        np.testing.assert_allclose(found[name][used], values[used], atol=1e-5)
-    np.testing.assert_allclose(
-        model.backend.score(source, mask, target),
-        ids_model.backend.score(source, mask, target),
-        atol=1e-4,
-    )
+    same_numbers(model, ids_model, source, mask, target)
 
 
 def test_a_step_allocates_nothing_and_is_captured_once(
     model: Model, ids_case: tuple[Transformer, Path], random_sources: Sources, device: DoubleDevice
 ) -> None:
     sources = random_sources(ids_case[0].config, 12, seed=4)
-    model.generate(sources, max_new_tokens=CAPACITY)
-    device.log.clear()
-    again = model.generate(sources, max_new_tokens=CAPACITY)
-    allocating = {"allocate", "free", "allocate_host", "new_stream", "new_event", "begin_capture"}
-    assert allocating.isdisjoint(device.log)
-    assert device.log.count("execute") == 1  # the encoder; steps are launched
-    assert device.log.count("launch") >= max(len(r.tokens) for r in again)
+    repeats_without_allocating(model, device, sources, CAPACITY)
 
 
 def long_model(
