@@ -176,6 +176,6 @@ def copied_export(
         return copy(make_model(), directory)
 
     monkeypatch.setattr("dragoman.api.steps.export_bundle", copy)
-    monkeypatch.setattr("dragoman.api.steps.optimize_bundle", optimized)
+    monkeypatch.setattr("dragoman.api.graphs.optimize_bundle", optimized)
     monkeypatch.setattr("dragoman.export.neutral_bundle.export_bundle", copy)
     yield

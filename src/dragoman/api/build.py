@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from dragoman.errors import DragomanError
-from dragoman.optimize.targets import Target
 from dragoman.optimize.tensorrt.request import EngineRequest, check_refittable
 from dragoman.progress import Progress, Silent
 from dragoman.runtime.format.bundle import Bundle, read_bundle
@@ -121,7 +120,8 @@ def build(
     from dragoman.export.opened_checkpoint import open_checkpoint
     from dragoman.runtime.format.writing import new_directory, write_manifest
 
-    from .steps import compare, describe_problem, make_graphs, scratch_directories
+    from .graphs import finish, scratch_directories
+    from .steps import compare, describe_problem, make_graphs
 
     progress.stage("reading the checkpoint")
     opened = open_checkpoint(checkpoint)
@@ -143,7 +143,12 @@ def build(
         passes = graphs.manifest.passes
         if problem is not None and not keep_failed:
             raise ParityFailedError(f"{problem}; {output} was not written", parity, passes)
-        bundle, warnings = _finished(graphs, partial, chosen, request, old, progress)
+        if old is None:
+            bundle, warnings = finish(graphs, partial, chosen, request, progress)
+        else:
+            from dragoman.optimize.tensorrt.refit import refit_engines
+
+            bundle, warnings = refit_engines(old, graphs, partial, progress=progress.stage), ()
         verified = dataclasses.replace(bundle.manifest, parity=parity)
         write_manifest(verified, partial)
     built = BuiltBundle(Bundle(output, verified), parity, warnings)
@@ -159,24 +164,3 @@ def _refittable(refit: str | Path, engines: EngineRequest | None) -> Bundle:
         raise DragomanError(f"refit: expected no options for engines, those of {refit} keep theirs")
     check_refittable(old)
     return old
-
-
-def _finished(
-    graphs: Bundle,
-    directory: Path,
-    target: Target,
-    request: EngineRequest | None,
-    old: Bundle | None,
-    progress: Progress,
-) -> tuple[Bundle, tuple[str, ...]]:
-    """The bundle to be, and warnings: the graphs themselves, or the engines built from them."""
-    finish = target.recipe.finish
-    if request is None or finish is None:
-        return graphs, ()
-    if old is not None:
-        from dragoman.optimize.tensorrt.refit import refit_engines
-
-        return refit_engines(old, graphs, directory, progress=progress.stage), ()
-    manifest = graphs.manifest
-    options = request.for_model(manifest.model, manifest.default_max_new_tokens)
-    return finish(graphs, directory, options, progress=progress)

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
 from dragoman.errors import DragomanError, refuse_existing, refuse_unwritable
@@ -74,38 +72,22 @@ def optimize(
     chosen.check_source(bundle, precision)
     if output.resolve() == bundle.directory.resolve():
         raise DragomanError(f"{output} is the source itself: choose another name for the output")
-    options = None
     if request is not None:  # refuse before anything takes time
-        manifest = bundle.manifest
-        options = request.for_model(manifest.model, manifest.default_max_new_tokens)
+        request.for_model(bundle.manifest.model, bundle.manifest.default_max_new_tokens)
 
-    from dragoman.benchmarks.parity.sources import calibration_sources
-    from dragoman.optimize.target_bundle import optimize_bundle
-    from dragoman.runtime.format.writing import BundleWriter, ScratchWriter, new_directory
+    from dragoman.runtime.format.writing import new_directory
 
-    sources = None if calibrated_on is None else calibration_sources(bundle, calibrated_on)
-    with new_directory(output, overwrite=overwrite) as partial, ExitStack() as stack:
-        directory = partial
-        if options is not None:
-            scratch = TemporaryDirectory(dir=partial.parent, prefix=".graphs-")
-            directory = Path(stack.enter_context(scratch))
-        optimized = OptimizedBundle(
-            optimize_bundle(
-                bundle,
-                directory,
-                target=chosen.name,
-                precision=precision,
-                calibration=sources,
-                writer=BundleWriter if options is None else ScratchWriter,
-                progress=progress.stage,
-            )
+    from .graphs import finish, optimize_graphs, scratch_directories
+
+    with (
+        new_directory(output, overwrite=overwrite) as partial,
+        scratch_directories(partial) as scratch,
+    ):
+        graphs = optimize_graphs(
+            bundle, partial, scratch, chosen, precision, calibrated_on, progress
         )
-        finish = chosen.recipe.finish
-        if options is not None and finish is not None:
-            optimized = OptimizedBundle(
-                *finish(optimized.bundle, partial, options, progress=progress)
-            )
-    return OptimizedBundle(Bundle(output, optimized.bundle.manifest), optimized.warnings)
+        finished, warnings = finish(graphs, partial, chosen, request, progress)
+    return OptimizedBundle(Bundle(output, finished.manifest), warnings)
 
 
 def optimize_onnx(

@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Callable, Iterator
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 from dragoman.benchmarks.parity import ParityInputs, check_parity, describe_failure, running
 from dragoman.benchmarks.parity.first_difference import describe_first_difference
-from dragoman.benchmarks.parity.sources import calibration_sources
 from dragoman.export.neutral_bundle import export_bundle
 from dragoman.export.opened_checkpoint import OpenedCheckpoint
-from dragoman.optimize.target_bundle import optimize_bundle
 from dragoman.optimize.targets import Target
 from dragoman.progress import Progress
 from dragoman.runtime.format.bundle import Bundle
@@ -20,20 +15,7 @@ from dragoman.runtime.format.manifest import Precision
 from dragoman.runtime.format.records import Parity
 from dragoman.runtime.format.writing import BundleWriter, ScratchWriter
 
-NewDirectory = Callable[[str], Path]
-"""Makes a temporary directory for a purpose, on the file system of the output."""
-
-
-@contextlib.contextmanager
-def scratch_directories(beside: Path) -> Iterator[NewDirectory]:
-    """Temporary directories beside a path, removed when the block ends."""
-    with contextlib.ExitStack() as stack:
-
-        def new(purpose: str) -> Path:
-            directory = TemporaryDirectory(dir=beside.parent, prefix=f".{purpose}-")
-            return Path(stack.enter_context(directory))
-
-        yield new
+from .graphs import NewDirectory, optimize_graphs
 
 
 def make_graphs(
@@ -64,16 +46,7 @@ def make_graphs(
     )
     if as_exported:
         return neutral, neutral
-    final = target.executable == "onnx"
-    graphs = optimize_bundle(
-        neutral,
-        directory if final else scratch("graphs"),
-        target=target.name,
-        precision=precision,
-        calibration=calibration_sources(neutral, calibration) if calibration else None,
-        writer=BundleWriter if final else ScratchWriter,
-        progress=progress.stage,
-    )
+    graphs = optimize_graphs(neutral, directory, scratch, target, precision, calibration, progress)
     return neutral, graphs
 
 
