@@ -40,10 +40,14 @@ def generation_settings(generation: GenerationConfig) -> GenerationSettings:
         prompt=generation.prompt,
         forced_first_token_id=generation.forced_first_token_id,
         forced_last_token_id=generation.forced_last_token_id,
+        end_token_ids=generation.end_token_ids,
         suppressed_token_ids=generation.suppressed_token_ids,
         first_suppressed_token_ids=generation.first_suppressed_token_ids,
+        bad_words=generation.bad_words,
+        min_length=generation.min_length,
         min_new_tokens=generation.min_new_tokens,
         no_repeat_ngram_size=generation.no_repeat_ngram_size,
+        encoder_no_repeat_ngram_size=generation.encoder_no_repeat_ngram_size,
         repetition_penalty=generation.repetition_penalty,
     )
 
@@ -62,6 +66,7 @@ def speech_tokens(model: Transformer) -> SpeechTokens | None:
         max_initial_timestamp_index=speech.max_initial_timestamp_index,
         default_language=speech.default_language,
         default_task=speech.default_task,
+        default_timestamps=speech.default_timestamps,
     )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from importlib.metadata import version
 from pathlib import Path
 
@@ -34,6 +34,7 @@ def export_bundle(
     *,
     name: str,
     tokenizers: TokenizerFiles | None = None,
+    notes: Sequence[str] = (),
     writer: type[BundleWriter] = BundleWriter,
     progress: Callable[[str], None] = lambda stage: None,
 ) -> Bundle:
@@ -42,6 +43,7 @@ def export_bundle(
     Args:
         model: fp32, not changed
         directory: use `runtime.format.writing.new_directory` to make it appear whole
+        notes: of the checkpoint, see `Checkpoint`
         writer: how files are written; `ScratchWriter` if the bundle is only a step on the way
         progress: called with each stage as it begins
 
@@ -80,5 +82,6 @@ def export_bundle(
             speech=speech_tokens(model),
             tool_versions={"dragoman": __version__}
             | {package: version(package) for package in PACKAGES},
+            notes=tuple(notes),
         )
     )

@@ -24,12 +24,14 @@ class OpenedCheckpoint:
         model: fp32
         tokenizers: None: the model takes and gives token ids
         recipe: the recipe of Dragoman that trained it, if any
+        notes: see `Checkpoint`
     """
 
     directory: Path
     model: Transformer
     tokenizers: TokenizerFiles | None
     recipe: Recipe | None
+    notes: tuple[str, ...] = ()
 
     @property
     def name(self) -> str:
@@ -48,7 +50,7 @@ def open_checkpoint(name_or_path: str | Path) -> OpenedCheckpoint:
     """
     directory = find_checkpoint(str(name_or_path))
     read = read_checkpoint(directory)
-    return OpenedCheckpoint(directory, read.model, read.tokenizers, _recipe(directory))
+    return OpenedCheckpoint(directory, read.model, read.tokenizers, _recipe(directory), read.notes)
 
 
 def _recipe(directory: Path) -> Recipe | None:

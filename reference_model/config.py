@@ -12,7 +12,7 @@ from typing import Any, Literal, get_args, get_type_hints
 
 from .errors import ConfigError
 
-Activation = Literal["relu", "gelu", "gelu_tanh", "silu"]
+Activation = Literal["relu", "gelu", "gelu_tanh", "quick_gelu", "silu", "tanh"]
 NormOrder = Literal["post", "pre"]
 NormKind = Literal["layer", "rms"]
 PositionKind = Literal["sinusoidal", "learned", "relative"]
@@ -73,6 +73,9 @@ class ModelConfig:
     """The projection to logits shares the weight of the decoder's token embedding, section 3.4."""
     scale_embedding: bool = True
     """Multiply token embeddings by sqrt(d_model), section 3.4."""
+    pad_has_position: bool = True
+    """False: the padding token has no position embedding wherever it stands, and the tokens of a
+    source are numbered without it (fairseq's sinusoidal positions; M2M100)."""
 
     positions: PositionKind = "sinusoidal"
     """relative: no position embedding; each self-attention head adds a learned bias to its scores,

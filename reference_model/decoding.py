@@ -82,7 +82,7 @@ def greedy_uncached(
         token
     """
     source, source_mask = as_batch(sources, model.config)
-    rows = _Rows(model, len(sources), max_new_tokens)
+    rows = _Rows(model, sources, max_new_tokens)
     cross = model.encode(source, source_mask)
     start = torch.zeros(len(sources), dtype=torch.long)
     while rows.running:
@@ -98,7 +98,7 @@ def greedy_cached(
 ) -> list[list[int]]:
     """The same output as `greedy_uncached`, computing one new position per step."""
     source, source_mask = as_batch(sources, model.config)
-    rows = _Rows(model, len(sources), max_new_tokens)
+    rows = _Rows(model, sources, max_new_tokens)
     cross = model.encode(source, source_mask)
     cache = KeyValueCache(model.config, len(sources), len(rows.prompt) + max_new_tokens)
     token = torch.tensor([rows.prompt] * len(sources))
@@ -119,20 +119,22 @@ class _Rows:
         new: generated tokens of each row
     """
 
-    def __init__(self, model: Transformer, count: int, limit: int) -> None:
-        self.config, self.generation, self.limit = model.config, model.generation, limit
+    def __init__(self, model: Transformer, sources: Sequence[Source], limit: int) -> None:
+        self.generation, self.limit = model.generation, limit
         self.prompt = [model.config.start_token_id, *model.generation.prompt]
-        self.new: list[list[int]] = [[] for _ in range(count)]
+        self.end_tokens = model.generation.end_tokens(model.config.end_token_id)
+        self.sources = [[] if isinstance(s, Tensor) else s for s in sources]
+        self.new: list[list[int]] = [[] for _ in sources]
 
     @property
     def running(self) -> bool:
         return len(self.new[0]) < self.limit and any(
-            self.config.end_token_id not in row for row in self.new
+            set(self.end_tokens).isdisjoint(row) for row in self.new
         )
 
     @property
     def outputs(self) -> list[list[int]]:
-        return [_until_end(row, self.config.end_token_id) for row in self.new]
+        return [_until_end(row, self.end_tokens) for row in self.new]
 
     def choose(self, logits: Tensor) -> None:
         """Append the best token to every row; logits [B, V]."""
@@ -140,16 +142,18 @@ class _Rows:
             tokens = logits.argmax(-1).tolist()  # in one transfer: on a GPU each one synchronizes
         else:
             tokens = [
-                int(self._scores(row, row_logits).argmax())
-                for row, row_logits in zip(self.new, logits, strict=True)
+                int(self._scores(source, row, row_logits).argmax())
+                for source, row, row_logits in zip(self.sources, self.new, logits, strict=True)
             ]
         for row, token in zip(self.new, tokens, strict=True):
             row.append(token)
 
-    def _scores(self, row: list[int], logits: Tensor) -> Tensor:
-        end = self.config.end_token_id
-        return self.generation.scores(logits, self.prompt, row, end_token_id=end, limit=self.limit)
+    def _scores(self, source: Sequence[int], row: list[int], logits: Tensor) -> Tensor:
+        return self.generation.scores(
+            logits, source, self.prompt, row, end_tokens=self.end_tokens, limit=self.limit
+        )
 
 
-def _until_end(row: list[int], end_token_id: int) -> list[int]:
-    return row[: row.index(end_token_id) + 1] if end_token_id in row else row
+def _until_end(row: list[int], end_tokens: Sequence[int]) -> list[int]:
+    end = next((i for i, token in enumerate(row) if token in end_tokens), len(row))
+    return row[: end + 1]

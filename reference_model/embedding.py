@@ -57,9 +57,15 @@ class Embedding(nn.Module):
         scale: bool,
         norm: Norm | None,
         dropout: float,
+        without_position: int | None = None,
     ) -> None:
+        """
+        Args:
+            without_position: a token that gets no position embedding
+        """
         super().__init__()
         self.tokens = tokens
+        self.without_position = without_position
         self.positions = positions
         self.scale = math.sqrt(tokens.embedding_dim) if scale else 1.0
         self.norm = norm
@@ -71,7 +77,10 @@ class Embedding(nn.Module):
         if self.scale != 1.0:
             x = x * self.scale
         if self.positions is not None:
-            x = x + self.positions(position)
+            positions = self.positions(position)
+            if self.without_position is not None:
+                positions = positions * (token != self.without_position)[..., None]
+            x = x + positions
         if self.norm is not None:
             x = self.norm(x)
         return self.dropout(x)

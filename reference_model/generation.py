@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -24,6 +25,7 @@ class Speech:
         default_language: a code; None: the language that the model finds most probable
         default_task: None: as in Hugging Face Transformers, "transcribe" if the user names the
             language, and no task token if the language is detected
+        default_timestamps: whether timestamps are generated unless the user says otherwise
     """
 
     languages: dict[str, int] = field(default_factory=dict)
@@ -32,6 +34,7 @@ class Speech:
     max_initial_timestamp_index: int | None = None
     default_language: str | None = None
     default_task: str | None = None
+    default_timestamps: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,10 +47,18 @@ class GenerationConfig:
         forced_first_token_id: the first new token, regardless of the logits (mBART-50 and NLLB:
             the target language)
         forced_last_token_id: the new token at the output's maximum length
+        end_token_ids: tokens that end an output; none: only the maximum length does. None: the
+            model's end token
         suppressed_token_ids: tokens that are never chosen
         first_suppressed_token_ids: tokens that are not chosen as the first unforced token
-        min_new_tokens: the end token is not chosen before this many new tokens
+        bad_words: sequences of at least two tokens that are not generated: the last token of each
+            is not chosen after the others
+        min_length: no end token is chosen while start token, prompt and output together have fewer
+            tokens
+        min_new_tokens: no end token is chosen before this many new tokens
         no_repeat_ngram_size: no n-gram of this size occurs twice; 0: no constraint
+        encoder_no_repeat_ngram_size: no n-gram of this size in the source occurs in the output; 0:
+            no constraint
         repetition_penalty: logits of tokens that occurred before are divided by it if positive and
             multiplied by it if negative (Keskar et al. 2019, section 4.1)
         max_new_tokens: the default maximum number of tokens to generate; None: unspecified
@@ -57,10 +68,14 @@ class GenerationConfig:
     prompt: tuple[int, ...] = ()
     forced_first_token_id: int | None = None
     forced_last_token_id: int | None = None
+    end_token_ids: tuple[int, ...] | None = None
     suppressed_token_ids: tuple[int, ...] = ()
     first_suppressed_token_ids: tuple[int, ...] = ()
+    bad_words: tuple[tuple[int, ...], ...] = ()
+    min_length: int = 0
     min_new_tokens: int = 0
     no_repeat_ngram_size: int = 0
+    encoder_no_repeat_ngram_size: int = 0
     repetition_penalty: float = 1.0
     max_new_tokens: int | None = None
     speech: Speech | None = None
@@ -69,24 +84,55 @@ class GenerationConfig:
     def is_plain(self) -> bool:
         """Whether every token is simply the argmax of the logits."""
         return self == GenerationConfig(
-            prompt=self.prompt, max_new_tokens=self.max_new_tokens, speech=self.speech
+            prompt=self.prompt,
+            end_token_ids=self.end_token_ids,
+            max_new_tokens=self.max_new_tokens,
+            speech=self.speech,
         )
 
+    def end_tokens(self, model_end_token_id: int) -> tuple[int, ...]:
+        """The tokens that end an output."""
+        return (model_end_token_id,) if self.end_token_ids is None else self.end_token_ids
+
+    def forced(self, count: int, limit: int) -> int | None:
+        """The count-th new token (the first is 1) if it is forced.
+
+        Hugging Face suppresses tokens after it has forced one. If it is the same, no token is left,
+        and the argmax is 0.
+        """
+        if count == limit and self.forced_last_token_id is not None:
+            suppressed = self._is_first(count) and (
+                self.forced_last_token_id in self.first_suppressed_token_ids
+            )
+            return 0 if suppressed else self.forced_last_token_id
+        return self.forced_first_token_id if count == 1 else None
+
+    def _is_first(self, count: int) -> bool:
+        """Whether the count-th new token is the first unforced one."""
+        return count == (1 if self.forced_first_token_id is None else 2)
+
     def scores(
-        self, logits: Tensor, prompt: list[int], new: list[int], *, end_token_id: int, limit: int
+        self,
+        logits: Tensor,
+        source: Sequence[int],
+        prompt: list[int],
+        new: list[int],
+        *,
+        end_tokens: Sequence[int],
+        limit: int,
     ) -> Tensor:
         """Logits [V] of one sequence's next token under the constraints: minus infinity for tokens
         that they forbid. The greedy choice is the argmax.
 
         Args:
             logits: [V]
+            source: the tokens of the source; none for features
             prompt: start token and prompt
             new: tokens generated so far
+            end_tokens: the tokens that end an output
             limit: maximum number of new tokens
         """
-        forced = self.forced_first_token_id if not new else None
-        if len(new) + 1 == limit and self.forced_last_token_id is not None:
-            forced = self.forced_last_token_id
+        forced = self.forced(len(new) + 1, limit)
         logits = logits.clone()
         if forced is not None:
             only = logits[forced].clone()
@@ -99,19 +145,35 @@ class GenerationConfig:
             score = logits[token]
             logits[token] = score * penalty if score < 0 else score / penalty
         logits[list(self.suppressed_token_ids)] = -math.inf
-        if len(new) == (self.forced_first_token_id is not None):
+        if self._is_first(len(new) + 1):
             logits[list(self.first_suppressed_token_ids)] = -math.inf
-        if len(new) < self.min_new_tokens:
-            logits[end_token_id] = -math.inf
-        for token in self._repeating(tokens):
+        if len(new) < self.min_new_tokens or len(tokens) < self.min_length:
+            logits[list(end_tokens)] = -math.inf
+        for token in (
+            *_completing(tokens, tokens, self.no_repeat_ngram_size),
+            *_completing(tokens, source, self.encoder_no_repeat_ngram_size),
+            *self._ending_bad_words(tokens),
+        ):
             logits[token] = -math.inf
         return logits
 
-    def _repeating(self, tokens: list[int]) -> set[int]:
-        """Tokens that would complete an n-gram that occurred before."""
-        size = self.no_repeat_ngram_size
-        if not size or len(tokens) < size:
-            return set()
-        ending = tokens[len(tokens) - size + 1 :]
-        ngrams = [tokens[i : i + size] for i in range(len(tokens) - size + 1)]
-        return {ngram[-1] for ngram in ngrams if ngram[:-1] == ending}
+    def _ending_bad_words(self, tokens: list[int]) -> list[int]:
+        """Tokens that would complete a bad word.
+
+        Hugging Face passes over a word that would be all of the decoder's input and the new token.
+        """
+        return [
+            word[-1]
+            for word in self.bad_words
+            if len(word) <= len(tokens) and tokens[1 - len(word) :] == list(word[:-1])
+        ]
+
+
+def _completing(tokens: Sequence[int], earlier: Sequence[int], size: int) -> set[int]:
+    """Tokens that, after `tokens`, would complete an n-gram of this size that occurs in `earlier`;
+    none for size 0."""
+    if not size or len(tokens) < size - 1:
+        return set()
+    ending = list(tokens[len(tokens) - size + 1 :])
+    ngrams = [list(earlier[i : i + size]) for i in range(len(earlier) - size + 1)]
+    return {ngram[-1] for ngram in ngrams if ngram[:-1] == ending}

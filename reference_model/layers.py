@@ -15,11 +15,19 @@ from .config import Activation, ModelConfig, NormOrder
 KeysValues = tuple[Tensor, Tensor]
 """Keys and values of one attention layer, [B, H, K, Dh] each."""
 
+
+def quick_gelu(x: Tensor) -> Tensor:
+    """GELU as x * sigmoid(1.702 x) (Hendrycks & Gimpel 2016)."""
+    return x * torch.sigmoid(1.702 * x)
+
+
 ACTIVATIONS: dict[Activation, Callable[[Tensor], Tensor]] = {
     "relu": F.relu,
     "gelu": F.gelu,
     "gelu_tanh": partial(F.gelu, approximate="tanh"),
+    "quick_gelu": quick_gelu,
     "silu": F.silu,
+    "tanh": torch.tanh,
 }
 
 

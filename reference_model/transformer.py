@@ -40,6 +40,7 @@ class Encoder(nn.Module):
     def __init__(self, config: ModelConfig, embedding: Embedding | AudioEmbedding) -> None:
         super().__init__()
         self.embedding = embedding
+        self.uncounted = None if config.pad_has_position else config.pad_token_id
         self.relative_positions = _relative_positions(config, both_sides=True)
         self.layers = nn.ModuleList(EncoderLayer(config) for _ in range(config.encoder_layers))
         self.norm = make_norm(config) if config.has_final_norm else nn.Identity()
@@ -60,6 +61,8 @@ class Encoder(nn.Module):
         else:
             assert source_mask is not None
             position = torch.arange(source.shape[1], device=source.device)
+            if self.uncounted is not None:
+                position = ((source != self.uncounted).long().cumsum(-1) - 1).clamp(min=0)
             x, mask = self.embedding(source, position), source_mask[:, None, None, :]
             if self.relative_positions is not None:
                 mask = self.relative_positions.masked(position[None], mask)
@@ -215,6 +218,7 @@ def _embedding(config: ModelConfig, tokens: nn.Embedding, positions: int) -> Emb
         scale=config.scale_embedding,
         norm=make_norm(config) if config.embedding_norm else None,
         dropout=config.dropout,
+        without_position=None if config.pad_has_position else config.pad_token_id,
     )
 
 

@@ -134,7 +134,7 @@ class Model:
     def _tokens(self, choices: Iterator[Choice]) -> Iterator[Token]:
         text = self._codec.stream() if self._codec else None
         for choice in choices:
-            if choice.token != self.manifest.model.end_token_id:
+            if choice.token not in self.manifest.end_tokens:
                 piece = text.step(choice.token) if text else None
                 yield Token(choice.token, piece, choice.log_probability)
 

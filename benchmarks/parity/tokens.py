@@ -23,8 +23,7 @@ from .tolerances import TOLERANCES
 def bundle_outputs(
     model: Model, sources: Sequence[Encodable], limit: int, target_language: str | None
 ) -> list[list[int]]:
-    """Free-running output of a bundle, including the end token if it is reached."""
-    end = model.manifest.model.end_token_id
+    """Free-running output of a bundle, including the end token if one is reached."""
     results = model.generate(
         sources,
         prompt_options(model.manifest),
@@ -32,7 +31,7 @@ def bundle_outputs(
         target_language=target_language,
     )
     return [
-        [*result.tokens, end] if result.finish_reason == "end" else list(result.tokens)
+        [*result.tokens, *([] if result.end_token is None else [result.end_token])]
         for result in results
     ]
 
@@ -89,12 +88,18 @@ def divergence(
         ((n, pair) for n, pair in enumerate(pairs) if pair[0] != pair[1]),
         (min(len(expected), len(found)), (config.end_token_id, config.end_token_id)),
     )
-    prompt, new = [config.start_token_id, *oracle.generation.prompt], expected[:step]
+    generation = oracle.generation
+    prompt, new = [config.start_token_id, *generation.prompt], expected[:step]
     batch, mask = as_tensors([for_torch(source)], config)
     with torch.inference_mode():
         logits = oracle(batch, mask, torch.tensor([prompt + new]))[0, -1]
-    scores = oracle.generation.scores(
-        logits, prompt, new, end_token_id=config.end_token_id, limit=limit
+    scores = generation.scores(
+        logits,
+        [] if config.takes_audio else [int(token) for token in source],
+        prompt,
+        new,
+        end_tokens=generation.end_tokens(config.end_token_id),
+        limit=limit,
     )
     margin = min(float(scores[expected_token] - scores[found_token]), NOT_FINITE)
     return Divergence(index, step, expected_token, found_token, margin)

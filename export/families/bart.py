@@ -141,6 +141,20 @@ def tie(weights: Weights, config: ModelConfig) -> list[str]:
     return [problem for names in groups for problem in merge_tied(weights, names)]
 
 
+def with_separate_tables(values: Values, config: ModelConfig, weights: Weights) -> ModelConfig:
+    """With `tie_word_embeddings` false, transformers 5 ties nothing: the tables of encoder and
+    decoder may differ, and the shared one is used only where theirs are not stored."""
+    if config.tie_target_output or not config.tie_source_target:
+        return config
+    shared = weights.get(SHARED)
+    tables = [weights.get(name, shared) for name in TOKENS.values()]
+    if any(table is None for table in tables) or tables[0].equal(tables[1]):  # type: ignore
+        return config
+    weights.pop(SHARED, None)
+    weights |= dict(zip(TOKENS.values(), tables, strict=True))  # type: ignore
+    return config.replace(tie_source_target=False)
+
+
 def add_logits_bias(weights: Weights, config: ModelConfig) -> None:
     """The bias as [V]: stored as [1, V], or zeros where a checkpoint leaves it out."""
     bias = weights.get(LOGITS_BIAS)
@@ -194,4 +208,12 @@ def _merges(checkpoint: TokenizerCheckpoint) -> TokenizerFiles | None:
 
 
 TOKENIZER = TokenizerKind(("BartTokenizer", "RobertaTokenizer"), (library_file, _merges))
-BART = Family("bart", "BART", _config, weight_name, complete, (TOKENIZER,))
+BART = Family(
+    "bart",
+    "BART",
+    _config,
+    weight_name,
+    complete,
+    (TOKENIZER,),
+    with_weights=with_separate_tables,
+)

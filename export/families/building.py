@@ -13,6 +13,9 @@ from dragoman.reference_model.checkpoint import check_weights, too_large, weight
 
 from ..formats.tensor_files import Weights
 
+SHOWN = 5
+"""The most names of weights in a note."""
+
 
 def build(
     config: ModelConfig,
@@ -47,6 +50,30 @@ def build(
         for name, parameter in model.named_parameters():
             parameter.copy_(weights[weight_name(name)])
     return model.eval()
+
+
+def without_unneeded(
+    weights: Weights,
+    config: ModelConfig,
+    weight_name: Callable[[str], str],
+    notes: list[str],
+) -> Weights:
+    """The weights without those that the model does not need, such as the heads of other tasks.
+
+    If needed ones are missing, all are returned: one of the others may be theirs, misnamed.
+
+    Args:
+        weight_name: as for `build`
+        notes: receives a sentence that names what is left out
+    """
+    needed = {weight_name(name) for name in weight_shapes(config)}
+    unneeded = sorted(weights.keys() - needed)
+    if not unneeded or not needed <= weights.keys():
+        return weights
+    names = ", ".join(unneeded[:SHOWN]) + (", ..." if len(unneeded) > SHOWN else "")
+    count = f"{len(unneeded)} weights" if len(unneeded) > 1 else "1 weight"
+    notes.append(f"{count} that the model does not need left out: {names}")
+    return {name: weight for name, weight in weights.items() if name in needed}
 
 
 def measure(

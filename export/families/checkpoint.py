@@ -16,7 +16,9 @@ class Checkpoint:
     Attributes:
         model: fp32, in evaluation mode
         tokenizers: None if the model can only be given token ids
+        notes: where it was read otherwise than its files might lead one to expect, a sentence each
     """
 
     model: Transformer
     tokenizers: TokenizerFiles | None
+    notes: tuple[str, ...] = ()

@@ -32,9 +32,11 @@ class Family:
             not tell the kind, it is the first that suits the checkpoint
         with_weights: called before `complete`: the configuration, corrected by what only the fields
             and the weights together show; may change the weights
-        generation: directory, generation settings and configuration -> rules of decoding
+        generation: directory, generation settings, configuration and notes -> rules of decoding;
+            appends to the notes where these rules may surprise
 
             Raises: CheckpointError, ConfigError, with everything that is not supported.
+        positions_grow: positions are computed, and as many as the generation settings ask for
     """
 
     model_type: str
@@ -46,9 +48,10 @@ class Family:
     with_weights: Callable[[Values, ModelConfig, Weights], ModelConfig] = (
         lambda values, config, weights: config
     )
-    generation: Callable[[Path, Values, ModelConfig], GenerationConfig] = (
-        lambda directory, settings, config: generation_config(settings, config)
+    generation: Callable[[Path, Values, ModelConfig, list[str]], GenerationConfig] = (
+        lambda directory, settings, config, notes: generation_config(settings, config)
     )
+    positions_grow: bool = False
 
 
 ACTIVATIONS: Mapping[str, Activation] = {
@@ -56,8 +59,10 @@ ACTIVATIONS: Mapping[str, Activation] = {
     "gelu": "gelu",
     "gelu_new": "gelu_tanh",
     "gelu_pytorch_tanh": "gelu_tanh",
+    "quick_gelu": "quick_gelu",
     "silu": "silu",
     "swish": "silu",
+    "tanh": "tanh",
 }
 """By Hugging Face's names."""
 

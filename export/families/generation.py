@@ -8,20 +8,21 @@ from typing import Any
 
 from dragoman.reference_model import ConfigError, GenerationConfig, ModelConfig
 
-NEUTRAL: Mapping[str, tuple[Any, ...]] = {
-    "encoder_no_repeat_ngram_size": (0,),
+UNSUPPORTED: Mapping[str, tuple[Any, ...]] = {
     "encoder_repetition_penalty": (1.0,),
     "sequence_bias": (),
     "exponential_decay_length_penalty": (),
-    "guidance_scale": (1, 0),
+    "guidance_scale": (1,),
     "force_words_ids": (),
     "constraints": (),
     "watermarking_config": (),
     "stop_strings": (),
     "penalty_alpha": (0,),
+    "max_time": (),
 }
-"""Settings that change greedy output and are not supported, with the values (besides null) that
-switch them off. Settings of sampling and of beam search are ignored."""
+"""Settings that change greedy output and are not supported, with the values (besides null and
+empty texts, lists and objects) that switch them off. Settings of sampling and of beam search are
+ignored."""
 
 
 def generation_config(values: Mapping[str, Any], config: ModelConfig) -> GenerationConfig:
@@ -35,21 +36,31 @@ def generation_config(values: Mapping[str, Any], config: ModelConfig) -> Generat
     """
     problems = [
         f"{name}: this generation setting is not supported, found {values[name]!r}"
-        for name, neutral in NEUTRAL.items()
-        if values.get(name) is not None and values[name] not in neutral
+        for name, neutral in UNSUPPORTED.items()
+        if values.get(name) not in (None, "", [], {}, *neutral)
     ]
     read = _Settings(values, problems)
-    # A bad word that is the end token has no effect in `transformers`; a suppressed one has.
-    suppressed = {*read.bad_words()} - {config.end_token_id} | {*read.ids("suppress_tokens")}
+    ends = read.ids("eos_token_id") if values.get("eos_token_id") is not None else None
+    words, suppressed = read.bad_words(), read.known("suppress_tokens", config.target_vocab_size)
+    # A bad word that is an end token has no effect in `transformers`; a suppressed one has.
+    exempt = [config.end_token_id] if ends is None else ends
+    single = {word[0] for word in words if len(word) == 1} - set(exempt)
     # Hugging Face's min_length and max_length count the start token.
     longest = read.number("max_length", 0) - 1
+    replaced = values.get("min_new_tokens") is not None
     generation = GenerationConfig(
-        forced_first_token_id=read.token("forced_bos_token_id"),
-        forced_last_token_id=read.token("forced_eos_token_id"),
-        suppressed_token_ids=tuple(sorted(suppressed)),
-        first_suppressed_token_ids=tuple(sorted(set(read.ids("begin_suppress_tokens")))),
-        min_new_tokens=max(read.number("min_new_tokens", 0), read.number("min_length", 0) - 1, 0),
+        forced_first_token_id=read.forced("forced_bos_token_id", suppressed),
+        forced_last_token_id=read.forced("forced_eos_token_id", suppressed),
+        end_token_ids=_beyond_one(ends, config),
+        suppressed_token_ids=tuple(sorted(single | suppressed)),
+        first_suppressed_token_ids=tuple(
+            sorted(read.known("begin_suppress_tokens", config.target_vocab_size))
+        ),
+        bad_words=tuple(tuple(word) for word in words if len(word) > 1),
+        min_length=0 if replaced else read.number("min_length", 0),
+        min_new_tokens=read.number("min_new_tokens", 0),
         no_repeat_ngram_size=read.number("no_repeat_ngram_size", 0),
+        encoder_no_repeat_ngram_size=read.number("encoder_no_repeat_ngram_size", 0),
         repetition_penalty=read.penalty("repetition_penalty"),
         max_new_tokens=read.number("max_new_tokens", 0) or (longest if longest > 0 else None),
     )
@@ -57,6 +68,11 @@ def generation_config(values: Mapping[str, Any], config: ModelConfig) -> Generat
     if problems:
         raise ConfigError(problems)
     return generation
+
+
+def _beyond_one(ends: list[int] | None, config: ModelConfig) -> tuple[int, ...] | None:
+    """The end tokens, if they are not just the model's own."""
+    return None if ends is None or ends == [config.end_token_id] else tuple(dict.fromkeys(ends))
 
 
 class _Settings:
@@ -90,35 +106,48 @@ class _Settings:
             return 1.0
         return float(value)
 
-    def token(self, name: str) -> int | None:
-        """One token id, which may be written as a list of one."""
+    def forced(self, name: str, suppressed: set[int]) -> int | None:
+        """The token that a setting forces. Of several, all have the same score, and the argmax is
+        the lowest that is not suppressed."""
         ids = self.ids(name)
-        if len(set(ids)) > 1:
-            self._problems.append(f"{name}: expected one token, found {ids}")
-        return ids[0] if ids else None
+        allowed = [token for token in ids if token not in suppressed]
+        if ids and not allowed:
+            self._problems.append(
+                f"{name}: expected a token that suppress_tokens leaves, found {ids}; Hugging "
+                "Face's generate refuses it, too"
+            )
+        return min(allowed, default=None)
 
     def ids(self, name: str) -> list[int]:
         """Token ids; one may be written without its list."""
+        self._ids[name] = self._read_ids(name)
+        return self._ids[name]
+
+    def known(self, name: str, vocabulary: int) -> set[int]:
+        """Those of some token ids that the vocabulary has: suppressing others changes nothing."""
+        return {token for token in self._read_ids(name) if 0 <= token < vocabulary}
+
+    def _read_ids(self, name: str) -> list[int]:
         value = self._values.get(name)
         ids = value if isinstance(value, list) else [] if value is None else [value]
         if not all(isinstance(i, int) and not isinstance(i, bool) for i in ids):
             self._problems.append(f"{name}: expected token ids, found {value!r}")
             return []
-        self._ids[name] = ids
         return ids
 
-    def bad_words(self) -> list[int]:
-        """The tokens of bad words, which must be single tokens: longer words are not supported."""
+    def bad_words(self) -> list[list[int]]:
+        """Sequences of tokens."""
         words = self._values.get("bad_words_ids")
         if words is None:
             return []
         if not isinstance(words, list) or not all(
-            isinstance(word, list) and len(word) == 1 and type(word[0]) is int for word in words
+            isinstance(word, list) and word and all(type(token) is int for token in word)
+            for word in words
         ):
-            self._problems.append(f"bad_words_ids: expected words of one token, found {words!r}")
+            self._problems.append(f"bad_words_ids: expected lists of token ids, found {words!r}")
             return []
-        self._ids["bad_words_ids"] = [word[0] for word in words]
-        return self._ids["bad_words_ids"]
+        self._ids["bad_words_ids"] = [token for word in words for token in word]
+        return words
 
     def ids_outside(self, vocabulary: int) -> list[str]:
         """A problem for each token id that is not in a vocabulary of this size."""

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from dragoman.reference_model import ConfigError, Transformer
+from dragoman.reference_model import ConfigError, GenerationConfig, ModelConfig, Transformer
 
 from ..formats.detection import CONFIG_FILE, unknown_model_type
 from ..formats.json_files import Values, read_json
 from ..formats.tensor_files import Weights, read_weights
 from ..tokenizers import TokenizerCheckpoint, TokenizerFiles, choose_kind
 from . import FAMILIES
-from .building import build
+from .building import build, without_unneeded
 from .checkpoint import Checkpoint
 from .family import Family, check_positions
 
@@ -33,7 +33,7 @@ def read_hugging_face(directory: Path) -> Checkpoint:
         DragomanError: the tokenizers cannot be read.
     """
     values = read_json(directory / CONFIG_FILE)
-    model = _load(directory, values)
+    model, notes = _load(directory, values)
     target_vocab_size = model.config.target_vocab_size
     tokenizers = find_hugging_face_tokenizers(
         directory,
@@ -42,18 +42,18 @@ def read_hugging_face(directory: Path) -> Checkpoint:
         source_vocab_size=model.config.source_vocab_size or target_vocab_size,
         target_vocab_size=target_vocab_size,
     )
-    return Checkpoint(model, tokenizers)
+    return Checkpoint(model, tokenizers, notes)
 
 
 def load_hugging_face(directory: Path) -> Transformer:
     """Read a model in evaluation mode, fp32.
 
     Raises:
-        CheckpointError: files are missing or unreadable; weights are missing, unknown, misshapen,
-            not finite, or tied by the configuration and yet different. All problems are listed.
+        CheckpointError: files are missing or unreadable; weights are missing, misshapen, not
+            finite, or tied by the configuration and yet different. All problems are listed.
         ConfigError: the architecture is unknown, or has options that are not supported.
     """
-    return _load(directory, read_json(directory / CONFIG_FILE))
+    return _load(directory, read_json(directory / CONFIG_FILE))[0]
 
 
 def find_hugging_face_tokenizers(
@@ -93,19 +93,42 @@ def family_of(values: Values) -> Family:
     return FAMILIES[model_type]
 
 
-def _load(directory: Path, values: Values) -> Transformer:
-    family = family_of(values)
-    path = directory / GENERATION_FILE
-    settings: Values = read_json(path) if path.is_file() else values
+def _load(directory: Path, values: Values) -> tuple[Transformer, tuple[str, ...]]:
+    """The model, and notes."""
+    family, notes = family_of(values), list[str]()
+    settings = _settings(directory, values, notes)
     values = _with_special_tokens(values, settings)
     config = family.config(values)
     check_positions(config)
-    generation = family.generation(directory, settings, config)
+    generation = family.generation(directory, settings, config, notes)
+    config = _with_positions(config, generation, family, notes)
     weights, origin = read_weights(directory)
     weights = _with_prefix(weights, family)
     config = family.with_weights(values, config, weights)
     problems = family.complete(weights, config)
-    return build(config, generation, weights, family.weight_name, origin, problems)
+    weights = without_unneeded(weights, config, family.weight_name, notes)
+    model = build(config, generation, weights, family.weight_name, origin, problems)
+    return model, tuple(notes)
+
+
+def _settings(directory: Path, values: Values, notes: list[str]) -> Values:
+    """The fields that `generate` reads: of `generation_config.json` alone, or, if there is none, of
+    `config.json`."""
+    path = directory / GENERATION_FILE
+    if not path.is_file():
+        if values.get("force_bos_token_to_be_generated"):  # BART before `forced_bos_token_id`
+            return {**values, "forced_bos_token_id": values.get("bos_token_id")}
+        return values
+    settings = read_json(path)
+    if settings.get("eos_token_id") is None:
+        stated = values.get("eos_token_id")
+        add = "" if stated is None else f'; config.json has {stated}: add "eos_token_id": {stated}'
+        notes.append(
+            f"{GENERATION_FILE} has no eos_token_id: outputs end at their limit only, as those of "
+            f"Hugging Face's generate{add}"
+        )
+        settings = {**settings, "eos_token_id": []}
+    return settings
 
 
 def _with_special_tokens(values: Values, settings: Values) -> Values:
@@ -113,20 +136,47 @@ def _with_special_tokens(values: Values, settings: Values) -> Values:
     names = ("decoder_start_token_id", "eos_token_id", "bos_token_id")
     tokens = {name: values[name] for name in names if name in values}
     tokens |= {name: settings[name] for name in names if settings.get(name) is not None}
+    if settings.get("eos_token_id") == []:  # no end token is no special token
+        tokens["eos_token_id"] = values.get("eos_token_id")
     problems = []
+    if settings is not values and settings.get("decoder_start_token_id") is None:
+        start = settings.get("bos_token_id")
+        if start is None:
+            problems.append(
+                f"{GENERATION_FILE}: expected decoder_start_token_id or bos_token_id, found "
+                "neither; Hugging Face's generate refuses it, too"
+            )
+        tokens["decoder_start_token_id"] = start
     for name, value in tokens.items():
         if not isinstance(value, list):
             continue
         if not value or not all(type(token) is int for token in value):
             problems.append(f"{name}: expected a token id, found {value!r}")
-        elif len(set(value)) > 1:
-            kind = "end tokens" if name == "eos_token_id" else "tokens"
-            problems.append(f"{name}: several {kind} are not supported, found {value}")
+        elif len(set(value)) > 1 and name != "eos_token_id":
+            problems.append(f"{name}: several tokens are not supported, found {value}")
         else:
             tokens[name] = value[0]
     if problems:
         raise ConfigError(problems)
     return {**values, **tokens}
+
+
+def _with_positions(
+    config: ModelConfig, generation: GenerationConfig, family: Family, notes: list[str]
+) -> ModelConfig:
+    """With as many target positions as the generation settings ask for, if there can be."""
+    limit, positions = generation.max_new_tokens or 0, config.max_target_positions
+    if limit <= positions:
+        return config
+    if family.positions_grow:
+        grown = config.replace(max_target_positions=limit)
+        check_positions(grown)
+        return grown
+    notes.append(
+        f"outputs end after {positions} tokens, as many as the model has positions; the "
+        f"generation settings allow {limit}"
+    )
+    return config
 
 
 def _with_prefix(weights: Weights, family: Family) -> Weights:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
@@ -12,30 +13,39 @@ from ..backends.interface import Step
 from ..format.generation_settings import GenerationSettings
 
 
+@dataclass(frozen=True)
+class Row:
+    """What is known of a row of a batch when a token is chosen for it.
+
+    Attributes:
+        source: its tokens, without padding; none for features of audio
+        tokens: the decoder's input so far, the start token first; decoding appends to it
+    """
+
+    source: Sequence[int]
+    tokens: list[int]
+
+
 class LogitsProcessor(Protocol):
     """Changes the logits of a step before a token is chosen."""
 
     def active(self, count: int) -> bool:
         """Whether it can change the choice of the count-th new token (the first is 1)."""
 
-    def apply(self, logits: NDArray[np.float32], tokens: Sequence[Sequence[int]]) -> None:
-        """Change logits [B, V] in place.
-
-        Args:
-            tokens: the decoder's input of each row so far, the start token first
-        """
+    def apply(self, logits: NDArray[np.float32], rows: Sequence[Row]) -> None:
+        """Change logits [B, V] in place."""
 
 
 class MinNewTokens:
-    """The end token is not among the first `count` new tokens."""
+    """No end token is among the first `count` new tokens."""
 
-    def __init__(self, count: int, end_token_id: int) -> None:
-        self._count, self._end = count, end_token_id
+    def __init__(self, count: int, end_tokens: Sequence[int]) -> None:
+        self._count, self._end = count, list(end_tokens)
 
     def active(self, count: int) -> bool:
         return count <= self._count
 
-    def apply(self, logits: NDArray[np.float32], tokens: Sequence[Sequence[int]]) -> None:
+    def apply(self, logits: NDArray[np.float32], rows: Sequence[Row]) -> None:
         logits[:, self._end] = -np.inf
 
 
@@ -48,7 +58,7 @@ class SuppressTokensAt:
     def active(self, count: int) -> bool:
         return count == self._count and bool(self._ids)
 
-    def apply(self, logits: NDArray[np.float32], tokens: Sequence[Sequence[int]]) -> None:
+    def apply(self, logits: NDArray[np.float32], rows: Sequence[Row]) -> None:
         logits[:, self._ids] = -np.inf
 
 
@@ -62,11 +72,13 @@ class RepetitionPenalty:
     def active(self, count: int) -> bool:
         return bool(self._penalty != 1)
 
-    def apply(self, logits: NDArray[np.float32], tokens: Sequence[Sequence[int]]) -> None:
-        for row, row_tokens in zip(logits, tokens, strict=True):
-            seen = list(set(row_tokens))
-            scores = row[seen]
-            row[seen] = np.where(scores < 0, scores * self._penalty, scores / self._penalty)
+    def apply(self, logits: NDArray[np.float32], rows: Sequence[Row]) -> None:
+        for scores_of_row, row in zip(logits, rows, strict=True):
+            seen = list(set(row.tokens))
+            scores = scores_of_row[seen]
+            scores_of_row[seen] = np.where(
+                scores < 0, scores * self._penalty, scores / self._penalty
+            )
 
 
 class NoRepeatNgram:
@@ -78,32 +90,79 @@ class NoRepeatNgram:
     def active(self, count: int) -> bool:
         return self._size > 0
 
-    def apply(self, logits: NDArray[np.float32], tokens: Sequence[Sequence[int]]) -> None:
-        before = self._size - 1
-        for row, row_tokens in zip(logits, tokens, strict=True):
-            ending = row_tokens[len(row_tokens) - before :]
-            starts = range(len(row_tokens) - before)
-            repeated = [
-                row_tokens[i + before] for i in starts if row_tokens[i : i + before] == ending
-            ]
-            row[repeated] = -np.inf
+    def apply(self, logits: NDArray[np.float32], rows: Sequence[Row]) -> None:
+        for scores, row in zip(logits, rows, strict=True):
+            scores[_completing(row.tokens, row.tokens, self._size)] = -np.inf
 
 
-def logits_processors(settings: GenerationSettings, end_token_id: int) -> list[LogitsProcessor]:
-    """Those that a model's settings ask for, in the order in which Hugging Face applies them."""
-    first = 1 if settings.forced_first_token_id is None else 2
+class NoNgramOfSource:
+    """No n-gram of the source occurs in the output."""
+
+    def __init__(self, size: int) -> None:
+        self._size = size
+
+    def active(self, count: int) -> bool:
+        return self._size > 0
+
+    def apply(self, logits: NDArray[np.float32], rows: Sequence[Row]) -> None:
+        for scores, row in zip(logits, rows, strict=True):
+            scores[_completing(row.tokens, row.source, self._size)] = -np.inf
+
+
+class NoBadWords:
+    """The last token of a bad word is not chosen after the others.
+
+    As at Hugging Face, a word that would be all of the decoder's input and the new token may be.
+    """
+
+    def __init__(self, words: Sequence[Sequence[int]]) -> None:
+        self._words = [(list(word[:-1]), word[-1]) for word in words]
+
+    def active(self, count: int) -> bool:
+        return bool(self._words)
+
+    def apply(self, logits: NDArray[np.float32], rows: Sequence[Row]) -> None:
+        for scores, row in zip(logits, rows, strict=True):
+            tokens = row.tokens
+            for beginning, last in self._words:
+                if len(beginning) < len(tokens) and tokens[-len(beginning) :] == beginning:
+                    scores[last] = -np.inf
+
+
+def logits_processors(
+    settings: GenerationSettings, end_tokens: Sequence[int], prompt_length: int
+) -> list[LogitsProcessor]:
+    """Those that a model's settings ask for, in the order in which Hugging Face applies them.
+
+    Args:
+        end_tokens: the tokens that end an output
+        prompt_length: of the start token and the prompt
+    """
+    fewest = max(settings.min_new_tokens, settings.min_length - prompt_length)
     return [
         RepetitionPenalty(settings.repetition_penalty),
         NoRepeatNgram(settings.no_repeat_ngram_size),
-        MinNewTokens(settings.min_new_tokens, end_token_id),
-        SuppressTokensAt(first, settings.first_suppressed_token_ids),
+        NoNgramOfSource(settings.encoder_no_repeat_ngram_size),
+        NoBadWords(settings.bad_words),
+        MinNewTokens(fewest, end_tokens),
+        SuppressTokensAt(settings.first_free, settings.first_suppressed_token_ids),
     ]
+
+
+def _completing(tokens: list[int], earlier: Sequence[int], size: int) -> list[int]:
+    """Tokens that, after `tokens`, would complete an n-gram of `earlier`."""
+    before = size - 1
+    if len(tokens) < before:
+        return []
+    ending = tokens[len(tokens) - before :]
+    starts = range(len(earlier) - before)
+    return [earlier[i + before] for i in starts if earlier[i : i + before] == ending]
 
 
 def choose(
     logits: NDArray[np.float32],
     processors: Sequence[LogitsProcessor],
-    tokens: Sequence[Sequence[int]],
+    rows: Sequence[Row],
     suppressed: Sequence[int] = (),
 ) -> Step:
     """The greedy choice of a step after processing.
@@ -111,7 +170,6 @@ def choose(
     Args:
         logits: [B, V], not changed
         processors: those active in this step
-        tokens: as in `LogitsProcessor.apply`
         suppressed: never chosen
 
     Returns:
@@ -124,6 +182,6 @@ def choose(
     normalizer = np.log(np.exp(allowed - highest).sum(1)) + highest[:, 0]
     own = allowed.copy()
     for processor in processors:
-        processor.apply(allowed, tokens)
+        processor.apply(allowed, rows)
     chosen = allowed.argmax(1)
     return Step(chosen, np.take_along_axis(own, chosen[:, None], 1)[:, 0] - normalizer)

@@ -27,7 +27,8 @@ class GenerationOptions:
             speech, for each window. None: the bundle's default.
         max_new_tokens_per_source_token: texts: a limit relative to the source, this many for each
             of its tokens, rounded up. The lower of the two limits holds.
-        min_new_tokens: the end token is not chosen before this many other tokens
+        min_new_tokens: no end token is chosen before this many other tokens; None: the bundle's
+            default
         max_batch_size: the most inputs decoded together; None: as many as a GPU has memory for, or
             `DEFAULT_BATCH_SIZE` on a processor
         max_batch_tokens: the most source tokens decoded together, including padding; None:
@@ -37,8 +38,9 @@ class GenerationOptions:
         language: speech: the spoken language, a code or an English name; None: the bundle's
             default, or the language that the model finds most probable
         task: speech: "transcribe", or "translate" to English; None: the bundle's default
-        timestamps: speech: whether to generate timestamps. Audio longer than a window is decoded
-            with them in any case, since they say where the next window begins.
+        timestamps: speech: whether to generate timestamps; None: the bundle's default. Audio longer
+            than a window is decoded with them in any case, since they say where the next window
+            begins.
 
     Raises:
         DragomanError: an option is out of range; lists all.
@@ -46,21 +48,21 @@ class GenerationOptions:
 
     max_new_tokens: int | None = None
     max_new_tokens_per_source_token: float = math.inf
-    min_new_tokens: int = 0
+    min_new_tokens: int | None = None
     max_batch_size: int | None = DEFAULT_BATCH_SIZE
     max_batch_tokens: int | None = None
     source_language: str | None = None
     target_language: str | None = None
     language: str | None = None
     task: str | None = None
-    timestamps: bool = False
+    timestamps: bool | None = None
 
     def __post_init__(self) -> None:
         problems = [
             f"{name}: expected an integer of at least {least}, found {value}"
             for name, least, optional in (
                 ("max_new_tokens", 1, True),
-                ("min_new_tokens", 0, False),
+                ("min_new_tokens", 0, True),
                 ("max_batch_size", 1, True),
                 ("max_batch_tokens", 1, True),
             )
@@ -74,7 +76,7 @@ class GenerationOptions:
             )
         shortest, longest = self.min_new_tokens, self.max_new_tokens
         both = _is_integer(shortest) and _is_integer(longest)
-        if longest is not None and both and shortest > longest:
+        if longest is not None and shortest is not None and both and shortest > longest:
             problems.append(
                 f"min_new_tokens: expected at most max_new_tokens {longest}, found {shortest}"
             )
@@ -115,7 +117,7 @@ class GenerationOptions:
             raise DragomanError(
                 f"max_new_tokens: expected at most {longest}, the {limit_name}, found {limit}"
             )
-        if self.min_new_tokens > limit:
+        if (self.min_new_tokens or 0) > limit:
             raise DragomanError(
                 f"min_new_tokens: expected at most max_new_tokens {limit}, found "
                 f"{self.min_new_tokens}"
@@ -150,14 +152,14 @@ class GenerationKeywords(TypedDict, total=False):
 
     max_new_tokens: int | None
     max_new_tokens_per_source_token: float
-    min_new_tokens: int
+    min_new_tokens: int | None
     max_batch_size: int | None
     max_batch_tokens: int | None
     source_language: str | None
     target_language: str | None
     language: str | None
     task: str | None
-    timestamps: bool
+    timestamps: bool | None
 
 
 def _is_integer(value: object) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -22,16 +22,19 @@ class Output:
     Attributes:
         tokens: without the end token
         log_probability: sum over the tokens, including the end token
-        ended: whether with the end token, not at the limit
+        end_token: the token that ended it; None: its limit did
     """
 
     tokens: tuple[int, ...]
     log_probability: float
-    ended: bool
+    end_token: int | None
 
 
-def outputs(choices: Iterable[Choice], rows: int, end_token_id: int) -> list[Output]:
+def outputs(choices: Iterable[Choice], rows: int, end_tokens: Sequence[int]) -> list[Output]:
     """The choices of a batch by row.
+
+    Args:
+        end_tokens: the tokens that end a row
 
     Raises:
         BackendError: a probability is not a finite number.
@@ -44,9 +47,9 @@ def outputs(choices: Iterable[Choice], rows: int, end_token_id: int) -> list[Out
     if not np.isfinite(log_probability).all():
         raise BackendError("the model's logits are not finite numbers")
     return [
-        Output(tuple(row[:-1]), total, True)
-        if row[-1] == end_token_id
-        else Output(tuple(row), total, False)
+        Output(tuple(row[:-1]), total, row[-1])
+        if row[-1] in end_tokens
+        else Output(tuple(row), total, None)
         for row, total in zip(tokens, log_probability, strict=True)
     ]
 

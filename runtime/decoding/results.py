@@ -44,6 +44,8 @@ class Result:
             one. None for text.
         language: of speech, the code of the requested or detected language; None for text and for
             models that are not told one
+        end_token: the token that ended the output, which of speech is that of the last window;
+            None: the limit did, or there is no output
     """
 
     text: str | None
@@ -53,6 +55,7 @@ class Result:
     error: str | None = None
     segments: tuple[Segment, ...] | None = None
     language: str | None = None
+    end_token: int | None = None
 
 
 @dataclass(frozen=True)

@@ -17,10 +17,17 @@ class GenerationSettings:
         forced_first_token_id: the first new token, whatever the logits (mBART-50, NLLB: the
             language)
         forced_last_token_id: the last new token of an output that reaches its limit
+        end_token_ids: tokens that end an output; none: only its limit does. None: the model's end
+            token
         suppressed_token_ids: never chosen; the graph's own choice excludes them too
         first_suppressed_token_ids: not chosen as the first token that is not forced
-        min_new_tokens: the end token is not chosen before this many new tokens
+        bad_words: sequences of at least two tokens; the last of each is not chosen after the others
+        min_length: no end token is chosen while start token, prompt and output together have fewer
+            tokens
+        min_new_tokens: no end token is chosen before this many new tokens
         no_repeat_ngram_size: no n-gram of this size occurs twice; 0: no limit
+        encoder_no_repeat_ngram_size: no n-gram of this size in the source occurs in the output; 0:
+            no limit
         repetition_penalty: positive logits of tokens that occurred are divided by it, negative
             ones multiplied (Keskar et al. 2019, section 4.1)
     """
@@ -28,15 +35,39 @@ class GenerationSettings:
     prompt: tuple[int, ...] = ()
     forced_first_token_id: int | None = None
     forced_last_token_id: int | None = None
+    end_token_ids: tuple[int, ...] | None = None
     suppressed_token_ids: tuple[int, ...] = ()
     first_suppressed_token_ids: tuple[int, ...] = ()
+    bad_words: tuple[tuple[int, ...], ...] = ()
+    min_length: int = 0
     min_new_tokens: int = 0
     no_repeat_ngram_size: int = 0
+    encoder_no_repeat_ngram_size: int = 0
     repetition_penalty: float = 1.0
 
-    def with_minimum(self, new_tokens: int) -> GenerationSettings:
-        """The same, with at least this many new tokens before the end token."""
-        return dataclasses.replace(self, min_new_tokens=max(self.min_new_tokens, new_tokens))
+    def with_minimum(self, new_tokens: int | None) -> GenerationSettings:
+        """The same with this minimum in place of its own; None: its own."""
+        if new_tokens is None:
+            return self
+        return dataclasses.replace(self, min_new_tokens=new_tokens, min_length=0)
+
+    def end_tokens(self, model_end_token_id: int) -> tuple[int, ...]:
+        """The tokens that end an output."""
+        return (model_end_token_id,) if self.end_token_ids is None else self.end_token_ids
+
+    @property
+    def first_free(self) -> int:
+        """Which new token is the first that is not forced; the first of all is 1."""
+        return 1 if self.forced_first_token_id is None else 2
+
+    def last_token(self, count: int) -> int | None:
+        """The token that is forced at the limit, if the count-th new token is there.
+
+        Hugging Face suppresses tokens after it has forced one. If it is the same, no token is left,
+        and the argmax is 0.
+        """
+        suppressed = self.first_suppressed_token_ids if count == self.first_free else ()
+        return 0 if self.forced_last_token_id in suppressed else self.forced_last_token_id
 
     def problems(self, vocabulary: int) -> list[str]:
         """Values out of range for a target vocabulary of this size, a line each."""
@@ -44,8 +75,10 @@ class GenerationSettings:
             "prompt": self.prompt,
             "forced_first_token_id": self._one(self.forced_first_token_id),
             "forced_last_token_id": self._one(self.forced_last_token_id),
+            "end_token_ids": self.end_token_ids or (),
             "suppressed_token_ids": self.suppressed_token_ids,
             "first_suppressed_token_ids": self.first_suppressed_token_ids,
+            "bad_words": tuple(token for word in self.bad_words for token in word),
         }
         problems = [
             f"{name}: expected token ids in [0, {vocabulary}), found {token}"
@@ -53,7 +86,17 @@ class GenerationSettings:
             for token in tokens
             if not 0 <= token < vocabulary
         ]
-        for name in ("min_new_tokens", "no_repeat_ngram_size"):
+        problems += [
+            f"bad_words: expected words of at least two tokens, found {list(word)}"
+            for word in self.bad_words
+            if len(word) < 2
+        ]
+        for name in (
+            "min_length",
+            "min_new_tokens",
+            "no_repeat_ngram_size",
+            "encoder_no_repeat_ngram_size",
+        ):
             if getattr(self, name) < 0:
                 problems.append(f"{name}: expected at least 0, found {getattr(self, name)}")
         if not 0 < self.repetition_penalty < math.inf:

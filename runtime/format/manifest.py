@@ -62,6 +62,8 @@ class Manifest:
         audio: how audio becomes the source; None: the source is tokens
         speech: what prompts of a speech model consist of
         passes: the passes that made the graphs of this target, in order
+        notes: where the model was read otherwise than its checkpoint might lead one to expect, a
+            sentence each
     """
 
     schema_version: int
@@ -83,6 +85,12 @@ class Manifest:
     audio: AudioFeatures | None = None
     speech: SpeechTokens | None = None
     passes: tuple[PassRecord, ...] = ()
+    notes: tuple[str, ...] = ()
+
+    @property
+    def end_tokens(self) -> tuple[int, ...]:
+        """The tokens that end an output."""
+        return self.generation.end_tokens(self.model.end_token_id)
 
     def to_json(self) -> str:
         return json.dumps(to_plain(self), indent=1, allow_nan=False) + "\n"

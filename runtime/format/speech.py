@@ -19,6 +19,7 @@ class SpeechTokens:
         default_language: a code; None: the language that the model finds most probable
         default_task: None: as at Hugging Face, audio in a language that the caller names is
             transcribed, and after a detected language the prompt names no task
+        default_timestamps: whether timestamps are generated unless the caller says otherwise
     """
 
     languages: dict[str, int] = field(default_factory=dict)
@@ -27,6 +28,7 @@ class SpeechTokens:
     max_initial_timestamp_index: int | None = None
     default_language: str | None = None
     default_task: str | None = None
+    default_timestamps: bool = False
 
     @property
     def timestamp_begin(self) -> int | None:
@@ -53,6 +55,8 @@ class SpeechTokens:
                 f"no_timestamps_token_id: expected a token id in [0, {vocabulary - 1}), followed "
                 f"by timestamps, found {last}"
             )
+        if self.default_timestamps and last is None:
+            problems.append("default_timestamps: expected false, there are no timestamps")
         latest = self.max_initial_timestamp_index
         if latest is not None and latest < 0:
             problems.append(f"max_initial_timestamp_index: expected at least 0, found {latest}")

@@ -36,7 +36,10 @@ class PromptRequest:
         """
         name = options.language
         language = None if name is None else language_code(name)
-        request = cls(language, options.task, options.timestamps)
+        timestamps = options.timestamps
+        if timestamps is None:
+            timestamps = speech.default_timestamps
+        request = cls(language, options.task, timestamps)
         request.check(speech)
         return request
 
@@ -93,6 +96,7 @@ def prompt_options(manifest: Manifest) -> GenerationOptions:
     return GenerationOptions(
         language=_name_in(manifest.speech.languages, prompt),
         task=_name_in(manifest.speech.tasks, prompt),
+        timestamps=False,
     )
 
 

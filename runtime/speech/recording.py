@@ -35,7 +35,9 @@ class Recording:
         self.segments: list[TimedTokens] = []
         self.log_probability = 0.0
         self.ended = True
-        """Whether the output of every window has ended with the end token."""
+        """Whether the output of every window has ended with an end token."""
+        self.end_token: int | None = None
+        """The one that ended the last window."""
         self._position = 0
 
     def window(self, log_mel: LogMel) -> NDArray[np.float32]:
@@ -58,7 +60,8 @@ class Recording:
             window: frames of a window
         """
         self.log_probability += output.log_probability
-        self.ended = self.ended and output.ended
+        self.ended = self.ended and output.end_token is not None
+        self.end_token = output.end_token
         if timestamp_begin is None:
             self.segments.append(TimedTokens(0.0, self.seconds, output.tokens))
             self._position = self.frames

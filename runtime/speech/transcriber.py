@@ -142,13 +142,13 @@ class Transcriber:
         self, decoder: WindowDecoder, batch: Mapping[int, Recording]
     ) -> dict[int, Result | None]:
         """Decode the next window of each recording; the result of each that failed, else None."""
-        end, begin = self._manifest.model.end_token_id, self._speech.timestamp_begin
+        ends, begin = self._manifest.end_tokens, self._speech.timestamp_begin
 
         def decode(recordings: list[Recording]) -> list[Result | None]:
             languages = [recording.language for recording in recordings]
             windows = [recording.window(self._log_mel) for recording in recordings]
             choices = decoder.choices(windows, languages)
-            decoded = outputs(choices, len(recordings), end)
+            decoded = outputs(choices, len(recordings), ends)
             for recording, output, language in zip(recordings, decoded, languages, strict=True):
                 recording.language = language
                 recording.add(output, begin, self._log_mel.frames)
@@ -172,6 +172,7 @@ class Transcriber:
             "end" if recording.ended else "length",
             segments=segments,
             language=self._speech.language_of(recording.language),
+            end_token=recording.end_token,
         )
 
     def _checked(self, options: GenerationOptions) -> tuple[GenerationLimits, PromptRequest]:

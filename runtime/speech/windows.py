@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from ..backends.interface import Backend, DecodingState, Step
 from ..decoding.batching import as_batch
 from ..decoding.greedy import Choice, continue_greedy
-from ..decoding.logits_processors import LogitsProcessor
+from ..decoding.logits_processors import LogitsProcessor, Row
 from ..format.generation_settings import GenerationSettings
 from ..format.model_spec import ModelSpec
 from ..format.speech import SpeechTokens
@@ -27,8 +27,8 @@ class TimestampsAfterPrompt:
     def active(self, count: int) -> bool:
         return True
 
-    def apply(self, logits: NDArray[np.float32], tokens: Sequence[Sequence[int]]) -> None:
-        generated = [row[self._prompt_length :] for row in tokens]
+    def apply(self, logits: NDArray[np.float32], rows: Sequence[Row]) -> None:
+        generated = [row.tokens[self._prompt_length :] for row in rows]
         logits[...] = self._processor.apply(logits, generated)
 
 
@@ -69,7 +69,8 @@ class WindowDecoder:
             languages: the token of each window's language, None where unknown. Detected ones are
                 filled in before the first choice.
         """
-        start, end = self._model.start_token_id, self._model.end_token_id
+        start = self._model.start_token_id
+        ends = self._settings.end_tokens(self._model.end_token_id)
         detecting = bool(self._speech.languages) and None in languages
         prompts = [[start]] * len(windows) if detecting else self._prompts(languages)
         with closing(self._start(windows, prompts)) as state:
@@ -80,7 +81,8 @@ class WindowDecoder:
                     _feed(state, np.full(len(prompts), token))
             limits = [self._limit] * len(windows)
             timestamps = self._timestamp_processors(len(prompts[0]))
-            yield from continue_greedy(state, prompts, limits, self._settings, end, timestamps)
+            rows = [Row((), prompt) for prompt in prompts]
+            yield from continue_greedy(state, rows, limits, self._settings, ends, timestamps)
 
     def _prompts(self, languages: Sequence[int | None]) -> list[list[int]]:
         """The decoder's first input of each row: start token, language, instructions."""

@@ -135,10 +135,15 @@ class TextFrontEnd:
     def _decode(
         self, sources: list[list[int]], options: GenerationOptions, limits: GenerationLimits
     ) -> list[Result]:
-        end = self._manifest.model.end_token_id
+        choices = self._choices(sources, options, limits)
         return [
-            self._result(output.tokens, output.log_probability, "end" if output.ended else "length")
-            for output in outputs(self._choices(sources, options, limits), len(sources), end)
+            self._result(
+                output.tokens,
+                output.log_probability,
+                "length" if output.end_token is None else "end",
+                end_token=output.end_token,
+            )
+            for output in outputs(choices, len(sources), self._manifest.end_tokens)
         ]
 
     def _choices(
@@ -157,7 +162,7 @@ class TextFrontEnd:
             np.tile(prompt, (len(sources), 1)),
             [limits.new_tokens(len(source)) for source in sources],
             settings.with_minimum(options.min_new_tokens),
-            model.end_token_id,
+            self._manifest.end_tokens,
         )
 
     def _result(
@@ -166,8 +171,11 @@ class TextFrontEnd:
         log_probability: float,
         reason: FinishReason,
         error: str | None = None,
+        end_token: int | None = None,
     ) -> Result:
-        return Result(self.text(tokens), tuple(tokens), log_probability, reason, error)
+        return Result(
+            self.text(tokens), tuple(tokens), log_probability, reason, error, end_token=end_token
+        )
 
 
 def _token_ids(source: Sequence[int] | NDArray[Any]) -> list[int]:

@@ -99,10 +99,11 @@ def test_a_tokenizer_that_is_not_one(
 
 def test_a_configuration_that_is_not_one(dragoman: Dragoman, damaged: Path) -> None:
     text = (damaged / "config.json").read_text(encoding="utf-8")
-    changed = text.replace('"num_heads": 2', '"num_heads": 5').replace('"relu"', '"tanh"')
+    changed = text.replace('"num_heads": 2', '"num_heads": 5').replace('"relu"', '"sigmoid"')
     (damaged / "config.json").write_text(changed, encoding="utf-8")
     output = damaged.parent / "bundle"
     outcome = dragoman("export", damaged, "-o", output)
     assert outcome.returncode == 2 and not output.exists()
     (line,) = outcome.stderr.splitlines()
-    assert "activation must be one of relu, gelu, gelu_tanh, silu, found 'tanh'" in line
+    known = "relu, gelu, gelu_tanh, quick_gelu, silu, tanh"
+    assert f"activation must be one of {known}, found 'sigmoid'" in line

@@ -49,7 +49,10 @@ WRONG_TYPES: list[tuple[dict[str, Any], str]] = [
     ({"dropout": "0.1"}, "dropout must be a number, found '0.1'"),
     ({"dropout": False}, "dropout must be a number, found False"),
     ({"norm_gain": 1}, "norm_gain must be true or false, found 1"),
-    ({"activation": "tanh"}, "activation must be one of relu, gelu, gelu_tanh, silu, found 'tanh'"),
+    (
+        {"activation": "sigmoid"},
+        "activation must be one of relu, gelu, gelu_tanh, quick_gelu, silu, tanh, found 'sigmoid'",
+    ),
     ({"activation": ["relu"]}, "activation must be one of"),
     ({"norm_order": "Pre"}, "norm_order must be one of post, pre, found 'Pre'"),
     ({"positions": None}, "positions must be one of sinusoidal, learned, relative, found None"),
@@ -114,7 +117,7 @@ def test_every_field_of_a_wrong_type_is_reported_at_once(make_config: MakeConfig
 
 def test_wrong_types_do_not_hide_values_out_of_range(make_config: MakeConfig) -> None:
     with pytest.raises(ConfigError) as caught:
-        make_config(activation="tanh", d_ff=-1, pad_token_id=99)
+        make_config(activation="sigmoid", d_ff=-1, pad_token_id=99)
     assert len(caught.value.problems) == 3
 
 

@@ -133,7 +133,9 @@ def test_layer_norm_matches_hand_computed_values() -> None:
         ("relu", 1.0, 0.0),
         ("gelu", 0.84134475, -0.04550026),  # x * Phi(x)
         ("gelu_tanh", 0.84119199, -0.04540231),
+        ("quick_gelu", 0.84579577, -0.06434138),  # x / (1 + e^-1.702x)
         ("silu", 0.73105858, -0.23840584),  # x / (1 + e^-x)
+        ("tanh", 0.76159416, -0.96402758),
     ],
 )
 def test_activations_match_hand_computed_values(

@@ -4,6 +4,8 @@ from ..family import Family
 from .model import complete, config, weight_name
 from .tokenizers import TOKENIZERS
 
-M2M_100 = Family("m2m_100", "M2M100, NLLB", config, weight_name, complete, TOKENIZERS)
+M2M_100 = Family(
+    "m2m_100", "M2M100, NLLB", config, weight_name, complete, TOKENIZERS, positions_grow=True
+)
 
 __all__ = ["M2M_100"]

@@ -22,6 +22,7 @@ def config(values: Values) -> ModelConfig:
         values,
         {"vocab_size": 128112, "activation_function": "relu", "scale_embedding": True},
         norm_order="pre",
+        pad_has_position=False,
     )
     if described.d_model < 4:
         raise ConfigError(

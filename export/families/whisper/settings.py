@@ -30,11 +30,14 @@ MULTILINGUAL_VOCAB_SIZE = 51865
 """Models of fewer tokens know only English, though their tokenizers have tokens for languages."""
 
 
-def generation(directory: Path, settings: Values, config: ModelConfig) -> GenerationConfig:
+def generation(
+    directory: Path, settings: Values, config: ModelConfig, notes: list[str]
+) -> GenerationConfig:
     """The rules of greedy decoding, with the tokens of prompts and one of the model's prompts.
 
     Args:
         settings: fields of `generation_config.json` or, if there is none, of `config.json`
+        notes: receives a sentence if prompts are other than those of Hugging Face's `generate`
 
     Raises:
         CheckpointError: the model was trained on features other than the runtime computes.
@@ -46,11 +49,18 @@ def generation(directory: Path, settings: Values, config: ModelConfig) -> Genera
     vocabulary = _special_tokens(directory)
     languages, tasks = _languages_and_tasks(settings, vocabulary, config, problems)
     no_timestamps = _count(settings, "no_timestamps_token_id", problems)
-    if no_timestamps is None:
-        no_timestamps = vocabulary.get(NO_TIMESTAMPS)
+    if no_timestamps is None and (no_timestamps := vocabulary.get(NO_TIMESTAMPS)) is not None:
+        notes.append(
+            "the generation settings have no no_timestamps_token_id: prompts are made of the "
+            "tokenizer's tokens, as Whisper was trained with; Hugging Face's generate makes them "
+            "of what the settings force"
+        )
     language, task = _defaults(settings, languages, tasks, problems)
-    if (timestamps := settings.get("return_timestamps")) not in (None, False):
-        problems.append(f"return_timestamps: not supported as a default, found {timestamps!r}")
+    timestamps = settings.get("return_timestamps")
+    if timestamps not in (None, False, True):
+        problems.append(f"return_timestamps: expected true or false, found {timestamps!r}")
+    elif timestamps and no_timestamps is None:
+        problems.append("return_timestamps: the model has no timestamps (no_timestamps_token_id)")
     speech = Speech(
         languages=languages,
         tasks=tasks,
@@ -58,6 +68,7 @@ def generation(directory: Path, settings: Values, config: ModelConfig) -> Genera
         max_initial_timestamp_index=_count(settings, "max_initial_timestamp_index", problems),
         default_language=language,
         default_task=task,
+        default_timestamps=timestamps is True,
     )
     # At Hugging Face, neither limit counts the tokens of the prompt.
     limits = [_count(settings, name, problems) for name in ("max_new_tokens", "max_length")]

@@ -51,6 +51,7 @@ def export(
             partial,
             name=opened.name,
             tokenizers=opened.tokenizers,
+            notes=opened.notes,
             progress=progress.stage,
         )
     return Bundle(output, bundle.manifest)

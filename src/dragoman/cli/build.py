@@ -134,6 +134,6 @@ def build(
 def _print_engines(built: BuiltBundle) -> None:
     from .tables import print_engines
 
-    for warning in built.warnings:
+    for warning in (*built.bundle.manifest.notes, *built.warnings):
         click.echo(f"Warning: {warning}", err=True)
     print_engines(built.bundle.manifest)

@@ -27,5 +27,7 @@ def export(checkpoint: str, output: Path, force: bool) -> None:
     from .progress import shown_progress
 
     with shown_progress() as progress:
-        api.export(checkpoint, output, overwrite=force, progress=progress)
+        bundle = api.export(checkpoint, output, overwrite=force, progress=progress)
+    for note in bundle.manifest.notes:
+        click.echo(f"Warning: {note}", err=True)
     click.echo(f"Exported {output}, not verified. Next: dragoman verify {output} {checkpoint}")

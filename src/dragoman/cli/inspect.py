@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from dragoman.runtime.format.executables import EngineReport, Range, TensorRTEngines
     from dragoman.runtime.format.manifest import Manifest
     from dragoman.runtime.format.records import Parity, PassRecord
+    from dragoman.runtime.format.speech import SpeechTokens
 
 
 @click.command(short_help="Show what is in a bundle.")
@@ -60,6 +61,7 @@ def _print(bundle: Bundle) -> None:
         ("parity", _parity(manifest.parity)),
         ("passes", _passes(manifest.passes)),
         ("made with", versions),
+        *(("note", note) for note in manifest.notes),
     ):
         overview.add_row(f"[bold]{name}[/bold]", value if name == "parity" else escape(value))
     tensors = Table(title="tensors", title_justify="left")
@@ -92,8 +94,14 @@ def _speech(manifest: Manifest) -> list[tuple[str, str]]:
         ("audio", f"windows of {audio.chunk_seconds:g} s, {rate}"),
         ("languages", languages if speech.languages else "one"),
         ("tasks", ", ".join(sorted(speech.tasks)) or "transcribe"),
-        ("timestamps", "no" if speech.no_timestamps_token_id is None else "on demand"),
+        ("timestamps", _timestamps(speech)),
     ]
+
+
+def _timestamps(speech: SpeechTokens) -> str:
+    if speech.no_timestamps_token_id is None:
+        return "no"
+    return "by default" if speech.default_timestamps else "on demand"
 
 
 def _engines(bundle: Bundle, engines: TensorRTEngines) -> Table:

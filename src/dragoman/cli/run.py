@@ -50,8 +50,7 @@ class BatchSize(click.ParamType):  # type: ignore[type-arg]
 @click.option(
     "--min-new-tokens",
     type=click.IntRange(min=0),
-    default=0,
-    help="Generate no end token before this many tokens.",
+    help="Generate no end token before this many tokens [the bundle's].",
 )
 @click.option(
     "--language", metavar="CODE", help="Speech: spoken language, such as de or german [detected]."
@@ -62,9 +61,10 @@ class BatchSize(click.ParamType):  # type: ignore[type-arg]
     help="Speech: transcribe, or translate to English [the bundle's].",
 )
 @click.option(
-    "--timestamps",
-    is_flag=True,
-    help="Speech: print a line with times for each segment, and an empty line after each file.",
+    "--timestamps/--no-timestamps",
+    default=None,
+    help="Speech: print a line with times for each segment, and an empty line after each file "
+    "[the bundle's].",
 )
 @click.option(
     "--source-language",
@@ -97,10 +97,10 @@ def run(
     texts: tuple[str, ...],
     max_new_tokens: int | None,
     max_new_tokens_per_source_token: float,
-    min_new_tokens: int,
+    min_new_tokens: int | None,
     language: str | None,
     task: str | None,
-    timestamps: bool,
+    timestamps: bool | None,
     source_language: str | None,
     target_language: str | None,
     batch_size: int | None,
@@ -137,14 +137,16 @@ def run(
         target_language=target_language,
         language=language,
         task=task,
-        timestamps=timestamps,
+        timestamps=False if stream else timestamps,
     )
-    writer = _Writer(as_json, timestamps)
     groups: Iterable[Sequence[Line]] = [texts]
     if not texts:
         groups = arriving_lines(sys.stdin.buffer) if sys.stdin else []  # None: closed
     with load(bundle, threads=threads, backend=backend) as model:
-        if model.manifest.speech is not None:
+        speech = model.manifest.speech
+        by_default = speech is not None and speech.default_timestamps
+        writer = _Writer(as_json, by_default if timestamps is None else timestamps)
+        if speech is not None:
             groups = (part for lines in groups for part in _parts(lines))
         for lines in groups:
             if stream:

@@ -64,11 +64,10 @@ def runtime_greedy() -> Callable[..., list[list[int]]]:
             bundle = directory / target
             bundle.mkdir()
             optimize_bundle(read_bundle(neutral), bundle, target=target)
-        end = model.config.end_token_id
         with load(bundle, threads=1) as loaded:
             results = loaded.generate(list(sources), max_new_tokens=max_new_tokens)
         return [
-            [*result.tokens, end] if result.finish_reason == "end" else list(result.tokens)
+            [*result.tokens, *([] if result.end_token is None else [result.end_token])]
             for result in results
         ]
 

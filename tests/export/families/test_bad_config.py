@@ -85,7 +85,7 @@ CONFIGS: list[tuple[dict[str, Any], str]] = [
     ({"model_type": {"a": 1}}, "model_type: expected one of"),
     (BART | {"eos_token_id": [[1]]}, r"eos_token_id: expected a token id, found \[\[1\]\]"),
     (BART | {"eos_token_id": []}, "eos_token_id: expected a token id"),
-    (BART | {"eos_token_id": [1, 2]}, r"several end tokens are not supported, found \[1, 2\]"),
+    (BART | {"bos_token_id": [1, 2]}, r"bos_token_id: several tokens are not supported, found"),
     (BART | {"eos_token_id": "x"}, "end_token_id must be an integer"),
     (BART | {"activation_function": []}, "activation_function: expected one of relu"),
     (BART | {"activation_function": 3}, "activation_function: expected one of relu"),
@@ -134,17 +134,18 @@ def test_a_bad_configuration(values: dict[str, Any], problem: str, tmp_path: Pat
         ({"min_length": -1}, "min_length: expected at least 0, found -1"),
         ({"min_new_tokens": -3}, "min_new_tokens: expected at least 0, found -3"),
         ({"min_new_tokens": "x"}, "min_new_tokens: expected an integer"),
-        ({"bad_words_ids": 5}, "bad_words_ids: expected words of one token, found 5"),
-        ({"bad_words_ids": [["a"]]}, "bad_words_ids: expected words of one token"),
-        ({"bad_words_ids": {"a": 1}}, "bad_words_ids: expected words of one token"),
+        ({"bad_words_ids": 5}, "bad_words_ids: expected lists of token ids, found 5"),
+        ({"bad_words_ids": [["a"]]}, "bad_words_ids: expected lists of token ids"),
+        ({"bad_words_ids": {"a": 1}}, "bad_words_ids: expected lists of token ids"),
         ({"penalty_alpha": 0.6}, "penalty_alpha: this generation setting is not supported"),
-        ({"eos_token_id": [1, 2]}, "several end tokens are not supported"),
+        ({"eos_token_id": [1, 20]}, "eos_token_id: expected token ids in"),
+        ({"bos_token_id": None}, "expected decoder_start_token_id or bos_token_id, found neither"),
         ({"decoder_start_token_id": [[1]]}, "decoder_start_token_id: expected a token id"),
     ],
 )
 def test_bad_generation_settings(settings: dict[str, Any], problem: str, tmp_path: Path) -> None:
     write(tmp_path, "config.json", BART)
-    write(tmp_path, "generation_config.json", settings)
+    write(tmp_path, "generation_config.json", {"bos_token_id": 0} | settings)
     with pytest.raises(ConfigError, match=problem):
         read_checkpoint(tmp_path)
 
@@ -155,13 +156,14 @@ def test_bad_generation_settings(settings: dict[str, Any], problem: str, tmp_pat
         ({"forced_decoder_ids": 5}, "forced_decoder_ids: expected pairs, found 5"),
         ({"forced_decoder_ids": {"1": 2}}, "forced_decoder_ids: expected pairs"),
         ({"forced_decoder_ids": [[1, 2, 3]]}, "forced_decoder_ids: expected pairs"),
-        ({"return_timestamps": True}, "return_timestamps: not supported as a default"),
+        ({"return_timestamps": "yes"}, "return_timestamps: expected true or false, found 'yes'"),
+        ({"return_timestamps": True}, "return_timestamps: the model has no timestamps"),
         ({"task": ["transcribe"]}, "task: expected one of transcribe"),
     ],
 )
 def test_bad_settings_of_speech(settings: dict[str, Any], problem: str, tmp_path: Path) -> None:
     write(tmp_path, "config.json", WHISPER | {"eos_token_id": 2, "decoder_start_token_id": 3})
-    write(tmp_path, "generation_config.json", LANGUAGES | settings)
+    write(tmp_path, "generation_config.json", LANGUAGES | {"bos_token_id": 1} | settings)
     with pytest.raises(ConfigError, match=problem):
         read_checkpoint(tmp_path)
 
@@ -236,8 +238,8 @@ def test_a_model_that_does_not_fit_into_memory(
     [
         (MBART, {"decoder_start_token_id": 5, "eos_token_id": [7]}, (5, 7)),
         (MBART | {"eos_token_id": 99}, {"decoder_start_token_id": 5, "eos_token_id": 7}, (5, 7)),
-        (MBART | {"decoder_start_token_id": 4}, {"decoder_start_token_id": None}, (4, 2)),
-        # `generate` starts from bos_token_id if nothing else is stated.
+        # `generate` starts from bos_token_id if nothing else is stated, whatever config.json says.
+        (MBART | {"decoder_start_token_id": 4}, {"bos_token_id": 6}, (6, 2)),
         (MBART, {"bos_token_id": 6}, (6, 2)),
         (MBART, None, (0, 2)),
         (BART | {"decoder_start_token_id": None, "bos_token_id": 3}, None, (3, 2)),

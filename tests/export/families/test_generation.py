@@ -18,12 +18,30 @@ CONFIG = ModelConfig(source_vocab_size=50, target_vocab_size=40, end_token_id=3)
     [
         ({}, {}),
         # Lengths count the start token.
-        ({"max_length": 20, "min_length": 5}, {"max_new_tokens": 19, "min_new_tokens": 4}),
+        ({"max_length": 20, "min_length": 5}, {"max_new_tokens": 19, "min_length": 5}),
         ({"max_length": 1, "min_length": 0}, {}),
-        ({"max_length": 20, "max_new_tokens": 7, "min_new_tokens": 2, "min_length": 2},
+        # The number of new tokens takes precedence, 0 too.
+        ({"max_length": 20, "max_new_tokens": 7, "min_new_tokens": 2, "min_length": 9},
          {"max_new_tokens": 7, "min_new_tokens": 2}),
+        ({"min_new_tokens": 0, "min_length": 9}, {}),
         ({"forced_bos_token_id": 5, "forced_eos_token_id": [3]},
          {"forced_first_token_id": 5, "forced_last_token_id": 3}),
+        # Of several forced tokens, the argmax is the lowest.
+        ({"forced_eos_token_id": [7, 4, 9], "suppress_tokens": [4]},
+         {"forced_last_token_id": 7, "suppressed_token_ids": (4,)}),
+        ({"eos_token_id": 3}, {}),
+        ({"eos_token_id": [3]}, {}),
+        ({"eos_token_id": [3, 9, 3]}, {"end_token_ids": (3, 9)}),
+        ({"eos_token_id": []}, {"end_token_ids": ()}),
+        # Suppressing a token that there is not changes nothing.
+        ({"suppress_tokens": [-1, 7, 40], "begin_suppress_tokens": [-1, 99]},
+         {"suppressed_token_ids": (7,)}),
+        ({"bad_words_ids": [[39], [4, 5], [3], [3, 3]], "eos_token_id": [3, 39]},
+         {"bad_words": ((4, 5), (3, 3)), "end_token_ids": (3, 39)}),
+        ({"encoder_no_repeat_ngram_size": 3}, {"encoder_no_repeat_ngram_size": 3}),
+        # Empty values switch a setting off.
+        ({"stop_strings": [], "sequence_bias": [], "constraints": [], "force_words_ids": [],
+          "exponential_decay_length_penalty": [], "watermarking_config": {}}, {}),
         ({"suppress_tokens": [9, 7, 9], "begin_suppress_tokens": [4, 3]},
          {"suppressed_token_ids": (7, 9), "first_suppressed_token_ids": (3, 4)}),
         # A bad word that is the end token has no effect; a suppressed end token has.
@@ -34,6 +52,7 @@ CONFIG = ModelConfig(source_vocab_size=50, target_vocab_size=40, end_token_id=3)
         # Settings of sampling and of beam search are ignored.
         ({"num_beams": 6, "do_sample": True, "temperature": 0.3, "length_penalty": 2.0,
           "early_stopping": True, "guidance_scale": 1, "encoder_no_repeat_ngram_size": 0}, {}),
+        ({"guidance_scale": 1.0, "max_time": None}, {}),
     ],
 )  # fmt: skip
 def test_settings_are_rules(settings: dict[str, Any], rules: dict[str, Any]) -> None:
@@ -43,16 +62,26 @@ def test_settings_are_rules(settings: dict[str, Any], rules: dict[str, Any]) -> 
 @pytest.mark.parametrize(
     ("settings", "problem"),
     [
-        ({"encoder_no_repeat_ngram_size": 3}, "encoder_no_repeat_ngram_size: this generation"),
+        ({"encoder_repetition_penalty": 1.5}, "encoder_repetition_penalty: this generation"),
         ({"sequence_bias": [[[1], 2.0]]}, "sequence_bias"),
         ({"guidance_scale": 3.0}, "guidance_scale"),
-        ({"bad_words_ids": [[4, 5]]}, "bad_words_ids: expected words of one token"),
-        ({"forced_eos_token_id": [3, 4]}, "forced_eos_token_id: expected one token"),
-        ({"suppress_tokens": [40]}, r"suppress_tokens: expected token ids in \[0, 40\), found 40"),
+        # Only 1 switches it off: 0 computes the unconditional logits alone.
+        ({"guidance_scale": 0}, "guidance_scale: this generation setting is not supported"),
+        ({"max_time": 2.5}, "max_time: this generation setting is not supported, found 2.5"),
+        ({"bad_words_ids": [[4, 40]]},
+         r"bad_words_ids: expected token ids in \[0, 40\), found 40"),
+        ({"bad_words_ids": [[]]}, "bad_words_ids: expected lists of token ids"),
+        ({"forced_eos_token_id": [3, 40]},
+         r"forced_eos_token_id: expected token ids in \[0, 40\), found 40"),
+        ({"forced_bos_token_id": 3, "suppress_tokens": [3, 4]},
+         r"forced_bos_token_id: expected a token that suppress_tokens leaves, found \[3\]"),
+        ({"forced_eos_token_id": [3, 4], "suppress_tokens": [3, 4, 5]},
+         r"forced_eos_token_id: expected a token that suppress_tokens leaves, found \[3, 4\]"),
+        ({"eos_token_id": [3, 40]}, r"eos_token_id: expected token ids in \[0, 40\), found 40"),
         ({"suppress_tokens": ["a"]}, "suppress_tokens: expected token ids, found"),
         ({"max_length": "long"}, "max_length: expected an integer, found 'long'"),
     ],
-)
+)  # fmt: skip
 def test_an_unsupported_setting_is_named(settings: dict[str, Any], problem: str) -> None:
     with pytest.raises(DragomanError, match=problem):
         generation_config(settings, CONFIG)

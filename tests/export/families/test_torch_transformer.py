@@ -297,7 +297,7 @@ def test_names_that_are_not_there(changes: dict[str, str], message: str, tmp_pat
         ({"num_heads": 5}, "d_model 24 is not a multiple of num_heads 5"),
         ({"num_heads": True}, "num_heads: expected an integer, found True"),
         ({"norm_frist": True}, "unknown field 'norm_frist', expected one of .*norm_first"),
-        ({"activation": "tanh"}, "activation: expected one of relu, .* found 'tanh'"),
+        ({"activation": "sigmoid"}, "activation: expected one of relu, .* found 'sigmoid'"),
         ({"positions": "rotary"}, "positions: expected 'sinusoidal' or 'learned'"),
         ({"names": {"sauce": "a"}}, "names: expected names of .*, found 'sauce'"),
         ({"names": {"output": 3}}, "names: expected names of .*, found 'output': 3"),

@@ -15,7 +15,7 @@ from dragoman.runtime.backends.onnxruntime.cpu.backend import OnnxRuntimeBackend
 from dragoman.runtime.backends.onnxruntime.cpu.memory import HostBuffer
 from dragoman.runtime.backends.onnxruntime.cpu.state import BoundState
 from dragoman.runtime.decoding.batching import pad
-from dragoman.runtime.decoding.logits_processors import SuppressTokensAt, choose
+from dragoman.runtime.decoding.logits_processors import Row, SuppressTokensAt, choose
 
 Pair = tuple[Transformer, Model]
 RandomSources = Callable[..., list[list[int]]]
@@ -132,7 +132,7 @@ def test_a_step_with_processors_chooses_the_best_allowed_token(
     best = state.step()
     banned = int(best.tokens[0])
     processor = SuppressTokensAt(1, [banned])
-    second = other.step_choosing(lambda logits: choose(logits, [processor], [[1]] * 4))
+    second = other.step_choosing(lambda logits: choose(logits, [processor], [Row((), [1])] * 4))
     assert banned not in second.tokens
     same = best.tokens != banned
     np.testing.assert_array_equal(second.tokens[same], best.tokens[same])

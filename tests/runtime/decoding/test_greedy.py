@@ -127,7 +127,7 @@ def choices_of(
 ) -> Iterator[Choice]:
     batch = pad([[row + 10] * (row + 1) for row in range(len(limits))], 0)
     prompt = np.full((len(limits), 1), START)
-    return greedy(backend, *batch, prompt, limits, settings, END)
+    return greedy(backend, *batch, prompt, limits, settings, [END])
 
 
 def tokens(found: list[list[Choice]]) -> list[list[int]]:
@@ -235,7 +235,7 @@ def test_a_prompt_is_not_part_of_the_output() -> None:
     backend = FakeBackend([[5, END], [6, 7, 8]])
     batch = pad([[10], [11]], 0)
     prompt = np.array([[START, 40, 41], [START, 42, 43]])
-    found = list(greedy(backend, *batch, prompt, [3, 2], GenerationSettings(), END))
+    found = list(greedy(backend, *batch, prompt, [3, 2], GenerationSettings(), [END]))
     assert [(c.row, c.token) for c in found] == [(0, 5), (1, 6), (0, END), (1, 7)]
     np.testing.assert_array_equal(backend.prompt, prompt)
     assert backend.capacity == 3 + 3 - 1
