@@ -19,7 +19,7 @@ from .generation_settings import GenerationSettings
 from .languages import Languages
 from .model_spec import ModelSpec
 from .plain_data import to_plain
-from .records import Parity, PassRecord
+from .records import Origin, Parity, PassRecord
 from .speech import SpeechTokens
 from .tokenizers import Tokenizers
 
@@ -62,6 +62,7 @@ class Manifest:
         audio: how audio becomes the source; None: the source is tokens
         speech: what prompts of a speech model consist of
         passes: the passes that made the graphs of this target, in order
+        origin: the model of the Hugging Face Hub that the bundle was made from, if it was
     """
 
     schema_version: int
@@ -83,6 +84,10 @@ class Manifest:
     audio: AudioFeatures | None = None
     speech: SpeechTokens | None = None
     passes: tuple[PassRecord, ...] = ()
+    origin: Origin | None = None
 
     def to_json(self) -> str:
-        return json.dumps(to_plain(self), indent=1, allow_nan=False) + "\n"
+        plain = to_plain(self)
+        if self.origin is None:  # as in bundles of versions that do not know it
+            del plain["origin"]
+        return json.dumps(plain, indent=1, allow_nan=False) + "\n"

@@ -41,6 +41,7 @@ def make_graphs(
         directory if as_exported else scratch("neutral"),
         name=checkpoint.name,
         tokenizers=checkpoint.tokenizers,
+        origin=checkpoint.origin,
         writer=BundleWriter if as_exported else ScratchWriter,
         progress=progress.stage,
     )

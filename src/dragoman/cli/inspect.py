@@ -40,6 +40,7 @@ def _print(bundle: Bundle) -> None:
     from rich.table import Table
 
     manifest, model = bundle.manifest, bundle.manifest.model
+    origin = manifest.origin
     overview = Table(show_header=False, box=None, padding=(0, 2, 0, 0))
     vocabularies = f"{model.source_vocab_size} source, {model.target_vocab_size} target"
     if manifest.audio is not None:
@@ -49,6 +50,7 @@ def _print(bundle: Bundle) -> None:
     heads = f"{model.num_heads} of size {model.head_size}"
     for name, value in (
         ("bundle", f"{manifest.name} (schema {manifest.schema_version})"),
+        *([("made from", f"{origin.model}, commit {origin.commit}")] if origin else []),
         ("target", f"{manifest.target}, {manifest.precision}"),
         ("decoder", f"{model.decoder_layers} layers, heads: {heads}"),
         ("vocabulary", vocabularies),
