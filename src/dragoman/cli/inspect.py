@@ -20,12 +20,45 @@ if TYPE_CHECKING:
 @click.command(short_help="Show what is in a bundle.")
 @click.argument("bundle", type=click.Path(path_type=Path))
 @click.option("--json", "as_json", is_flag=True, help="Print the manifest.")
-def inspect(bundle: Path, as_json: bool) -> None:
+@click.option(
+    "--polygraphy",
+    type=click.Path(path_type=Path),
+    metavar="DIRECTORY",
+    help="Instead write real inputs of both graphs at several steps, and the commands that run "
+    "Polygraphy on them.",
+)
+@click.option(
+    "--graphs",
+    type=click.Path(path_type=Path),
+    metavar="BUNDLE",
+    help="Polygraphy: a bundle of the same model to compare with, whose graphs ONNX Runtime can "
+    "run; needed for engines.",
+)
+@click.option(
+    "--inputs",
+    type=click.Path(path_type=Path),
+    help="Polygraphy: file of texts, one per line, or directory of audio clips [random inputs].",
+)
+def inspect(
+    bundle: Path,
+    as_json: bool,
+    polygraphy: Path | None,
+    graphs: Path | None,
+    inputs: Path | None,
+) -> None:
     """Check BUNDLE's files and show its model, graphs, parity and sizes.
 
     \b
     dragoman inspect bundles/g2p-en
+    dragoman inspect bundles/g2p-en-rtx --polygraphy probe --graphs bundles/neutral
     """
+    if polygraphy is not None:
+        if as_json:
+            raise click.UsageError("--json: expected without --polygraphy")
+        _write_polygraphy(bundle, polygraphy, graphs, inputs)
+        return
+    if graphs is not None or inputs is not None:
+        raise click.UsageError("--graphs and --inputs: expected with --polygraphy DIRECTORY")
     from dragoman.runtime import read_bundle
 
     read = read_bundle(bundle)
@@ -33,6 +66,19 @@ def inspect(bundle: Path, as_json: bool) -> None:
         click.echo(read.manifest.to_json(), nl=False)
     else:
         _print(read)
+
+
+def _write_polygraphy(
+    bundle: Path, directory: Path, graphs: Path | None, inputs: Path | None
+) -> None:
+    from dragoman import api
+
+    written = api.write_polygraphy(bundle, directory, graphs=graphs, inputs=inputs)
+    steps = ", ".join(map(str, written.steps))
+    click.echo(
+        f"Wrote {directory}, {written.size / 1e6:.1f} MB: inputs of {written.rows} rows, of the "
+        f"decoder at the steps {steps}. Next: sh {directory}/commands.sh"
+    )
 
 
 def _print(bundle: Bundle) -> None:
