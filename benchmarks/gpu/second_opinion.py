@@ -105,11 +105,12 @@ def compare(
     from polygraphy.comparator import Comparator, SimpleCompareFunc
     from polygraphy.logger import G_LOGGER
 
-    feeds: dict[int | None, Feed] = {None: inputs.encoder}
+    steps: Sequence[int | None] = (None,)
+    feeds: Sequence[Feed] = (inputs.encoder,)
     if graph == "decoder":
-        feeds = {**inputs.decoder}
+        steps, feeds = tuple(inputs.decoder), tuple(inputs.decoder.values())
     with G_LOGGER.verbosity(G_LOGGER.ERROR):
-        results = Comparator.run([trusted, checked], data_loader=[dict(f) for f in feeds.values()])
+        results = Comparator.run([trusted, checked], data_loader=list(map(dict, feeds)))
         largest = _largest(results[0][1])
         allowed = {name: _allowed(precision, name, largest[name]) for name in largest}
         function = SimpleCompareFunc(atol=allowed, rtol=0.0, check_error_stat="max")
@@ -125,7 +126,7 @@ def compare(
             "difference": _finite(found.max_absdiff / max(1.0, largest[name])),
             "passed": bool(found),
         }
-        for step, iteration in zip(feeds, iterations, strict=True)
+        for step, iteration in zip(steps, iterations, strict=True)
         for name, found in iteration.items()
     ]
 
