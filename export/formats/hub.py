@@ -13,6 +13,7 @@ import os
 import re
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from http.client import responses
 from pathlib import Path
 from typing import Any
 
@@ -168,14 +169,15 @@ def _problem(error: Exception, model_id: str, revision: str | None) -> str:
     is_missing = isinstance(error, errors.LocalEntryNotFoundError)  # here, and cannot be fetched
     cause = error.__cause__ or error if is_missing else error
     if isinstance(cause, errors.GatedRepoError):
-        return f"its owner grants access to it at {hub}/{model_id}: then log in, {LOG_IN}"
+        return f"its owner grants access to it at {hub}/{model_id}: then log in {LOG_IN}"
     if isinstance(cause, errors.RepositoryNotFoundError):
-        return f"no such directory, and no such model at {hub}; if it is private, log in, {LOG_IN}"
+        return f"no such directory, and no such model at {hub}; if it is private, log in {LOG_IN}"
     if isinstance(cause, errors.RevisionNotFoundError):
         return f"expected a branch, a tag or a commit as its revision, found {revision!r}"
     if isinstance(cause, errors.HfHubHTTPError):
-        found = cause.server_message or cause.response.reason_phrase
-        return f"{hub} answers {cause.response.status_code}: {_first_line(found)}"
+        status = cause.response.status_code
+        found = cause.server_message or responses.get(status, "")
+        return f"{hub} answers {status}: {_first_line(found)}"
     if isinstance(cause, errors.OfflineModeIsEnabled):
         return (
             f"no such directory, and no such model, or not all of it, in {cache}; it was not "

@@ -199,7 +199,7 @@ REFUSALS = {
     "gated": (hub_double.GATED, f"its owner grants access to it at HUB/{NAME}: then log in"),
     "forbidden": (hub_double.FORBIDDEN, "HUB answers 403: Your token may not read this"),
     "a bad token": (hub_double.UNAUTHORIZED, "HUB answers 401: Invalid credentials"),
-    "a failure": (hub_double.FAILING, "HUB answers 500"),
+    "a failure": (hub_double.FAILING, "HUB answers 500: Internal Server Error"),
 }
 
 
