@@ -15,9 +15,10 @@ MODEL = "g2p-en"
 def exported(directory: Path) -> Path:
     """Export it to a new directory."""
     from dragoman.export import export_bundle
+    from dragoman.export.locating import locate_checkpoint
     from dragoman.export.opened_checkpoint import open_checkpoint
 
-    opened = open_checkpoint(MODEL)
+    opened = open_checkpoint(locate_checkpoint(MODEL))
     directory.mkdir()
     export_bundle(opened.model, directory, name=MODEL, tokenizers=opened.tokenizers)
     return directory
@@ -26,7 +27,8 @@ def exported(directory: Path) -> Path:
 def held_out(count: int) -> tuple[Transformer, ParityInputs]:
     """The model, and this many of its held-out words to verify a bundle on."""
     from dragoman.benchmarks.parity import inputs_for
+    from dragoman.export.locating import locate_checkpoint
     from dragoman.export.opened_checkpoint import open_checkpoint
 
-    opened = open_checkpoint(MODEL)
+    opened = open_checkpoint(locate_checkpoint(MODEL))
     return opened.model, inputs_for(opened, limit=count)

@@ -12,6 +12,7 @@ from dragoman.reference_model import Transformer
 from dragoman.runtime.format.bundle import Bundle
 from dragoman.runtime.format.executables import OnnxGraphs
 from dragoman.runtime.format.manifest import SCHEMA_VERSION, Manifest
+from dragoman.runtime.format.records import Origin
 from dragoman.runtime.format.writing import BundleWriter
 
 from .exporter import GRAPH_FILES, ExportedGraph, export_graph
@@ -35,6 +36,7 @@ def export_bundle(
     name: str,
     tokenizers: TokenizerFiles | None = None,
     notes: Sequence[str] = (),
+    origin: Origin | None = None,
     writer: type[BundleWriter] = BundleWriter,
     progress: Callable[[str], None] = lambda stage: None,
 ) -> Bundle:
@@ -44,6 +46,7 @@ def export_bundle(
         model: fp32, not changed
         directory: use `runtime.format.writing.new_directory` to make it appear whole
         notes: of the checkpoint, see `Checkpoint`
+        origin: where the model comes from, for the manifest
         writer: how files are written; `ScratchWriter` if the bundle is only a step on the way
         progress: called with each stage as it begins
 
@@ -80,6 +83,7 @@ def export_bundle(
             generation=generation_settings(model.generation),
             audio=audio_features(model.config),
             speech=speech_tokens(model),
+            origin=origin,
             tool_versions={"dragoman": __version__}
             | {package: version(package) for package in PACKAGES},
             notes=tuple(notes),

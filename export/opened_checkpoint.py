@@ -8,11 +8,12 @@ from pathlib import Path
 
 from dragoman.errors import DragomanError
 from dragoman.reference_model import Transformer
-from dragoman.reference_model.pretrained import find_checkpoint
 from dragoman.reference_model.recipes import RECIPES, Recipe
 from dragoman.reference_model.recipes.recipe import RECIPE_FILE
+from dragoman.runtime.format.records import Origin
 
 from .checkpoints import read_checkpoint
+from .locating import LocatedCheckpoint
 from .tokenizers import TokenizerFiles
 
 
@@ -27,30 +28,38 @@ class OpenedCheckpoint:
         notes: see `Checkpoint`
     """
 
-    directory: Path
+    located: LocatedCheckpoint
     model: Transformer
     tokenizers: TokenizerFiles | None
     recipe: Recipe | None
     notes: tuple[str, ...] = ()
 
     @property
+    def directory(self) -> Path:
+        return self.located.directory
+
+    @property
+    def origin(self) -> Origin | None:
+        return self.located.origin
+
+    @property
     def name(self) -> str:
-        return self.recipe.name if self.recipe else self.directory.resolve().name
+        return self.recipe.name if self.recipe else self.located.name
 
 
-def open_checkpoint(name_or_path: str | Path) -> OpenedCheckpoint:
+def open_checkpoint(located: LocatedCheckpoint) -> OpenedCheckpoint:
     """Read a checkpoint that any supported library left.
 
     Args:
-        name_or_path: the name of one that comes with Dragoman, such as "g2p-en", or a directory
+        located: from `locating.locate_checkpoint`
 
     Raises:
         CheckpointError, ConfigError: the model cannot be read; lists all problems.
-        DragomanError: there is no such checkpoint, or its tokenizers or recipe cannot be read.
+        DragomanError: its tokenizers or recipe cannot be read.
     """
-    directory = find_checkpoint(str(name_or_path))
-    read = read_checkpoint(directory)
-    return OpenedCheckpoint(directory, read.model, read.tokenizers, _recipe(directory), read.notes)
+    read = read_checkpoint(located.directory)
+    recipe = _recipe(located.directory)
+    return OpenedCheckpoint(located, read.model, read.tokenizers, recipe, read.notes)
 
 
 def _recipe(directory: Path) -> Recipe | None:

@@ -43,6 +43,7 @@ PARTS = (
     Part("device", 20, "dragoman.benchmarks.gpu.environment"),
     Part("engines", 60, "dragoman.benchmarks.gpu.engines"),
     Part("parity", 110, "dragoman.benchmarks.gpu.parity"),
+    Part("second opinion", 60, "dragoman.benchmarks.gpu.second_opinion"),
     _compare("big", 120, "fp16", "float16"),
     Part("where the time goes", 70, "dragoman.benchmarks.gpu.time_split"),
     _compare("base", 100, "fp16", "float16"),

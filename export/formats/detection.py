@@ -94,11 +94,7 @@ def check_is_checkpoint(directory: Path) -> None:
         DragomanError: there is no such directory, it is empty, holds no known format, lacks a file
             that its format requires, or its `config.json` is damaged or of an unknown model type.
     """
-    config = directory / CONFIG_FILE
-    values = _read_config(config) if config.is_file() else {}
-    if "model_type" in values and _stated(values) is None:
-        raise DragomanError(f"{config}: {unknown_model_type(values['model_type'])}")
-    known = format_of(directory, values)
+    known = format_of(directory, read_configuration(directory))
     required, weights = known.required, known.weights
     missing = [name for name in required if not (directory / name).is_file()]
     if missing:
@@ -111,6 +107,19 @@ def check_is_checkpoint(directory: Path) -> None:
         )
     if weights and not _has_any(directory, *weights, *(n + INDEX_SUFFIX for n in weights)):
         raise DragomanError(f"{directory}: {no_weights()}")
+
+
+def read_configuration(directory: Path) -> dict[str, Any]:
+    """The fields of a directory's `config.json`; {} where there is none.
+
+    Raises:
+        DragomanError: it is damaged, or of an unknown model type.
+    """
+    config = directory / CONFIG_FILE
+    values = _read_config(config) if config.is_file() else {}
+    if "model_type" in values and _stated(values) is None:
+        raise DragomanError(f"{config}: {unknown_model_type(values['model_type'])}")
+    return values
 
 
 def unknown_model_type(model_type: object) -> str:

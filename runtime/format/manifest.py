@@ -19,7 +19,7 @@ from .generation_settings import GenerationSettings
 from .languages import Languages
 from .model_spec import ModelSpec
 from .plain_data import to_plain
-from .records import Parity, PassRecord
+from .records import Origin, Parity, PassRecord
 from .speech import SpeechTokens
 from .tokenizers import Tokenizers
 
@@ -64,6 +64,7 @@ class Manifest:
         passes: the passes that made the graphs of this target, in order
         notes: where the model was read otherwise than its checkpoint might lead one to expect, a
             sentence each
+        origin: the model of the Hugging Face Hub that the bundle was made from, if it was
     """
 
     schema_version: int
@@ -86,6 +87,7 @@ class Manifest:
     speech: SpeechTokens | None = None
     passes: tuple[PassRecord, ...] = ()
     notes: tuple[str, ...] = ()
+    origin: Origin | None = None
 
     @property
     def end_tokens(self) -> tuple[int, ...]:
@@ -93,4 +95,8 @@ class Manifest:
         return self.generation.end_tokens(self.model.end_token_id)
 
     def to_json(self) -> str:
-        return json.dumps(to_plain(self), indent=1, allow_nan=False) + "\n"
+        plain = to_plain(self)
+        for name in ("notes", "origin"):
+            if not getattr(self, name):  # as in bundles of versions that do not know it
+                del plain[name]
+        return json.dumps(plain, indent=1, allow_nan=False) + "\n"

@@ -1,8 +1,22 @@
-"""The records in a manifest: the parity of the bundle, and the passes that made its graphs."""
+"""The records in a manifest: where the bundle comes from, its parity, and the passes that made its
+graphs."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Origin:
+    """A model of the Hugging Face Hub.
+
+    Attributes:
+        model: its id, `owner/model`
+        commit: of the files that were read
+    """
+
+    model: str
+    commit: str
 
 
 @dataclass(frozen=True)

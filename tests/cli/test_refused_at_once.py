@@ -113,6 +113,14 @@ REFUSED: dict[str, tuple[list[str], str]] = {
     ),
     "run, no bundle": (["run", "HERE/none", "x"], "expected a bundle"),
     "inspect, no bundle": (["inspect", "HERE/none"], "expected a bundle"),
+    "inspect, a directory for Polygraphy that exists": (
+        ["inspect", "HERE/bundle", "--polygraphy", "HERE/empty"],
+        "HERE/empty already exists",
+    ),
+    "export, a revision of a directory": (
+        ["export", "g2p-en", "-o", "HERE/out", "--revision", "main"],
+        "revision: expected one only with the id of a model at the Hugging Face Hub",
+    ),
     "bench, no bundle": (["bench", "HERE/none"], "expected a bundle"),
     "train, into a file": (
         ["train", "g2p-en", "-o", "HERE/bundle/manifest.json"],

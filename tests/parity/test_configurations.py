@@ -130,6 +130,15 @@ CONFIGURATIONS: dict[str, dict[str, Any]] = {
         "scale_embedding": False,
         "decoder_layers": 2,
     },
+    "as M2M100: padding without a position": {
+        "pad_has_position": False,
+        "positions": "learned",
+        "norm_order": "pre",
+        "activation": "quick_gelu",
+        "start_token_id": 0,
+        "seed": 6,
+    },
+    "hyperbolic tangents": {"activation": "tanh", "decoder_layers": 1},
     "as torch.nn.Transformer: post-norm and one more at the end": {"final_norm": True, "seed": 5},
 }
 BATCHES = [[1], [16], [9, 9], [5, 1, 16, 9, 2, 12, 3]]
@@ -297,5 +306,7 @@ def test_the_configurations_cover_every_switch() -> None:
         "relu",
         "gelu",
         "gelu_tanh",
+        "quick_gelu",
         "silu",
+        "tanh",
     }

@@ -1,4 +1,5 @@
-"""The commands as functions: `export`, `optimize`, `build` and `verify`.
+"""The commands as functions: `export`, `optimize`, `build`, `verify`, and `write_polygraphy`, which
+is `inspect --polygraphy`.
 
 ```python
 from dragoman.api import build
@@ -17,6 +18,7 @@ from dragoman.progress import Progress
 from .build import BuiltBundle, ParityFailedError, build
 from .export import export
 from .optimize import OptimizedBundle, optimize, optimize_onnx
+from .polygraphy import write_polygraphy
 from .verify import Verification, verify
 
 __all__ = [
@@ -32,4 +34,5 @@ __all__ = [
     "optimize",
     "optimize_onnx",
     "verify",
+    "write_polygraphy",
 ]

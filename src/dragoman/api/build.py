@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from dragoman.errors import DragomanError
+from dragoman.export.locating import locate_checkpoint
 from dragoman.optimize.tensorrt.request import EngineRequest, check_refittable
 from dragoman.progress import Progress, Silent
 from dragoman.runtime.format.bundle import Bundle, read_bundle
@@ -16,7 +17,6 @@ from dragoman.runtime.format.records import Parity, PassRecord
 
 from .preflight import (
     check_calibration,
-    check_checkpoint,
     check_comparison,
     check_output,
     check_target,
@@ -60,6 +60,7 @@ def build(
     checkpoint: str | Path,
     output: str | Path,
     *,
+    revision: str | None = None,
     target: str | None = None,
     precision: Precision = "fp32",
     calibration: str | Path | None = None,
@@ -79,9 +80,11 @@ def build(
     tensorrt-rtx, neither needs a GPU.
 
     Args:
-        checkpoint: a directory as its library wrote it, or the name of a checkpoint that comes with
-            Dragoman, such as "g2p-en"
+        checkpoint: a directory as its library wrote it; the id of a model at the Hugging Face Hub,
+            such as "Helsinki-NLP/opus-mt-en-de"; or the name of one that comes with Dragoman, such
+            as "g2p-en"
         output: the bundle's directory, which appears whole, and only if parity holds
+        revision: of a model at the hub: a branch, a tag or a commit; None: main
         target: a row of `optimize.targets.TARGETS`; None: the first that offers the precision
         precision: fp32, fp16, bf16, int8 or int4
         calibration: a file of texts, one per line, or a directory of audio clips, to choose scales
@@ -114,7 +117,7 @@ def build(
     check_output(output, overwrite)
     compared_on = check_comparison(inputs, limit, threads)
     calibrated_on = check_calibration(calibration, precision)
-    check_checkpoint(checkpoint)
+    located = locate_checkpoint(checkpoint, revision, progress)
 
     from dragoman.benchmarks.parity import inputs_for
     from dragoman.export.opened_checkpoint import open_checkpoint
@@ -124,7 +127,7 @@ def build(
     from .steps import compare, describe_problem, make_graphs
 
     progress.stage("reading the checkpoint")
-    opened = open_checkpoint(checkpoint)
+    opened = open_checkpoint(located)
     if request is not None and old is None:  # refuse before anything takes time
         config = opened.model.config
         request.for_model(config, config.max_target_positions)

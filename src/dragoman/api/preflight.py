@@ -5,29 +5,18 @@ from __future__ import annotations
 from pathlib import Path
 
 from dragoman.errors import DragomanError, refuse_unwritable
-from dragoman.export.formats.detection import check_is_checkpoint
 from dragoman.optimize.targets import Target, choose_target
 from dragoman.optimize.tensorrt.request import EngineRequest
-from dragoman.reference_model.pretrained import find_checkpoint
 from dragoman.runtime.backends import check_threads
 from dragoman.runtime.format.manifest import Precision
 from dragoman.runtime.format.writing import check_destination
 
 __all__ = [
     "check_calibration",
-    "check_checkpoint",
     "check_comparison",
     "check_output",
     "check_target",
 ]
-
-
-def check_checkpoint(name_or_path: str | Path) -> None:
-    """
-    Raises:
-        DragomanError: the checkpoint does not exist, or its format is unknown.
-    """
-    check_is_checkpoint(find_checkpoint(str(name_or_path)))
 
 
 def check_output(output: Path, overwrite: bool) -> None:

@@ -42,6 +42,7 @@ def make_graphs(
         name=checkpoint.name,
         tokenizers=checkpoint.tokenizers,
         notes=checkpoint.notes,
+        origin=checkpoint.origin,
         writer=BundleWriter if as_exported else ScratchWriter,
         progress=progress.stage,
     )

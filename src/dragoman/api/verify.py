@@ -8,12 +8,13 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
 from dragoman.errors import DragomanError
+from dragoman.export.locating import locate_checkpoint
 from dragoman.progress import Progress, Silent
 from dragoman.runtime.backends import check_backend
 from dragoman.runtime.format.bundle import Bundle, read_bundle
 from dragoman.runtime.format.records import Parity
 
-from .preflight import check_checkpoint, check_comparison
+from .preflight import check_comparison
 
 if TYPE_CHECKING:
     from dragoman.benchmarks.parity import ParityInputs
@@ -42,6 +43,7 @@ def verify(
     bundle: str | Path,
     checkpoint: str | Path,
     *,
+    revision: str | None = None,
     inputs: str | Path | None = None,
     limit: int | None = None,
     backend: str | None = None,
@@ -52,8 +54,10 @@ def verify(
     """Compare a bundle with the PyTorch model of its checkpoint: tensors, tokens, then the task.
 
     Args:
-        checkpoint: a directory as its library wrote it, or the name of a checkpoint that comes with
-            Dragoman, such as "g2p-en"
+        checkpoint: a directory as its library wrote it; the id of a model at the Hugging Face Hub,
+            such as "Helsinki-NLP/opus-mt-en-de"; or the name of one that comes with Dragoman, such
+            as "g2p-en"
+        revision: of a model at the hub: a branch, a tag or a commit; None: main
         inputs: a file of texts, one per line, references after tabs, or a directory of audio
             clips; None: the checkpoint's held-out data, or random inputs if it has none
         limit: the most inputs; None: all
@@ -71,7 +75,7 @@ def verify(
     read = read_bundle(Path(bundle))
     check_backend(read, backend)
     compared_on = check_comparison(inputs, limit, threads)
-    check_checkpoint(checkpoint)
+    located = locate_checkpoint(checkpoint, revision, progress)
 
     from dragoman.benchmarks.parity import inputs_for
     from dragoman.export.opened_checkpoint import open_checkpoint
@@ -80,7 +84,7 @@ def verify(
     from .steps import compare
 
     progress.stage("reading the checkpoint")
-    opened = open_checkpoint(checkpoint)
+    opened = open_checkpoint(located)
     _check_same_model(read, opened, checkpoint)
     parity_inputs = inputs_for(opened, compared_on, limit)
     parity = compare(read, opened, parity_inputs, threads, backend, progress)

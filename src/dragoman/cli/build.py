@@ -15,6 +15,7 @@ from .options import (
     limit_option,
     output_option,
     precision_option,
+    revision_option,
     target_option,
     threads_option,
 )
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
 @click.command(short_help="Export, optimize and prove parity: a bundle to deploy.")
 @click.argument("checkpoint")
 @output_option
+@revision_option
 @target_option
 @precision_option
 @calibration_option
@@ -53,6 +55,7 @@ if TYPE_CHECKING:
 def build(
     checkpoint: str,
     output: Path,
+    revision: str | None,
     target: str | None,
     precision: Precision,
     calibration: Path | None,
@@ -70,15 +73,14 @@ def build(
 ) -> None:
     """Export, optimize and verify CHECKPOINT for a target: OUTPUT appears only if parity holds.
 
-    CHECKPOINT is a directory as Hugging Face, CTranslate2 or this project writes it, or g2p-en, the
-    model that comes with Dragoman. Parity is checked against PyTorch on --inputs, on the
-    checkpoint's held-out data, or on random inputs; if it fails, the exit status is 1. For the
-    TensorRT targets, parity is checked on ONNX Runtime before engines are built; for tensorrt-rtx,
-    neither needs a GPU.
+    CHECKPOINT is a directory as Hugging Face, CTranslate2 or this project writes it, the id of a
+    model at the Hugging Face Hub, or g2p-en, which comes with Dragoman. Parity is checked against
+    PyTorch on --inputs, the checkpoint's held-out data, or random inputs; if it fails, the exit
+    status is 1. Parity of engines is checked on ONNX Runtime before they are built, without a GPU.
 
     \b
     dragoman build g2p-en -o bundles/g2p-en
-    dragoman build g2p-en -o bundles/g2p-en-int8 --target cpu --precision int8
+    dragoman build Helsinki-NLP/opus-mt-en-de -o bundles/en-de --precision int8
     dragoman build g2p-en -o bundles/g2p-en-rtx --target tensorrt-rtx --precision fp16
     """
     from dragoman import DragomanError, api
@@ -106,6 +108,7 @@ def build(
             built = api.build(
                 checkpoint,
                 output,
+                revision=revision,
                 target=target,
                 precision=precision,
                 calibration=calibration,

@@ -21,12 +21,45 @@ if TYPE_CHECKING:
 @click.command(short_help="Show what is in a bundle.")
 @click.argument("bundle", type=click.Path(path_type=Path))
 @click.option("--json", "as_json", is_flag=True, help="Print the manifest.")
-def inspect(bundle: Path, as_json: bool) -> None:
+@click.option(
+    "--polygraphy",
+    type=click.Path(path_type=Path),
+    metavar="DIRECTORY",
+    help="Instead write real inputs of both graphs at several steps, and the commands that run "
+    "Polygraphy on them.",
+)
+@click.option(
+    "--graphs",
+    type=click.Path(path_type=Path),
+    metavar="BUNDLE",
+    help="Polygraphy: a bundle of the same model to compare with, whose graphs ONNX Runtime can "
+    "run; needed for engines.",
+)
+@click.option(
+    "--inputs",
+    type=click.Path(path_type=Path),
+    help="Polygraphy: file of texts, one per line, or directory of audio clips [random inputs].",
+)
+def inspect(
+    bundle: Path,
+    as_json: bool,
+    polygraphy: Path | None,
+    graphs: Path | None,
+    inputs: Path | None,
+) -> None:
     """Check BUNDLE's files and show its model, graphs, parity and sizes.
 
     \b
     dragoman inspect bundles/g2p-en
+    dragoman inspect bundles/g2p-en-rtx --polygraphy probe --graphs bundles/neutral
     """
+    if polygraphy is not None:
+        if as_json:
+            raise click.UsageError("--json: expected without --polygraphy")
+        _write_polygraphy(bundle, polygraphy, graphs, inputs)
+        return
+    if graphs is not None or inputs is not None:
+        raise click.UsageError("--graphs and --inputs: expected with --polygraphy DIRECTORY")
     from dragoman.runtime import read_bundle
 
     read = read_bundle(bundle)
@@ -36,11 +69,25 @@ def inspect(bundle: Path, as_json: bool) -> None:
         _print(read)
 
 
+def _write_polygraphy(
+    bundle: Path, directory: Path, graphs: Path | None, inputs: Path | None
+) -> None:
+    from dragoman import api
+
+    written = api.write_polygraphy(bundle, directory, graphs=graphs, inputs=inputs)
+    steps = ", ".join(map(str, written.steps))
+    click.echo(
+        f"Wrote {directory}, {written.size / 1e6:.1f} MB: inputs of {written.rows} rows, of the "
+        f"decoder at the steps {steps}. Next: sh {directory}/commands.sh"
+    )
+
+
 def _print(bundle: Bundle) -> None:
     from rich.console import Console
     from rich.table import Table
 
     manifest, model = bundle.manifest, bundle.manifest.model
+    origin = manifest.origin
     overview = Table(show_header=False, box=None, padding=(0, 2, 0, 0))
     vocabularies = f"{model.source_vocab_size} source, {model.target_vocab_size} target"
     if manifest.audio is not None:
@@ -50,6 +97,7 @@ def _print(bundle: Bundle) -> None:
     heads = f"{model.num_heads} of size {model.head_size}"
     for name, value in (
         ("bundle", f"{manifest.name} (schema {manifest.schema_version})"),
+        *([("made from", f"{origin.model}, commit {origin.commit}")] if origin else []),
         ("target", f"{manifest.target}, {manifest.precision}"),
         ("decoder", f"{model.decoder_layers} layers, heads: {heads}"),
         ("vocabulary", vocabularies),

@@ -16,6 +16,9 @@ output_option = click.option(
     required=True,
     help="The bundle's directory, which must not exist yet.",
 )
+revision_option = click.option(
+    "--revision", help="Branch, tag or commit of a model at the Hugging Face Hub [main]."
+)
 target_option = click.option(
     "--target",
     type=click.Choice([target.name for target in TARGETS]),

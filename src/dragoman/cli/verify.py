@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from .options import backend_option, inputs_option, limit_option, threads_option
+from .options import backend_option, inputs_option, limit_option, revision_option, threads_option
 
 
 class VerificationFailedError(click.ClickException):
@@ -18,6 +18,7 @@ class VerificationFailedError(click.ClickException):
 @click.command(short_help="Check that a bundle computes what its checkpoint does.")
 @click.argument("bundle", type=click.Path(path_type=Path))
 @click.argument("checkpoint")
+@revision_option
 @inputs_option
 @limit_option
 @backend_option
@@ -30,6 +31,7 @@ class VerificationFailedError(click.ClickException):
 def verify(
     bundle: Path,
     checkpoint: str,
+    revision: str | None,
     inputs: Path | None,
     limit: int | None,
     backend: str | None,
@@ -38,7 +40,8 @@ def verify(
 ) -> None:
     """Compare BUNDLE with the PyTorch model of CHECKPOINT: tensors, then tokens, then the task.
 
-    At fp32 every free-running greedy token must be the same. Exit status 1 if parity fails.
+    CHECKPOINT is as for `dragoman build`. At fp32 every free-running greedy token must be the same.
+    Exit status 1 if parity fails.
 
     \b
     dragoman verify bundles/g2p-en g2p-en
@@ -52,6 +55,7 @@ def verify(
         verification = api.verify(
             bundle,
             checkpoint,
+            revision=revision,
             inputs=inputs,
             limit=limit,
             backend=backend,

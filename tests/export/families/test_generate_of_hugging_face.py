@@ -71,7 +71,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
         "forced_eos_token_id": 2,
         "begin_suppress_tokens": [2],
     },
-    "switched off": {"stop_strings": [], "no_repeat_ngram_size": 0},
+    "switched off": {"no_repeat_ngram_size": 0, "encoder_no_repeat_ngram_size": 0},
 }
 
 

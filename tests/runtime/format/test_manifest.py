@@ -29,6 +29,14 @@ def test_what_is_written_is_read_back_equal(plain_manifest: Plain) -> None:
     assert manifest.graphs["decoder"].inputs[3].shape == ("batch", 2, "source", 3)
 
 
+def test_where_a_model_comes_from_is_kept(plain_manifest: Plain) -> None:
+    plain_manifest["origin"] = {"model": "owner/model", "commit": "12ab"}
+    manifest = manifest_from_json(json.dumps(plain_manifest), "p")
+    assert json.loads(manifest.to_json()) == plain_manifest
+    plain_manifest["origin"] = {"model": "owner/model"}
+    assert problems_of(json.dumps(plain_manifest)) == ["manifest.origin.commit: missing"]
+
+
 def test_a_parity_record_is_kept(plain_manifest: Plain) -> None:
     plain_manifest["parity"] = {
         "passed": False,

@@ -1,0 +1,197 @@
+"""Models of the Hugging Face Hub, fetched into the cache that its own library keeps.
+
+Only the files that the readers of checkpoints read are fetched, and no code. Nothing heavy is
+imported here, and `huggingface_hub` only once something is to be fetched.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import os
+import re
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from http.client import responses
+from pathlib import Path
+from typing import Any
+
+from dragoman.errors import DragomanError
+from dragoman.progress import Progress
+
+from .detection import (
+    CTRANSLATE2_FILE,
+    INDEX_SUFFIX,
+    TENSOR_FILES,
+    WEIGHTS_FILE,
+    read_configuration,
+)
+
+MODEL_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*/[A-Za-z0-9_][A-Za-z0-9_.-]*")
+
+FILES = (
+    *("config.json", "generation_config.json", "preprocessor_config.json"),
+    *("tokenizer.json", "tokenizer_config.json", "added_tokens.json"),
+    *("vocab.json", "target_vocab.json", "merges.txt"),
+    *("source.spm", "target.spm", "spiece.model"),
+    *("sentencepiece.model", "sentencepiece.bpe.model"),
+    *(
+        f"{name}vocabulary.{suffix}"
+        for name in ("", "shared_", "source_", "target_")
+        for suffix in ("json", "txt")
+    ),
+    *("source_tokenizer.json", "target_tokenizer.json", "recipe.json", "held_out.tsv"),
+)
+"""What readers read besides weights."""
+
+LOG_IN = "with `hf auth login` or HF_TOKEN"
+
+Download = Callable[[str, Sequence[str]], Path]
+"""Fetches those of some files that a revision has; gives its folder, named after the commit."""
+
+
+def is_model_id(name: str) -> bool:
+    """Whether a name has the form `owner/model`.
+
+    Names without an owner, which the oldest models have too, are none: a mistyped name of a
+    directory must not be looked for in the network.
+    """
+    return MODEL_ID.fullmatch(name) is not None
+
+
+def fetch(model_id: str, revision: str | None, progress: Progress) -> Path:
+    """A model's files, in a folder of the cache that is named after the commit.
+
+    The configuration comes first: of a model that cannot be read, the weights are not fetched. They
+    are fetched in one format, the first of those that readers prefer. Without a connection, or with
+    HF_HUB_OFFLINE, the cache is used.
+
+    Args:
+        model_id: `owner/model`
+        revision: a branch, a tag or a commit; None: main
+        progress: told how many megabytes there are
+
+    Raises:
+        DragomanError: there is no such model or revision, it may not be read, it is of an unknown
+            kind, or it cannot be fetched or stored.
+    """
+    progress.stage(f"fetching {model_id}, MB")
+    with _one_line_errors(model_id, revision):
+        download = _downloader(model_id, progress)
+        directory = download(revision or "main", FILES)
+        values = read_configuration(directory)
+        for name in TENSOR_FILES if "model_type" in values else (CTRANSLATE2_FILE, WEIGHTS_FILE):
+            index = directory / (name + INDEX_SUFFIX)
+            download(directory.name, (name, index.name))
+            if (directory / name).is_file():
+                break
+            if index.is_file():
+                download(directory.name, _parts(index))
+                break
+    if not directory.is_dir():
+        raise DragomanError(
+            f"{model_id}: expected a checkpoint, found none of its files at the hub"
+        )
+    return directory
+
+
+def _downloader(model_id: str, progress: Progress) -> Download:
+    # Read once, when the library is imported, which may send what else is installed.
+    os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
+    from huggingface_hub import snapshot_download
+
+    bars = _reporting(progress)
+
+    def download(revision: str, files: Sequence[str]) -> Path:
+        return Path(
+            snapshot_download(
+                model_id, revision=revision, allow_patterns=list(files), tqdm_class=bars
+            )
+        )
+
+    return download
+
+
+def _parts(index: Path) -> list[str]:
+    """The files that an index names; none if it is damaged, which its reader reports."""
+    try:
+        names = set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values())
+    except (OSError, ValueError, RecursionError, LookupError, TypeError, AttributeError):
+        return []
+    return sorted(name for name in names if isinstance(name, str) and not set(name) & set("*?[/"))
+
+
+def _reporting(progress: Progress) -> type[Any]:
+    """A class of progress bars that shows nothing itself and reports the bytes that arrive."""
+    from tqdm import tqdm
+
+    lock, most = threading.Lock(), 0
+
+    class Reporting(tqdm):  # type: ignore[misc]  # tqdm has no types
+        def __init__(self, *arguments: Any, **options: Any) -> None:
+            options.pop("name", None)  # of a group of bars: an extension of the library's own
+            self._counts_bytes = options.get("unit") == "B"
+            super().__init__(*arguments, **{**options, "disable": True})
+
+        def update(self, n: float | None = 1) -> None:
+            nonlocal most
+            with lock:  # called by several threads
+                self.n += n or 0
+                if self._counts_bytes and self.total:
+                    # There is a bar for what is received and one for what is written.
+                    most = max(most, self.n)
+                    progress.advance(round(most / 1e6), round(max(most, self.total) / 1e6))
+
+    return Reporting
+
+
+@contextlib.contextmanager
+def _one_line_errors(model_id: str, revision: str | None) -> Iterator[None]:
+    """Whatever goes wrong, as a `DragomanError`; what the library logs of it is not shown."""
+    logger = logging.getLogger("huggingface_hub")
+    level = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        yield
+    except (DragomanError, ModuleNotFoundError):
+        raise
+    except Exception as error:  # of the library, its HTTP client, its storage and the disk
+        raise DragomanError(f"{model_id}: {_problem(error, model_id, revision)}") from error
+    finally:
+        logger.setLevel(level)
+
+
+def _problem(error: Exception, model_id: str, revision: str | None) -> str:
+    from huggingface_hub import constants, errors
+
+    hub, cache = constants.ENDPOINT, constants.HF_HUB_CACHE
+    is_missing = isinstance(error, errors.LocalEntryNotFoundError)  # here, and cannot be fetched
+    cause = error.__cause__ or error if is_missing else error
+    if isinstance(cause, errors.GatedRepoError):
+        return f"its owner grants access to it at {hub}/{model_id}: then log in {LOG_IN}"
+    if isinstance(cause, errors.RepositoryNotFoundError):
+        return f"no such directory, and no such model at {hub}; if it is private, log in {LOG_IN}"
+    if isinstance(cause, errors.RevisionNotFoundError):
+        return f"expected a branch, a tag or a commit as its revision, found {revision!r}"
+    if isinstance(cause, errors.HfHubHTTPError):
+        status = cause.response.status_code
+        found = cause.server_message or responses.get(status, "")
+        return f"{hub} answers {status}: {_first_line(found)}"
+    if isinstance(cause, errors.OfflineModeIsEnabled):
+        return (
+            f"no such directory, and no such model, or not all of it, in {cache}; it was not "
+            f"looked for at {hub}, as HF_HUB_OFFLINE is set"
+        )
+    if is_missing:
+        return (
+            f"no such directory, and no such model, or not all of it, in {cache}; {hub} cannot be "
+            f"reached: {_first_line(cause)}"
+        )
+    if isinstance(cause, OSError) and cause.strerror:
+        return f"cannot write to {cache}: {cause.strerror}"
+    return f"fetching it from {hub} failed, try again to go on: {_first_line(cause)}"
+
+
+def _first_line(value: object) -> str:
+    return next(iter(str(value).splitlines()), "") or type(value).__name__

@@ -1,0 +1,74 @@
+"""Inputs and commands for Polygraphy, a second opinion on a bundle."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from dragoman.errors import DragomanError, refuse_unwritable
+from dragoman.runtime.format.bundle import Bundle, read_bundle
+
+from .preflight import check_inputs
+
+if TYPE_CHECKING:
+    from dragoman.optimize.polygraphy_files import PolygraphyFiles
+
+
+def write_polygraphy(
+    bundle: str | Path,
+    directory: str | Path,
+    *,
+    graphs: str | Path | None = None,
+    inputs: str | Path | None = None,
+) -> PolygraphyFiles:
+    """Decode a little, and write what the graphs got as files for Polygraphy, with the commands.
+
+    Of the decoder, the first two steps are written, one in the middle and the last. Numbers are
+    stored as text, a third larger than they are.
+
+    Args:
+        directory: the new directory, which appears whole or not at all
+        graphs: a bundle with ONNX graphs of the same model, which the bundle is compared with;
+            needed for engines
+        inputs: a file of texts, one per line, or a directory of audio clips; None: random inputs
+
+    Raises:
+        BundleError: a bundle is damaged.
+        BackendError: ONNX Runtime cannot run the graphs.
+        DragomanError: a path is wrong, the graphs are missing or of another model, the bundle is in
+            bf16, or the directory cannot be written.
+    """
+    directory = Path(directory)
+    read = read_bundle(Path(bundle))
+    compared = None if graphs is None else read_bundle(Path(graphs))
+    if directory.exists():
+        raise DragomanError(f"{directory} already exists: choose another name, or remove it")
+    refuse_unwritable(directory)
+    file = check_inputs(inputs)
+    _check_compared(read, compared)
+
+    from dragoman.optimize.polygraphy_files import write_polygraphy_files
+
+    sources = None
+    if file is not None:
+        from dragoman.benchmarks.parity.sources import calibration_sources
+
+        sources = calibration_sources(compared or read, file)
+    return write_polygraphy_files(read, directory, graphs=compared, sources=sources)
+
+
+def _check_compared(bundle: Bundle, graphs: Bundle | None) -> None:
+    if graphs is None:
+        if bundle.manifest.executable.format != "onnx":
+            raise DragomanError(
+                f"{bundle.directory}: engines need --graphs, a bundle of the same model whose "
+                "graphs ONNX Runtime can run, such as one of target neutral"
+            )
+        return
+    if graphs.manifest.executable.format != "onnx":
+        raise DragomanError(f"{graphs.directory}: expected ONNX graphs, found engines")
+    if graphs.manifest.architecture != bundle.manifest.architecture:
+        raise DragomanError(
+            f"{graphs.directory} holds another model than {bundle.directory}: expected the same "
+            "architecture"
+        )
