@@ -38,6 +38,7 @@ def plain_speech(plain_manifest: Plain) -> Plain:
             "max_initial_timestamp_index": 2,
             "default_language": "de",
             "default_task": None,
+            "default_timestamps": False,
         },
     }
 
