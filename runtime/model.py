@@ -128,7 +128,7 @@ class Model:
         _check_text("source_language", source_language)
         return self._front_end.tokenize(source, source_language)
 
-    def detokenize(self, tokens: Sequence[int]) -> str | None:
+    def detokenize(self, tokens: Sequence[int] | NDArray[np.integer[Any]]) -> str | None:
         """The text of target token ids, without special tokens; None without tokenizers.
 
         Raises:

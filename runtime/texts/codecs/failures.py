@@ -9,12 +9,19 @@ from pathlib import Path
 from .interface import TokenizerError, UnknownSymbolsError
 
 
-def is_panic(error: BaseException) -> bool:
-    """Whether Rust code met what it holds impossible, such as an index out of bounds.
+@contextmanager
+def panics_as_errors() -> Iterator[None]:
+    """Raises a RuntimeError in place of a panic of Rust code, such as an index out of bounds.
 
-    No `Exception`, so that nobody catches it by accident. Rust also writes it to standard error.
+    A panic is no `Exception`, so that nobody catches it by accident. Rust also writes it to
+    standard error.
     """
-    return type(error).__module__ == "pyo3_runtime"
+    try:
+        yield
+    except BaseException as error:
+        if type(error).__module__ == "pyo3_runtime":
+            raise RuntimeError(str(error)) from error
+        raise
 
 
 @contextmanager
@@ -24,15 +31,14 @@ def failures_of(path: Path) -> Iterator[None]:
     Unknown symbols are the text's fault, and pass.
     """
     try:
-        yield
+        with panics_as_errors():
+            yield
     except UnknownSymbolsError:
         raise
-    except BaseException as error:
-        if not isinstance(error, Exception) and not is_panic(error):
-            raise
+    except Exception as error:
         raise TokenizerError(f"{path.name}: this tokenizer fails: {summary(error)}") from error
 
 
-def summary(error: BaseException) -> str:
+def summary(error: Exception) -> str:
     """The first line of a message, without the texts that the library repeats in it."""
     return (str(error).splitlines() or [type(error).__name__])[0][:200]

@@ -17,7 +17,7 @@ from tokenizers import Tokenizer, models
 
 from ...format.manifest import BundleError
 from .charsmap import charsmap_problem
-from .failures import is_panic, summary
+from .failures import panics_as_errors, summary
 from .growth import growth_problem
 
 TRIAL_TEXTS = ("", " ", "a", "Hello, world 12!", "e\u0301 \ufb01 \u65e5\u672c \U0001f600")
@@ -38,10 +38,9 @@ def read_tokenizer(path: Path) -> Tokenizer:
         content = path.read_bytes()
         problem = next(_charsmap_problems(content), None)
         if problem is None:
-            tokenizer = Tokenizer.from_buffer(content)
-    except BaseException as error:  # the library raises no narrower type
-        if not isinstance(error, Exception) and not is_panic(error):
-            raise
+            with panics_as_errors():
+                tokenizer = Tokenizer.from_buffer(content)
+    except Exception as error:  # the library raises no narrower type
         raise BundleError(str(path), [f"not a tokenizer file: {summary(error)}"]) from error
     if problem is not None:
         raise BundleError(str(path), [f"precompiled_charsmap: {problem}"])
@@ -79,11 +78,10 @@ def _problems(tokenizer: Tokenizer) -> Iterator[str]:
             f"{model.max_input_chars_per_word}"
         )
     try:
-        yield from _empty_tokens(tokenizer)
-        yield from _failed_trials(tokenizer)
-    except BaseException as error:
-        if not isinstance(error, Exception) and not is_panic(error):
-            raise
+        with panics_as_errors():
+            yield from _empty_tokens(tokenizer)
+            yield from _failed_trials(tokenizer)
+    except Exception as error:
         yield f"fails when it is tried out: {summary(error)}"
 
 

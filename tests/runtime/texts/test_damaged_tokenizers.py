@@ -410,9 +410,10 @@ def test_a_stream_that_meets_a_panic_is_rejected(tmp_path: Path) -> None:
     (tmp_path / "tokenizer.json").write_text(json.dumps(file))
     codec = LibraryCodec(tmp_path / "tokenizer.json")
     assert codec.decode([65]) == codec.stream().step(65) == "a"
-    for fail in (lambda: codec.decode([64]), lambda: codec.stream().step(64)):
-        with pytest.raises(TokenizerError, match=r"tokenizer\.json: this tokenizer fails: index"):
-            fail()
+    with pytest.raises(TokenizerError, match=r"tokenizer\.json: this tokenizer fails: index"):
+        codec.decode([64])
+    with pytest.raises(TokenizerError, match=r"tokenizer\.json: this tokenizer fails: index"):
+        codec.stream().step(64)
 
 
 def test_interrupts_are_not_taken_for_panics(text_case: Any) -> None:
