@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Unpack
 
@@ -15,13 +15,14 @@ from dragoman.errors import DragomanError
 from .backends import open_backend
 from .backends.interface import Backend
 from .decoding.greedy import Choice
-from .decoding.options import GenerationKeywords, GenerationOptions
+from .decoding.options import GenerationKeywords, GenerationOptions, is_integer, shown
+from .decoding.rejection import RejectedError
 from .decoding.results import Result, Token
 from .format.bundle import Bundle, read_bundle
 from .format.manifest import Manifest
 from .front_end import FrontEnd
 from .speech.transcriber import Transcriber
-from .texts.front_end import TextFrontEnd
+from .texts.front_end import TextFrontEnd, token_ids
 from .texts.tokenizer import TextCodec
 
 Source = (
@@ -89,14 +90,13 @@ class Model:
             finish_reason "rejected"; the others are not affected.
 
         Raises:
-            DragomanError: an option is out of range, or not for this kind of model.
+            DragomanError: `sources` is not a list, or an option is out of range or not for this
+                kind of model.
             LanguageError: a language is unknown, missing, or given to a model without languages.
             UnfinishedError: the device failed for good; has the results that were finished.
         """
-        checked = (options or GenerationOptions()).replace(**changes)
-        if isinstance(sources, str | os.PathLike):
-            raise DragomanError("expected a list of inputs, found one: put it in a list")
-        return self._front_end.generate(sources, checked)
+        _check_list(sources)
+        return self._front_end.generate(sources, _options(options, changes))
 
     def stream(
         self,
@@ -113,8 +113,7 @@ class Model:
             DragomanError: an option is out of range, or not for this kind of model.
             LanguageError: a language is unknown, missing, or given to a model without languages.
         """
-        checked = (options or GenerationOptions()).replace(**changes)
-        return self._tokens(self._front_end.stream(source, checked))
+        return self._tokens(self._front_end.stream(source, _options(options, changes)))
 
     def tokenize(self, source: Source, source_language: str | None = None) -> list[int]:
         """The source token ids of a text; none for an empty one.
@@ -124,12 +123,23 @@ class Model:
             RejectedError: it has symbols or ids that the model does not know, is longer than its
                 positions, or is a text and the bundle has no tokenizers; or the source of the model
                 is not text.
+            DragomanError: `source_language` is not a text.
         """
+        _check_text("source_language", source_language)
         return self._front_end.tokenize(source, source_language)
 
-    def detokenize(self, tokens: Sequence[int]) -> str | None:
-        """The text of target token ids, without special tokens; None without tokenizers."""
-        return self._front_end.text(tokens)
+    def detokenize(self, tokens: Sequence[int] | NDArray[np.integer[Any]]) -> str | None:
+        """The text of target token ids, without special tokens; None without tokenizers.
+
+        Raises:
+            RejectedError: they are not token ids of the model, or its tokenizer fails on them.
+        """
+        ids = token_ids(tokens)
+        vocabulary = self.manifest.model.target_vocab_size
+        unknown = next((token for token in ids if not 0 <= token < vocabulary), None)
+        if unknown is not None:
+            raise RejectedError(f"expected token ids in [0, {vocabulary}), found {unknown}")
+        return self._front_end.text(ids)
 
     def _tokens(self, choices: Iterator[Choice]) -> Iterator[Token]:
         text = self._codec.stream() if self._codec else None
@@ -137,6 +147,28 @@ class Model:
             if choice.token not in self.manifest.end_tokens:
                 piece = text.step(choice.token) if text else None
                 yield Token(choice.token, piece, choice.log_probability)
+
+
+def _options(options: GenerationOptions | None, changes: GenerationKeywords) -> GenerationOptions:
+    """The options of a call, checked."""
+    given: object = GenerationOptions() if options is None else options
+    if not isinstance(given, GenerationOptions):
+        raise DragomanError(f"options: expected GenerationOptions, found {shown(given)}")
+    return given.replace(**changes)
+
+
+def _check_list(sources: object) -> None:
+    """Check that inputs are several, in an order; whether each is one, their front end checks."""
+    if isinstance(sources, str | bytes | os.PathLike):
+        raise DragomanError("expected a list of inputs, found one: put it in a list")
+    ordered = hasattr(sources, "__len__") and hasattr(sources, "__getitem__")
+    if not ordered or isinstance(sources, Mapping) or getattr(sources, "ndim", 1) == 0:
+        raise DragomanError(f"expected a list of inputs, found {shown(sources)}")
+
+
+def _check_text(name: str, value: object) -> None:
+    if not isinstance(value, str | None):
+        raise DragomanError(f"{name}: expected a text, found {shown(value)}")
 
 
 def _front_end(manifest: Manifest, backend: Backend, codec: TextCodec | None) -> FrontEnd:
@@ -158,8 +190,16 @@ def load(directory: str | Path, *, threads: int | None = None, backend: str | No
     Raises:
         BundleError: the bundle is damaged or of a newer schema; lists everything that is wrong.
         BackendError: the backend's library or device is missing, or cannot run this bundle.
+        DragomanError: `directory` is not a path, or `threads` not a number of at least 1.
     """
-    if threads is not None and threads < 1:
-        raise DragomanError(f"threads: expected at least 1, found {threads}")
+    where: object = directory
+    if not isinstance(where, str | os.PathLike):
+        raise DragomanError(f"expected the path of a bundle, found {shown(where)}")
+    if threads is not None:
+        if not is_integer(threads):
+            raise DragomanError(f"threads: expected an integer, found {shown(threads)}")
+        if threads < 1:
+            raise DragomanError(f"threads: expected at least 1, found {threads}")
+        threads = int(threads)
     bundle = read_bundle(Path(directory))
     return Model(bundle, open_backend(bundle, backend, threads))

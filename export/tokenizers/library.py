@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
 from dragoman.errors import DragomanError
+from dragoman.runtime.texts.codecs.failures import panics_as_errors
 
 from .checkpoint import TokenizerCheckpoint
 from .files import TokenizerFiles
@@ -37,8 +38,11 @@ def byte_level(checkpoint: TokenizerCheckpoint, defaults: Mapping[str, str]) -> 
     vocabulary = read_vocabulary(path, checkpoint.vocab_size) | added
     check_ids(path, vocabulary, checkpoint.vocab_size)
     try:
-        pairs = models.BPE.read_file(str(path), str(merges))[1]
-        model = models.BPE(vocabulary, pairs, continuing_subword_prefix="", end_of_word_suffix="")
+        with panics_as_errors():
+            pairs = models.BPE.read_file(str(path), str(merges))[1]
+            model = models.BPE(
+                vocabulary, pairs, continuing_subword_prefix="", end_of_word_suffix=""
+            )
     except Exception as error:  # the library raises no narrower type
         raise DragomanError(f"{merges}: not the merges of {path.name}: {error}") from error
     tokenizer = Tokenizer(model)

@@ -8,6 +8,7 @@ from pathlib import Path
 from tokenizers import Tokenizer
 
 from dragoman.errors import DragomanError
+from dragoman.runtime.texts.codecs.tokenizer_file import read_tokenizer
 
 from ..formats.json_files import read_json_if_present
 
@@ -37,12 +38,10 @@ def read_library_file(path: Path, size: int) -> Tokenizer:
         size: of the model's vocabulary
 
     Raises:
-        DragomanError: the file is something else, or has ids outside the vocabulary.
+        DragomanError: the file is something else, makes the library fail, or has ids outside the
+            vocabulary.
     """
-    try:
-        tokenizer = Tokenizer.from_file(str(path))
-    except Exception as error:  # the library raises no narrower type
-        raise DragomanError(f"{path}: not a tokenizer file: {error}") from error
+    tokenizer = read_tokenizer(path)
     check_ids(path, tokenizer.get_vocab(with_added_tokens=True), size)
     return tokenizer
 

@@ -5,8 +5,10 @@ from __future__ import annotations
 import dataclasses
 import math
 from dataclasses import dataclass
-from numbers import Integral
-from typing import TypedDict, Unpack
+from numbers import Integral, Real
+from typing import Any, TypedDict, Unpack
+
+import numpy as np
 
 from dragoman.errors import DragomanError
 
@@ -59,7 +61,7 @@ class GenerationOptions:
 
     def __post_init__(self) -> None:
         problems = [
-            f"{name}: expected an integer of at least {least}, found {value}"
+            f"{name}: expected an integer of at least {least}, found {shown(value)}"
             for name, least, optional in (
                 ("max_new_tokens", 1, True),
                 ("min_new_tokens", 0, True),
@@ -67,19 +69,29 @@ class GenerationOptions:
                 ("max_batch_tokens", 1, True),
             )
             for value in [getattr(self, name)]
-            if not (optional and value is None) and (not _is_integer(value) or value < least)
+            if not (optional and value is None) and (not is_integer(value) or value < least)
         ]
-        relative: object = self.max_new_tokens_per_source_token
-        if not isinstance(relative, int | float) or not relative > 0:
+        relative: Any = self.max_new_tokens_per_source_token
+        if not _is_number(relative) or not relative > 0:
             problems.append(
-                f"max_new_tokens_per_source_token: expected more than 0, found {relative}"
+                "max_new_tokens_per_source_token: expected a number of more than 0, found "
+                f"{shown(relative)}"
             )
         shortest, longest = self.min_new_tokens, self.max_new_tokens
-        both = _is_integer(shortest) and _is_integer(longest)
+        both = is_integer(shortest) and is_integer(longest)
         if longest is not None and shortest is not None and both and shortest > longest:
             problems.append(
                 f"min_new_tokens: expected at most max_new_tokens {longest}, found {shortest}"
             )
+        problems += [
+            f"{name}: expected a text, found {shown(value)}"
+            for name in ("source_language", "target_language", "language", "task")
+            for value in [getattr(self, name)]
+            if not isinstance(value, str | None)
+        ]
+        timestamps: object = self.timestamps
+        if not isinstance(timestamps, bool | np.bool_ | None):
+            problems.append(f"timestamps: expected True, False or None, found {shown(timestamps)}")
         if problems:
             raise DragomanError("; ".join(problems))
 
@@ -126,9 +138,8 @@ class GenerationOptions:
         if batch_tokens is None:
             windows = DEFAULT_WINDOWS * manifest.model.max_source_positions
             batch_tokens = windows if manifest.model.takes_audio else DEFAULT_BATCH_TOKENS
-        return GenerationLimits(
-            limit, self.max_new_tokens_per_source_token, self.max_batch_size, batch_tokens
-        )
+        relative = float(min(self.max_new_tokens_per_source_token, 1e9))  # no limit at all
+        return GenerationLimits(limit, relative, self.max_batch_size, batch_tokens)
 
 
 @dataclass(frozen=True)
@@ -162,5 +173,16 @@ class GenerationKeywords(TypedDict, total=False):
     timestamps: bool | None
 
 
-def _is_integer(value: object) -> bool:
+def shown(value: object) -> str:
+    """A value in an error message: on one line, and not whole if it is long."""
+    text = " ".join(repr(value).split())
+    return text if len(text) <= 60 else f"{text[:57]}..."
+
+
+def is_integer(value: object) -> bool:
+    """Whether a value is an integer of Python or numpy; True and False are none."""
     return isinstance(value, Integral) and not isinstance(value, bool)
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, Real) and not isinstance(value, bool)

@@ -19,7 +19,7 @@ from ..decoding.results import Result, Segment, UnfinishedError
 from ..format.audio import AudioFeatures
 from ..format.manifest import Manifest
 from ..format.speech import SpeechTokens
-from ..texts.tokenizer import TextCodec
+from ..texts.tokenizer import TextCodec, TokenizerError
 from .prompts import PromptRequest
 from .recording import Recording, open_recording
 from .windows import WindowDecoder
@@ -158,6 +158,12 @@ class Transcriber:
         return dict(zip(batch, failures, strict=True))
 
     def _result(self, recording: Recording) -> Result:
+        try:
+            return self._transcript(recording)
+        except TokenizerError as failure:
+            return _rejected(str(failure))
+
+    def _transcript(self, recording: Recording) -> Result:
         tokens = tuple(token for segment in recording.segments for token in segment.tokens)
         text = self.text(tokens)
         segments: tuple[Segment, ...] = (Segment(0.0, recording.seconds, text, tokens),)
@@ -179,8 +185,8 @@ class Transcriber:
         """The options' limits for the model, and the prompt that they request."""
         limits = options.limits(self._manifest)
         if (
-            options.source_language
-            or options.target_language
+            options.source_language is not None
+            or options.target_language is not None
             or options.max_new_tokens_per_source_token != math.inf
         ):
             raise DragomanError(

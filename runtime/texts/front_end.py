@@ -20,7 +20,7 @@ from ..decoding.rejection import RejectedError
 from ..decoding.results import FinishReason, Result, UnfinishedError
 from ..format.languages import LanguageError
 from ..format.manifest import Manifest
-from .tokenizer import TextCodec, UnknownSymbolsError
+from .tokenizer import TextCodec, TokenizerError, TooLongError, UnknownSymbolsError
 
 
 class TextFrontEnd:
@@ -71,21 +71,26 @@ class TextFrontEnd:
             LanguageError: the language of a text is unknown, or missing although the model needs
                 one.
             RejectedError: the input has symbols or ids that the model does not know, has more
-                tokens than the model has positions, or is a text and the bundle has no tokenizers.
+                tokens than the model has positions, is a text and the bundle has no tokenizers, or
+                makes the tokenizer fail.
         """
+        positions = self._manifest.model.max_source_positions
+        longest = self._backend.limits.source or positions
+        reason = "positions of this model" if longest == positions else "limit of its engines"
         if isinstance(source, str):
             if self._codec is None:
                 raise RejectedError("this bundle has no tokenizers: expected token ids")
             try:
-                tokens = self._codec.encode(source, source_language)
+                tokens = self._codec.encode(source, source_language, most=longest)
             except UnknownSymbolsError as error:
                 raise RejectedError(str(error)) from error
+            except TooLongError as error:
+                raise RejectedError(
+                    f"source has {error}, expected at most {longest}, the {reason}"
+                ) from error
         else:
-            tokens = _token_ids(source)
-        positions = self._manifest.model.max_source_positions
-        longest = self._backend.limits.source or positions
+            tokens = token_ids(source, or_text="a text or ")
         if len(tokens) > longest:
-            reason = "positions of this model" if longest == positions else "limit of its engines"
             raise RejectedError(
                 f"source has {len(tokens)} tokens, expected at most {longest}, the {reason}"
             )
@@ -103,7 +108,7 @@ class TextFrontEnd:
         """The options' limits for the model. A wrong language is an error of the call, not of one
         of its inputs."""
         limits = options.limits(self._manifest)
-        if options.language or options.task or options.timestamps:
+        if options.language is not None or options.task is not None or options.timestamps:
             raise DragomanError(
                 "language, task and timestamps are for speech models; a multilingual text model "
                 "takes source_language and target_language"
@@ -173,21 +178,31 @@ class TextFrontEnd:
         error: str | None = None,
         end_token: int | None = None,
     ) -> Result:
-        return Result(
-            self.text(tokens), tuple(tokens), log_probability, reason, error, end_token=end_token
-        )
+        try:
+            text = self.text(tokens)
+        except TokenizerError as failure:
+            return Result("", (), 0.0, "rejected", str(failure))
+        return Result(text, tuple(tokens), log_probability, reason, error, end_token=end_token)
 
 
-def _token_ids(source: Sequence[int] | NDArray[Any]) -> list[int]:
+def token_ids(source: Sequence[int] | NDArray[Any], *, or_text: str = "") -> list[int]:
+    """A sequence of token ids as a list.
+
+    Args:
+        or_text: what else would have been right, for the error
+
+    Raises:
+        RejectedError: it is something else.
+    """
     try:
         ids = np.asarray(source)
     except ValueError as error:
-        raise RejectedError(f"expected a text or a list of token ids: {error}") from error
+        raise RejectedError(f"expected {or_text}a list of token ids: {error}") from error
     if ids.size == 0:
         return []
     if ids.ndim != 1 or not np.issubdtype(ids.dtype, np.integer):
         raise RejectedError(
-            "expected a text or a one-dimensional array of integer token ids, found "
+            f"expected {or_text}a one-dimensional array of integer token ids, found "
             f"{ids.dtype} of shape {list(ids.shape)}"
         )
     return [int(i) for i in ids]

@@ -9,9 +9,17 @@ from dragoman.errors import DragomanError
 
 from ..format.languages import Languages, SourceTemplate
 from ..format.tokenizers import Tokenizers
-from .codecs import Codec, LibraryCodec, PieceCodec, TextStream, UnknownSymbolsError
+from .codecs import (
+    Codec,
+    LibraryCodec,
+    PieceCodec,
+    TextStream,
+    TokenizerError,
+    UnknownSymbolsError,
+)
+from .long_texts import TooLongError, check_length
 
-__all__ = ["TextCodec", "TextStream", "UnknownSymbolsError"]
+__all__ = ["TextCodec", "TextStream", "TokenizerError", "TooLongError", "UnknownSymbolsError"]
 
 
 class TextCodec:
@@ -26,8 +34,8 @@ class TextCodec:
         languages: the languages of a multilingual model
 
     Raises:
-        BundleError: a file is not a tokenizer or not a vocabulary, or it is a SentencePiece model
-            and the package sentencepiece is missing.
+        BundleError: a file is not a tokenizer, not a vocabulary or fails when it is tried out, or
+            it is a SentencePiece model and the package sentencepiece is missing.
     """
 
     def __init__(
@@ -71,12 +79,20 @@ class TextCodec:
             languages=languages,
         )
 
-    def encode(self, text: str, source_language: str | None = None) -> list[int]:
+    def encode(
+        self, text: str, source_language: str | None = None, *, most: int | None = None
+    ) -> list[int]:
         """Source token ids, with the special tokens that the model was trained with.
 
         Empty if the text encodes to nothing but special tokens.
 
+        Args:
+            most: how many token ids there may be: of a text that has far more, no more is encoded
+                than it takes to know that
+
         Raises:
+            TooLongError: there are far more; a few too many are returned.
+            TokenizerError: the tokenizer's file makes it fail on this text.
             UnknownSymbolsError: the text has symbols without a token, and the tokenizer has no
                 token for unknown ones.
             LanguageError: the language is unknown, or missing although the model needs one.
@@ -91,6 +107,8 @@ class TextCodec:
             text.encode()
         except UnicodeEncodeError as error:  # the libraries refuse lone surrogates
             raise UnknownSymbolsError([text[error.start : error.end]]) from error
+        if most is not None:
+            check_length(self._source, text, most)
         tokens = self._source.encode(text)
         return self._template.around(tokens, language) if tokens else []
 

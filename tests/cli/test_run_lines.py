@@ -78,7 +78,7 @@ def test_bad_lines_are_reported_and_the_others_decoded(run: Dragoman, model: Mod
     assert outcome.stderr.splitlines() == [
         "line 2: expected UTF-8 text: invalid start byte at byte 2",
         "line 4: unknown to this model: ' '",
-        "line 5: source has 1000001 tokens, expected at most 32, the positions of this model",
+        "line 5: source has at least 2304 tokens, expected at most 32, the positions of this model",
     ]
 
 

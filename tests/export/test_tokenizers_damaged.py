@@ -66,6 +66,13 @@ def library(directory: Path, *languages: str) -> None:
     tokenizer.save(str(directory / "tokenizer.json"))
 
 
+def broken_library(directory: Path) -> None:
+    library(directory)
+    path = directory / "tokenizer.json"
+    splitter = {"type": "FixedLength", "length": 0}
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"pre_tokenizer": splitter}))
+
+
 def checkpoint(directory: Path, family: str, spm: bytes) -> None:
     """Fill a directory with the tokenizer files of a family."""
     if family == "marian":
@@ -123,6 +130,16 @@ DAMAGES: dict[str, tuple[str, Change, str]] = {
         "bart",
         write("merges.txt", "#version: 0.2\nx y\n"),
         "merges.txt: not the merges of vocab.json",
+    ),
+    "merges longer than all tokens": (
+        "bart",
+        write("merges.txt", "#version: 0.2\n</s> ab\n"),
+        "merges.txt: not the merges of vocab.json",
+    ),
+    "a tokenizer that fails when it is used": (
+        "t5",
+        broken_library,
+        "tokenizer.json: fails when it is tried out: chunk size must be non-zero",
     ),
     "no languages": ("mbart", library, "tokenizer.json: expected the tokens of languages"),
     "settings not JSON": ("t5", write("tokenizer_config.json", "["), "tokenizer_config.json"),

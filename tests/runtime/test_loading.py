@@ -95,6 +95,18 @@ def test_a_recorded_file_that_is_not_a_tokenizer_is_an_error(copied: Path) -> No
         load(copied)
 
 
+def test_a_recorded_tokenizer_that_makes_its_library_fail_is_an_error(copied: Path) -> None:
+    path = copied / "source_tokenizer.json"
+    tokenizer = json.loads(path.read_text())
+    tokenizer["post_processor"]["special_tokens"] = {}
+    path.write_text(json.dumps(tokenizer))
+    rewrite_records(copied)
+    with pytest.raises(
+        BundleError, match=r"source_tokenizer\.json: fails when it is tried out: no"
+    ):
+        load(copied)
+
+
 def test_a_token_that_the_tokenizer_knows_and_the_model_does_not_is_rejected(copied: Path) -> None:
     tokenizer = json.loads((copied / "source_tokenizer.json").read_text())
     tokenizer["model"]["vocab"]["!"] = 29

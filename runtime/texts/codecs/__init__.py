@@ -1,7 +1,14 @@
 """Texts <-> token ids for one side of a model: two kinds of tokenizer with one interface."""
 
-from .interface import Codec, TextStream, UnknownSymbolsError
+from .interface import Codec, TextStream, TokenizerError, UnknownSymbolsError
 from .library import LibraryCodec
 from .pieces import PieceCodec
 
-__all__ = ["Codec", "LibraryCodec", "PieceCodec", "TextStream", "UnknownSymbolsError"]
+__all__ = [
+    "Codec",
+    "LibraryCodec",
+    "PieceCodec",
+    "TextStream",
+    "TokenizerError",
+    "UnknownSymbolsError",
+]

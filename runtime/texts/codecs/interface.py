@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
+from ...decoding.rejection import RejectedError
+
 
 class UnknownSymbolsError(ValueError):
     """A text with symbols that the tokenizer has no token for."""
@@ -14,12 +16,20 @@ class UnknownSymbolsError(ValueError):
         super().__init__(f"unknown to this model: {shown}")
 
 
+class TokenizerError(RejectedError):
+    """A tokenizer that fails on a text or on tokens, because its file is damaged."""
+
+
 class TextStream(Protocol):
     """Decodes tokens one at a time. The pieces add up to the text of all tokens, except for an
     incomplete character at the end."""
 
     def step(self, token: int) -> str:
-        """The text that this token adds; empty while a character is incomplete."""
+        """The text that this token adds; empty while a character is incomplete.
+
+        Raises:
+            TokenizerError: the tokenizer fails on it.
+        """
 
 
 class Codec(Protocol):
@@ -32,8 +42,22 @@ class Codec(Protocol):
         Raises:
             UnknownSymbolsError: the text has symbols without a token, and the tokenizer has no
                 token for unknown ones.
+            TokenizerError: the tokenizer fails on it.
         """
 
-    def decode(self, tokens: Sequence[int]) -> str: ...
+    def count(self, text: str, end: int) -> int:
+        """How many tokens of a text, without special tokens, end within its first `end` characters.
+
+        Where the file does not tell, less than all of them.
+
+        Raises:
+            UnknownSymbolsError, TokenizerError: as for `encode`.
+        """
+
+    def decode(self, tokens: Sequence[int]) -> str:
+        """
+        Raises:
+            TokenizerError: the tokenizer fails on them.
+        """
 
     def stream(self) -> TextStream: ...

@@ -7,11 +7,12 @@ from collections.abc import Sequence
 from itertools import groupby
 from pathlib import Path
 
-from tokenizers import Regex, Tokenizer, pre_tokenizers
+from tokenizers import Encoding, Regex, Tokenizer, pre_tokenizers
 from tokenizers.decoders import DecodeStream
 
-from ...format.manifest import BundleError
+from .failures import failures_of
 from .interface import UnknownSymbolsError
+from .tokenizer_file import read_tokenizer
 
 
 class LibraryCodec:
@@ -22,21 +23,30 @@ class LibraryCodec:
     """
 
     def __init__(self, path: Path, *, special_tokens: bool = True) -> None:
+        self._path = path
         self._tokenizer = _load(path)
         self._special_tokens = special_tokens
 
     def encode(self, text: str) -> list[int]:
-        try:
-            encoding = self._tokenizer.encode(text, add_special_tokens=self._special_tokens)
-        except Exception as error:  # the library raises no narrower type
-            raise UnknownSymbolsError(self._unknown_symbols(text) or [str(error)]) from error
+        encoding = self._encode(text, self._special_tokens)
         return [] if all(encoding.special_tokens_mask) else list(encoding.ids)
 
+    def count(self, text: str, end: int) -> int:
+        return sum(last <= end for _, last in self._encode(text, False).offsets)
+
     def decode(self, tokens: Sequence[int]) -> str:
-        return str(self._tokenizer.decode(list(tokens), skip_special_tokens=True))
+        with failures_of(self._path):
+            return str(self._tokenizer.decode(list(tokens), skip_special_tokens=True))
 
     def stream(self) -> LibraryStream:
-        return LibraryStream(self._tokenizer)
+        return LibraryStream(self._tokenizer, self._path)
+
+    def _encode(self, text: str, special_tokens: bool) -> Encoding:
+        with failures_of(self._path):
+            try:
+                return self._tokenizer.encode(text, add_special_tokens=special_tokens)
+            except Exception as error:  # the library raises no narrower type
+                raise UnknownSymbolsError(self._unknown_symbols(text) or [str(error)]) from error
 
     def _unknown_symbols(self, text: str) -> list[str]:
         normalizer, splitter = self._tokenizer.normalizer, self._tokenizer.pre_tokenizer
@@ -47,24 +57,19 @@ class LibraryCodec:
 
 
 class LibraryStream:
-    def __init__(self, tokenizer: Tokenizer) -> None:
-        self._tokenizer = tokenizer
+    def __init__(self, tokenizer: Tokenizer, path: Path) -> None:
+        self._tokenizer, self._path = tokenizer, path
         self._stream = DecodeStream(skip_special_tokens=True)
 
     def step(self, token: int) -> str:
-        return self._stream.step(self._tokenizer, token) or ""
+        with failures_of(self._path):
+            return self._stream.step(self._tokenizer, token) or ""
 
 
 def _load(path: Path) -> Tokenizer:
-    try:
-        tokenizer = Tokenizer.from_file(str(path))
-    except Exception as error:  # the library raises no narrower type
-        raise BundleError(str(path), [f"not a tokenizer file: {error}"]) from error
-    # Special tokens that a user types are text: files cannot store this setting. Files may enable
-    # truncation and padding, but a text that is too long is rejected, never truncated.
+    tokenizer = read_tokenizer(path)
+    # Special tokens that a user types are text: files cannot store this setting.
     tokenizer.encode_special_tokens = True
-    tokenizer.no_truncation()
-    tokenizer.no_padding()
     _keep_special_tokens_from_texts(tokenizer)
     return tokenizer
 

@@ -6,12 +6,16 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib import import_module
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
 from ...format.manifest import BundleError
 from ...format.plain_data import Problems, from_plain
+from .failures import failures_of, summary
+from .growth import MOST_GROWTH
 from .interface import UnknownSymbolsError
+from .tokenizer_file import TRIAL_TEXTS
 
 
 @dataclass(frozen=True)
@@ -30,13 +34,32 @@ class Vocabulary:
 
 class PieceCodec:
     def __init__(self, model: Path, vocabulary: Path) -> None:
+        self._path = model
         self._processor = load_sentencepiece(model)
         self._vocabulary = _read_vocabulary(vocabulary)
         self._pieces = {token: piece for piece, token in self._vocabulary.pieces.items()}
 
     def encode(self, text: str) -> list[int]:
         code, text = self._split_code(text)
-        pieces = code + self._processor.encode(text, out_type=str)
+        return self._ids(code + self._split(text))
+
+    def count(self, text: str, end: int) -> int:
+        code, rest = self._split_code(text)
+        pieces = self._split(rest)
+        with failures_of(self._path):
+            characters = len(self._processor.normalize(rest[: max(end - len("".join(code)), 0)]))
+        # A piece for a byte has more characters than the text, so that fewer tokens are counted.
+        ends = accumulate(map(len, pieces))
+        within = [piece for piece, last in zip(pieces, ends, strict=True) if last <= characters]
+        return len(self._ids(code + within))
+
+    def _split(self, text: str) -> list[str]:
+        """The pieces of a text."""
+        with failures_of(self._path):
+            pieces: list[str] = self._processor.encode(text, out_type=str)
+        return pieces
+
+    def _ids(self, pieces: list[str]) -> list[int]:
         ids, unknown = self._vocabulary.pieces, self._vocabulary.unknown
         if unknown is None:
             missing = [piece for piece in pieces if piece not in ids]
@@ -58,7 +81,9 @@ class PieceCodec:
     def join(self, pieces: list[str]) -> str:
         """The text of pieces, without the space before a first word."""
         # SentencePiece leaves the word boundary in pieces that only the other side's model knows.
-        return str(self._processor.decode_pieces(pieces)).replace("\N{LOWER ONE EIGHTH BLOCK}", " ")
+        with failures_of(self._path):
+            text = str(self._processor.decode_pieces(pieces))
+        return text.replace("\N{LOWER ONE EIGHTH BLOCK}", " ")
 
     def _split_code(self, text: str) -> tuple[list[str], str]:
         end = text.find("<<")
@@ -96,7 +121,8 @@ def load_sentencepiece(path: Path) -> Any:
     """A `SentencePieceProcessor`.
 
     Raises:
-        BundleError: the file is not a SentencePiece model, or the package is missing.
+        BundleError: the file is not a SentencePiece model or fails when it is tried out, or the
+            package is missing.
     """
     try:
         library = import_module("sentencepiece")
@@ -113,7 +139,19 @@ def load_sentencepiece(path: Path) -> Any:
         processor.load_from_serialized_proto(path.read_bytes())
     except (OSError, RuntimeError) as error:
         raise BundleError(str(path), [f"not a SentencePiece model: {error}"]) from error
+    try:
+        _try_out(processor)
+    except Exception as error:  # among others UnicodeDecodeError
+        problem = f"fails when it is tried out: {summary(error)}"
+        raise BundleError(str(path), [problem]) from error
     return processor
+
+
+def _try_out(processor: Any) -> None:
+    for text in TRIAL_TEXTS:
+        if len(processor.normalize(text)) > MOST_GROWTH * (1 + len(text)):
+            raise ValueError(f"it makes a text more than {MOST_GROWTH} times as long")
+        processor.decode_pieces(processor.encode(text, out_type=str))
 
 
 def _read_vocabulary(path: Path) -> Vocabulary:

@@ -55,6 +55,9 @@ def test_bad_inputs_among_good_ones(english: Case, tmp_path: Path) -> None:
         "an empty text": "",
         "nan at 17": nan,
         "at least one sample": GOOD[:0],
+        "found int": 5,
+        "found NoneType": None,
+        "found bytes": b"a.wav",
         "found list": [1, 2, 3],
         "dtype int64": np.arange(9),
         "of shape [81, 100]": np.zeros((81, 100), np.float32),
@@ -108,6 +111,36 @@ def test_options_that_an_english_model_does_not_take(
 ) -> None:
     with pytest.raises(DragomanError, match=message):
         english.ours.generate([GOOD], **options)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"language": 5}, "language: expected a text, found 5"),
+        ({"task": ["translate"]}, r"task: expected a text, found \['translate'\]"),
+        (
+            {"timestamps": np.array([1, 0])},
+            r"timestamps: expected True, False or None, found array\(",
+        ),
+        ({"timestamps": "no"}, "timestamps: expected True, False or None, found 'no'"),
+        ({"source_language": ""}, "a speech model takes language and task"),
+        ({"language": ""}, "expected one of de, en, fr, haw, found ''"),
+    ],
+)
+def test_options_of_another_kind(multilingual: Case, options: dict[str, Any], message: str) -> None:
+    with pytest.raises(DragomanError, match=message):
+        multilingual.ours.generate([GOOD], **options)
+    with pytest.raises(DragomanError, match=message):
+        multilingual.ours.stream(GOOD, **options)
+
+
+NO_LISTS: list[Any] = [5, None, {"a": GOOD}, {0.5}]
+
+
+@pytest.mark.parametrize("sources", NO_LISTS, ids=type)
+def test_what_is_no_list_of_audio(english: Case, sources: Any) -> None:
+    with pytest.raises(DragomanError, match="expected a list of inputs, found "):
+        english.ours.generate(sources)
 
 
 @pytest.mark.parametrize(

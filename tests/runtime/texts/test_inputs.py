@@ -139,7 +139,7 @@ def test_a_text_of_a_million_characters_is_rejected(text_model: Model) -> None:
     known, unknown, last = text_model.generate(["a" * 1_000_000, "1" * 1_000_000, "abc"])
     assert (known.finish_reason, unknown.finish_reason) == ("rejected", "rejected")
     assert known.error == (
-        "source has 1000001 tokens, expected at most 40, the positions of this model"
+        "source has at least 2368 tokens, expected at most 40, the positions of this model"
     )
     assert unknown.error == "unknown to this model: '1'"
     assert last == text_model.generate(["abc"])[0]

@@ -1,0 +1,186 @@
+"""Options and arguments of the wrong kind: one error that says what was expected and found."""
+
+from __future__ import annotations
+
+from decimal import Decimal
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from dragoman import DragomanError
+from dragoman.runtime import GenerationOptions, Model, RejectedError, load
+
+WRONG: dict[str, list[Any]] = {
+    "max_new_tokens": ["5", b"5", 5.0, True, [5], np.array(5), np.array([5, 6]), np.float32(5)],
+    "max_new_tokens_per_source_token": ["2", True, None, [2], 2j, Decimal(2), np.array([2.0, 3.0])],
+    "min_new_tokens": ["0", False, 1.0, np.array([1, 2]), {}],
+    "max_batch_size": ["auto", 8.0, True, np.array([]), {8}],
+    "max_batch_tokens": ["many", 4096.0, False, np.array([[1]])],
+    "source_language": [5, True, b"de", ["de"], np.array(["de", "en"]), Path("de")],
+    "target_language": [5, 0, b"de", ["de"], np.array([]), {}],
+    "language": [5, 0, b"en", ["en"], np.array([1, 2]), {}],
+    "task": [5, 0, b"translate", ["translate"], np.array([]), {}],
+    "timestamps": [1, 0, "yes", "", [], [True], np.array([True, False]), np.array(True)],
+}
+EXPECTED = {
+    "max_new_tokens": "an integer of at least 1",
+    "max_new_tokens_per_source_token": "a number of more than 0",
+    "min_new_tokens": "an integer of at least 0",
+    "max_batch_size": "an integer of at least 1",
+    "max_batch_tokens": "an integer of at least 1",
+    "timestamps": "True or False",
+}
+
+
+def message_of(call: Any) -> str:
+    with pytest.raises(DragomanError) as caught:
+        call()
+    return str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("option", "value"), [(name, v) for name, values in WRONG.items() for v in values], ids=repr
+)
+def test_an_option_of_another_kind_is_named(option: str, value: Any, text_model: Model) -> None:
+    found = " ".join(repr(value).split())
+    expected = f"{option}: expected {EXPECTED.get(option, 'a text')}, found {found}"
+    changes: Any = {option: value}
+    assert message_of(lambda: GenerationOptions(**changes)) == expected
+    assert message_of(lambda: text_model.generate(["abc"], **changes)) == expected
+    assert message_of(lambda: text_model.stream("abc", **changes)) == expected
+
+
+def test_every_option_is_tested() -> None:
+    assert list(WRONG) == list(GenerationOptions.__dataclass_fields__)
+
+
+def test_a_long_value_is_not_shown_whole() -> None:
+    long: Any = ["x" * 1000]
+    message = message_of(lambda: GenerationOptions(language=long))
+    assert message.endswith("xxx...") and len(message) < 110
+
+
+@pytest.mark.parametrize(
+    ("options", "same"),
+    [
+        ({"max_new_tokens": np.int64(3)}, {"max_new_tokens": 3}),
+        ({"min_new_tokens": np.uint8(2)}, {"min_new_tokens": 2}),
+        ({"max_batch_size": np.int32(1)}, {"max_batch_size": 1}),
+        ({"max_batch_tokens": np.int16(9)}, {"max_batch_tokens": 9}),
+        ({"max_new_tokens_per_source_token": np.int64(2)}, {"max_new_tokens": 8}),
+        ({"max_new_tokens_per_source_token": np.float32(0.5)}, {"max_new_tokens": 2}),
+        ({"max_new_tokens_per_source_token": Fraction(3, 2)}, {"max_new_tokens": 6}),
+        ({"max_new_tokens_per_source_token": 10**400}, {}),
+        ({"timestamps": np.False_}, {}),
+    ],
+    ids=repr,
+)
+def test_numbers_of_other_libraries_are_numbers(options: Any, same: Any, text_model: Model) -> None:
+    """abc has four tokens."""
+    assert text_model.generate(["abc"], **options) == text_model.generate(["abc"], **same)
+
+
+@pytest.mark.parametrize("option", ["language", "task"])
+def test_an_empty_text_is_not_left_out(option: str, text_model: Model) -> None:
+    empty: Any = {option: ""}
+    assert "are for speech models" in message_of(lambda: text_model.generate(["abc"], **empty))
+
+
+@pytest.mark.parametrize("options", ["x", 5, {}, [], {"max_new_tokens": 3}])
+def test_options_are_options(options: Any, text_model: Model) -> None:
+    expected = f"options: expected GenerationOptions, found {options!r}"
+    assert message_of(lambda: text_model.generate(["abc"], options)) == expected
+    assert message_of(lambda: text_model.stream("abc", options)) == expected
+
+
+@pytest.mark.parametrize("one", ["abc", "", b"abc", Path("abc.wav")], ids=repr)
+def test_one_input_is_no_list(one: Any, text_model: Model) -> None:
+    expected = "expected a list of inputs, found one: put it in a list"
+    assert message_of(lambda: text_model.generate(one)) == expected
+
+
+@pytest.mark.parametrize(
+    "sources",
+    [5, None, 1.5, True, {"abc": 1}, {"abc"}, object, iter(["abc"]), np.array(5), np.array("abc")],
+    ids=lambda value: type(value).__name__,
+)
+def test_what_is_no_list_of_inputs(sources: Any, text_model: Model) -> None:
+    message = message_of(lambda: text_model.generate(sources))
+    assert message.startswith("expected a list of inputs, found ")
+    assert repr(sources)[:20] in message
+
+
+def test_lists_of_other_kinds_are_lists(text_model: Model) -> None:
+    expected = text_model.generate(["abc", "b"])
+    others: list[Any] = [("abc", "b"), np.array(["abc", "b"]), np.array(["abc", "b"], object)]
+    assert [text_model.generate(other) for other in others] == [expected] * 3
+
+
+@pytest.mark.parametrize("source", [5, None, b"abc", ["abc"], [None], 1.5, {}, object], ids=repr)
+def test_one_input_among_good_ones_that_is_none(source: Any, text_model: Model) -> None:
+    good, bad = text_model.generate(["abc", source])
+    assert good == text_model.generate(["abc"])[0]
+    assert bad.finish_reason == "rejected" and str(bad.error).startswith("expected a text or a")
+    for call in (text_model.stream, text_model.tokenize):
+        with pytest.raises(RejectedError) as caught:
+            call(source)
+        assert str(caught.value) == bad.error
+
+
+@pytest.mark.parametrize("language", [5, ["de"], b"de"], ids=repr)
+def test_the_language_to_tokenize_in_is_a_text(language: Any, text_model: Model) -> None:
+    expected = f"source_language: expected a text, found {language!r}"
+    assert message_of(lambda: text_model.tokenize("abc", language)) == expected
+
+
+@pytest.mark.parametrize(
+    ("tokens", "message"),
+    [
+        (5, "expected a one-dimensional array of integer token ids, found int64 of shape []"),
+        (None, "expected a one-dimensional array of integer token ids, found object"),
+        ("abc", "expected a one-dimensional array of integer token ids, found <U3"),
+        ([3.5], "expected a one-dimensional array of integer token ids, found float64"),
+        (
+            [[3]],
+            "expected a one-dimensional array of integer token ids, found int64 of shape [1, 1]",
+        ),
+        ([[3], [3, 4]], "expected a list of token ids: "),
+        ([-1], "expected token ids in [0, 23), found -1"),
+        ([3, 23], "expected token ids in [0, 23), found 23"),
+        ([2**40], "expected token ids in [0, 23), found 1099511627776"),
+    ],
+    ids=repr,
+)
+def test_detokenize_takes_token_ids(tokens: Any, message: str, text_model: Model) -> None:
+    with pytest.raises(RejectedError) as caught:
+        text_model.detokenize(tokens)
+    assert message in str(caught.value)
+    assert text_model.detokenize(np.array([3, 22])) == "w3 w22"
+    assert text_model.detokenize([]) == ""
+
+
+@pytest.mark.parametrize("threads", ["2", 2.0, True, [1], np.array([1, 2])], ids=repr)
+def test_threads_are_an_integer(threads: Any, text_case: Any) -> None:
+    expected = f"threads: expected an integer, found {threads!r}"
+    assert message_of(lambda: load(text_case[1], threads=threads)) == expected
+
+
+def test_threads_may_be_an_integer_of_numpy(text_case: Any, text_model: Model) -> None:
+    threads: Any = np.int64(1)
+    model = load(text_case[1], threads=threads)
+    assert model.generate(["abc"]) == text_model.generate(["abc"])
+
+
+@pytest.mark.parametrize("directory", [5, None, b"x", ["x"], 1.5], ids=repr)
+def test_a_bundle_is_loaded_from_a_path(directory: Any) -> None:
+    expected = f"expected the path of a bundle, found {directory!r}"
+    assert message_of(lambda: load(directory)) == expected
+
+
+@pytest.mark.parametrize("backend", [5, True, "", ["onnxruntime"]], ids=repr)
+def test_a_backend_is_a_name(backend: Any, text_case: Any) -> None:
+    message = message_of(lambda: load(text_case[1], backend=backend))
+    assert message.startswith(f"unknown backend {backend!r}, expected one of: onnxruntime, ")
