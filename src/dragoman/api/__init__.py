@@ -1,4 +1,4 @@
-"""The commands as functions: `export`, `optimize`, `build` and `verify`.
+"""The commands as functions: `export`, `optimize`, `build`, `verify` and `sign`.
 
 ```python
 from dragoman.api import build
@@ -17,6 +17,7 @@ from dragoman.progress import Progress
 from .build import BuiltBundle, ParityFailedError, build
 from .export import export
 from .optimize import OptimizedBundle, optimize, optimize_onnx
+from .signatures import SignatureError, sign, verify_signature
 from .verify import Verification, verify
 
 __all__ = [
@@ -26,10 +27,13 @@ __all__ = [
     "OptimizedBundle",
     "ParityFailedError",
     "Progress",
+    "SignatureError",
     "Verification",
     "build",
     "export",
     "optimize",
     "optimize_onnx",
+    "sign",
     "verify",
+    "verify_signature",
 ]
