@@ -6,6 +6,7 @@ https://github.com/sigstore/model-transparency
 
 from __future__ import annotations
 
+import ast
 import contextlib
 import json
 from collections.abc import Iterator, Sequence
@@ -84,7 +85,9 @@ def sign(
     else:
         with _refusing(f"{certificate}: expected the certificate of the private key {key}"):
             config.use_certificate_signer(
-                private_key=key, signing_certificate=certificate, certificate_chain=chain
+                private_key=key,
+                signing_certificate=certificate,
+                certificate_chain=chain or [certificate],  # the library cannot read an empty one
             )
     progress.stage("signing")
     config.set_hashing_config(_hashing(directory, path))
@@ -208,7 +211,15 @@ def _refusing(expectation: str) -> Iterator[None]:
         where = f" ({error.filename})" if error.filename else ""
         raise SignatureError(f"{expectation}: {error.strerror or error}{where}") from error
     except Exception as error:
-        reason = " ".join(str(error).split()) or type(error).__name__
+        reason = " ".join(_reason(error).split()) or type(error).__name__
         if len(reason) > _LONGEST_REASON:
             reason = reason[:_LONGEST_REASON] + "..."
         raise SignatureError(f"{expectation}: {reason}") from error
+
+
+def _reason(error: Exception) -> str:
+    """The library lists differences as Python does, each with digests as bytes: left out here."""
+    kind, _, differences = str(error).partition("Signature mismatch: ")
+    if kind or not differences:
+        return str(error)
+    return "; ".join(text.partition(": Expected '")[0] for text in ast.literal_eval(differences))
