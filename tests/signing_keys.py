@@ -16,6 +16,7 @@ from cryptography.hazmat.primitives.serialization import (
     PrivateFormat,
     PublicFormat,
 )
+from cryptography.x509.oid import ExtendedKeyUsageOID
 
 PrivateKey = ec.EllipticCurvePrivateKey
 
@@ -76,7 +77,7 @@ class Authority:
             encipher_only=False,
             decipher_only=False,
         )
-        oids = x509.ExtendedKeyUsageOID
+        oids = ExtendedKeyUsageOID
         purpose = oids.CODE_SIGNING if for_signing else oids.SERVER_AUTH
         return (
             x509.CertificateBuilder()

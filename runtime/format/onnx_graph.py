@@ -149,7 +149,7 @@ def graph_problems(data: bytes, weights: int | None) -> list[str]:
             else:
                 more += problem not in problems
     except WireError as error:
-        problems[f"expected a graph as Dragoman writes one: {error}"] = None
+        problems[f"expected an ONNX graph as Dragoman writes one: {error}"] = None
     return [*problems, *([f"and {more} more"] if more else [])]
 
 
@@ -172,8 +172,8 @@ def _node_problems(node: Message, weights: int | None) -> Iterator[str]:
     if (domain, operator) not in _ALLOWED or node.bytes("overload"):
         shown = _shown(domain + b"." + operator if domain else operator)
         yield (
-            f"operator {shown}: expected one that Dragoman's own graphs have, "
-            "see runtime/format/operators.py"
+            f"operator {shown}: expected one that this version of Dragoman writes "
+            "(dragoman.runtime.format.operators)"
         )
         return
     for part in node.parts("attribute"):
