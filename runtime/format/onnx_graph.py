@@ -14,8 +14,8 @@ from .protobuf import BYTES, FIXED32, VARINT, Message, Schema, WireError
 WEIGHTS_FILE = "weights.bin"
 """The file beside the graphs that holds their weights."""
 
-LARGEST_GRAPH = 1 << 24
-"""Bytes of a graph's file. With the weights outside, those of the largest models have a million."""
+LARGEST_GRAPH = 1 << 22
+"""Bytes of a graph's file. With the weights outside, one of 6 + 6 layers has 100,000."""
 
 _MOST_PROBLEMS = 8
 _LONGEST_NAME = 60
@@ -141,22 +141,20 @@ def graph_problems(data: bytes, weights: int | None) -> list[str]:
     if len(data) > LARGEST_GRAPH:
         return [f"expected a graph of at most {LARGEST_GRAPH} bytes, found {len(data)}"]
     problems: dict[str, None] = {}
-    more = 0
     try:
-        for problem in _problems(Message(memoryview(data), _MODEL), weights):
-            if len(problems) < _MOST_PROBLEMS:
-                problems[problem] = None
-            else:
-                more += problem not in problems
+        for problem in _problems(Message(data, _MODEL), weights):
+            if len(problems) == _MOST_PROBLEMS and problem not in problems:
+                return [*problems, "and more"]
+            problems[problem] = None
     except WireError as error:
         problems[f"expected an ONNX graph as Dragoman writes one: {error}"] = None
-    return [*problems, *([f"and {more} more"] if more else [])]
+    return [*problems]
 
 
 def _problems(model: Message, weights: int | None) -> Iterator[str]:
     domains = {domain.encode() for domain in OPERATORS}
     for part in model.parts("opset_import"):
-        domain = Message(part, _OPSET).bytes("domain")
+        domain = Message(part, _OPSET).part("domain")
         if domain not in domains:
             yield f"domain {_shown(domain)}: expected one of {', '.join(map(repr, OPERATORS))}"
     for part in model.parts("graph"):
@@ -168,8 +166,8 @@ def _problems(model: Message, weights: int | None) -> Iterator[str]:
 
 
 def _node_problems(node: Message, weights: int | None) -> Iterator[str]:
-    domain, operator = node.bytes("domain"), node.bytes("op_type")
-    if (domain, operator) not in _ALLOWED or node.bytes("overload"):
+    domain, operator = node.part("domain"), node.part("op_type")
+    if (domain, operator) not in _ALLOWED or node.part("overload"):
         shown = _shown(domain + b"." + operator if domain else operator)
         yield (
             f"operator {shown}: expected one that this version of Dragoman writes "
@@ -186,15 +184,15 @@ def _tensor_problems(tensor: Message, weights: int | None) -> Iterator[str]:
     entries = tensor.parts("external_data")
     if not entries and tensor.number("data_location") != _EXTERNAL:
         return
-    name = f"tensor {_shown(tensor.bytes('name'))}"
+    name = f"tensor {_shown(tensor.part('name'))}"
     place: dict[bytes, bytes] = {}
     for part in entries:
         entry = Message(part, _ENTRY)
-        key = entry.bytes("key")
+        key = entry.part("key")
         if key in place or key not in _PLACE:
             yield f"{name}: expected its location, offset and length, once each"
             return
-        place[key] = entry.bytes("value")
+        place[key] = entry.part("value")
     location = place.get(b"location", b"")
     if location != WEIGHTS_FILE.encode():
         yield f"{name}: expected to be stored in {WEIGHTS_FILE}, found {_shown(location)}"

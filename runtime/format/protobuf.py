@@ -57,9 +57,9 @@ class Message:
         WireError: it is cut short, or has a field that the schema does not allow there.
     """
 
-    def __init__(self, data: memoryview, schema: Schema) -> None:
+    def __init__(self, data: bytes, schema: Schema) -> None:
         self._numbers: dict[str, int] = {}
-        self._parts: dict[str, list[memoryview]] = {}
+        self._parts: dict[str, list[bytes]] = {}
         try:
             self._read(data, schema)
         except IndexError:
@@ -69,15 +69,15 @@ class Message:
         """The value of a varint; 0 where there is none."""
         return self._numbers.get(field, 0)
 
-    def parts(self, field: str) -> list[memoryview]:
-        """The values of a field of bytes; none where it is absent."""
+    def part(self, field: str) -> bytes:
+        """The value of a field of bytes; empty where there is none."""
+        return self._parts[field][0] if field in self._parts else b""
+
+    def parts(self, field: str) -> list[bytes]:
+        """The values of a field of bytes that may be repeated."""
         return self._parts.get(field, [])
 
-    def bytes(self, field: str) -> bytes:
-        """The value of a field of bytes that is there at most once; none where it is absent."""
-        return b"".join(self._parts.get(field, ()))
-
-    def _read(self, data: memoryview, schema: Schema) -> None:
+    def _read(self, data: bytes, schema: Schema) -> None:
         position, end = 0, len(data)
         while position < end:
             tag = data[position]
@@ -110,7 +110,7 @@ class Message:
                 raise WireError(f"{schema.name}.{field} is there twice")
 
 
-def _varint(data: memoryview, position: int) -> tuple[int, int]:
+def _varint(data: bytes, position: int) -> tuple[int, int]:
     """The number that begins at a position, and the position behind it."""
     number = 0
     for index in range(_LONGEST_VARINT):

@@ -280,14 +280,13 @@ def test_each_problem_is_said_once_and_not_all_of_a_thousand() -> None:
         node(f"Loop{index % 20}")(many)
     problems = problems_of(many)
     assert len(problems) == 9 and problems[0].startswith("operator 'Loop0': ")
-    assert problems[-1].startswith("and ") and problems[-1].endswith(" more")
+    assert problems[-1] == "and more"
     long = model()
     node("x" * 10**5)(long)
     assert len(problems_of(long)[0]) < 300
 
 
 def test_a_graph_larger_than_any() -> None:
-    data = b"\x32\x80\x80\x80\x08" + bytes(1 << 24)
-    assert graph_problems(data, None) == [
-        f"expected a graph of at most {1 << 24} bytes, found {len(data)}"
-    ]
+    data = b"\x32\x80\x80\x80\x02" + bytes(1 << 22)  # a doc_string
+    (problem,) = graph_problems(data, None)
+    assert problem == "expected a graph of at most 4194304 bytes, found 4194309"
