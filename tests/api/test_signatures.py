@@ -279,6 +279,10 @@ def test_a_damaged_bundle_is_not_signed(signed: Path, keys: tuple[Path, Path]) -
 
 def test_an_existing_signature_is_kept(signed: Path, keys: tuple[Path, Path]) -> None:
     before = (signed / SIGNATURE).read_bytes()
+    (signed / f"{SIGNATURE}.partial").touch()  # left by a process that was killed
+    api.sign(signed, keys[0], signature=signed / "model.sig", overwrite=True)
+    api.verify_signature(signed, key=keys[1])
+    (signed / SIGNATURE).write_bytes(before)
     with pytest.raises(DragomanError, match="already exists"):
         api.sign(signed, keys[0])
     with pytest.raises(api.SignatureError, match="expected a private key"):
@@ -296,6 +300,9 @@ def test_what_is_no_key_or_no_signature(
         (tmp_path / "bad.sig").write_bytes(text.encode("utf-8", "surrogatepass"))
         message = refusal(signed, keys[1], tmp_path / "bad.sig")
         assert f"{tmp_path / 'bad.sig'}: expected a signature of OpenSSF Model Signing" in message
+    with (tmp_path / "bad.sig").open("wb") as file:
+        file.truncate(1 << 40)
+    assert "it has more than" in refusal(signed, keys[1], tmp_path / "bad.sig")
     (tmp_path / "bad.sig").write_text('{"verificationMaterial": {"publicKey": {}}}')
     assert "is not what" in refusal(signed, keys[1], tmp_path / "bad.sig")
     assert f"{keys[0]}: expected a public key" in refusal(signed, keys[0])

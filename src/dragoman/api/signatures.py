@@ -24,6 +24,7 @@ SIGNATURE_FILE = "model.sig"
 """Where a bundle's signature is by default, inside the bundle. It does not cover itself."""
 
 _KEY, _CERTIFICATE = "publicKey", "x509CertificateChain"
+_LARGEST_SIGNATURE = 1 << 24
 _LONGEST_REASON = 400
 
 
@@ -94,6 +95,7 @@ def sign(
     partial = path.with_name(path.name + ".partial")
     try:
         with _refusing(f"{directory} cannot be signed"):
+            partial.unlink(missing_ok=True)  # of a process that was killed
             config.sign(directory.resolve(), partial)
             partial.replace(path)
     finally:
@@ -182,6 +184,8 @@ def _check_kind(path: Path, expected: str) -> None:
     names = {_KEY: "a public key", _CERTIFICATE: "a chain of certificates"}
     found = None
     with _refusing(f"{path}: expected a signature of OpenSSF Model Signing"):
+        if path.stat().st_size > _LARGEST_SIGNATURE:
+            raise ValueError(f"it has more than {_LARGEST_SIGNATURE} bytes")
         material = json.loads(path.read_text(encoding="utf-8"))["verificationMaterial"]
         found = next(name for name in names if name in material)
     if found != expected:
