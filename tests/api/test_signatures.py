@@ -96,8 +96,7 @@ def test_a_changed_byte_of_any_file(signed: Path, keys: tuple[Path, Path], name:
 
 
 def test_a_changed_byte_of_the_signature(signed: Path, keys: tuple[Path, Path]) -> None:
-    """Every byte, each by one bit: no longer a signature, or not of this bundle. What says nothing
-    to the verifier, such as white space in JSON, may pass."""
+    """No longer a signature, or not of this bundle. White space in JSON and the like may pass."""
     path = signed / SIGNATURE
     data = path.read_bytes()
     passed = []
