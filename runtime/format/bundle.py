@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import hashlib
+import os
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
+from .executables import OnnxGraphs
 from .manifest import MANIFEST_FILE, BundleError, FileRecord, Manifest
+from .onnx_graph import LARGEST_GRAPH, WEIGHTS_FILE, graph_problems
 from .validation import manifest_from_json
+
+_CHANGED = "its SHA-256 is not the recorded one: the file was changed"
 
 
 @dataclass(frozen=True)
@@ -31,7 +36,8 @@ class Bundle:
 
 
 def read_bundle(directory: Path) -> Bundle:
-    """Read a bundle and check it: the manifest, and presence, size and SHA-256 of every file.
+    """Read a bundle and check it: the manifest; presence, size and SHA-256 of every file; and that
+    its graphs have only operators of `operators.OPERATORS`, and no weights outside the bundle.
 
     Raises:
         BundleError: lists everything that is wrong.
@@ -49,25 +55,30 @@ def read_bundle(directory: Path) -> Bundle:
     except ValueError as error:  # NUL in the path
         raise BundleError(repr(str(directory)), [f"expected a path: {error}"]) from error
     manifest = manifest_from_json(text, str(manifest_path))
-    problems = [p for file in manifest.files for p in _file_problems(directory, file)]
+    problems = [p for file in manifest.files for p in _file_problems(directory, file, manifest)]
     if problems:
         raise BundleError(str(directory), problems)
     return Bundle(directory, manifest)
 
 
-def _file_problems(directory: Path, file: FileRecord) -> list[str]:
+def _file_problems(directory: Path, file: FileRecord, manifest: Manifest) -> list[str]:
     relative = PurePosixPath(file.path)
     if relative.is_absolute() or ".." in relative.parts or not relative.parts:
         return [f"{file.path}: expected a path inside the bundle"]
     path = directory / relative
     try:
+        real = Path(os.path.realpath(path))
+        if not real.is_relative_to(os.path.realpath(directory)):
+            return [f"{file.path}: expected a file inside the bundle, found a link to {real}"]
         size = path.stat().st_size
         if not path.is_file():
             return [f"{file.path}: expected a file"]
         if size != file.size:
             return [f"{file.path}: expected {file.size} bytes, found {size}"]
+        if _is_graph(relative, manifest):
+            return [f"{file.path}: {p}" for p in _graph_problems(path, file, manifest)]
         if _sha256(path) != file.sha256:
-            return [f"{file.path}: its SHA-256 is not the recorded one: the file was changed"]
+            return [f"{file.path}: {_CHANGED}"]
     except FileNotFoundError:
         return [f"{file.path}: missing"]
     except OSError as error:
@@ -75,6 +86,24 @@ def _file_problems(directory: Path, file: FileRecord) -> list[str]:
     except ValueError as error:  # NUL or a lone surrogate
         return [f"{file.path!r}: expected a path inside the bundle: {error}"]
     return []
+
+
+def _is_graph(path: PurePosixPath, manifest: Manifest) -> bool:
+    return isinstance(manifest.executable, OnnxGraphs) and any(
+        PurePosixPath(graph.file) == path for graph in manifest.graphs.values()
+    )
+
+
+def _graph_problems(path: Path, file: FileRecord, manifest: Manifest) -> list[str]:
+    """A graph's file is read once, for its hash and for what is in it."""
+    if file.size > LARGEST_GRAPH:
+        return [f"expected a graph of at most {LARGEST_GRAPH} bytes, found {file.size}"]
+    data = path.read_bytes()
+    if hashlib.sha256(data).hexdigest() != file.sha256:
+        return [_CHANGED]
+    beside = str(PurePosixPath(file.path).with_name(WEIGHTS_FILE))
+    weights = next((other.size for other in manifest.files if other.path == beside), None)
+    return graph_problems(data, weights)
 
 
 def _sha256(path: Path) -> str:

@@ -8,9 +8,10 @@ from collections.abc import Mapping
 import onnx_ir as ir
 
 from dragoman.runtime.format.contract import GraphSpec
+from dragoman.runtime.format.manifest import BundleError
+from dragoman.runtime.format.onnx_graph import WEIGHTS_FILE, graph_problems
 from dragoman.runtime.format.writing import BundleWriter
 
-WEIGHTS_FILE = "weights.bin"
 INLINE_BYTES = 1024
 """Tensors up to this size stay in the graph's own file."""
 PAGE, MAPPED_BYTES = 4096, 1 << 20
@@ -28,6 +29,9 @@ def write_graphs(
 
     Args:
         specs: name the file of each graph
+
+    Raises:
+        BundleError: a graph has an operator that bundles may not have.
     """
     values = [
         value
@@ -58,7 +62,10 @@ def write_graphs(
                 base_dir=writer.directory,
             )
     for name, graph in graphs.items():
-        writer.write(specs[name].file, ir.to_proto(graph).SerializeToString())
+        data = ir.to_proto(graph).SerializeToString()
+        if problems := graph_problems(data, file.size):
+            raise BundleError(specs[name].file, problems)
+        writer.write(specs[name].file, data)
 
 
 class _Stored:

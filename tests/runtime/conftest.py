@@ -20,7 +20,11 @@ from dragoman.runtime import Model, load
 
 from ..random_weights import random_transformer
 
-CONTENTS = {"encoder.onnx": b"encoder", "decoder.onnx": b"the decoder", "data/weights.bin": b"0123"}
+CONTENTS = {
+    "encoder.onnx": b"\x12\x05coder",  # ONNX that says nothing but its producer's name
+    "decoder.onnx": b"\x12\x09e decoder",
+    "data/weights.bin": b"0123",
+}
 
 
 def tensor(role: str, dtype: str, *shape: int | str, layer: int | None = None) -> dict[str, Any]:

@@ -31,7 +31,7 @@ EXPECTED = {
     "min_new_tokens": "an integer of at least 0",
     "max_batch_size": "an integer of at least 1",
     "max_batch_tokens": "an integer of at least 1",
-    "timestamps": "True or False",
+    "timestamps": "True, False or None",
 }
 
 

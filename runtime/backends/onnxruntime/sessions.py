@@ -44,6 +44,8 @@ def open_session(
         BackendError: ONNX Runtime does not load the graph, the provider does not work, or the
             graph is not as the manifest says; names the file.
     """
+    # Whatever the file is called: what was checked when the bundle was read is ONNX.
+    options.add_session_config_entry("session.load_model_format", "ONNX")
     try:
         session = onnxruntime.InferenceSession(
             str(path), options, providers=[(provider, provider_options or {})]

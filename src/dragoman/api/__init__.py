@@ -1,5 +1,5 @@
-"""The commands as functions: `export`, `optimize`, `build`, `verify`, and `write_polygraphy`, which
-is `inspect --polygraphy`.
+"""The commands as functions: `export`, `optimize`, `build`, `verify`, `sign`, and
+`write_polygraphy`, which is `inspect --polygraphy`.
 
 ```python
 from dragoman.api import build
@@ -19,6 +19,7 @@ from .build import BuiltBundle, ParityFailedError, build
 from .export import export
 from .optimize import OptimizedBundle, optimize, optimize_onnx
 from .polygraphy import write_polygraphy
+from .signatures import SignatureError, sign, verify_signature
 from .verify import Verification, verify
 
 __all__ = [
@@ -28,11 +29,14 @@ __all__ = [
     "OptimizedBundle",
     "ParityFailedError",
     "Progress",
+    "SignatureError",
     "Verification",
     "build",
     "export",
     "optimize",
     "optimize_onnx",
+    "sign",
     "verify",
+    "verify_signature",
     "write_polygraphy",
 ]

@@ -15,6 +15,7 @@ from dragoman.runtime.format.bundle import Bundle, read_bundle
 from dragoman.runtime.format.records import Parity
 
 from .preflight import check_comparison
+from .signatures import SIGNATURE_FILE, is_signed
 
 if TYPE_CHECKING:
     from dragoman.benchmarks.parity import ParityInputs
@@ -63,16 +64,23 @@ def verify(
         limit: the most inputs; None: all
         backend: see `runtime.load`
         threads: processor threads for the bundle; all cores if None
-        record: whether to write the figures into the manifest; None: only without a limit
+        record: whether to write the figures into the manifest; None: only without a limit, and not
+            into a bundle that is signed, which would no longer be what was signed
         progress: told of each stage as it begins, and how much of it is done
 
     Raises:
         BundleError: the bundle is damaged.
         BackendError: it cannot run here.
-        DragomanError: a path is wrong, or the bundle was made from another model.
+        DragomanError: a path is wrong, the bundle was made from another model, or it is signed and
+            the figures are to be recorded.
     """
     progress = progress or Silent()
     read = read_bundle(Path(bundle))
+    if record and is_signed(bundle):
+        raise DragomanError(
+            f"{bundle} is signed: recording the figures in its manifest would break the signature: "
+            f"verify it without, or remove {SIGNATURE_FILE} and sign it again afterwards"
+        )
     check_backend(read, backend)
     compared_on = check_comparison(inputs, limit, threads)
     located = locate_checkpoint(checkpoint, revision, progress)
@@ -89,7 +97,7 @@ def verify(
     parity_inputs = inputs_for(opened, compared_on, limit)
     parity = compare(read, opened, parity_inputs, threads, backend, progress)
     not_recorded = None
-    if record if record is not None else limit is None:
+    if record if record is not None else limit is None and not is_signed(bundle):
         try:
             record_parity(read, parity)
         except DragomanError as error:  # the figures are still reported

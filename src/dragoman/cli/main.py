@@ -20,6 +20,7 @@ from .export import export
 from .inspect import inspect
 from .optimize import optimize
 from .run import run
+from .sign import sign
 from .train import train
 from .verify import verify
 
@@ -41,6 +42,8 @@ EXTRAS = {
     "rapidfuzz": "train",
     "matplotlib": "train",
     "onnxruntime": "cpu",
+    "model_signing": "sign",
+    "OpenSSL": "sign",
 }
 
 
@@ -76,7 +79,7 @@ def cli(verbose: bool) -> None:
         logger.addHandler(logging.StreamHandler())
 
 
-for command in (train, export, optimize, build, run, verify, bench, inspect):
+for command in (train, export, optimize, build, run, verify, sign, bench, inspect):
     cli.add_command(command)
 
 

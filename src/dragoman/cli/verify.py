@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from .options import backend_option, inputs_option, limit_option, revision_option, threads_option
+
+if TYPE_CHECKING:
+    from dragoman.api import Verification
 
 
 class VerificationFailedError(click.ClickException):
@@ -15,9 +19,9 @@ class VerificationFailedError(click.ClickException):
     exit_code = 1
 
 
-@click.command(short_help="Check that a bundle computes what its checkpoint does.")
+@click.command(short_help="Check a bundle against its checkpoint, or its signature.")
 @click.argument("bundle", type=click.Path(path_type=Path))
-@click.argument("checkpoint")
+@click.argument("checkpoint", required=False)
 @revision_option
 @inputs_option
 @limit_option
@@ -26,31 +30,68 @@ class VerificationFailedError(click.ClickException):
 @click.option(
     "--record/--no-record",
     default=None,
-    help="Write the figures into the manifest [yes, unless --limit is given].",
+    help="Write the figures into the manifest [yes, unless --limit is given or the bundle is "
+    "signed].",
+)
+@click.option(
+    "--signature",
+    type=click.Path(path_type=Path),
+    help="Signature to check first [with --key or --chain: model.sig in the bundle].",
+)
+@click.option("--key", type=click.Path(path_type=Path), help="Public key of the signer, PEM.")
+@click.option(
+    "--chain",
+    type=click.Path(path_type=Path),
+    multiple=True,
+    help="Root that the signer's certificate must have been issued by, PEM; may be repeated.",
 )
 def verify(
     bundle: Path,
-    checkpoint: str,
+    checkpoint: str | None,
     revision: str | None,
     inputs: Path | None,
     limit: int | None,
     backend: str | None,
     threads: int | None,
     record: bool | None,
+    signature: Path | None,
+    key: Path | None,
+    chain: tuple[Path, ...],
 ) -> None:
     """Compare BUNDLE with the PyTorch model of CHECKPOINT: tensors, then tokens, then the task.
 
     CHECKPOINT is as for `dragoman build`. At fp32 every free-running greedy token must be the same.
-    Exit status 1 if parity fails.
+    Exit status 1 if parity fails. With a signature, all files are first compared with what was
+    signed; CHECKPOINT may then be left out.
 
     \b
     dragoman verify bundles/g2p-en g2p-en
+    dragoman verify bundles/g2p-en --signature model.sig --key public.pem
     """
-    from dragoman import DragomanError, api
+    from dragoman import api
 
     from .progress import shown_progress
     from .tables import print_parity
 
+    signed = signature is not None or key is not None or bool(chain)
+    if checkpoint is None:
+        options = (revision, inputs, limit, backend, threads, record)
+        if not signed or any(option is not None for option in options):
+            raise click.UsageError(
+                "expected a CHECKPOINT to compare with"
+                + ("" if signed else ", or a signature to check: --key or --chain")
+            )
+    if signed:
+        if record:
+            raise click.UsageError("--record would change the manifest, which is signed")
+        with shown_progress() as progress:
+            api.verify_signature(
+                bundle, key=key, chain=chain, signature=signature, progress=progress
+            )
+        click.echo(f"{bundle}: every file is as it was signed")
+        record = False
+    if checkpoint is None:
+        return
     with shown_progress() as progress:
         verification = api.verify(
             bundle,
@@ -64,6 +105,12 @@ def verify(
             progress=progress,
         )
     print_parity(verification.parity)
+    _report(verification)
+
+
+def _report(verification: Verification) -> None:
+    from dragoman import DragomanError
+
     if verification.problem is not None:
         if verification.not_recorded is not None:
             click.echo(f"Warning: {verification.not_recorded}", err=True)

@@ -20,7 +20,11 @@ from dragoman.runtime.format.writing import BundleWriter, ScratchWriter
 
 from ...bundle_files import record_files
 
-CONTENTS = {"encoder.onnx": b"encoder", "decoder.onnx": b"the decoder", "weights.bin": b"0123" * 99}
+CONTENTS = {
+    "encoder.onnx": b"\x12\x05coder",  # ONNX that says nothing but its producer's name
+    "decoder.onnx": b"\x12\x09e decoder",
+    "weights.bin": b"0123" * 99,
+}
 LARGE = bytes(range(256)) * 12_289
 """More than two chunks of a copy."""
 
@@ -109,7 +113,7 @@ def test_a_file_is_copied_in_chunks_and_hashed_once(tmp_path: Path, hashed: list
 def test_a_file_written_again_has_its_new_record(tmp_path: Path, manifest: Manifest) -> None:
     writer = BundleWriter(tmp_path)
     write(writer)
-    writer.write("encoder.onnx", b"another encoder")
+    writer.write("encoder.onnx", b"\x12\x0danother coder")
     assert writer.finish(manifest) == read_bundle(tmp_path)
 
 

@@ -1,0 +1,216 @@
+"""Whether the bytes of an ONNX file are a graph that a bundle may have, found out before any other
+library reads them.
+
+Field numbers: https://github.com/onnx/onnx/blob/main/onnx/onnx.proto
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from .operators import OPERATORS
+from .protobuf import BYTES, FIXED32, VARINT, Message, Schema, WireError
+
+WEIGHTS_FILE = "weights.bin"
+"""The file beside the graphs that holds their weights."""
+
+LARGEST_GRAPH = 1 << 22
+"""Bytes of a graph's file. With the weights outside, one of 6 + 6 layers has 100,000."""
+
+_MOST_PROBLEMS = 8
+_LONGEST_NAME = 60
+
+_MODEL = Schema(
+    "ModelProto",
+    once={
+        "ir_version": (VARINT, 1),
+        "producer_name": (BYTES, 2),
+        "producer_version": (BYTES, 3),
+        "domain": (BYTES, 4),
+        "model_version": (VARINT, 5),
+        "doc_string": (BYTES, 6),
+        "graph": (BYTES, 7),
+    },
+    many={"opset_import": (BYTES, 8), "metadata_props": (BYTES, 14)},
+    refused={"training_info": 20, "functions": 25, "configuration": 26},
+)
+_OPSET = Schema("OperatorSetIdProto", once={"domain": (BYTES, 1), "version": (VARINT, 2)})
+_GRAPH = Schema(
+    "GraphProto",
+    once={"name": (BYTES, 2), "doc_string": (BYTES, 10)},
+    many={
+        "node": (BYTES, 1),
+        "initializer": (BYTES, 5),
+        "input": (BYTES, 11),
+        "output": (BYTES, 12),
+        "value_info": (BYTES, 13),
+        "quantization_annotation": (BYTES, 14),
+        "metadata_props": (BYTES, 16),
+    },
+    refused={"sparse_initializer": 15},
+)
+_NODE = Schema(
+    "NodeProto",
+    once={
+        "name": (BYTES, 3),
+        "op_type": (BYTES, 4),
+        "doc_string": (BYTES, 6),
+        "domain": (BYTES, 7),
+        "overload": (BYTES, 8),
+    },
+    many={
+        "input": (BYTES, 1),
+        "output": (BYTES, 2),
+        "attribute": (BYTES, 5),
+        "metadata_props": (BYTES, 9),
+    },
+    refused={"device_configurations": 10},
+)
+_ATTRIBUTE = Schema(
+    "AttributeProto",
+    once={
+        "name": (BYTES, 1),
+        "f": (FIXED32, 2),
+        "i": (VARINT, 3),
+        "s": (BYTES, 4),
+        "t": (BYTES, 5),
+        "doc_string": (BYTES, 13),
+        "type": (VARINT, 20),
+    },
+    many={
+        "floats": (FIXED32, 7),
+        "ints": (VARINT, 8),
+        "strings": (BYTES, 9),
+        "tensors": (BYTES, 10),
+    },
+    refused={
+        "g": 6,
+        "graphs": 11,
+        "tp": 14,
+        "type_protos": 15,
+        "ref_attr_name": 21,
+        "sparse_tensor": 22,
+        "sparse_tensors": 23,
+    },
+)
+_TENSOR = Schema(
+    "TensorProto",
+    once={
+        "data_type": (VARINT, 2),
+        "float_data": (BYTES, 4),
+        "int32_data": (BYTES, 5),
+        "int64_data": (BYTES, 7),
+        "name": (BYTES, 8),
+        "raw_data": (BYTES, 9),
+        "double_data": (BYTES, 10),
+        "uint64_data": (BYTES, 11),
+        "doc_string": (BYTES, 12),
+        "data_location": (VARINT, 14),
+    },
+    many={
+        "dims": (VARINT, 1),
+        "string_data": (BYTES, 6),
+        "external_data": (BYTES, 13),
+        "metadata_props": (BYTES, 16),
+    },
+    refused={"segment": 3},
+)
+_ENTRY = Schema("StringStringEntryProto", once={"key": (BYTES, 1), "value": (BYTES, 2)})
+
+_EXTERNAL = 1
+_PLACE = (b"location", b"offset", b"length")
+
+_ALLOWED = {
+    (domain.encode(), operator.encode())
+    for domain, operators in OPERATORS.items()
+    for operator in operators
+}
+
+
+def graph_problems(data: bytes, weights: int | None) -> list[str]:
+    """What keeps an ONNX file from being a bundle's graph, a line each: operators and domains
+    outside `operators.OPERATORS`, graphs within nodes, functions, and weights stored anywhere but
+    in the bundle's own `WEIGHTS_FILE`.
+
+    Whether it is a good graph otherwise, such as one whose types match, is left to its backend.
+
+    Args:
+        data: the whole file
+        weights: bytes of the bundle's `WEIGHTS_FILE` beside the graph; None: there is none
+    """
+    if len(data) > LARGEST_GRAPH:
+        return [f"expected a graph of at most {LARGEST_GRAPH} bytes, found {len(data)}"]
+    problems: dict[str, None] = {}
+    try:
+        for problem in _problems(Message(data, _MODEL), weights):
+            if len(problems) == _MOST_PROBLEMS and problem not in problems:
+                return [*problems, "and more"]
+            problems[problem] = None
+    except WireError as error:
+        problems[f"expected an ONNX graph as Dragoman writes one: {error}"] = None
+    return [*problems]
+
+
+def _problems(model: Message, weights: int | None) -> Iterator[str]:
+    domains = {domain.encode() for domain in OPERATORS}
+    for part in model.parts("opset_import"):
+        domain = Message(part, _OPSET).part("domain")
+        if domain not in domains:
+            yield f"domain {_shown(domain)}: expected one of {', '.join(map(repr, OPERATORS))}"
+    for part in model.parts("graph"):
+        graph = Message(part, _GRAPH)
+        for node in graph.parts("node"):
+            yield from _node_problems(Message(node, _NODE), weights)
+        for tensor in graph.parts("initializer"):
+            yield from _tensor_problems(Message(tensor, _TENSOR), weights)
+
+
+def _node_problems(node: Message, weights: int | None) -> Iterator[str]:
+    domain, operator = node.part("domain"), node.part("op_type")
+    if (domain, operator) not in _ALLOWED or node.part("overload"):
+        shown = _shown(domain + b"." + operator if domain else operator)
+        yield (
+            f"operator {shown}: expected one that this version of Dragoman writes "
+            "(dragoman.runtime.format.operators)"
+        )
+        return
+    for part in node.parts("attribute"):
+        attribute = Message(part, _ATTRIBUTE)
+        for tensor in (*attribute.parts("t"), *attribute.parts("tensors")):
+            yield from _tensor_problems(Message(tensor, _TENSOR), weights)
+
+
+def _tensor_problems(tensor: Message, weights: int | None) -> Iterator[str]:
+    entries = tensor.parts("external_data")
+    if not entries and tensor.number("data_location") != _EXTERNAL:
+        return
+    name = f"tensor {_shown(tensor.part('name'))}"
+    place: dict[bytes, bytes] = {}
+    for part in entries:
+        entry = Message(part, _ENTRY)
+        key = entry.part("key")
+        if key in place or key not in _PLACE:
+            yield f"{name}: expected its location, offset and length, once each"
+            return
+        place[key] = entry.part("value")
+    location = place.get(b"location", b"")
+    if location != WEIGHTS_FILE.encode():
+        yield f"{name}: expected to be stored in {WEIGHTS_FILE}, found {_shown(location)}"
+    elif weights is None:
+        yield f"{name}: expected {WEIGHTS_FILE} among the bundle's files, found none"
+    else:
+        offset, length = (_number(place.get(key, b"")) for key in _PLACE[1:])
+        if offset is None or length is None or offset + length > weights:
+            yield (
+                f"{name}: expected offset and length within the {weights} bytes of {WEIGHTS_FILE}, "
+                f"found {_shown(place.get(b'offset', b''))} and {_shown(place.get(b'length', b''))}"
+            )
+
+
+def _number(digits: bytes) -> int | None:
+    return int(digits) if digits.isdigit() and len(digits) < 20 else None
+
+
+def _shown(name: bytes) -> str:
+    text = repr(name[:_LONGEST_NAME].decode(errors="replace"))
+    return text if len(name) <= _LONGEST_NAME else text + "..."

@@ -1,0 +1,63 @@
+"""The operators that a bundle's graphs may have: those that Dragoman writes, and what for.
+
+A graph with any other is refused when its bundle is written and when it is read, before ONNX
+Runtime sees it. An operator may be here if its work is bounded by the sizes of what it reads and
+writes, it holds no graph of its own (as Loop, Scan and If do), and it opens no file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+OPERATORS: Mapping[str, Mapping[str, str]] = {
+    "": {
+        "Add": "biases, residuals, positions",
+        "ArgMax": "greedy choice",
+        "Attention": "attention of neutral graphs and engines",
+        "Cast": "masks, positions; changes of precision",
+        "Clip": "distances of relative positions; range of fp16",
+        "Concat": "shapes",
+        "ConstantOfShape": "layer norm on the processor",
+        "Conv": "front end of speech models",
+        "DequantizeLinear": "int8 and int4 weights",
+        "DynamicQuantizeLinear": "int8 activations",
+        "Expand": "masks",
+        "Gather": "embeddings, the last query",
+        "GatherND": "greedy choice",
+        "Gelu": "feed-forward",
+        "InstanceNormalization": "layer norm on the processor",
+        "LayerNormalization": "layer norm",
+        "LessOrEqual": "causal mask",
+        "LogSoftmax": "log-probability of the choice",
+        "MatMul": "projections",
+        "Mul": "gains, scales, gates",
+        "RMSNormalization": "norm of T5",
+        "Range": "positions",
+        "ReduceMax": "greedy choice",
+        "Relu": "feed-forward",
+        "Reshape": "heads",
+        "Shape": "shapes",
+        "Sigmoid": "feed-forward with SiLU",
+        "Softmax": "attention spelled out for engines",
+        "Squeeze": "shapes, masks",
+        "Sub": "distances of relative positions",
+        "TensorScatter": "caches",
+        "Transpose": "heads, tied embeddings",
+        "Unsqueeze": "shapes, masks",
+        "Where": "masks",
+    },
+    "com.microsoft": {
+        "BiasGelu": "feed-forward",
+        "DynamicQuantizeMatMul": "int8 projections of bundles of schema 1",
+        "FastGelu": "feed-forward",
+        "FusedMatMul": "logits from a tied embedding",
+        "GatherBlockQuantized": "int4 embeddings",
+        "GroupQueryAttention": "self-attention of the decoder",
+        "MatMulIntegerToFloat": "int8 projections",
+        "MatMulNBits": "int4 projections",
+        "MultiHeadAttention": "attention over a complete source",
+        "QGemm": "int8 logits from a tied embedding",
+        "SkipLayerNormalization": "layer norm of bundles of schema 1",
+    },
+}
+"""Purposes by domain and operator. "" is ONNX's own domain, com.microsoft ONNX Runtime's."""

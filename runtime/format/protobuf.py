@@ -1,0 +1,130 @@
+"""Messages in the wire format of Protocol Buffers, read strictly.
+
+A reader of ONNX skips fields that it does not know and lets the last of several values win, so that
+two readers may see two different graphs in the same bytes. Here, anything but what a schema allows
+is an error. Every byte is looked at once for each level of nesting.
+
+https://protobuf.dev/programming-guides/encoding/
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+VARINT, FIXED64, BYTES, FIXED32 = 0, 1, 2, 5
+"""Wire types. Text and nested messages are BYTES."""
+
+_SIZES = {FIXED64: 8, FIXED32: 4}
+_LONGEST_VARINT = 10
+
+
+class WireError(ValueError):
+    """Bytes that are not a message of the schema."""
+
+
+class Schema:
+    """The fields that a message may have.
+
+    Args:
+        once: fields that are there at most once; wire type and number by name
+        many: fields that may be repeated
+        refused: fields that the message could have but may not; numbers by name
+    """
+
+    def __init__(
+        self,
+        name: str,
+        once: Mapping[str, tuple[int, int]],
+        many: Mapping[str, tuple[int, int]] | None = None,
+        refused: Mapping[str, int] | None = None,
+    ) -> None:
+        self.name = name
+        self.refused = {number: field for field, number in (refused or {}).items()}
+        self.by_tag = {
+            number << 3 | wire: (field, wire, repeated)
+            for repeated, fields in ((False, once), (True, many or {}))
+            for field, (wire, number) in fields.items()
+        }
+
+
+class Message:
+    """The fields of a message.
+
+    Args:
+        data: the whole message
+
+    Raises:
+        WireError: it is cut short, or has a field that the schema does not allow there.
+    """
+
+    def __init__(self, data: bytes, schema: Schema) -> None:
+        self._numbers: dict[str, int] = {}
+        self._parts: dict[str, list[bytes]] = {}
+        try:
+            self._read(data, schema)
+        except IndexError:
+            raise WireError(f"{schema.name} is cut short") from None
+
+    def number(self, field: str) -> int:
+        """The value of a varint; 0 where there is none."""
+        return self._numbers.get(field, 0)
+
+    def part(self, field: str) -> bytes:
+        """The value of a field of bytes; empty where there is none."""
+        return self._parts[field][0] if field in self._parts else b""
+
+    def parts(self, field: str) -> list[bytes]:
+        """The values of a field of bytes that may be repeated."""
+        return self._parts.get(field, [])
+
+    def _read(self, data: bytes, schema: Schema) -> None:
+        position, end = 0, len(data)
+        while position < end:
+            tag = data[position]
+            position += 1
+            if tag > 127:
+                tag, position = _varint(data, position - 1)
+            known = schema.by_tag.get(tag)
+            if known is None:
+                raise WireError(_unknown(tag, schema))
+            field, wire, repeated = known
+            if wire in (BYTES, VARINT):
+                number = data[position]
+                position += 1
+                if number > 127:
+                    number, position = _varint(data, position - 1)
+            else:
+                number = _SIZES[wire]
+            if wire != VARINT:
+                start, position = position, position + number
+                if position > end:
+                    raise WireError(f"{schema.name}.{field} is cut short")
+            if wire == BYTES:
+                values = self._parts.setdefault(field, [])
+                values.append(data[start:position])
+                again = len(values) > 1
+            else:
+                again = field in self._numbers
+                self._numbers[field] = number
+            if again and not repeated:
+                raise WireError(f"{schema.name}.{field} is there twice")
+
+
+def _varint(data: bytes, position: int) -> tuple[int, int]:
+    """The number that begins at a position, and the position behind it."""
+    number = 0
+    for index in range(_LONGEST_VARINT):
+        byte = data[position + index]
+        number |= (byte & 127) << 7 * index
+        if byte < 128:
+            if number >= 1 << 64 or (index and not byte):
+                break
+            return number, position + index + 1
+    raise WireError("a number has more digits than it needs, or than 64 bits have")
+
+
+def _unknown(tag: int, schema: Schema) -> str:
+    number, wire = tag >> 3, tag & 7
+    if number in schema.refused:
+        return f"{schema.name}.{schema.refused[number]}: expected none"
+    return f"{schema.name} has an unknown field, number {number} of wire type {wire}"

@@ -1,0 +1,229 @@
+"""Signatures of bundles, in the format of OpenSSF Model Signing.
+
+Keys and certificates are files: nothing is fetched, and nothing is published.
+https://github.com/sigstore/model-transparency
+"""
+
+from __future__ import annotations
+
+import ast
+import contextlib
+import json
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from dragoman.errors import DragomanError, refuse_existing, refuse_unwritable
+from dragoman.progress import Progress, Silent
+from dragoman.runtime.format.bundle import read_bundle
+
+if TYPE_CHECKING:
+    from model_signing.hashing import Config as HashingConfig
+
+SIGNATURE_FILE = "model.sig"
+"""Where a bundle's signature is by default, inside the bundle. It does not cover itself."""
+
+_KEY, _CERTIFICATE = "publicKey", "x509CertificateChain"
+_LARGEST_SIGNATURE = 1 << 24
+_LONGEST_REASON = 400
+
+
+class SignatureError(DragomanError):
+    """A bundle cannot be signed, is not what was signed, or was not signed by whom it should be."""
+
+
+def sign(
+    bundle: str | Path,
+    key: str | Path,
+    *,
+    password: str | None = None,
+    certificate: str | Path | None = None,
+    chain: Sequence[str | Path] = (),
+    signature: str | Path | None = None,
+    overwrite: bool = False,
+    progress: Progress | None = None,
+) -> Path:
+    """Sign every file of a bundle: `verify_signature` finds changed, added and removed ones.
+
+    Args:
+        key: the private key, PEM: elliptic curve P-256, P-384 or P-521
+        password: of the key, if it is encrypted; not together with a certificate
+        certificate: of the key, PEM, to be checked with the certificates that it was issued by;
+            None: the signature is checked with the public key
+        chain: certificates between that one and the root, PEM
+        signature: the file to write; None: `SIGNATURE_FILE` in the bundle
+        overwrite: whether to replace an existing signature
+        progress: told of each stage as it begins
+
+    Returns:
+        the file of the signature
+
+    Raises:
+        BundleError: the bundle is damaged.
+        SignatureError: the key or a certificate cannot be used, or a file of the bundle is a link.
+        DragomanError: a path or an argument is wrong, or the signature cannot be written.
+    """
+    progress, directory = progress or Silent(), Path(bundle)
+    path = _signature_path(directory, signature)
+    if certificate is None and chain:
+        raise DragomanError("chain: expected none without a certificate")
+    if certificate is not None and password is not None:
+        raise DragomanError("password: expected none: with a certificate, the key is not encrypted")
+    _check_files(key, *([] if certificate is None else [certificate]), *chain)
+    refuse_existing(path, overwrite)
+    progress.stage("reading the bundle")
+    read_bundle(directory)
+    refuse_unwritable(path)
+
+    from model_signing.signing import Config
+
+    config = Config()
+    if certificate is None:
+        # The library declares text, and wants bytes.
+        secret: Any = None if password is None else password.encode()
+        with _refusing(f"{key}: expected a private key"):
+            config.use_elliptic_key_signer(private_key=key, password=secret)
+    else:
+        with _refusing(f"{certificate}: expected the certificate of the private key {key}"):
+            config.use_certificate_signer(
+                private_key=key,
+                signing_certificate=certificate,
+                certificate_chain=chain or [certificate],  # the library cannot read an empty one
+            )
+    progress.stage("signing")
+    config.set_hashing_config(_hashing(directory, path))
+    partial = path.with_name(path.name + ".partial")
+    try:
+        with _refusing(f"{directory} cannot be signed"):
+            partial.unlink(missing_ok=True)  # of a process that was killed
+            config.sign(directory.resolve(), partial)
+            partial.replace(path)
+    finally:
+        with contextlib.suppress(OSError):
+            partial.unlink()
+    return path
+
+
+def verify_signature(
+    bundle: str | Path,
+    *,
+    key: str | Path | None = None,
+    chain: Sequence[str | Path] = (),
+    signature: str | Path | None = None,
+    progress: Progress | None = None,
+) -> None:
+    """Check that a bundle is, file by file, what its signer signed.
+
+    Args:
+        key: the signer's public key, PEM
+        chain: instead of a key, for a signature with a certificate: the root that it must have been
+            issued by, and those between that the signature does not hold, PEM. Whether one has
+            expired since is not looked at
+        signature: the file to check against; None: `SIGNATURE_FILE` in the bundle
+        progress: told of each stage as it begins
+
+    Raises:
+        SignatureError: a file was changed, added or removed, the signature is of somebody else, or
+            a file of it cannot be used; says which.
+        DragomanError: a path or an argument is wrong.
+    """
+    progress, directory = progress or Silent(), Path(bundle)
+    path = _signature_path(directory, signature)
+    if (key is None) == (not chain):
+        raise DragomanError(
+            "expected the signer's public key, or the certificates that the signer's was issued "
+            f"by, found {'neither' if key is None else 'both'}"
+        )
+    if not directory.is_dir():
+        raise DragomanError(f"{directory}: expected a bundle, found no such directory")
+    if not path.is_file():
+        raise SignatureError(f"{directory}: expected its signature, found none at {path}")
+    _check_files(*(chain if key is None else [key]))
+    _check_kind(path, _CERTIFICATE if key is None else _KEY)
+
+    from cryptography.exceptions import InvalidSignature
+    from model_signing.verifying import Config
+
+    config = Config().set_hashing_config(_hashing(directory, path))
+    if key is not None:
+        with _refusing(f"{key}: expected a public key"):
+            config.use_elliptic_key_verifier(public_key=key)
+    else:
+        with _refusing(f"{', '.join(map(str, chain))}: expected certificates"):
+            config.use_certificate_verifier(certificate_chain=chain)
+    progress.stage("checking the signature")
+    with _refusing(f"{directory} is not what {path} is a signature of"):
+        try:
+            config.verify(directory.resolve(), path)
+        except InvalidSignature as error:
+            raise SignatureError(
+                f"{path}: expected a signature by {key or 'the certificate in it'}, found another"
+            ) from error
+
+
+def is_signed(bundle: str | Path) -> bool:
+    """Whether there is a signature in the bundle; it is not checked."""
+    return (Path(bundle) / SIGNATURE_FILE).exists()
+
+
+def _signature_path(directory: Path, signature: str | Path | None) -> Path:
+    return directory / SIGNATURE_FILE if signature is None else Path(signature)
+
+
+def _check_files(*paths: str | Path) -> None:
+    for path in paths:
+        if not Path(path).is_file():
+            raise DragomanError(f"expected a file in PEM, found none at {path}")
+
+
+def _check_kind(path: Path, expected: str) -> None:
+    """
+    Raises:
+        SignatureError: the file is no signature, or is to be checked in another way.
+    """
+    names = {_KEY: "a public key", _CERTIFICATE: "a chain of certificates"}
+    found = None
+    with _refusing(f"{path}: expected a signature of OpenSSF Model Signing"):
+        if path.stat().st_size > _LARGEST_SIGNATURE:
+            raise ValueError(f"it has more than {_LARGEST_SIGNATURE} bytes")
+        material = json.loads(path.read_text(encoding="utf-8"))["verificationMaterial"]
+        found = next(name for name in names if name in material)
+    if found != expected:
+        raise SignatureError(
+            f"{path}: expected a signature that {names[expected]} checks, found one for "
+            f"{names[found]}"
+        )
+
+
+def _hashing(directory: Path, signature: Path) -> HashingConfig:
+    """Of every file but the signature, those of git too."""
+    from model_signing.hashing import Config
+
+    inside, root = signature.parent.resolve() / signature.name, directory.resolve()
+    ignored = [inside.relative_to(root)] if inside.is_relative_to(root) else []
+    return Config().set_ignored_paths(paths=ignored, ignore_git_paths=False)
+
+
+@contextlib.contextmanager
+def _refusing(expectation: str) -> Iterator[None]:
+    """Convert exceptions of the libraries, which share only the base Exception."""
+    try:
+        yield
+    except DragomanError:
+        raise
+    except OSError as error:
+        where = f" ({error.filename})" if error.filename else ""
+        raise SignatureError(f"{expectation}: {error.strerror or error}{where}") from error
+    except Exception as error:
+        reason = " ".join(_reason(error).split()) or type(error).__name__
+        if len(reason) > _LONGEST_REASON:
+            reason = reason[:_LONGEST_REASON] + "..."
+        raise SignatureError(f"{expectation}: {reason}") from error
+
+
+def _reason(error: Exception) -> str:
+    """The library lists differences as Python does, each with digests as bytes: left out here."""
+    kind, _, differences = str(error).partition("Signature mismatch: ")
+    if kind or not differences:
+        return str(error)
+    return "; ".join(text.partition(": Expected '")[0] for text in ast.literal_eval(differences))
