@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
 from dragoman.errors import DragomanError
+from dragoman.regular_files import VOCABULARY_BYTES, check_regular
 
 from .checkpoint import TokenizerCheckpoint
 from .files import TokenizerFiles
@@ -36,6 +37,7 @@ def byte_level(checkpoint: TokenizerCheckpoint, defaults: Mapping[str, str]) -> 
     added = checkpoint.added_tokens()
     vocabulary = read_vocabulary(path, checkpoint.vocab_size) | added
     check_ids(path, vocabulary, checkpoint.vocab_size)
+    check_regular(merges, VOCABULARY_BYTES)
     try:
         pairs = models.BPE.read_file(str(path), str(merges))[1]
         model = models.BPE(vocabulary, pairs, continuing_subword_prefix="", end_of_word_suffix="")

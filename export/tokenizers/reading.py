@@ -8,6 +8,7 @@ from pathlib import Path
 from tokenizers import Tokenizer
 
 from dragoman.errors import DragomanError
+from dragoman.regular_files import VOCABULARY_BYTES, check_regular
 
 from ..formats.json_files import read_json_if_present
 
@@ -23,7 +24,7 @@ def read_vocabulary(path: Path, size: int) -> dict[str, int]:
     Raises:
         DragomanError: the file is something else, or has ids outside the vocabulary.
     """
-    vocabulary = read_json_if_present(path)
+    vocabulary = read_json_if_present(path, limit=VOCABULARY_BYTES)
     if not vocabulary or not all(type(token) is int for token in vocabulary.values()):
         raise DragomanError(f"{path}: expected a JSON object of pieces and their token ids")
     check_ids(path, vocabulary, size)
@@ -39,6 +40,7 @@ def read_library_file(path: Path, size: int) -> Tokenizer:
     Raises:
         DragomanError: the file is something else, or has ids outside the vocabulary.
     """
+    check_regular(path, VOCABULARY_BYTES)
     try:
         tokenizer = Tokenizer.from_file(str(path))
     except Exception as error:  # the library raises no narrower type
@@ -71,7 +73,7 @@ def all_present(directory: Path, *names: str) -> bool:
     Raises:
         DragomanError: only some are there.
     """
-    missing = [name for name in names if not (directory / name).is_file()]
+    missing = [name for name in names if not (directory / name).exists()]
     if missing and len(missing) < len(names):
         present = next(name for name in names if name not in missing)
         raise DragomanError(
