@@ -6,11 +6,12 @@ implementation: they share names of weights and fields, and differ in positions 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
 from tokenizers import processors
+from torch import Tensor
 
 from dragoman.reference_model import ConfigError, ModelConfig
 
@@ -141,13 +142,16 @@ def tie(weights: Weights, config: ModelConfig) -> list[str]:
     return [problem for names in groups for problem in merge_tied(weights, names)]
 
 
-def add_logits_bias(weights: Weights, config: ModelConfig) -> None:
-    """The bias as [V]: stored as [1, V], or zeros where a checkpoint leaves it out."""
+def flatten_logits_bias(weights: Weights) -> None:
+    """The bias, which is stored as [1, V], as [V]."""
     bias = weights.get(LOGITS_BIAS)
-    if bias is None:
-        weights[LOGITS_BIAS] = torch.zeros(config.target_vocab_size)
-    elif bias.dim() == 2 and len(bias) == 1:
+    if bias is not None and bias.dim() == 2 and len(bias) == 1:
         weights[LOGITS_BIAS] = bias[0]
+
+
+def no_logits_bias(config: ModelConfig) -> Mapping[str, Callable[[], Tensor]]:
+    """Zeros for a bias that a checkpoint leaves out."""
+    return {LOGITS_BIAS: lambda: torch.zeros(config.target_vocab_size)}
 
 
 def complete(weights: Weights, config: ModelConfig) -> list[str]:
@@ -157,7 +161,7 @@ def complete(weights: Weights, config: ModelConfig) -> list[str]:
             weights[name] = weights[name][2:]
     for name in ("model.encoder.version", "model.decoder.version"):
         weights.pop(name, None)
-    add_logits_bias(weights, config)
+    flatten_logits_bias(weights)
     return tie(weights, config)
 
 
@@ -194,4 +198,4 @@ def _merges(checkpoint: TokenizerCheckpoint) -> TokenizerFiles | None:
 
 
 TOKENIZER = TokenizerKind(("BartTokenizer", "RobertaTokenizer"), (library_file, _merges))
-BART = Family("bart", "BART", _config, weight_name, complete, (TOKENIZER,))
+BART = Family("bart", "BART", _config, weight_name, complete, (TOKENIZER,), computed=no_logits_bias)

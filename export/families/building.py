@@ -4,12 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 
 import torch
 from torch import Tensor
 
 from dragoman.reference_model import CheckpointError, GenerationConfig, ModelConfig, Transformer
-from dragoman.reference_model.checkpoint import check_weights, too_large, weight_shapes
+from dragoman.reference_model.checkpoint import (
+    check_layers,
+    check_weights,
+    too_large,
+    weight_shapes,
+)
 
 from ..formats.tensor_files import Weights
 
@@ -21,6 +27,7 @@ def build(
     weight_name: Callable[[str], str],
     origin: Path,
     problems: Sequence[str] = (),
+    computed: Mapping[str, Callable[[], Tensor]] = MappingProxyType({}),
 ) -> Transformer:
     """A model in evaluation mode, fp32, with exactly these weights.
 
@@ -29,6 +36,7 @@ def build(
         weight_name: name of a parameter of `Transformer` -> its name in the checkpoint
         origin: the file that the weights come from, for errors
         problems: found so far
+        computed: weights that may be missing: name -> what computes it in its shape
 
     Raises:
         CheckpointError: the problems so far, and all weights that are missing, unknown, misshapen
@@ -36,16 +44,20 @@ def build(
         ConfigError: the model does not fit into this machine's memory.
     """
     # Shapes are compared before memory is allocated: a damaged configuration may state any size.
+    check_layers(config, weights)
     shapes = weight_shapes(config)
     expected = {weight_name(name): shape for name, shape in shapes.items()}
-    check_weights(expected, weights, origin, problems)
+    absent = {name: compute for name, compute in computed.items() if name not in weights}
+    stored = {name: shape for name, shape in expected.items() if name not in absent}
+    check_weights(stored, weights, origin, problems)
     try:
         model = Transformer(config, generation)
     except (RuntimeError, MemoryError) as error:
         raise too_large(error) from error
     with torch.no_grad():
         for name, parameter in model.named_parameters():
-            parameter.copy_(weights[weight_name(name)])
+            theirs = weight_name(name)
+            parameter.copy_(absent[theirs]() if theirs in absent else weights[theirs])
     return model.eval()
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from dragoman.reference_model import ConfigError, Transformer
+from dragoman.reference_model.checkpoint import check_positions
 
 from ..formats.detection import CONFIG_FILE, unknown_model_type
 from ..formats.json_files import Values, read_json
@@ -17,7 +18,7 @@ from ..tokenizers import TokenizerCheckpoint, TokenizerFiles, choose_kind
 from . import FAMILIES
 from .building import build
 from .checkpoint import Checkpoint
-from .family import Family, check_positions
+from .family import Family
 
 GENERATION_FILE = "generation_config.json"
 PREFIX = "model."
@@ -96,7 +97,7 @@ def family_of(values: Values) -> Family:
 def _load(directory: Path, values: Values) -> Transformer:
     family = family_of(values)
     path = directory / GENERATION_FILE
-    settings: Values = read_json(path) if path.is_file() else values
+    settings: Values = read_json(path) if path.exists() else values
     values = _with_special_tokens(values, settings)
     config = family.config(values)
     check_positions(config)
@@ -105,7 +106,15 @@ def _load(directory: Path, values: Values) -> Transformer:
     weights = _with_prefix(weights, family)
     config = family.with_weights(values, config, weights)
     problems = family.complete(weights, config)
-    return build(config, generation, weights, family.weight_name, origin, problems)
+    return build(
+        config,
+        generation,
+        weights,
+        family.weight_name,
+        origin,
+        problems,
+        computed=family.computed(config),
+    )
 
 
 def _with_special_tokens(values: Values, settings: Values) -> Values:
