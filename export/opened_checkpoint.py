@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -10,7 +9,9 @@ from dragoman.errors import DragomanError
 from dragoman.reference_model import Transformer
 from dragoman.reference_model.recipes import RECIPES, Recipe
 from dragoman.reference_model.recipes.recipe import RECIPE_FILE
+from dragoman.regular_files import FileError
 from dragoman.runtime.format.records import Origin
+from dragoman.strict_json import read_json
 
 from .checkpoints import read_checkpoint
 from .locating import LocatedCheckpoint
@@ -64,9 +65,12 @@ def open_checkpoint(located: LocatedCheckpoint) -> OpenedCheckpoint:
 
 def _recipe(directory: Path) -> Recipe | None:
     path = directory / RECIPE_FILE
-    if not path.is_file():
+    if not path.exists():
         return None
+    expected = f"{path}: expected a JSON object that names a recipe"
     try:
-        return RECIPES.get(json.loads(path.read_text(encoding="utf-8"))["recipe"])
-    except (ValueError, KeyError, TypeError) as error:
-        raise DragomanError(f"{path}: expected a JSON object that names a recipe") from error
+        return RECIPES.get(read_json(path)["recipe"])
+    except FileError as error:
+        raise DragomanError(f"{expected}: {error.problem}") from error
+    except (KeyError, TypeError) as error:
+        raise DragomanError(expected) from error

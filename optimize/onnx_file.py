@@ -10,6 +10,7 @@ import onnx
 import onnx_ir as ir
 
 from dragoman.errors import DragomanError, refuse_existing
+from dragoman.regular_files import check_regular
 from dragoman.runtime.format.records import PassRecord
 
 from .fusions import STANDARD_PASSES
@@ -49,11 +50,11 @@ def optimize_file(
     own_passes = find_target(target).recipe.file_passes
     if own_passes is None:
         raise DragomanError(f"{source}: target {target} needs a bundle, whose inputs are known")
+    check_regular(source, onnx.checker.MAXIMUM_PROTOBUF)
     try:
         model = ir.load(source)
+        _check_external_files(model)
         ir.external_data.load_to_model(model)
-    except FileNotFoundError as error:
-        raise DragomanError(f"{source}: expected an ONNX file, found no file: {error}") from error
     except Exception as error:  # protobuf's and onnx_ir's errors share no base
         raise DragomanError(f"{source}: expected an ONNX file: {error}") from error
     if len(list(model.graph)) == 0:
@@ -63,6 +64,13 @@ def optimize_file(
     records = apply_passes(model, passes, graph=source.name, samples=inputs, progress=progress)
     _save(model, destination)
     return records
+
+
+def _check_external_files(model: ir.Model) -> None:
+    for graph in model.graphs():
+        for value in graph.initializers.values():
+            if isinstance(value.const_value, ir.ExternalTensor):
+                check_regular(Path(value.const_value.path))
 
 
 def _save(model: ir.Model, destination: Path) -> None:

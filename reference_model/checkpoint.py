@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Sized
 from pathlib import Path
 
 import torch
-from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
+
+from dragoman.regular_files import (
+    SETTINGS_BYTES,
+    FileError,
+    check_regular,
+    memory_of_machine,
+    read_regular,
+)
 
 from .config import ModelConfig
 from .errors import CheckpointError, ConfigError
@@ -52,18 +59,11 @@ def load_checkpoint(directory: Path) -> Transformer:
                 for n in missing
             ],
         )
-    try:
-        text = (directory / CONFIG_FILE).read_text(encoding="utf-8")
-    except UnicodeDecodeError as error:
-        raise CheckpointError(directory / CONFIG_FILE, [f"not UTF-8: {error}"]) from error
-    config = ModelConfig.from_json(text)
-    try:
-        weights = load_file(directory / WEIGHTS_FILE)
-    except SafetensorError as error:
-        raise CheckpointError(
-            directory / WEIGHTS_FILE, [f"not a whole safetensors file: {error}"]
-        ) from error
+    config = _read_config(directory / CONFIG_FILE)
+    check_positions(config)
+    weights = read_safetensors(directory / WEIGHTS_FILE)
     # Before any memory is allocated: a damaged configuration may demand more than there is.
+    check_layers(config, weights)
     check_weights(weight_shapes(config), weights, directory / WEIGHTS_FILE)
     try:
         model = Transformer(config)
@@ -71,6 +71,32 @@ def load_checkpoint(directory: Path) -> Transformer:
         raise too_large(error) from error
     load_weights(model, weights, origin=directory / WEIGHTS_FILE)
     return model.eval()
+
+
+def read_safetensors(path: Path) -> dict[str, Tensor]:
+    """The tensors of a safetensors file.
+
+    Raises:
+        CheckpointError: it is no regular file, is larger than memory, or is damaged.
+    """
+    try:
+        check_regular(path)
+        return load_file(path)
+    except FileError as error:
+        raise CheckpointError(path, [error.problem]) from error
+    except Exception as error:  # also for types of numbers that PyTorch does not have
+        first = (str(error).splitlines() or [type(error).__name__])[0]
+        raise CheckpointError(path, [f"not a whole safetensors file: {first}"]) from error
+
+
+def _read_config(path: Path) -> ModelConfig:
+    try:
+        text = read_regular(path, SETTINGS_BYTES).decode()
+    except FileError as error:
+        raise CheckpointError(path, [error.problem]) from error
+    except UnicodeDecodeError as error:
+        raise CheckpointError(path, [f"not UTF-8: {error}"]) from error
+    return ModelConfig.from_json(text)
 
 
 def load_weights(model: Transformer, weights: Mapping[str, Tensor], *, origin: Path) -> None:
@@ -90,17 +116,75 @@ def load_weights(model: Transformer, weights: Mapping[str, Tensor], *, origin: P
             parameter.copy_(weights[name])
 
 
+MAX_POSITIONS = 10**6
+MAX_TABLE_SIZE = 2**26
+"""Numbers in a table of positions: 65,536 positions at a width of 1024. A computed one of that size
+takes 256 MiB, and two seconds and 1.5 GiB to compute."""
+
+
+def check_positions(config: ModelConfig) -> None:
+    """Refuse absurd numbers of positions before their tables are computed.
+
+    Sizes that are stored in weights are checked against them; the size of a computed table is not.
+
+    Raises:
+        ConfigError: there are more positions than any model has.
+    """
+    problems = []
+    for name in ("max_source_positions", "max_target_positions", "relative_max_distance"):
+        positions = getattr(config, name)
+        if positions > MAX_POSITIONS:
+            problems.append(f"{name}: expected at most {MAX_POSITIONS}, found {positions}")
+        elif config.positions != "relative" and positions * config.d_model > MAX_TABLE_SIZE:
+            problems.append(
+                f"{name}: expected a table of at most {MAX_TABLE_SIZE} numbers, "
+                f"found {positions} positions of {config.d_model}"
+            )
+    if problems:
+        raise ConfigError(problems)
+
+
 def weight_shapes(config: ModelConfig) -> dict[str, torch.Size]:
     """The shape of each weight that a configuration requires, computed without allocating them.
+
+    The layers of a stack are alike: one of each is built, however many there are.
 
     Raises:
         ConfigError: the model is too large for this machine.
     """
+    shapes = {}
     try:
         with torch.device("meta"):
-            return {name: p.shape for name, p in Transformer(config).named_parameters()}
+            model = Transformer(config.replace(encoder_layers=1, decoder_layers=1))
+        for name, parameter in model.named_parameters():
+            stack, found, rest = name.partition(".layers.0.")
+            layers = getattr(config, f"{stack}_layers") if found else 1
+            for layer in range(layers):
+                shapes[f"{stack}.layers.{layer}.{rest}" if found else name] = parameter.shape
     except (RuntimeError, TypeError, OverflowError, MemoryError) as error:
         raise too_large(error) from error
+    size, memory = sum(4 * shape.numel() for shape in shapes.values()), memory_of_machine()
+    if size > memory:
+        raise too_large(MemoryError(f"its weights need {size} bytes, found {memory}"))
+    return shapes
+
+
+def check_layers(config: ModelConfig, weights: Sized) -> None:
+    """Refuse absurd numbers of layers before anything is built.
+
+    Args:
+        weights: the tensors of the file, of which each layer needs several
+
+    Raises:
+        ConfigError: there are more layers than tensors.
+    """
+    problems = [
+        f"{name}: expected at most {len(weights)}, the number of weights in the file, found {count}"
+        for name in ("encoder_layers", "decoder_layers")
+        if (count := getattr(config, name)) > len(weights)
+    ]
+    if problems:
+        raise ConfigError(problems)
 
 
 def too_large(error: Exception) -> ConfigError:

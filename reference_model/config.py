@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import math
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, get_args, get_type_hints
+
+from dragoman.strict_json import parse_json
 
 from .errors import ConfigError
 
@@ -237,8 +238,8 @@ class ModelConfig:
     @classmethod
     def from_json(cls, text: str) -> ModelConfig:
         try:
-            values = json.loads(text)
-        except (ValueError, RecursionError) as error:
+            values = parse_json(text)
+        except ValueError as error:
             raise ConfigError([f"not JSON: {error}"]) from error
         if not isinstance(values, dict):
             raise ConfigError([f"expected a JSON object, found {type(values).__name__}"])
@@ -275,8 +276,9 @@ def _wrong_types(config: ModelConfig) -> dict[str, str]:
             good = good or (hint is not bool and value is None)
         elif hint is int or hint == int | None:
             good = isinstance(value, int) and not isinstance(value, bool)
+            good = good and -(2**63) <= value < 2**63
             good = good or (hint is not int and value is None)
-            expected = "an integer"
+            expected = "an integer" if type(value) is not int else "an integer of 64 bits"
         else:
             good = value in get_args(hint)
             expected = "one of " + ", ".join(get_args(hint))

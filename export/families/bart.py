@@ -6,11 +6,12 @@ implementation: they share names of weights and fields, and differ in positions 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
 from tokenizers import processors
+from torch import Tensor
 
 from dragoman.reference_model import ConfigError, ModelConfig
 
@@ -155,13 +156,16 @@ def with_separate_tables(values: Values, config: ModelConfig, weights: Weights) 
     return config.replace(tie_source_target=False)
 
 
-def add_logits_bias(weights: Weights, config: ModelConfig) -> None:
-    """The bias as [V]: stored as [1, V], or zeros where a checkpoint leaves it out."""
+def flatten_logits_bias(weights: Weights) -> None:
+    """The bias, which is stored as [1, V], as [V]."""
     bias = weights.get(LOGITS_BIAS)
-    if bias is None:
-        weights[LOGITS_BIAS] = torch.zeros(config.target_vocab_size)
-    elif bias.dim() == 2 and len(bias) == 1:
+    if bias is not None and bias.dim() == 2 and len(bias) == 1:
         weights[LOGITS_BIAS] = bias[0]
+
+
+def no_logits_bias(config: ModelConfig) -> Mapping[str, Callable[[], Tensor]]:
+    """Zeros for a bias that a checkpoint leaves out."""
+    return {LOGITS_BIAS: lambda: torch.zeros(config.target_vocab_size)}
 
 
 def complete(weights: Weights, config: ModelConfig) -> list[str]:
@@ -171,7 +175,7 @@ def complete(weights: Weights, config: ModelConfig) -> list[str]:
             weights[name] = weights[name][2:]
     for name in ("model.encoder.version", "model.decoder.version"):
         weights.pop(name, None)
-    add_logits_bias(weights, config)
+    flatten_logits_bias(weights)
     return tie(weights, config)
 
 
@@ -216,4 +220,5 @@ BART = Family(
     complete,
     (TOKENIZER,),
     with_weights=with_separate_tables,
+    computed=no_logits_bias,
 )

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 
 import torch
 from torch import Tensor
 
 from dragoman.reference_model import CheckpointError, GenerationConfig, ModelConfig, Transformer
-from dragoman.reference_model.checkpoint import check_weights, too_large, weight_shapes
+from dragoman.reference_model.checkpoint import (
+    check_layers,
+    check_weights,
+    too_large,
+    weight_shapes,
+)
 
 from ..formats.tensor_files import Weights
 
@@ -24,6 +30,8 @@ def build(
     weight_name: Callable[[str], str],
     origin: Path,
     problems: Sequence[str] = (),
+    computed: Mapping[str, Callable[[], Tensor]] = MappingProxyType({}),
+    notes: list[str] | None = None,
 ) -> Transformer:
     """A model in evaluation mode, fp32, with exactly these weights.
 
@@ -32,6 +40,9 @@ def build(
         weight_name: name of a parameter of `Transformer` -> its name in the checkpoint
         origin: the file that the weights come from, for errors
         problems: found so far
+        computed: weights that may be missing: name -> what computes it in its shape
+        notes: receives a sentence on weights that are not needed, such as the heads of other tasks,
+            and are left out; None: such weights are a problem
 
     Raises:
         CheckpointError: the problems so far, and all weights that are missing, unknown, misshapen
@@ -39,40 +50,37 @@ def build(
         ConfigError: the model does not fit into this machine's memory.
     """
     # Shapes are compared before memory is allocated: a damaged configuration may state any size.
+    check_layers(config, weights)
     shapes = weight_shapes(config)
     expected = {weight_name(name): shape for name, shape in shapes.items()}
-    check_weights(expected, weights, origin, problems)
+    absent = {name: compute for name, compute in computed.items() if name not in weights}
+    stored = {name: shape for name, shape in expected.items() if name not in absent}
+    if notes is not None:
+        weights = _needed(weights, stored, notes)
+    check_weights(stored, weights, origin, problems)
     try:
         model = Transformer(config, generation)
     except (RuntimeError, MemoryError) as error:
         raise too_large(error) from error
     with torch.no_grad():
         for name, parameter in model.named_parameters():
-            parameter.copy_(weights[weight_name(name)])
+            theirs = weight_name(name)
+            parameter.copy_(absent[theirs]() if theirs in absent else weights[theirs])
     return model.eval()
 
 
-def without_unneeded(
-    weights: Weights,
-    config: ModelConfig,
-    weight_name: Callable[[str], str],
-    notes: list[str],
-) -> Weights:
-    """The weights without those that the model does not need, such as the heads of other tasks.
+def _needed(weights: Weights, names: Iterable[str], notes: list[str]) -> Weights:
+    """Those of the weights that the model needs.
 
-    If needed ones are missing, all are returned: one of the others may be theirs, misnamed.
-
-    Args:
-        weight_name: as for `build`
-        notes: receives a sentence that names what is left out
+    If one is missing, all are returned: one of the others may be it, misnamed.
     """
-    needed = {weight_name(name) for name in weight_shapes(config)}
+    needed = set(names)
     unneeded = sorted(weights.keys() - needed)
     if not unneeded or not needed <= weights.keys():
         return weights
-    names = ", ".join(unneeded[:SHOWN]) + (", ..." if len(unneeded) > SHOWN else "")
+    shown = ", ".join(unneeded[:SHOWN]) + (", ..." if len(unneeded) > SHOWN else "")
     count = f"{len(unneeded)} weights" if len(unneeded) > 1 else "1 weight"
-    notes.append(f"{count} that the model does not need left out: {names}")
+    notes.append(f"{count} that the model does not need left out: {shown}")
     return {name: weight for name, weight in weights.items() if name in needed}
 
 

@@ -6,7 +6,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from dragoman.reference_model import ConfigError, GenerationConfig, ModelConfig
+from torch import Tensor
+
+from dragoman.reference_model import GenerationConfig, ModelConfig
 from dragoman.reference_model.config import Activation
 
 from ..formats.json_files import Values
@@ -27,7 +29,10 @@ class Family:
             Raises: ConfigError, with everything that a `ModelConfig` cannot express.
         weight_name: name of a parameter of `Transformer` -> its name in the checkpoint
         complete: changes the weights as read until each parameter is among them in the shape that
-            `Transformer` gives it: tied, computed, transposed or scaled; returns problems
+            `Transformer` gives it: tied, transposed or scaled; returns problems
+        computed: weights that checkpoints leave out: name -> what computes it. Called for those
+            that are not among the weights, once all others have the sizes that the configuration
+            states
         tokenizers: the kinds of tokenizers that its checkpoints have; if the tokenizer's class does
             not tell the kind, it is the first that suits the checkpoint
         with_weights: called before `complete`: the configuration, corrected by what only the fields
@@ -48,6 +53,7 @@ class Family:
     with_weights: Callable[[Values, ModelConfig, Weights], ModelConfig] = (
         lambda values, config, weights: config
     )
+    computed: Callable[[ModelConfig], Mapping[str, Callable[[], Tensor]]] = lambda config: {}
     generation: Callable[[Path, Values, ModelConfig, list[str]], GenerationConfig] = (
         lambda directory, settings, config, notes: generation_config(settings, config)
     )
@@ -75,33 +81,6 @@ def activation(values: Values, field: str, default: str, problems: list[str]) ->
         problems.append(f"{field}: expected one of {known}, found {name!r}")
         return "relu"
     return ACTIVATIONS[name]
-
-
-MAX_POSITIONS = 10**6
-MAX_TABLE_SIZE = 2**30
-"""Elements of a table of positions, which take 4 GiB in fp32."""
-
-
-def check_positions(config: ModelConfig) -> None:
-    """Refuse absurd numbers of positions before their tables are computed.
-
-    Sizes that are stored in weights are checked against them; the size of a computed table is not.
-
-    Raises:
-        ConfigError: there are more positions than any model has.
-    """
-    problems = []
-    for name in ("max_source_positions", "max_target_positions"):
-        positions = getattr(config, name)
-        if positions > MAX_POSITIONS:
-            problems.append(f"{name}: expected at most {MAX_POSITIONS}, found {positions}")
-        elif positions * config.d_model > MAX_TABLE_SIZE:
-            problems.append(
-                f"{name}: expected a table of at most {MAX_TABLE_SIZE} numbers, "
-                f"found {positions} positions of {config.d_model}"
-            )
-    if problems:
-        raise ConfigError(problems)
 
 
 def renamed(name: str, parts: Mapping[str, str]) -> str:

@@ -9,15 +9,16 @@ from __future__ import annotations
 from pathlib import Path
 
 from dragoman.reference_model import ConfigError, GenerationConfig, ModelConfig, Transformer
+from dragoman.reference_model.checkpoint import check_positions
 
 from ..formats.detection import CONFIG_FILE, unknown_model_type
 from ..formats.json_files import Values, read_json
 from ..formats.tensor_files import Weights, read_weights
 from ..tokenizers import TokenizerCheckpoint, TokenizerFiles, choose_kind
 from . import FAMILIES
-from .building import build, without_unneeded
+from .building import build
 from .checkpoint import Checkpoint
-from .family import Family, check_positions
+from .family import Family
 
 GENERATION_FILE = "generation_config.json"
 PREFIX = "model."
@@ -106,8 +107,16 @@ def _load(directory: Path, values: Values) -> tuple[Transformer, tuple[str, ...]
     weights = _with_prefix(weights, family)
     config = family.with_weights(values, config, weights)
     problems = family.complete(weights, config)
-    weights = without_unneeded(weights, config, family.weight_name, notes)
-    model = build(config, generation, weights, family.weight_name, origin, problems)
+    model = build(
+        config,
+        generation,
+        weights,
+        family.weight_name,
+        origin,
+        problems,
+        computed=family.computed(config),
+        notes=notes,
+    )
     return model, tuple(notes)
 
 
@@ -115,7 +124,7 @@ def _settings(directory: Path, values: Values, notes: list[str]) -> Values:
     """The fields that `generate` reads: of `generation_config.json` alone, or, if there is none, of
     `config.json`."""
     path = directory / GENERATION_FILE
-    if not path.is_file():
+    if not path.exists():
         if values.get("force_bos_token_to_be_generated"):  # BART before `forced_bos_token_id`
             return {**values, "forced_bos_token_id": values.get("bos_token_id")}
         return values

@@ -3,7 +3,7 @@ sinusoidal positions and a bias on the logits."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -18,7 +18,14 @@ from ..formats.tensor_files import Weights
 from ..tokenizers import PieceModel, TokenizerCheckpoint, TokenizerFiles, TokenizerKind
 from ..tokenizers.library import library_file
 from ..tokenizers.reading import all_present, check_has_tokens, read_vocabulary
-from .bart import POSITIONS, add_logits_bias, config_of, tie, weight_name
+from .bart import (
+    POSITIONS,
+    config_of,
+    flatten_logits_bias,
+    no_logits_bias,
+    tie,
+    weight_name,
+)
 from .family import Family
 
 DEFAULTS: Mapping[str, Any] = {
@@ -48,19 +55,19 @@ def position_table(positions: int, d_model: int) -> Tensor:
     return torch.cat([angle.sin(), angle.cos()[:, : d_model // 2]], dim=-1).float()
 
 
-def add_positions(weights: Weights, config: ModelConfig) -> None:
-    """Compute the tables that a checkpoint leaves out."""
-    for stack, positions in (
-        ("encoder", config.max_source_positions),
-        ("decoder", config.max_target_positions),
-    ):
-        if POSITIONS[stack] not in weights:
-            weights[POSITIONS[stack]] = position_table(positions, config.d_model)
+def computed(config: ModelConfig) -> Mapping[str, Callable[[], Tensor]]:
+    """The tables of positions and the bias on the logits."""
+    source, target = config.max_source_positions, config.max_target_positions
+    return {
+        POSITIONS["encoder"]: lambda: position_table(source, config.d_model),
+        POSITIONS["decoder"]: lambda: position_table(target, config.d_model),
+        **no_logits_bias(config),
+    }
 
 
-def _complete(weights: Weights, config: ModelConfig) -> list[str]:
-    add_positions(weights, config)
-    add_logits_bias(weights, config)
+def complete(weights: Weights, config: ModelConfig) -> list[str]:
+    """Keep one name of each tied table."""
+    flatten_logits_bias(weights)
     return tie(weights, config)
 
 
@@ -97,4 +104,12 @@ def _sentencepiece_pair(checkpoint: TokenizerCheckpoint) -> TokenizerFiles | Non
 
 
 TOKENIZER = TokenizerKind(("MarianTokenizer",), (_sentencepiece_pair, library_file))
-MARIAN = Family("marian", "Marian, OPUS-MT", _config, weight_name, _complete, (TOKENIZER,))
+MARIAN = Family(
+    "marian",
+    "Marian, OPUS-MT",
+    _config,
+    weight_name,
+    complete,
+    (TOKENIZER,),
+    computed=computed,
+)

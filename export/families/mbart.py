@@ -11,7 +11,7 @@ from ..formats.json_files import Values
 from ..tokenizers import TokenizerKind
 from ..tokenizers.library import library_file
 from ..tokenizers.multilingual import Multilingual, fairseq_pieces, multilingual_library_file
-from .bart import complete, config_of, weight_name
+from .bart import complete, config_of, no_logits_bias, weight_name
 from .family import Family
 
 CODES_25 = """
@@ -62,4 +62,12 @@ TOKENIZERS = (
     _tokenizer("MBartTokenizer", LANGUAGES_25, 0),
     TokenizerKind(("BarthezTokenizer",), (library_file,)),  # of models that know French only
 )
-MBART = Family("mbart", "mBART-25, mBART-50", _config, weight_name, complete, TOKENIZERS)
+MBART = Family(
+    "mbart",
+    "mBART-25, mBART-50",
+    _config,
+    weight_name,
+    complete,
+    TOKENIZERS,
+    computed=no_logits_bias,
+)

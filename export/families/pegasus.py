@@ -5,13 +5,12 @@ from __future__ import annotations
 from dragoman.reference_model import ModelConfig
 
 from ..formats.json_files import Values
-from ..formats.tensor_files import Weights
 from ..tokenizers import TokenizerCheckpoint, TokenizerFiles, TokenizerKind
 from ..tokenizers.library import library_file
 from ..tokenizers.pieces import sentencepiece_file
-from .bart import add_logits_bias, config_of, tie, weight_name
+from .bart import config_of, weight_name
 from .family import Family
-from .marian import add_positions
+from .marian import complete, computed
 
 
 def _config(values: Values) -> ModelConfig:
@@ -23,12 +22,6 @@ def _config(values: Values) -> ModelConfig:
     )
 
 
-def _complete(weights: Weights, config: ModelConfig) -> list[str]:
-    add_positions(weights, config)
-    add_logits_bias(weights, config)
-    return tie(weights, config)
-
-
 def _pieces(checkpoint: TokenizerCheckpoint) -> TokenizerFiles | None:
     """The pieces come after the special tokens of the pre-training."""
     offset = checkpoint.setting("offset", int) or 103
@@ -36,4 +29,6 @@ def _pieces(checkpoint: TokenizerCheckpoint) -> TokenizerFiles | None:
 
 
 TOKENIZER = TokenizerKind(("PegasusTokenizer",), (library_file, _pieces))
-PEGASUS = Family("pegasus", "Pegasus", _config, weight_name, _complete, (TOKENIZER,))
+PEGASUS = Family(
+    "pegasus", "Pegasus", _config, weight_name, complete, (TOKENIZER,), computed=computed
+)

@@ -6,13 +6,13 @@ the files is checked later, by the readers in `export.checkpoints`.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 from dragoman.errors import DragomanError
+from dragoman.strict_json import read_json_object
 
 CONFIG_FILE = "config.json"
 WEIGHTS_FILE = "model.safetensors"
@@ -116,7 +116,7 @@ def read_configuration(directory: Path) -> dict[str, Any]:
         DragomanError: it is damaged, or of an unknown model type.
     """
     config = directory / CONFIG_FILE
-    values = _read_config(config) if config.is_file() else {}
+    values = read_json_object(config) if config.exists() else {}
     if "model_type" in values and _stated(values) is None:
         raise DragomanError(f"{config}: {unknown_model_type(values['model_type'])}")
     return values
@@ -148,20 +148,3 @@ def _stated(values: Mapping[str, Any]) -> FormatName | None:
     """The format that the model type implies."""
     model_type = values.get("model_type")
     return MODEL_TYPES.get(model_type) if isinstance(model_type, str) else None
-
-
-def _read_config(path: Path) -> dict[str, Any]:
-    """As `json_files.read_json`, whose error type needs torch."""
-    try:
-        values = json.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise DragomanError(
-            f"{path.parent}: expected a readable {path.name}: {error.strerror}"
-        ) from error
-    except (ValueError, RecursionError) as error:
-        raise DragomanError(
-            f"{path}: expected a JSON object, found text that is not JSON: {error}"
-        ) from error
-    if not isinstance(values, dict):
-        raise DragomanError(f"{path}: expected a JSON object, found {type(values).__name__}")
-    return values

@@ -2,42 +2,38 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from dragoman.reference_model import CheckpointError
+from dragoman.regular_files import SETTINGS_BYTES, FileError
+from dragoman.strict_json import read_json_object
 
 Values = Mapping[str, Any]
 """The fields of a JSON object, such as `config.json`."""
 
 
-def read_json(path: Path) -> dict[str, Any]:
+def read_json(path: Path, *, limit: int = SETTINGS_BYTES) -> dict[str, Any]:
     """The fields of a JSON file.
 
+    Args:
+        limit: the most bytes that it may have
+
     Raises:
-        CheckpointError: the file cannot be read, or is not a JSON object.
+        CheckpointError: there is no such file, it is no regular file, too large, cannot be read, or
+            is not a JSON object as `dragoman.strict_json` reads it.
     """
     try:
-        values = json.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise CheckpointError(
-            path.parent, [f"expected a readable {path.name}: {error.strerror}"]
-        ) from error
-    except (ValueError, RecursionError) as error:
-        raise CheckpointError(
-            path, [f"expected a JSON object, found text that is not JSON: {error}"]
-        ) from error
-    if not isinstance(values, dict):
-        raise CheckpointError(path, [f"expected a JSON object, found {type(values).__name__}"])
-    return values
+        return read_json_object(path, limit=limit)
+    except FileError as error:
+        raise CheckpointError(path, [error.problem]) from error
 
 
-def read_json_if_present(path: Path) -> dict[str, Any]:
-    """The fields of a JSON file; {} where there is no such file.
+def read_json_if_present(path: Path, *, limit: int = SETTINGS_BYTES) -> dict[str, Any]:
+    """The fields of a JSON file; {} where there is nothing of that name.
 
     Raises:
-        CheckpointError: the file cannot be read, or is not a JSON object.
+        CheckpointError: as `read_json`.
     """
-    return read_json(path) if path.is_file() else {}
+    return read_json(path, limit=limit) if path.exists() else {}

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from dragoman.reference_model import CheckpointError
 
-from .tensor_files import Weights, load_safely
+from .tensor_files import Weights, check_stored, load_safely
 
 SUFFIXES = (".safetensors", ".pt", ".pth", ".bin", ".ckpt", ".zip")
 """Of files of weights. PyTorch's own files are zip archives, whatever their suffix."""
@@ -29,9 +29,14 @@ def read_state_dict(
         CheckpointError: there is no such file, it cannot be read, or has no state dictionary.
     """
     path = _find_file(directory, file_name)
-    content = load_safely(path)
+    weights = _state_dict(load_safely(path), key, path)
+    check_stored(weights, path)
+    return weights, path
+
+
+def _state_dict(content: Any, key: str | None, path: Path) -> Weights:
     if isinstance(content, Mapping) and _is_state_dict(content):
-        return dict(content), path
+        return dict(content)
     nested = {
         str(name): dict(value)
         for name, value in (content.items() if isinstance(content, Mapping) else ())
@@ -40,7 +45,7 @@ def read_state_dict(
     if key is None and len(nested) == 1:
         key = next(iter(nested))
     if key in nested:
-        return nested[key], path
+        return nested[key]
     if nested:
         problem = (
             f"expected state_dict in config.json to be one of {', '.join(nested)}, found {key!r}"

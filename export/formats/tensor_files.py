@@ -2,23 +2,26 @@
 
 from __future__ import annotations
 
-import pickle
-import re
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load_file
 from torch import Tensor
 
 from dragoman.reference_model import CheckpointError
+from dragoman.reference_model.checkpoint import read_safetensors
+from dragoman.regular_files import FileError, check_regular
 
 from .detection import INDEX_SUFFIX, TENSOR_FILES, no_weights
 from .json_files import read_json
+from .pytorch_files import check_tensors, load_pytorch
 
 Weights = dict[str, Tensor]
 """Tensors by the names that the checkpoint gives them."""
+
+FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+"""Formats of 8 bits and less hold quantized numbers, which their scales belong to."""
 
 EXPECTED_INDEX = "expected a JSON object with a weight_map from names of weights to files"
 
@@ -31,9 +34,9 @@ def read_weights(directory: Path) -> tuple[Weights, Path]:
     """
     for name in TENSOR_FILES:
         file, index = directory / name, directory / (name + INDEX_SUFFIX)
-        if file.is_file():
+        if file.exists():
             return read_file(file), file
-        if index.is_file():
+        if index.exists():
             return _read_parts(directory, index), index
     raise CheckpointError(directory, [no_weights()])
 
@@ -42,16 +45,12 @@ def read_file(path: Path) -> Weights:
     """The tensors of one file. No code in it is executed.
 
     Raises:
-        CheckpointError: the file is damaged, or is not a dictionary of tensors.
+        CheckpointError: as `load_safely` and `check_stored`; or it is not a dictionary.
     """
     weights = load_safely(path)
     if not isinstance(weights, dict):
         raise CheckpointError(path, [f"expected a dictionary, found {type(weights).__name__}"])
-    others = [str(name) for name, value in weights.items() if not isinstance(value, Tensor)]
-    if others:
-        raise CheckpointError(
-            path, [f"expected tensors only, found others: {', '.join(others[:5])}"]
-        )
+    check_stored(weights, path)
     return weights
 
 
@@ -59,24 +58,33 @@ def load_safely(path: Path) -> Any:
     """The content of a safetensors or PyTorch file. No code in it is executed.
 
     Raises:
-        CheckpointError: the file is damaged, or holds anything but plain data and tensors.
+        CheckpointError: the file is not regular, larger than memory or damaged, or holds anything
+            but plain data and tensors.
     """
+    if path.suffix == ".safetensors":
+        return read_safetensors(path)
     try:
-        if path.suffix == ".safetensors":
-            return load_file(path)
-        return torch.load(path, map_location="cpu", weights_only=True)
-    except SafetensorError as error:
-        raise CheckpointError(path, [f"not a complete safetensors file: {error}"]) from error
-    except pickle.UnpicklingError as error:
-        # PyTorch names the object within a paragraph on how to load it regardless.
-        name = re.search(r"Unsupported global: GLOBAL (\S+)", str(error))
-        found = f"the Python object {name[1]}" if name else str(error).splitlines()[0]
-        raise CheckpointError(
-            path, [f"expected tensors only (nothing else is loaded), found {found}"]
-        ) from error
-    except Exception as error:  # torch raises a dozen types for damaged files
-        first = (str(error).splitlines() or [type(error).__name__])[0]
-        raise CheckpointError(path, [f"not a complete PyTorch file: {first}"]) from error
+        check_regular(path)
+    except FileError as error:
+        raise CheckpointError(path, [error.problem]) from error
+    return load_pytorch(path)
+
+
+def check_stored(weights: Mapping[Any, Any], path: Path) -> None:
+    """Check what a file is read for: numbers of 16 bits or more by name, all of them in the file.
+
+    Raises:
+        CheckpointError: lists what is something else.
+    """
+    if path.suffix != ".safetensors":  # which has neither names nor tensors of other kinds
+        check_tensors(weights, path)
+    problems = [
+        f"{name}: expected numbers of 16, 32 or 64 bits, found {tensor.dtype}"
+        for name, tensor in weights.items()
+        if tensor.is_floating_point() and tensor.dtype not in FLOATS
+    ]
+    if problems:
+        raise CheckpointError(path, problems)
 
 
 def _read_parts(directory: Path, index: Path) -> Weights:

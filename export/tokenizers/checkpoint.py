@@ -48,7 +48,7 @@ class TokenizerCheckpoint:
     def library(self) -> Tokenizer | None:
         """The file of the `tokenizers` library; None if there is none."""
         path = self.directory / LIBRARY_FILE
-        return read_library_file(path, self.vocab_size) if path.is_file() else None
+        return read_library_file(path, self.vocab_size) if path.exists() else None
 
     @property
     def class_name(self) -> str | None:
@@ -77,7 +77,7 @@ class TokenizerCheckpoint:
     def added_tokens(self) -> dict[str, int]:
         """The tokens that the checkpoint lists beside its vocabulary, with their ids."""
         path = self.directory / "added_tokens.json"
-        listed = read_vocabulary(path, self.source_vocab_size) if path.is_file() else {}
+        listed = read_vocabulary(path, self.source_vocab_size) if path.exists() else {}
         decoder = self.setting("added_tokens_decoder", dict) or {}
         try:
             return listed | {token["content"]: int(i) for i, token in decoder.items()}

@@ -21,7 +21,7 @@ def find_dragoman_tokenizers(directory: Path, config: ModelConfig) -> TokenizerF
     """
     names = (SOURCE_TOKENIZER_FILE, TARGET_TOKENIZER_FILE)
     source, target = (directory / name for name in names)
-    present = [source.is_file(), target.is_file()]
+    present = [source.exists(), target.exists()]
     if not any(present):
         return None
     if not all(present):

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
 from dragoman.errors import DragomanError
+from dragoman.regular_files import VOCABULARY_BYTES, check_regular
 from dragoman.runtime.texts.codecs.failures import panics_as_errors
 
 from .checkpoint import TokenizerCheckpoint
@@ -37,6 +38,7 @@ def byte_level(checkpoint: TokenizerCheckpoint, defaults: Mapping[str, str]) -> 
     added = checkpoint.added_tokens()
     vocabulary = read_vocabulary(path, checkpoint.vocab_size) | added
     check_ids(path, vocabulary, checkpoint.vocab_size)
+    check_regular(merges, VOCABULARY_BYTES)
     try:
         with panics_as_errors():
             pairs = models.BPE.read_file(str(path), str(merges))[1]

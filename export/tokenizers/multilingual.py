@@ -137,7 +137,7 @@ def fairseq_pieces(
     fairseq begins with <s>, <pad>, </s> and <unk> where the model itself has <unk>, <s> and </s>.
     """
     path = checkpoint.directory / FAIRSEQ_MODEL
-    if not path.is_file():
+    if not path.exists():
         return None
     processor, pieces = read_pieces(checkpoint, path)
     shifted = {piece: token + 1 for piece, token in pieces.items()}

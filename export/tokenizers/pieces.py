@@ -23,7 +23,7 @@ def sentencepiece_file(
         offset: added to the id that the SentencePiece model gives a piece
     """
     path = checkpoint.directory / file_name
-    if not path.is_file():
+    if not path.exists():
         return None
     processor, pieces = read_pieces(checkpoint, path)
     end = processor.eos_id()

@@ -8,6 +8,7 @@ from pathlib import Path
 from tokenizers import Tokenizer
 
 from dragoman.errors import DragomanError
+from dragoman.regular_files import VOCABULARY_BYTES
 from dragoman.runtime.texts.codecs.tokenizer_file import read_tokenizer
 
 from ..formats.json_files import read_json_if_present
@@ -24,7 +25,7 @@ def read_vocabulary(path: Path, size: int) -> dict[str, int]:
     Raises:
         DragomanError: the file is something else, or has ids outside the vocabulary.
     """
-    vocabulary = read_json_if_present(path)
+    vocabulary = read_json_if_present(path, limit=VOCABULARY_BYTES)
     if not vocabulary or not all(type(token) is int for token in vocabulary.values()):
         raise DragomanError(f"{path}: expected a JSON object of pieces and their token ids")
     check_ids(path, vocabulary, size)
@@ -70,7 +71,7 @@ def all_present(directory: Path, *names: str) -> bool:
     Raises:
         DragomanError: only some are there.
     """
-    missing = [name for name in names if not (directory / name).is_file()]
+    missing = [name for name in names if not (directory / name).exists()]
     if missing and len(missing) < len(names):
         present = next(name for name in names if name not in missing)
         raise DragomanError(

@@ -15,6 +15,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from safetensors.torch import load_file, save_file
 
 from dragoman.errors import DragomanError
+from dragoman.regular_files import check_regular
 
 from ..decoding import pad
 from ..files import write_whole
@@ -202,6 +203,7 @@ class _Run:
         path = self.directory / STATE_FILE
         if not path.exists():
             return
+        check_regular(path)
         try:
             state = torch.load(path, weights_only=True)
         except Exception as error:  # torch.load raises many types that share no base

@@ -7,6 +7,8 @@ import os
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
+from dragoman.regular_files import SETTINGS_BYTES, FileError, read_regular
+
 from .executables import OnnxGraphs
 from .manifest import MANIFEST_FILE, BundleError, FileRecord, Manifest
 from .onnx_graph import LARGEST_GRAPH, WEIGHTS_FILE, graph_problems
@@ -44,16 +46,14 @@ def read_bundle(directory: Path) -> Bundle:
     """
     manifest_path = directory / MANIFEST_FILE
     try:
-        text = manifest_path.read_text(encoding="utf-8")
-    except (FileNotFoundError, NotADirectoryError) as error:
-        problem = "no such directory" if not directory.exists() else f"no {MANIFEST_FILE} in it"
-        raise BundleError(str(directory), [f"expected a bundle, found {problem}"]) from error
+        text = read_regular(manifest_path, SETTINGS_BYTES).decode()
     except UnicodeDecodeError as error:
         raise BundleError(str(manifest_path), [f"expected UTF-8 text: {error}"]) from error
-    except OSError as error:
-        raise BundleError(str(manifest_path), [f"cannot be read: {error.strerror}"]) from error
-    except ValueError as error:  # NUL in the path
-        raise BundleError(repr(str(directory)), [f"expected a path: {error}"]) from error
+    except FileError as error:
+        if isinstance(error.__cause__, FileNotFoundError | NotADirectoryError):
+            found = f"no {MANIFEST_FILE} in it" if directory.exists() else "no such directory"
+            raise BundleError(str(directory), [f"expected a bundle, found {found}"]) from error
+        raise BundleError(str(manifest_path), [error.problem]) from error
     manifest = manifest_from_json(text, str(manifest_path))
     problems = [p for file in manifest.files for p in _file_problems(directory, file, manifest)]
     if problems:

@@ -70,11 +70,15 @@ def _read(kind: Any, data: object, path: str, problems: Problems) -> Any:
     if not _is_scalar(kind, data):
         problems.expected(path, _SCALARS[kind], data)
         return None
+    value: Any = data
     try:
-        return float(data) if kind is float else data  # type: ignore[arg-type]
+        value = float(value) if kind is float else value
     except OverflowError:
+        value = None
+    if value is None or (kind is int and not -(2**63) <= value < 2**63):
         problems.expected(path, "a number that fits 64 bits", data)
         return None
+    return value
 
 
 def _read_dataclass(kind: Any, data: object, path: str, problems: Problems) -> Any:

@@ -5,8 +5,9 @@ Each part checks its own values; constraints between parts are checked here.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
+
+from dragoman.strict_json import parse_json
 
 from .contract import CONTRACTS, neutral_graph, shape_breaches, slot_breaches
 from .executables import TensorRTEngines
@@ -25,11 +26,8 @@ def manifest_from_json(text: str, origin: str) -> Manifest:
         BundleError: it is not JSON, of a newer schema, or breaks the schema; lists all problems.
     """
     try:
-        data = json.loads(text)
-    except (
-        ValueError,
-        RecursionError,
-    ) as error:  # ValueError: also for a number with too many digits
+        data = parse_json(text)
+    except ValueError as error:
         raise BundleError(origin, [f"expected JSON: {error}"]) from error
     version = data.get("schema_version") if isinstance(data, dict) else None
     if isinstance(version, int) and version > SCHEMA_VERSION:

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from dragoman.errors import DragomanError, refuse_existing
+from dragoman.strict_json import read_json_object
 
 from .bundle import Bundle
 from .manifest import MANIFEST_FILE, FileRecord, Manifest
@@ -162,7 +163,7 @@ def record_parity(bundle: Bundle, parity: Parity) -> None:
     """Put the figures into a bundle's manifest, and change nothing else: a manifest of an older
     schema stays one, which older versions can read."""
     path = bundle.directory / MANIFEST_FILE
-    data = json.loads(path.read_text(encoding="utf-8"))
+    data = read_json_object(path)
     data["parity"] = to_plain(parity)
     text = json.dumps(data, indent=1, allow_nan=False) + "\n"
     _write_manifest(text, bundle.directory)

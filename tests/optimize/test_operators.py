@@ -43,6 +43,7 @@ GATED = dataclasses.replace(SMALL, d_head=12, gated_feed_forward=True, activatio
 RELATIVE = dataclasses.replace(
     SMALL, positions="relative", norm="rms", norm_bias=False, activation="gelu_tanh"
 )
+WITHOUT_PADDING = dataclasses.replace(SMALL, pad_has_position=False, activation="tanh")
 
 
 @pytest.fixture(scope="module")
@@ -54,8 +55,9 @@ def bundles(optimize: Optimize, tmp_path_factory: pytest.TempPathFactory) -> lis
         return export_bundle(Transformer(config).eval(), directory, name="small")
 
     small, speech, gated, relative = map(exported, (SMALL, SPEECH, GATED, RELATIVE))
+    without_padding = exported(WITHOUT_PADDING)
     return [
-        *(small, speech, gated, relative),
+        *(small, speech, gated, relative, without_padding),
         *(optimize(small, precision) for precision in ("fp32", "int8", "int4")),
         optimize(small, "int8", "neutral"),
         optimize(relative),

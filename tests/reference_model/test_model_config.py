@@ -45,6 +45,8 @@ WRONG_TYPES: list[tuple[dict[str, Any], str]] = [
     ({"d_model": 24.0}, "d_model must be an integer, found 24.0"),
     ({"d_model": True}, "d_model must be an integer, found True"),
     ({"d_model": None}, "d_model must be an integer, found None"),
+    ({"d_ff": 2**63}, f"d_ff must be an integer of 64 bits, found {2**63}"),
+    ({"d_head": -(2**70)}, f"d_head must be an integer of 64 bits, found -{2**70}"),
     ({"d_head": 8.0}, "d_head must be an integer, found 8.0"),
     ({"dropout": "0.1"}, "dropout must be a number, found '0.1'"),
     ({"dropout": False}, "dropout must be a number, found False"),

@@ -26,7 +26,9 @@ from .weights import (
     PROJECTION,
     SOURCE_TABLE,
     TARGET_TABLE,
+    current_names,
     split_stacks,
+    table_rows,
     unify_biases,
     unsupported_options,
     weight_name,
@@ -34,13 +36,14 @@ from .weights import (
 from .whisper import WHISPER
 
 SPECIFICATIONS: Mapping[str, Specification] = {
+    "": dataclasses.replace(TEXT, revisions=range(1, 8)),
     "TransformerSpec": TEXT,
     "TransformerBase": TEXT,
     "TransformerBig": dataclasses.replace(TEXT, num_heads=16),
     "WhisperSpec": WHISPER,
 }
-"""By the names in `model.bin`. TransformerBase and TransformerBig are TransformerSpec's old names,
-in conversions of OpenNMT-tf."""
+"""By the names in `model.bin`. TransformerSpec was called TransformerBase or TransformerBig in old
+conversions of OpenNMT-tf, and had no name in the first ones."""
 
 ACTIVATIONS: Mapping[float, Activation] = {0: "relu", 1: "gelu_tanh", 2: "silu", 3: "gelu"}
 UNSUPPORTED_ACTIVATIONS: Mapping[float, str] = {4: "gelu_sigmoid", 5: "tanh", 6: "sigmoid"}
@@ -54,8 +57,9 @@ def read_ctranslate2(directory: Path) -> Checkpoint:
         CheckpointError, ConfigError: as `load_ctranslate2`.
         DragomanError: the tokenizers cannot be read.
     """
-    model, specification = _load(directory)
-    return Checkpoint(model, specification.find_tokenizers(directory))
+    reading = _begin(directory)
+    model = _build(reading)
+    return Checkpoint(model, reading.specification.find_tokenizers(directory, reading.rows))
 
 
 def load_ctranslate2(directory: Path) -> Transformer:
@@ -70,20 +74,18 @@ def load_ctranslate2(directory: Path) -> Transformer:
             weights are missing, unknown, misshapen or not finite. All problems are listed.
         ConfigError: no `ModelConfig` can express the model.
     """
-    return _load(directory)[0]
+    return _build(_begin(directory))
 
 
-def _load(directory: Path) -> tuple[Transformer, Specification]:
-    reading = _begin(directory)
+def _build(reading: Reading) -> Transformer:
     fields, rules = reading.specification.describe(reading)
     try:
         config = ModelConfig(**_architecture(reading) | fields)
     except ConfigError as error:
         raise ConfigError(reading.problems + error.problems) from error
     name = partial(weight_name, gated=config.gated_feed_forward)
-    origin = directory / MODEL_FILE
-    model = build(config, rules, reading.weights, name, origin, reading.problems)
-    return model, reading.specification
+    origin = reading.directory / MODEL_FILE
+    return build(config, rules, reading.weights, name, origin, reading.problems)
 
 
 def _begin(directory: Path) -> Reading:
@@ -95,19 +97,23 @@ def _begin(directory: Path) -> Reading:
         supported = ", ".join(
             f"{name} {known.revisions[0]} to {known.revisions[-1]}"
             for name, known in SPECIFICATIONS.items()
+            if name
         )
         found = f"{file.specification!r} in revision {file.revision}"
         raise CheckpointError(origin, [f"expected {supported}, found {found}"])
     path = directory / CONFIG_FILE
-    values = read_json(path) if file.version >= 6 or path.is_file() else {}
+    values = read_json(path) if file.version >= 6 or path.exists() else {}
     unsupported = unsupported_options(file)
     if values.get("multi_query_attention"):
         unsupported.append(f"unsupported option multi_query_attention ({CONFIG_FILE})")
     if unsupported:
         raise CheckpointError(origin, unsupported)
     weights = dict(file.weights)
+    if specification is not WHISPER:
+        weights = current_names(weights, file.revision)
+    rows = table_rows(weights)
     problems = split_stacks(weights)
-    return Reading(directory, file, specification, values, weights, problems)
+    return Reading(directory, file, specification, values, rows, weights, problems)
 
 
 def _architecture(reading: Reading) -> Fields:
@@ -115,7 +121,7 @@ def _architecture(reading: Reading) -> Fields:
     weights, problems = reading.weights, reading.problems
     table = SOURCE_TABLE if TARGET_TABLE not in weights else TARGET_TABLE
     vocab_size, d_model = reading.shape(table, 2)
-    heads = int(reading.common_option("num_heads", reading.specification.num_heads))
+    heads = reading.common_option("num_heads", reading.specification.num_heads)
     head_sizes = {v for name, v in reading.file.options.items() if name.endswith("/head_dim")}
     if len(head_sizes) > 1:
         problems.append(f"head_dim must be equal everywhere, found {sorted(head_sizes)}")
@@ -133,8 +139,8 @@ def _architecture(reading: Reading) -> Fields:
         "encoder_layers": reading.layers("encoder"),
         "decoder_layers": reading.layers("decoder"),
         "d_model": d_model,
-        "num_heads": heads,
-        "d_head": int(max(head_sizes)) if head_sizes else None,
+        "num_heads": reading.count("num_heads", heads),
+        "d_head": reading.count("head_dim", max(head_sizes)) if head_sizes else None,
         "d_ff": reading.shape("decoder/layer_0/ffn/linear_0/weight", 2)[0],
         "activation": ACTIVATIONS.get(activation, "relu"),
         "gated_feed_forward": any("/ffn/linear_0_noact/" in name for name in weights),

@@ -16,7 +16,7 @@ from ...formats.json_files import Values
 from ...formats.tensor_files import Weights
 from ...tokenizers import TokenizerFiles
 from ..building import measure
-from .weights import TABLES, TARGET_TABLE
+from .weights import TABLES, TARGET_TABLE, Rows
 
 Fields = dict[str, Any]
 """Of a `ModelConfig`."""
@@ -31,14 +31,15 @@ class Specification:
         token_stacks: the stacks that embed tokens; only they state options
         describe: the fields of a `ModelConfig` that are of this kind alone, and the rules of
             decoding; may change the weights
-        find_tokenizers: directory -> its tokenizers; None if there are none
+        find_tokenizers: directory and rows of the tables of tokens -> its tokenizers; None if there
+            are none
         num_heads: where the file does not state them
     """
 
     revisions: range
     token_stacks: tuple[str, ...]
     describe: Callable[[Reading], tuple[Fields, GenerationConfig]]
-    find_tokenizers: Callable[[Path], TokenizerFiles | None]
+    find_tokenizers: Callable[[Path, Rows], TokenizerFiles | None]
     num_heads: int = 8
 
 
@@ -48,6 +49,7 @@ class Reading:
 
     Attributes:
         values: fields of `config.json`
+        rows: of the tables of tokens, as stored
         weights: changed until they have the shapes of `Transformer`
         problems: found so far
     """
@@ -56,6 +58,7 @@ class Reading:
     file: ModelFile
     specification: Specification
     values: Values
+    rows: Rows
     weights: Weights
     problems: list[str]
 
@@ -83,6 +86,13 @@ class Reading:
                 f"{name} must be equal in both stacks, found {encoder} and {decoder}"
             )
         return decoder
+
+    def count(self, name: str, value: float) -> int:
+        """An option that counts something, as an integer of at least 1; problems are added."""
+        if math.isfinite(value) and value == int(value) >= 1:
+            return int(value)
+        self.problems.append(f"{name} must be an integer of at least 1, found {value}")
+        return 1
 
     def layers(self, stack: str) -> int:
         """The number of layers of a stack."""

@@ -11,12 +11,13 @@ import torch
 
 from dragoman.reference_model import CheckpointError, GenerationConfig
 
-from ...formats.ctranslate2 import ModelFile, read_vocabulary
+from ...formats.ctranslate2 import ModelFile
+from ...formats.detection import CONFIG_FILE
 from ...formats.tensor_files import Weights
-from ..m2m_100.model import position_table
+from ..m2m_100.model import check_width, position_table
 from .reading import Fields, Reading, Specification, merge_equal, token_ids
-from .text_tokenizers import find_text_tokenizers
-from .weights import LOGITS_BIAS, PROJECTION, SOURCE_TABLE, TARGET_TABLE
+from .text_tokenizers import find_text_tokenizers, read_vocabularies
+from .weights import LOGITS_BIAS, PROJECTION, SOURCE_TABLE, TARGET_TABLE, Rows
 
 COMPUTED_POSITIONS = 1024
 """How many positions are computed if none are stored; CTranslate2 computes as many as it needs."""
@@ -39,18 +40,25 @@ class TextTokens:
     end: int
 
 
-def text_tokens(directory: Path, file: ModelFile, values: Mapping[str, Any]) -> TextTokens:
+def text_tokens(
+    directory: Path, file: ModelFile, values: Mapping[str, Any], rows: Rows
+) -> TextTokens:
     """The special tokens of a text model.
 
     Args:
         values: fields of `config.json`; files before version 6 state them as variables
+        rows: of the tables of tokens
 
     Raises:
         CheckpointError: a vocabulary is missing or damaged, or lacks a special token.
     """
-    shared = read_vocabulary(directory, "shared_vocabulary")
-    source = shared or read_vocabulary(directory, "source_vocabulary")
-    target = shared or read_vocabulary(directory, "target_vocabulary")
+    settings = values if file.version >= 6 else _settings(file)
+    unknown = settings.get("unk_token", "<unk>")
+    if not isinstance(unknown, str):
+        raise CheckpointError(
+            directory / CONFIG_FILE, [f"unk_token: expected a string, found {unknown!r:.40}"]
+        )
+    source, target = read_vocabularies(directory, rows, unknown)
     if source is None or target is None:
         raise CheckpointError(
             directory,
@@ -59,7 +67,6 @@ def text_tokens(directory: Path, file: ModelFile, values: Mapping[str, Any]) -> 
                 "target_vocabulary.json (or .txt), found none"
             ],
         )
-    settings = values if file.version >= 6 else _settings(file)
     end, start = settings.get("eos_token", "</s>"), settings.get("decoder_start_token", "<s>")
     start, end = token_ids(directory, target, end if start is None else start, end)
     both = range(min(len(source), len(target)))
@@ -73,6 +80,7 @@ def _settings(file: ModelFile) -> dict[str, Any]:
     begin, end = file.texts.get("bos_token", "<s>"), file.texts.get("eos_token", "</s>")
     start = begin if file.options.get("with_target_bos", 1) else end
     return {
+        "unk_token": file.texts.get("unk_token", "<unk>"),
         "eos_token": end,
         "decoder_start_token": None if file.options.get("user_decoder_start_tokens") else start,
     }
@@ -80,10 +88,7 @@ def _settings(file: ModelFile) -> dict[str, Any]:
 
 def _describe(reading: Reading) -> tuple[Fields, GenerationConfig]:
     weights = reading.weights
-    old_name = "encoder/embeddings/weight"  # from before there could be several tables
-    if old_name in weights:
-        weights[SOURCE_TABLE] = weights.pop(old_name)
-    tokens = text_tokens(reading.directory, reading.file, reading.values)
+    tokens = text_tokens(reading.directory, reading.file, reading.values, reading.rows)
     for table, size in ((SOURCE_TABLE, tokens.source_size), (TARGET_TABLE, tokens.target_size)):
         if (rows := reading.shape(table, 2)[0]) != size:
             reading.problems.append(
@@ -106,6 +111,7 @@ def _describe(reading: Reading) -> tuple[Fields, GenerationConfig]:
     for stack in ("encoder", "decoder"):
         name = f"{stack}/position_encodings/encodings"
         if name not in weights:
+            check_width(d_model)
             weights[name] = position_table(1, COMPUTED_POSITIONS, d_model)
     fields["source_vocab_size"] = len(weights[SOURCE_TABLE])
     fields["tie_source_target"] = merge_equal(weights, SOURCE_TABLE, TARGET_TABLE)

@@ -10,7 +10,7 @@ from dragoman.errors import DragomanError
 from dragoman.runtime.format.languages import SourceTemplate
 from dragoman.runtime.texts.codecs.pieces import load_sentencepiece
 
-from ...formats.ctranslate2 import read_vocabulary
+from ...formats.ctranslate2 import Vocabulary, read_vocabulary
 from ...formats.detection import CONFIG_FILE
 from ...formats.json_files import read_json_if_present
 from ...tokenizers import PieceModel, TokenizerFiles
@@ -18,6 +18,7 @@ from ...tokenizers.multilingual import Multilingual
 from ...tokenizers.reading import LIBRARY_FILE, all_present, check_has_tokens, read_library_file
 from ..m2m_100.languages import M2M_100_LANGUAGES, NLLB_LANGUAGES
 from ..mbart import LANGUAGES_25, LANGUAGES_50
+from .weights import NO_ROWS, Rows
 
 SHARED_MODELS = ("sentencepiece.model", "sentencepiece.bpe.model", "spiece.model")
 SPECIAL_TOKENS = {"<s>", "</s>", "<unk>", "<pad>", "<blank>", "<mask>"}
@@ -25,7 +26,7 @@ DEFAULTS = {"bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>"}
 """For a `config.json` that leaves them out."""
 
 
-def find_text_tokenizers(directory: Path) -> TokenizerFiles | None:
+def find_text_tokenizers(directory: Path, rows: Rows = NO_ROWS) -> TokenizerFiles | None:
     """The tokenizers of both sides; None if there are none.
 
     A `tokenizer.json` is taken unchanged. Otherwise the vocabularies number the pieces of
@@ -35,16 +36,16 @@ def find_text_tokenizers(directory: Path) -> TokenizerFiles | None:
         DragomanError: a file is damaged or unusable, half of a pair is missing, or ids are outside
             the model's vocabulary.
     """
-    shared = read_vocabulary(directory, "shared_vocabulary")
-    source_tokens = shared or read_vocabulary(directory, "source_vocabulary") or []
-    target_tokens = shared or read_vocabulary(directory, "target_vocabulary") or []
-    vocabularies = _numbered(source_tokens), _numbered(target_tokens)
     settings = _settings(directory / CONFIG_FILE)
+    source_tokens, target_tokens = (
+        vocabulary or [] for vocabulary in read_vocabularies(directory, rows, settings["unk_token"])
+    )
+    vocabularies = _numbered(source_tokens), _numbered(target_tokens)
     naming, language_tokens = _languages(settings, vocabularies[0])
     languages = naming.languages(language_tokens) if naming else None
     template = _template(directory, settings, vocabularies[0], naming)
     library = directory / LIBRARY_FILE
-    if library.is_file():
+    if library.exists():
         read_library_file(library, min(len(source_tokens), len(target_tokens)))
         return TokenizerFiles(library, library, template if naming else None, languages)
     models = _models(directory)
@@ -64,12 +65,34 @@ def find_text_tokenizers(directory: Path) -> TokenizerFiles | None:
     return TokenizerFiles(source, target, template, languages)
 
 
+def read_vocabularies(
+    directory: Path, rows: Rows, unknown: str
+) -> tuple[Vocabulary | None, Vocabulary | None]:
+    """The tokens of source and target; None where there is no file.
+
+    Args:
+        rows: of the tables of tokens
+        unknown: the token for unknown ones
+
+    Raises:
+        CheckpointError: a file cannot be read, or is not a list of tokens.
+    """
+    source, target = (
+        read_vocabulary(directory, "shared_vocabulary", rows=rows.get(stack, 0), unknown=unknown)
+        or read_vocabulary(
+            directory, f"{side}_vocabulary", rows=rows.get(stack, 0), unknown=unknown
+        )
+        for side, stack in (("source", "encoder"), ("target", "decoder"))
+    )
+    return source, target
+
+
 def _models(directory: Path) -> tuple[Path, Path] | None:
     """The SentencePiece models of both sides."""
     if all_present(directory, "source.spm", "target.spm"):
         models = directory / "source.spm", directory / "target.spm"
     else:
-        shared = next((n for n in SHARED_MODELS if (directory / n).is_file()), None)
+        shared = next((n for n in SHARED_MODELS if (directory / n).exists()), None)
         if shared is None:
             return None
         models = directory / shared, directory / shared

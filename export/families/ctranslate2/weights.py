@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from types import MappingProxyType
 
 import torch
 from torch import Tensor
@@ -19,6 +20,10 @@ from ..family import renamed
 SOURCE_TABLE = "encoder/embeddings_0/weight"
 TARGET_TABLE = "decoder/embeddings/weight"
 TABLES = {"encoder": SOURCE_TABLE, "decoder": TARGET_TABLE}
+Rows = Mapping[str, int]
+"""The rows of the tables of tokens, by stack; a stack without such a table is not there."""
+NO_ROWS: Rows = MappingProxyType({})
+
 PROJECTION = "decoder/projection/weight"
 LOGITS_BIAS = "decoder/projection/bias"
 
@@ -81,6 +86,19 @@ UNSUPPORTED = re.compile(
 )
 """Parts of names that occur only in models of other architectures."""
 
+FIRST_REVISION: Mapping[str, str] = {
+    "transformer/": "",
+    ":0": "",
+    "w_embs": "embeddings/weight",
+    "kernel": "weight",
+    "LayerNorm": "layer_norm",
+    "dense": "projection",
+    "conv1d_": "linear_",
+    "conv1d": "linear_0",
+    "masked_multi_head": "self_attention",
+}
+"""Parts of the names in the first revision, which are OpenNMT-tf's, replaced in this order."""
+
 _ATTENTION = re.compile(r"(.*/)?(self_attention|attention)/(linear_\d)/(weight|bias)")
 _ROLE = re.compile(r"(.*/(self_attention|attention))/(query|key|value|output)/(weight|bias)")
 
@@ -120,6 +138,27 @@ def weight_name(name: str, *, gated: bool) -> str:
     scope, kind, role, tensor = match.groups()
     linear = next(linear for (k, linear), roles in STACKS.items() if k == kind and role in roles)
     return _part_name(f"{scope}/{linear}/{tensor}", role, STACKS[kind, linear])
+
+
+def current_names(weights: Mapping[str, Tensor], revision: int) -> Weights:
+    """Weights of a text model in any revision, by their names in the last one."""
+    if revision == 1:
+        weights = {_from_first_revision(name): weight for name, weight in weights.items()}
+    # From before there could be several tables.
+    return {
+        SOURCE_TABLE if name == "encoder/embeddings/weight" else name: weight
+        for name, weight in weights.items()
+    }
+
+
+def table_rows(weights: Mapping[str, Tensor]) -> Rows:
+    """The rows of the tables of tokens."""
+    return {stack: len(weights[table]) for stack, table in TABLES.items() if table in weights}
+
+
+def _from_first_revision(name: str) -> str:
+    attention = "attention" if "decoder" in name else "self_attention"
+    return renamed(name, FIRST_REVISION).replace("multi_head", attention)
 
 
 def _part_name(name: str, role: str, roles: tuple[str, ...]) -> str:

@@ -15,7 +15,7 @@ from ...tokenizers.reading import LIBRARY_FILE, read_library_file
 from ..whisper.settings import MULTILINGUAL_VOCAB_SIZE, with_prompt
 from ..whisper.tokenizers import hide_timestamps
 from .reading import Fields, Reading, Specification, token_ids
-from .weights import TARGET_TABLE
+from .weights import NO_ROWS, TARGET_TABLE, Rows
 
 MAX_INITIAL_TIMESTAMP = 50
 """In steps of 0.02 s. The conversion drops it; all published Whisper models have this value."""
@@ -75,14 +75,14 @@ def whisper_tokens(directory: Path) -> WhisperTokens:
     )
 
 
-def find_whisper_tokenizers(directory: Path) -> TokenizerFiles | None:
-    """`tokenizer.json` next to a Whisper model, or None.
+def find_whisper_tokenizers(directory: Path, rows: Rows = NO_ROWS) -> TokenizerFiles | None:
+    """`tokenizer.json` next to a Whisper model, or None; its vocabulary is complete.
 
     Raises:
         DragomanError: the file is damaged, or has ids outside the model's vocabulary.
     """
     path = directory / LIBRARY_FILE
-    if not path.is_file():
+    if not path.exists():
         return None
     size = len(read_vocabulary(directory, "vocabulary") or [])
     return TokenizerFiles(None, hide_timestamps(read_library_file(path, size)))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Mapping
 
 import torch
 from torch import Tensor
@@ -13,7 +14,7 @@ from ...formats.json_files import Values
 from ...formats.tensor_files import Weights
 from ..bart import POSITIONS, config_of, tie, weight_name
 
-__all__ = ["complete", "config", "position_table", "weight_name"]
+__all__ = ["check_width", "complete", "computed", "config", "position_table", "weight_name"]
 
 
 def config(values: Values) -> ModelConfig:
@@ -24,11 +25,17 @@ def config(values: Values) -> ModelConfig:
         norm_order="pre",
         pad_has_position=False,
     )
-    if described.d_model < 4:
-        raise ConfigError(
-            [f"d_model: expected at least 4, for two wavelengths, found {described.d_model}"]
-        )
+    check_width(described.d_model)
     return described
+
+
+def check_width(d_model: int) -> None:
+    """
+    Raises:
+        ConfigError: there are too few columns for the first and the last wavelength.
+    """
+    if d_model < 4:
+        raise ConfigError([f"d_model: expected at least 4, for two wavelengths, found {d_model}"])
 
 
 def position_table(first: int, positions: int, d_model: int) -> Tensor:
@@ -47,10 +54,18 @@ def position_table(first: int, positions: int, d_model: int) -> Tensor:
 
 
 def complete(weights: Weights, config: ModelConfig) -> list[str]:
-    """Compute the tables, which are not stored; positions begin after the padding token's row."""
+    """Drop the tables of positions, which old checkpoints store, and keep one of tied tables."""
     for stack, name in POSITIONS.items():
         for old in (name, f"model.{stack}.embed_positions.weights"):
             weights.pop(old, None)
-        positions = getattr(config, f"max_{'source' if stack == 'encoder' else 'target'}_positions")
-        weights[name] = position_table(config.pad_token_id + 1, positions, config.d_model)
     return tie(weights, config)
+
+
+def computed(config: ModelConfig) -> Mapping[str, Callable[[], Tensor]]:
+    """The tables of positions, which begin after the padding token's row."""
+    first, d_model = config.pad_token_id + 1, config.d_model
+    source, target = config.max_source_positions, config.max_target_positions
+    return {
+        POSITIONS["encoder"]: lambda: position_table(first, source, d_model),
+        POSITIONS["decoder"]: lambda: position_table(first, target, d_model),
+    }

@@ -44,7 +44,7 @@ def _suits_nllb(checkpoint: TokenizerCheckpoint) -> bool:
     """By the languages that are listed; if there are none, only M2M100 has a `vocab.json`."""
     if has_languages(checkpoint, NLLB_LANGUAGES):
         return True
-    has_vocabulary = (checkpoint.directory / "vocab.json").is_file()
+    has_vocabulary = (checkpoint.directory / "vocab.json").exists()
     return not has_vocabulary and not has_languages(checkpoint, M2M_100_LANGUAGES)
 
 

@@ -15,13 +15,14 @@ from dragoman.reference_model import (
     ModelConfig,
     Transformer,
 )
+from dragoman.reference_model.checkpoint import check_positions
 
 from ...formats.detection import CONFIG_FILE
 from ...formats.json_files import Values, read_json
 from ...formats.state_dict import read_state_dict
 from ...formats.tensor_files import Weights
 from ..building import build, layer_count, measure
-from ..family import activation, check_positions
+from ..family import activation
 from ..state_dict_family import FieldType, check_fields
 from .names import NAME_KEYS, ROLES, Names, resolve_names, weight_name
 

@@ -18,6 +18,7 @@ from dragoman.reference_model import (
     ModelConfig,
     Speech,
 )
+from dragoman.regular_files import VOCABULARY_BYTES
 from dragoman.runtime.audio import LogMel
 from dragoman.runtime.speech.language_names import CODES, language_code
 
@@ -98,7 +99,7 @@ def check_features(directory: Path, config: ModelConfig) -> None:
         CheckpointError: the model was trained on others, or the file is no JSON object.
     """
     path = directory / "preprocessor_config.json"
-    if not path.is_file():
+    if not path.exists():
         return
     stated = read_json(path)
     computed = LogMel()
@@ -120,10 +121,11 @@ def check_features(directory: Path, config: ModelConfig) -> None:
 def _special_tokens(directory: Path) -> dict[str, int]:
     """The added tokens of `tokenizer.json`, for settings too old to name them; {} without it."""
     path = directory / "tokenizer.json"
-    if not path.is_file():
+    if not path.exists():
         return {}
     try:
-        return {token["content"]: token["id"] for token in read_json(path)["added_tokens"]}
+        added = read_json(path, limit=VOCABULARY_BYTES)["added_tokens"]
+        return {token["content"]: token["id"] for token in added}
     except (KeyError, TypeError) as error:
         raise CheckpointError(path, ["expected a tokenizer with added_tokens"]) from error
 

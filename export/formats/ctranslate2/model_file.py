@@ -28,6 +28,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from dragoman.reference_model import CheckpointError
+from dragoman.regular_files import FileError, check_regular
 
 from ..detection import CTRANSLATE2_FILE
 
@@ -46,6 +47,8 @@ DATA_TYPES_BY_SIZE = {4: torch.float32, 2: torch.int16, 1: torch.int8}
 """Before version 4 the file states only the bytes per element."""
 DEFAULT_INT16_SCALE = 1000.0
 """For int16 weights of old files, which store no scale."""
+MAX_AXES = 8
+"""Of a variable; convolutions, which have the most, have 3. PyTorch computes with at most 64."""
 AWQ = "weights are quantized to 4 bits (AWQ), which is not supported"
 
 
@@ -77,8 +80,11 @@ def read_model_file(path: Path) -> ModelFile:
             weights are quantized to 4 bits.
     """
     try:
+        check_regular(path)
         with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
             return _read(_Reader(data, path))
+    except FileError as error:
+        raise CheckpointError(path, [error.problem]) from error
     except (OSError, ValueError) as error:  # mmap of an empty file: ValueError
         raise CheckpointError(path, [f"expected a CTranslate2 model file: {error}"]) from error
 
@@ -164,7 +170,10 @@ def _read(reader: _Reader) -> ModelFile:
 
 
 def _variable(reader: _Reader, name: str, version: int) -> Tensor:
-    shape = [reader.unsigned("I", name) for _ in range(reader.unsigned("B", name))]
+    axes = reader.unsigned("B", name)
+    if axes > MAX_AXES:
+        raise reader.damaged(f"{name} must have at most {MAX_AXES} axes, found {axes}")
+    shape = [reader.unsigned("I", name) for _ in range(axes)]
     if version >= 4:
         code = reader.unsigned("B", name)
         data_type = DATA_TYPES[code] if code < len(DATA_TYPES) else None
@@ -178,6 +187,8 @@ def _variable(reader: _Reader, name: str, version: int) -> Tensor:
     # Checked before anything is read, so that a damaged size never allocates memory.
     if size != math.prod(shape) * data_type.itemsize:
         raise reader.damaged(f"{name} of shape {shape} in {data_type} cannot have {size} bytes")
+    if 0 in shape and axes > 1:  # its other sizes may be any
+        raise reader.damaged(f"{name} must have numbers, found the shape {shape}")
     return _tensor(reader.bytes(size, name), data_type).reshape(shape)
 
 
@@ -211,6 +222,9 @@ def _weights(variables: Mapping[str, Tensor], reader: _Reader) -> dict[str, Tens
             continue
         if value.is_floating_point():
             weights[name] = value.float()
+            continue
+        if value.dim() == 0:
+            problems.append(f"{name} must be floating point, found one number in {value.dtype}")
             continue
         scale = variables.get(name + "_scale")
         if value.dtype == torch.int32 or name + "_zero" in variables:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from itertools import accumulate
 from pathlib import Path
 from typing import Any
+
+from dragoman.regular_files import VOCABULARY_BYTES, FileError, read_regular
+from dragoman.strict_json import read_json
 
 from ...format.manifest import BundleError
 from ...format.plain_data import Problems, from_plain
@@ -136,8 +138,10 @@ def load_sentencepiece(path: Path) -> Any:
         ) from error
     processor = library.SentencePieceProcessor()
     try:
-        processor.load_from_serialized_proto(path.read_bytes())
-    except (OSError, RuntimeError) as error:
+        processor.load_from_serialized_proto(read_regular(path, VOCABULARY_BYTES))
+    except FileError as error:
+        raise BundleError(str(path), [error.problem]) from error
+    except RuntimeError as error:
         raise BundleError(str(path), [f"not a SentencePiece model: {error}"]) from error
     try:
         _try_out(processor)
@@ -156,9 +160,9 @@ def _try_out(processor: Any) -> None:
 
 def _read_vocabulary(path: Path) -> Vocabulary:
     try:
-        data = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
-        raise BundleError(str(path), [f"expected JSON: {error}"]) from error
+        data = read_json(path, limit=VOCABULARY_BYTES)
+    except FileError as error:
+        raise BundleError(str(path), [error.problem]) from error
     problems = Problems()
     vocabulary = from_plain(Vocabulary, data, "vocabulary", problems)
     if vocabulary is None:

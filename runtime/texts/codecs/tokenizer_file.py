@@ -15,6 +15,8 @@ from pathlib import Path
 
 from tokenizers import Tokenizer, models
 
+from dragoman.regular_files import VOCABULARY_BYTES, read_regular
+
 from ...format.manifest import BundleError
 from .charsmap import charsmap_problem
 from .failures import panics_as_errors, summary
@@ -35,7 +37,7 @@ def read_tokenizer(path: Path) -> Tokenizer:
         BundleError: the file is something else, or makes the library fail.
     """
     try:
-        content = path.read_bytes()
+        content = read_regular(path, VOCABULARY_BYTES)
         problem = next(_charsmap_problems(content), None)
         if problem is None:
             with panics_as_errors():

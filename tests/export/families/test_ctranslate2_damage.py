@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 import struct
 from collections.abc import Callable
@@ -92,6 +93,19 @@ DAMAGES: dict[str, tuple[Damage, str]] = {
         ),
         "decoder/embeddings/weight needs 1073741824 bytes at [0-9]+, and the file ends at",
     ),
+    "more axes than PyTorch has": (
+        replaced(
+            NAME + struct.pack("<BII", 2, 9, 8), NAME + struct.pack("<B255I", 255, *[1] * 255)
+        ),
+        "must have at most 8 axes, found 255",
+    ),
+    "sizes beyond 64 bits, and none": (
+        replaced(
+            NAME + struct.pack("<BIIBI", 2, 9, 8, 0, 288),
+            NAME + struct.pack("<BIIIIBI", 4, 0, *[2**32 - 1] * 3, 0, 0),
+        ),
+        "must have numbers, found the shape",
+    ),
     "an unknown kind": (
         replaced(NAME + struct.pack("<BIIB", 2, 9, 8, 0), NAME + struct.pack("<BIIB", 2, 9, 8, 6)),
         "known data type, found 6",
@@ -134,9 +148,12 @@ def test_damage_is_named(damage: str, directory: Path) -> None:
         load_ctranslate2(directory)
 
 
-def test_the_first_version_is_refused_by_its_specification(directory: Path) -> None:
+def test_the_first_version_without_weights(directory: Path) -> None:
+    for side in "st":
+        name = {"s": "source", "t": "target"}[side]
+        (directory / f"{name}_vocabulary.json").write_text(f'["<s>", "</s>", "{side}"]')
     (directory / "model.bin").write_bytes(model_file({}, {}, version=1))
-    with pytest.raises(CheckpointError, match="found '' in revision 1"):
+    with pytest.raises(CheckpointError, match="missing weight encoder/embeddings_0/weight"):
         load_ctranslate2(directory)
 
 
@@ -190,6 +207,26 @@ REFUSED: dict[str, tuple[dict[str, torch.Tensor], str]] = {
     "different heads": (
         {"encoder/num_heads": torch.tensor(4).short()},
         "num_heads must be equal in both stacks, found 4 and 2",
+    ),
+    **{
+        f"{value} heads": (
+            dict.fromkeys(("encoder/num_heads", "decoder/num_heads"), torch.tensor(value)),
+            f"num_heads must be an integer of at least 1, found {value}",
+        )
+        for value in (math.inf, -math.inf, 2.5)
+    },
+    # NaN differs from itself.
+    "NaN heads": (
+        dict.fromkeys(("encoder/num_heads", "decoder/num_heads"), torch.tensor(math.nan)),
+        "num_heads must be an integer of at least 1, found nan",
+    ),
+    "a size of heads that is not finite": (
+        {f"{ATTENTION}/head_dim": torch.tensor(math.inf)},
+        "head_dim must be an integer of at least 1, found inf",
+    ),
+    "one number, quantized": (
+        {"decoder/x_scale": torch.tensor(3).short(), "decoder/x_scale_scale": array(2)},
+        "decoder/x_scale must be floating point, found one number in torch.int16",
     ),
     "different orders": ({"encoder/pre_norm": flag(True)}, "pre_norm must be equal"),
 }
@@ -273,8 +310,8 @@ def test_vocabularies(directory: Path) -> None:
     def written(tokens: Any) -> None:
         path.write_text(json.dumps(tokens))
 
-    written([f"t{i}" for i in range(8)])
-    with pytest.raises(CheckpointError, match="has 9 rows and its vocabulary 8 tokens"):
+    written([f"t{i}" for i in range(7)])
+    with pytest.raises(CheckpointError, match="has 9 rows and its vocabulary 7 tokens"):
         load_ctranslate2(directory)
     written(["a"] * 9)
     with pytest.raises(CheckpointError, match=r"the token 't1' in the vocabulary.* 't2'"):
@@ -283,12 +320,34 @@ def test_vocabularies(directory: Path) -> None:
         written(wrong)
         with pytest.raises(CheckpointError, match="expected a list of tokens"):
             load_ctranslate2(directory)
+    path.write_text('["a", "\\ud800"]')
+    with pytest.raises(
+        CheckpointError, match=r"target_vocabulary\.json: .*half of a surrogate pair"
+    ):
+        load_ctranslate2(directory)
     path.write_bytes(b"[\xff]")
     with pytest.raises(CheckpointError, match="expected a list of tokens"):
         load_ctranslate2(directory)
     path.unlink()
     with pytest.raises(CheckpointError, match=r"expected shared_vocabulary\.json, or"):
         load_ctranslate2(directory)
+
+
+@pytest.mark.parametrize("d_model", [1, 2, 3])
+def test_too_few_columns_for_positions_that_are_computed(d_model: int, tmp_path: Path) -> None:
+    config = ModelConfig(
+        source_vocab_size=7,
+        target_vocab_size=9,
+        encoder_layers=1,
+        decoder_layers=1,
+        d_model=d_model,
+        num_heads=1,
+        d_ff=6,
+        positions="learned",
+    )
+    write_text_model(random_transformer(config, seed=0), tmp_path, without=("encoder/position",))
+    with pytest.raises(ConfigError, match=f"d_model: expected at least 4, .* found {d_model}"):
+        load_ctranslate2(tmp_path)
 
 
 def test_files_missing(directory: Path) -> None:
@@ -299,5 +358,5 @@ def test_files_missing(directory: Path) -> None:
     with pytest.raises(CheckpointError, match=r"config\.json"):
         load_ctranslate2(directory)
     (directory / "model.bin").unlink()
-    with pytest.raises(CheckpointError, match=r"a CTranslate2 model file: .*No such file"):
+    with pytest.raises(CheckpointError, match=r"model\.bin: expected a file, found none"):
         load_ctranslate2(directory)

@@ -140,7 +140,7 @@ def test_all_problems_are_one_error(tmp_path: Path) -> None:
 
 
 def test_other_configurations_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(DragomanError, match=r"expected a readable config\.json"):
+    with pytest.raises(DragomanError, match=r"config\.json: expected a file, found none"):
         load_hugging_face(tmp_path)
     with pytest.raises(DragomanError) as caught:
         FAMILIES["marian"].config(

@@ -83,6 +83,14 @@ def test_damage_is_one_error(tmp_path: Path) -> None:
         read_weights(tmp_path)
 
 
+def test_numbers_of_8_bits_are_refused(tmp_path: Path) -> None:
+    """PyTorch does not compare them, as tied tables are; and they lack their scales."""
+    weights = WEIGHTS | {"c": torch.ones(3).to(torch.float8_e4m3fn)}
+    save_file(weights, tmp_path / "model.safetensors")
+    with pytest.raises(DragomanError, match="c: expected numbers of 16, 32 or 64 bits, found"):
+        read_weights(tmp_path)
+
+
 @pytest.mark.parametrize(
     ("index", "problem"),
     [

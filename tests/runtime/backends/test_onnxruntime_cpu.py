@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from dragoman.reference_model import Transformer
 from dragoman.runtime import Model
+from dragoman.runtime.backends.errors import BackendError
 from dragoman.runtime.backends.interface import Step
 from dragoman.runtime.backends.onnxruntime.cpu.backend import OnnxRuntimeBackend
 from dragoman.runtime.backends.onnxruntime.cpu.memory import HostBuffer
@@ -178,3 +179,9 @@ def test_a_buffer_keeps_rows_in_place_and_moves_used_positions_only() -> None:
     np.testing.assert_array_equal(kept[:, :, :2], values[[1, 3], :, :2])
     buffer.keep(np.array([1]))
     np.testing.assert_array_equal(buffer.read()[0, 0, :2], values[3, 0, :2])
+
+
+@pytest.mark.parametrize("positions", [2**50, 2**62])
+def test_a_batch_that_no_memory_holds_is_an_error_of_the_backend(positions: int) -> None:
+    with pytest.raises(BackendError, match=rf"no memory for an array of float32 .*{positions}"):
+        HostBuffer((2, 3, positions, 4), np.float32)

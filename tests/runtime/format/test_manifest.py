@@ -98,8 +98,15 @@ def test_a_schema_version_that_never_existed_is_refused(
         "[" * 100_000,
         "[" * 100_000 + "]" * 100_000,
         '{"schema_version": ' + "9" * 5000 + "}",
+        '{"schema_version": 2, "schema_version": 2}',
+        '{"schema_version": 1e999}',
+        '{"schema_version": NaN}',
+        r'{"name": "\ud800"}',
     ],
-    ids=["empty", "cut", "binary", "byte order mark", "nested, cut", "nested", "long number"],
+    ids=[
+        *("empty", "cut", "binary", "byte order mark", "nested, cut", "nested", "long number"),
+        *("a name twice", "infinity", "NaN", "half a character"),
+    ],
 )
 def test_text_that_is_not_json_is_reported(text: str) -> None:
     (problem,) = problems_of(text)
@@ -194,6 +201,18 @@ def change_tensor(graph: str, role: str, **changes: Any) -> Callable[[Plain], No
     return change
 
 
+CACHES = [
+    ("encoder", "outputs", ["cross_key_0", "cross_value_0"]),
+    ("decoder", "inputs", ["cross_key_0", "cross_value_0", "past_key_0", "past_value_0"]),
+    ("decoder", "outputs", ["present_key_0", "present_value_0"]),
+]
+OF_SHAPES = {
+    "num_heads": CACHES,
+    "head_size": CACHES,
+    "target_vocab_size": [("decoder", "outputs", ["logits"])],
+}
+"""Fields of the model that shapes of tensors state too, and those tensors."""
+
 INCONSISTENT: dict[str, tuple[Callable[[Plain], None], list[str]]] = {
     "role missing": (
         remove("decoder", "inputs", "position"),
@@ -234,6 +253,23 @@ INCONSISTENT: dict[str, tuple[Callable[[Plain], None], list[str]]] = {
         ["file s.json is used but not listed in files"],
     ),
     "no heads": (put(0, "model", "num_heads"), ["model.num_heads: out of range, found 0"]),
+    **{
+        f"{field} {value} beside other shapes": (
+            put(value, "model", field),
+            [
+                f"graphs.{graph}.{side}: {name}: expected shape"
+                for graph, side, names in tensors
+                for name in names
+            ],
+        )
+        for field, tensors in OF_SHAPES.items()
+        for value in (1, 2**62)
+        if (field, value) != ("target_vocab_size", 1)  # below the start token
+    },
+    "a number beyond 64 bits": (
+        put(2**63, "model", "max_target_positions"),
+        ["manifest.model.max_target_positions: expected a number that fits 64 bits"],
+    ),
     "negative id": (put(-1, "model", "pad_token_id"), ["model.pad_token_id: out of range"]),
     "start beyond the vocabulary": (
         put(13, "model", "start_token_id"),

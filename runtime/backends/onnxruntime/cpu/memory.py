@@ -12,12 +12,24 @@ import numpy as np
 import onnxruntime
 from numpy.typing import NDArray
 
+from ...errors import BackendError
+
 
 class HostBuffer:
-    """An array with a fixed address, filled with zeros."""
+    """An array with a fixed address, filled with zeros.
+
+    Raises:
+        BackendError: there is no memory for it.
+    """
 
     def __init__(self, shape: tuple[int, ...], dtype: type[np.generic]) -> None:
-        self._array: NDArray[Any] = np.zeros(shape, dtype)
+        try:
+            self._array: NDArray[Any] = np.zeros(shape, dtype)
+        except (MemoryError, ValueError) as error:  # ValueError: more than can be addressed
+            raise BackendError(
+                f"no memory for an array of {np.dtype(dtype)} {list(shape)}: decode fewer sources "
+                "at once, or set fewer new tokens"
+            ) from error
 
     def write(self, values: NDArray[Any]) -> None:
         self._array[...] = values
