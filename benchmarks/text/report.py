@@ -23,6 +23,7 @@ class Comparison:
     Attributes:
         shape: a description of the model
         word_error: of the trained model g2p-en in Dragoman's precisions, by contender
+        longest_source: if lengths are drawn between `source_length` and this one
     """
 
     shape: str
@@ -35,6 +36,7 @@ class Comparison:
     word_error: dict[str, float]
     failures: Sequence[Failure]
     circumstances: Circumstances
+    longest_source: int | None = None
 
     def to_json(self) -> str:
         figures = asdict(self)
@@ -82,8 +84,10 @@ def show(comparison: Comparison) -> None:
 
 
 def _table(comparison: Comparison) -> Table:
+    longest = f" to {comparison.longest_source}" if comparison.longest_source else ""
     table = Table(
-        title=f"{comparison.shape}; source {comparison.source_length}, {comparison.new_tokens} new "
+        title=f"{comparison.shape}; source {comparison.source_length}{longest}, "
+        f"{comparison.new_tokens} new "
         f"tokens, {comparison.threads} threads, {comparison.rounds} rounds",
         title_justify="left",
     )
