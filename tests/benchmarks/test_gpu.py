@@ -104,9 +104,9 @@ def test_calls_are_joined(run: Any, tmp_path: Path) -> None:
     one = f"open({str(count)!r}, 'a').write('x'); {written('rows', [{'a': 1}])}"
     first = part(tmp_path, "first", one)
     second = part(tmp_path, "second", written("rows", [{"a": 2}]))
-    _, output, records = run(first, second, options=("--only", "first"))
+    _, _, records = run(first, second, options=("--only", "first"))
     assert list(records) == ["device", "first"]
-    _, output, joined = run(first, second, options=("--resume",))
+    _, _, joined = run(first, second, options=("--resume",))
     assert joined["first"] == records["first"]
     assert joined["second"]["results"] == {"rows": [{"a": 2}]}
     assert count.read_text() == "x"

@@ -282,7 +282,7 @@ def run(kit: Mapping[str, Any], folders: Sequence[Path], directory: Path) -> int
         optional = " (optional)" if pack["optional"] else ""
         title = f"{pack['name']}{optional}: {pack['purpose']}"
         if pack["unless"] and not unmet(pack["unless"], installed):
-            has = ", ".join(f"{name} {installed[name]}" for name in pack["unless"])
+            has = ", ".join(f"{name} {installed[normalized(name)]}" for name in pack["unless"])
             print(f"{title}: not needed, the machine has {has}")
             continue
         lines = [] if target.has(pack) else add(pack, target, folders)

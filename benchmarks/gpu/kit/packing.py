@@ -74,8 +74,8 @@ def pack(tree: Path, directory: Path, name: str, part_bytes: int) -> Packed:
         tree: files and folders; links are not allowed
         directory: an existing one
     """
-    files = sorted(path for path in tree.rglob("*") if not path.is_dir())
-    size = sum(path.stat().st_size for path in files)
+    files = {str(p.relative_to(tree)): p for p in tree.rglob("*") if not p.is_dir()}
+    size = sum(path.stat().st_size for path in files.values())
     dictionary = min(LARGEST_DICTIONARY, max(1 << 16, size))
     filters = [
         {"id": lzma.FILTER_X86},
@@ -87,9 +87,9 @@ def pack(tree: Path, directory: Path, name: str, part_bytes: int) -> Packed:
         lzma.LZMAFile(stream, "wb", check=lzma.CHECK_SHA256, filters=filters) as compressed,
         tarfile.open(fileobj=compressed, mode="w|", format=tarfile.PAX_FORMAT) as archive,
     ):
-        for path in files:
+        for name, path in sorted(files.items()):
             assert not path.is_symlink()
-            entry = archive.gettarinfo(path, str(path.relative_to(tree)))
+            entry = archive.gettarinfo(path, name)
             entry.mode = 0o644
             entry.mtime = entry.uid = entry.gid = 0
             entry.uname = entry.gname = ""
