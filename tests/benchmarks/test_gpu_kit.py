@@ -13,7 +13,6 @@ import subprocess
 import sys
 import tarfile
 import venv
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -25,6 +24,7 @@ from dragoman.benchmarks.gpu.kit import install, making
 from dragoman.benchmarks.gpu.kit.contents import PACKS, Pack
 from dragoman.benchmarks.gpu.kit.making import make_kit
 from dragoman.benchmarks.gpu.kit.needs import Distribution, needs
+from dragoman.benchmarks.gpu.kit.packing import pack
 from dragoman.benchmarks.gpu.kit.wheels import unpack
 from dragoman.errors import DragomanError
 
@@ -114,8 +114,7 @@ class Arrival:
 
     def install(self, *folders: Path) -> tuple[int, str]:
         """Exit status and output."""
-        command = [self.python, self.script / "install.py", *folders, "--to", self.target]
-        return self.run(*command)
+        return self.run(self.python, self.script / "install.py", *folders, "--to", self.target)
 
     def run(self, *command: str | Path) -> tuple[int, str]:
         environment = {"PATH": os.environ["PATH"], "PYTHONPATH": str(self.target)}
@@ -156,8 +155,8 @@ def test_parts_are_what_the_list_says(made: Made) -> None:
             listed[part["file"]] = content
         assert hashlib.sha256(whole).hexdigest() == pack["sha256"]
         assert len(whole) == pack["size"]
-        names = tarfile.open(fileobj=io.BytesIO(whole)).getnames()
-        assert names == sorted(names)
+        with tarfile.open(fileobj=io.BytesIO(whole)) as archive:
+            assert archive.getnames() == sorted(archive.getnames())
     assert made.parts("first") == [f"first.tar.xz.{number}" for number in (1, 2, 3)]
     written = {path.name for path in made.directory.iterdir()}
     assert written == {*listed, "install.py", "kit.json"}
@@ -274,7 +273,7 @@ def test_a_newer_pack_replaces_the_old_one(arrival: Arrival, made: Made, tmp_pat
     (tmp_path / "tree").mkdir()
     (tmp_path / "tree" / "alpha").mkdir()
     (tmp_path / "tree" / "alpha" / "__init__.py").write_text("new = True\n")
-    packed = making.pack(tmp_path / "tree", newer, "first", PART_BYTES)
+    packed = pack(tmp_path / "tree", newer, "first", PART_BYTES)
     changed = json.loads(json.dumps(made.kit))
     changed["packs"][0] |= {
         "sha256": packed.sha256,
@@ -397,9 +396,6 @@ def test_a_wheel_is_unpacked_as_installed(tmp_path: Path) -> None:
     assert not any("scripts" in name or "data" in name for name in found)
     with pytest.raises(DragomanError, match=r"m/__init__\.py is in another wheel too"):
         unpack([wheel], tmp_path / "tree")
-
-
-Refused = Callable[..., None]
 
 
 def test_kits_that_cannot_be_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
