@@ -51,7 +51,7 @@ def whisper_tiny_en(workspace: Path) -> Subject:
     here, random ones in its shape, and random sound without clips or what reads them."""
     from dragoman.export.opened_checkpoint import open_checkpoint
 
-    from ..models.checkpoint_configs import WHISPER_GENERATION, WHISPER_TINY_EN
+    from ..models import checkpoint_configs as configs
     from ..models.random_checkpoint import write_random_checkpoint
     from ..parity import inputs_for
 
@@ -62,7 +62,11 @@ def whisper_tiny_en(workspace: Path) -> Subject:
         )
         directory = workspace / "random-whisper"
         write_random_checkpoint(
-            WHISPER_TINY_EN, directory, seed=1, sharpness=2.0, generation=WHISPER_GENERATION
+            configs.WHISPER_TINY_EN,
+            directory,
+            seed=1,
+            sharpness=2.0,
+            generation=configs.WHISPER_GENERATION,
         )
     opened = open_checkpoint(directory)
     return Subject(

@@ -144,24 +144,24 @@ def arrival(made: Made, python: Path, tmp_path: Path) -> Arrival:
 
 def test_parts_are_what_the_list_says(made: Made) -> None:
     listed = {}
-    for pack in made.kit["packs"]:
+    for p in made.kit["packs"]:
         whole = b""
-        for part in pack["parts"]:
+        for part in p["parts"]:
             content = (made.directory / part["file"]).read_bytes()
             assert 0 < len(content) <= PART_BYTES
             assert len(content) == part["size"]
             assert hashlib.sha256(content).hexdigest() == part["sha256"]
             whole += content
             listed[part["file"]] = content
-        assert hashlib.sha256(whole).hexdigest() == pack["sha256"]
-        assert len(whole) == pack["size"]
+        assert hashlib.sha256(whole).hexdigest() == p["sha256"]
+        assert len(whole) == p["size"]
         with tarfile.open(fileobj=io.BytesIO(whole)) as archive:
             assert archive.getnames() == sorted(archive.getnames())
     assert made.parts("first") == [f"first.tar.xz.{number}" for number in (1, 2, 3)]
     written = {path.name for path in made.directory.iterdir()}
     assert written == {*listed, "install.py", "kit.json"}
     assert json.loads((made.directory / "kit.json").read_text()) == made.kit
-    assert [pack["holds"] for pack in made.kit["packs"]] == [
+    assert [p["holds"] for p in made.kit["packs"]] == [
         {"alpha": "1.0", "pure": "1.0"},
         {"beta": "1.0"},
         {"gamma": "1.0"},
@@ -423,10 +423,10 @@ def test_kits_that_cannot_be_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
 def test_the_order_is_that_of_what_is_worth_knowing() -> None:
     """Engines run before ONNX Runtime's provider has arrived, and what is optional comes last."""
-    names = [pack.name for pack in PACKS]
+    names = [p.name for p in PACKS]
     assert names[0] == "tensorrt-rtx"
     assert names.index("dragoman") < names.index("onnxruntime-gpu")
-    optional = [pack.optional for pack in PACKS]
+    optional = [p.optional for p in PACKS]
     assert optional == sorted(optional)
 
 
