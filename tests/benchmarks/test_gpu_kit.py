@@ -367,7 +367,9 @@ def test_versions_are_compared_as_pip_does(accepted: str) -> None:
 def test_needs_are_what_nothing_in_the_kit_meets() -> None:
     kit = [
         Distribution("dragoman", "1", ("numpy>=1.26", "torch>=2.9; extra == 'export'", "b>=2")),
-        Distribution("a", "1", ("NumPy!=2.0", "old; python_version < '3.8'", "x; extra == 'cuda'")),
+        Distribution(
+            "a", "1", ("NumPy!=2.0,>=1.9", "old; python_version < '3.8'", "x; extra == 'cuda'")
+        ),
         Distribution("b", "2.1", ("win; sys_platform == 'win32'", "any_thing")),
     ]
     assert needs(kit, ["matplotlib>=3.8", "a"], "3.12") == {

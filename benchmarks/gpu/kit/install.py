@@ -128,7 +128,7 @@ def unpack(parts: Sequence[Path], directory: Path) -> str:
     """
     stream: Any = Joined(parts)
     try:
-        with tarfile.open(fileobj=stream, mode="r|xz") as archive:
+        with tarfile.open(fileobj=stream, mode="r|xz", bufsize=BLOCK) as archive:
             archive.extractall(directory, filter="data")
     except (tarfile.TarError, lzma.LZMAError, EOFError) as error:
         raise KitError(f"{parts[0].name} and on: expected a .tar.xz, found: {error}") from error

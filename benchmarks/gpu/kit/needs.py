@@ -12,6 +12,7 @@ from typing import NamedTuple
 from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
+from packaging.version import Version
 
 from dragoman.errors import DragomanError
 
@@ -100,4 +101,7 @@ def _requirements(
 
 
 def _text(specifiers: SpecifierSet) -> str:
-    return ",".join(sorted(map(str, specifiers), reverse=True))
+    """Of several lower bounds, the highest alone."""
+    bounds = [Version(s.version) for s in specifiers if s.operator == ">="]
+    kept = {str(s) for s in specifiers if s.operator != ">=" or Version(s.version) == max(bounds)}
+    return ",".join(sorted(kept, reverse=True))
