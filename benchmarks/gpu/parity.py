@@ -15,7 +15,6 @@ from dragoman.export import export_bundle
 from dragoman.optimize.targets import find_target
 from dragoman.optimize.tensorrt.profiles import default_source_range
 from dragoman.runtime import load, read_bundle
-from dragoman.runtime.backends.tensorrt.packages import MODULES, find_package
 from dragoman.runtime.format.executables import Range
 
 from ..models.bundles import bundle_with_engines, optimized_bundle
@@ -100,8 +99,6 @@ def _speed(bundle: Path, backend: str, times: dict[str, int]) -> dict[str, Any]:
 
 
 def _bundle(subject: Subject, neutral: Path, directory: Path, target: str, precision: str) -> Path:
-    if target in MODULES:
-        find_package(target)  # fails before anything is done for nothing
     if target == "neutral":
         return optimized_bundle(neutral, directory, target=target, precision=precision)
     manifest = read_bundle(neutral).manifest

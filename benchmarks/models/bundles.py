@@ -92,12 +92,17 @@ def bundle_with_engines(
 
     Returns:
         `directory`
+
+    Raises:
+        BackendError: the package that builds the engines is not installed.
     """
     from dragoman.optimize.engine_options import EngineOptions
     from dragoman.optimize.tensorrt.engine_bundle import build_engines
     from dragoman.runtime import read_bundle
+    from dragoman.runtime.backends.tensorrt.packages import find_package
     from dragoman.runtime.format.executables import Profile
 
+    find_package(target)  # fails before anything is done for nothing
     graphs = optimized_bundle(
         neutral, directory.with_name(f"{directory.name}-graphs"), target=target, precision=precision
     )

@@ -414,13 +414,11 @@ def test_kits_that_cannot_be_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         assert not (tmp_path / "out").exists()
 
     refused("expected the repository, found no constraints.txt", project=index)
-    refused("expected a new or empty directory, found .*index", out=index)
+    refused("index", out=index)
     refused("pip download: ERROR: .*nowhere", Pack("p", "", wheels=("nowhere",)))
     twice = Pack("p", "", wheels=("beta",)), Pack("q", "", wheels=("beta",))
     refused("beta.* is in the packs p and q", *twice)
-    compiled = write_wheel(index, "compiled", {}, tag="cp312-cp312-linux_x86_64")
-    refused("pip wheel: ERROR|expected a wheel of pure Python", Pack("p", "", sources=("alpha",)))
-    assert compiled.exists()
+    refused("expected a wheel of pure Python, found alpha-1.0", Pack("p", "", sources=("alpha",)))
 
 
 def test_the_order_is_that_of_what_is_worth_knowing() -> None:
@@ -439,7 +437,14 @@ def test_make_uses_the_kit(tmp_path: Path) -> None:
     fake.chmod(0o755)
     root = Path(__file__).parents[2]
     command = ["make", "--silent", "gpu", f"GPU_KIT={tmp_path}/kit", f"PYTHON={fake}"]
-    done = subprocess.run(command, cwd=root, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        command,
+        cwd=root,
+        env={"PATH": os.environ["PATH"]},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     path, models, arguments = done.stdout.strip().split("|")
     assert path == f"src:{tmp_path}/kit"
     assert models == f"{tmp_path}/kit"

@@ -12,10 +12,12 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
+from dragoman import runtime
 from dragoman.benchmarks import compare, latency
 from dragoman.benchmarks.gpu import parity, subjects
 from dragoman.benchmarks.gpu.contenders import engine_sizes, prepare_engines
 from dragoman.benchmarks.models import checkpoint_configs
+from dragoman.benchmarks.models.bundles import bundle_with_engines
 from dragoman.benchmarks.models.random_checkpoint import (
     write_random_checkpoint,
     write_random_text_model,
@@ -23,6 +25,7 @@ from dragoman.benchmarks.models.random_checkpoint import (
 from dragoman.benchmarks.text.measuring import Figures, Measurement
 from dragoman.benchmarks.text.workload import Workload
 from dragoman.runtime import BackendError, Model, read_bundle
+from dragoman.runtime.backends.tensorrt.packages import MODULES
 from dragoman.runtime.format.executables import Profile, Range, TensorRTEngines
 
 from ..device_double import DoubleDevice
@@ -75,6 +78,21 @@ def test_engines_of_the_shape_of_bart(bart: Path, tmp_path: Path) -> None:
     source = Range(1, 15, 32)
     assert engines.profiles == (Profile(Range(1, 3, 4), source),)
     assert engines.reports["decoder"].fused
+
+
+def test_a_package_that_is_missing_costs_no_time(
+    bart: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(MODULES, "tensorrt", "no_such_module")
+    with pytest.raises(BackendError, match="the package tensorrt cannot be imported"):
+        bundle_with_engines(
+            bart,
+            tmp_path / "engines",
+            target="tensorrt",
+            precision="bf16",
+            **engine_sizes(SUMMARIES)._asdict(),
+        )
+    assert not list(tmp_path.iterdir())
 
 
 def test_the_shape_of_bart_is_compared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -137,9 +155,8 @@ def without_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def load(directory: Path, *, backend: str | None, threads: int | None = None) -> Model:
         if backend == "onnxruntime-cuda":
             return opened(read_bundle(directory), DoubleDevice())
-        return really(directory, backend=backend, threads=threads)
+        return runtime.load(directory, backend=backend, threads=threads)
 
-    really = parity.load
     monkeypatch.setattr(parity, "load", load)
     monkeypatch.setattr(latency, "load", load)
     monkeypatch.setattr(parity, "PRECISIONS", ("fp16",))
@@ -161,7 +178,7 @@ def test_parity_of_the_shipped_model(tmp_path: Path, monkeypatch: pytest.MonkeyP
     asked: dict[str, Any] = {}
 
     def no_engines(neutral: Path, directory: Path, **options: Any) -> Path:
-        asked.update(options)
+        asked.setdefault(options.pop("target"), options)
         raise BackendError("found no GPU")
 
     monkeypatch.setattr(parity, "bundle_with_engines", no_engines)
@@ -173,15 +190,18 @@ def test_parity_of_the_shipped_model(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert provider["ms/step, batch 1"] > 0
     assert provider["ms/step, batch 32"] > 0
     assert engines["error"] == "BackendError: found no GPU"
-    assert "the package tensorrt cannot be imported" in tensorrt["error"]
+    assert tensorrt["error"] == engines["error"]
     assert engines.keys() == provider.keys() == tensorrt.keys()
-    assert asked == {
-        "target": "tensorrt-rtx",
-        "precision": "fp16",
-        "batches": (Range(1, 1, 1), Range(1, 32, 64)),
-        "source": Range(1, 32, 64),
-        "capacity": 64,
-    }
+    assert (
+        asked["tensorrt-rtx"]
+        == asked["tensorrt"]
+        == {
+            "precision": "fp16",
+            "batches": (Range(1, 1, 1), Range(1, 32, 64)),
+            "source": Range(1, 32, 64),
+            "capacity": 64,
+        }
+    )
 
 
 @pytest.mark.usefixtures("without_gpu")

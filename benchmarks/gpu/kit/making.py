@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from dragoman.errors import DragomanError
+from dragoman.runtime.format.writing import new_directory
 
 from . import install
 from .contents import LIBRARIES, PACKS, PART_BYTES, Pack
@@ -30,7 +31,7 @@ def make_kit(
     part_bytes: int = PART_BYTES,
     progress: Callable[[str], None] = lambda stage: None,
 ) -> dict[str, Any]:
-    """Write a kit into a new or empty directory.
+    """Write a kit into a new directory.
 
     Args:
         project: the repository
@@ -41,16 +42,14 @@ def make_kit(
         what is written as `kit.json`
 
     Raises:
-        DragomanError: a package cannot be downloaded or built, versions do not fit each other, or a
-            folder is not what it should be.
+        DragomanError: a package cannot be downloaded or built, versions do not fit each other, the
+            project is not the repository, or the directory exists.
     """
     packs = list(packs)
     missing = [name for name in FILES if not (project / name).is_file()]
     if missing:
         raise DragomanError(f"{project}: expected the repository, found no {missing[0]}")
-    if directory.exists() and (not directory.is_dir() or any(directory.iterdir())):
-        raise DragomanError(f"expected a new or empty directory, found {directory}")
-    with tempfile.TemporaryDirectory() as workspace:
+    with new_directory(directory) as unfinished, tempfile.TemporaryDirectory() as workspace:
         trees = {p.name: Path(workspace) / p.name for p in packs}
         for p in packs:
             progress(f"collecting {p.name}")
@@ -65,12 +64,11 @@ def make_kit(
             "libraries": list(LIBRARIES),
             "packs": [],
         }
-        directory.mkdir(parents=True, exist_ok=True)
         for p in packs:
             progress(f"packing {p.name}")
-            kit["packs"].append(_packed(p, trees[p.name], held[p.name], directory, part_bytes))
-    shutil.copyfile(str(install.__file__), directory / "install.py")
-    (directory / "kit.json").write_text(json.dumps(kit, indent=1) + "\n", encoding="utf-8")
+            kit["packs"].append(_packed(p, trees[p.name], held[p.name], unfinished, part_bytes))
+        shutil.copyfile(str(install.__file__), unfinished / "install.py")
+        (unfinished / "kit.json").write_text(json.dumps(kit, indent=1) + "\n", encoding="utf-8")
     return kit
 
 
