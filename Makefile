@@ -73,7 +73,7 @@ bench-peers: $(PEERS_VENV)/installed
 # what make gpu-kit collected; see docs/gpu-without-a-network.md.
 ifdef GPU_KIT
 gpu:
-	PYTHONPATH=src:$(GPU_KIT) DRAGOMAN_REAL=$(GPU_KIT) \
+	PYTHONPATH=src:$(abspath $(GPU_KIT)) DRAGOMAN_REAL=$(abspath $(GPU_KIT)) \
 		$(PYTHON) -m dragoman.benchmarks.gpu --output benchmarks/results $(GPU_OPTIONS)
 else
 gpu: $(GPU_VENV)/installed

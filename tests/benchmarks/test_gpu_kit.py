@@ -294,6 +294,8 @@ def test_what_the_machine_has_is_checked(arrival: Arrival, made: Made, tmp_path:
         information = packages / f"{name}-{version}.dist-info"
         information.mkdir()
         (information / "METADATA").write_text(f"Name: {name}\nVersion: {version}\n")
+    remains = packages / "removed-1.0.dist-info"
+    remains.mkdir()
     changed = made.kit | {
         "needs": {"too-old": ">=1.10,<2", "fine": ">=2.5", "gamma": "", "absent": ">=2"},
         "libraries": ["libcertainly-not.so.13"],
@@ -304,6 +306,7 @@ def test_what_the_machine_has_is_checked(arrival: Arrival, made: Made, tmp_path:
             arrival.deliver("now", *made.parts("first"), *made.parts("second"))
         )
     finally:
+        remains.rmdir()
         for name, version in distributions.items():
             shutil.rmtree(packages / f"{name}-{version}.dist-info")
     assert status == 1
@@ -414,7 +417,7 @@ def test_kits_that_cannot_be_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         assert not (tmp_path / "out").exists()
 
     refused("expected the repository, found no constraints.txt", project=index)
-    refused("index", out=index)
+    refused("expected a new directory, found .*index", out=index)
     refused("pip download: ERROR: .*nowhere", Pack("p", "", wheels=("nowhere",)))
     twice = Pack("p", "", wheels=("beta",)), Pack("q", "", wheels=("beta",))
     refused("beta.* is in the packs p and q", *twice)

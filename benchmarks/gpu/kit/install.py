@@ -233,7 +233,9 @@ def installed_versions(target: Path) -> dict[str, str]:
     paths = [path for path in sys.path if Path(path).resolve() != target.resolve()]
     versions: dict[str, str] = {}
     for distribution in metadata.distributions(path=paths):
-        versions.setdefault(normalized(distribution.metadata["Name"]), distribution.version)
+        name = distribution.metadata["Name"]
+        if name is not None:  # else the remains of what was removed by hand
+            versions.setdefault(normalized(name), distribution.version)
     return versions
 
 

@@ -49,6 +49,8 @@ def make_kit(
     missing = [name for name in FILES if not (project / name).is_file()]
     if missing:
         raise DragomanError(f"{project}: expected the repository, found no {missing[0]}")
+    if directory.exists():
+        raise DragomanError(f"expected a new directory, found {directory}")
     with new_directory(directory) as unfinished, tempfile.TemporaryDirectory() as workspace:
         trees = {p.name: Path(workspace) / p.name for p in packs}
         for p in packs:
