@@ -84,7 +84,7 @@ endif
 # What make gpu needs on a GPU machine without a network, in parts of at most 45 MB, in gpu-kit/.
 gpu-kit: $(VENV)/installed
 	$(BIN)/python $(PIP_INSTALL) --constraint constraints.txt --group gpu-kit
-	rm -rf gpu-kit
+	rm -rf build gpu-kit
 	$(BIN)/python -m dragoman.benchmarks.gpu.kit --output gpu-kit $(KIT_OPTIONS)
 
 # Makes a kit for this machine's Python from real downloads (500 MB), and imports from it.
