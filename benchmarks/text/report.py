@@ -23,7 +23,8 @@ class Comparison:
     Attributes:
         shape: a description of the model
         word_error: of the trained model g2p-en in Dragoman's precisions, by contender
-        longest_source: if lengths are drawn between `source_length` and this one
+        longest_source: if lengths are drawn between `source_length` and this one; not in the record
+            otherwise
     """
 
     shape: str
@@ -41,6 +42,8 @@ class Comparison:
     def to_json(self) -> str:
         figures = asdict(self)
         circumstances = figures.pop("circumstances")
+        if self.longest_source is None:
+            del figures["longest_source"]
         return json.dumps(figures | circumstances, indent=1) + "\n"
 
     @property
