@@ -14,7 +14,7 @@ PIP_INSTALL := -m pip --disable-pip-version-check install --quiet
 INSTALL := $(BIN)/python $(PIP_INSTALL) --constraint constraints.txt
 HELD_OUT := reference_model/pretrained/g2p-en/held_out.tsv
 
-.PHONY: demo demo-speech test test-engines test-peers test-real lint format docs dist bench-peers gpu clean
+.PHONY: demo demo-speech test test-engines test-peers test-real lint format docs dist bench-peers gpu gpu-kit test-kit clean
 
 demo: $(VENV)/installed
 	$(BIN)/dragoman build g2p-en --output bundles/g2p-en --limit 1000 --force
@@ -68,12 +68,31 @@ test-peers: $(PEERS_VENV)/installed
 bench-peers: $(PEERS_VENV)/installed
 	$(PEERS_BIN)/python -m dragoman.benchmarks.compare --output benchmarks/results
 
-# All checks and measurements that need an NVIDIA GPU: under eight minutes once installed.
+# All checks and measurements that need an NVIDIA GPU: nine minutes once installed. GPU_OPTIONS, such
+# as --resume, are those of the module. On a machine without a network: make gpu GPU_KIT=folder, with
+# what make gpu-kit collected; see docs/gpu-without-a-network.md.
+ifdef GPU_KIT
+gpu:
+	PYTHONPATH=src:$(abspath $(GPU_KIT)) DRAGOMAN_REAL=$(abspath $(GPU_KIT)) \
+		$(PYTHON) -m dragoman.benchmarks.gpu --output benchmarks/results $(GPU_OPTIONS)
+else
 gpu: $(GPU_VENV)/installed
-	$(GPU_BIN)/python -m dragoman.benchmarks.gpu --output benchmarks/results
+	-$(GPU_BIN)/python -m dragoman.benchmarks.real_models tiny.en
+	$(GPU_BIN)/python -m dragoman.benchmarks.gpu --output benchmarks/results $(GPU_OPTIONS)
+endif
+
+# What make gpu needs on a GPU machine without a network, in parts of at most 45 MB, in gpu-kit/.
+gpu-kit: $(VENV)/installed
+	$(BIN)/python $(PIP_INSTALL) --constraint constraints.txt --group gpu-kit
+	rm -rf build gpu-kit
+	$(BIN)/python -m dragoman.benchmarks.gpu.kit --output gpu-kit $(KIT_OPTIONS)
+
+# Makes a kit for this machine's Python from real downloads (500 MB), and imports from it.
+test-kit: $(VENV)/installed-dev
+	$(BIN)/python -m pytest -m kit tests/benchmarks
 
 clean:
-	rm -rf $(VENV) $(DOCS_VENV) $(PEERS_VENV) $(GPU_VENV) bundles build dist site
+	rm -rf $(VENV) $(DOCS_VENV) $(PEERS_VENV) $(GPU_VENV) bundles build dist gpu-kit site
 	rm -rf .mypy_cache .pytest_cache .ruff_cache .import_linter_cache
 	find . -name __pycache__ -prune -exec rm -rf {} +
 
@@ -114,6 +133,6 @@ $(PEERS_VENV)/installed: $(PEERS_VENV)/created pyproject.toml constraints-peers.
 # onnxruntime-gpu, PyTorch with CUDA, and the full TensorRT where NVIDIA's index can be reached.
 $(GPU_VENV)/installed: $(GPU_VENV)/created pyproject.toml constraints.txt
 	$(GPU_BIN)/python $(PIP_INSTALL) --constraint constraints.txt \
-		--editable ".[cuda,export,tensorrt-rtx]" --group gpu-peers
+		--editable ".[audio,cuda,export,tensorrt-rtx]" --group gpu-peers
 	-$(GPU_BIN)/python $(PIP_INSTALL) tensorrt
 	@touch $@

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -62,8 +63,8 @@ def circumstances(module: str, load_average: float, *, gpu: str | None = None) -
 
 
 def command_line(module: str) -> str:
-    """The command that runs this process."""
-    return " ".join([f"python -m {module}", *sys.argv[1:]])
+    """The command that runs this process, as a shell takes it."""
+    return shlex.join(["python", "-m", module, *sys.argv[1:]])
 
 
 def today() -> str:

@@ -4,7 +4,7 @@
 
 Every contender decodes a fixed number of new tokens greedily; the encoder is included. In each
 round all contenders take a turn; a figure is the median over the rounds, with its range. The
-weights are random but seeded, in the shape of Marian models, and every tool gets the same
+weights are random but seeded, in the shape of published models, and every tool gets the same
 checkpoint of them.
 """
 
@@ -24,7 +24,7 @@ from rich.console import Console
 from dragoman.errors import DragomanError
 
 from .circumstances import circumstances
-from .gpu.contenders import gpu_contenders
+from .gpu.contenders import engine_sizes, gpu_contenders
 from .models.shapes import SHAPES, describe
 from .text.contenders import BUNDLES, cpu_contenders
 from .text.measuring import Figures, measure
@@ -67,20 +67,23 @@ from .text.workload import Workload
 @click.option(
     "--vocab-size",
     type=click.IntRange(min=8),
-    default=32000,
-    show_default=True,
-    help="Tokens that encoder and decoder share.",
+    help="Tokens that encoder and decoder share; by default 32000, or what the shape has.",
 )
 @click.option(
     "--source-length",
-    type=click.IntRange(1, 512),
+    type=click.IntRange(1, 1024),
     default=32,
     show_default=True,
     help="Tokens of every source.",
 )
 @click.option(
+    "--longest-source",
+    type=click.IntRange(1, 1024),
+    help="Draw lengths from --source-length to this one.",
+)
+@click.option(
     "--new-tokens",
-    type=click.IntRange(1, 511),
+    type=click.IntRange(1, 1023),
     default=64,
     show_default=True,
     help="Tokens generated for every source.",
@@ -114,19 +117,34 @@ def main(
     batch_sizes: tuple[int, ...],
     threads: int,
     rounds: int,
-    vocab_size: int,
+    vocab_size: int | None,
     source_length: int,
+    longest_source: int | None,
     new_tokens: int,
     device: str,
     only: tuple[str, ...],
     with_quality: bool,
     output: Path | None,
 ) -> None:
-    """Compare Dragoman with other tools, on seeded random weights in the shape of Marian models.
+    """Compare Dragoman with other tools, on seeded random weights in the shape of published models.
 
     What cannot be measured, such as a tool that is not installed, is reported with the reason.
     """
+    positions = SHAPES[shape].positions
+    if max(source_length, longest_source or 0, new_tokens + 1) > positions:
+        raise click.ClickException(
+            f"expected sources of at most {positions} tokens and at most {positions - 1} new ones, "
+            f"which {shape} has positions for, found {longest_source or source_length} and "
+            f"{new_tokens}"
+        )
+    if longest_source is not None and longest_source < source_length:
+        raise click.ClickException(
+            f"expected --longest-source to be at least --source-length, found {longest_source} and "
+            f"{source_length}"
+        )
+    vocab_size = vocab_size or SHAPES[shape].vocab_size
     workload = Workload(
+        longest_source=longest_source,
         batch_sizes=tuple(dict.fromkeys(batch_sizes)),
         source_length=source_length,
         new_tokens=new_tokens,
@@ -154,6 +172,7 @@ def main(
         word_error=word_error,
         failures=figures.failures,
         circumstances=circumstances("dragoman.benchmarks.compare", load_average, gpu=gpu),
+        longest_source=longest_source,
     )
     show(comparison)
     if output is not None and comparison.measurements:
@@ -168,9 +187,9 @@ def main(
 def _measure(
     shape: str, vocab_size: int, workload: Workload, device: str, only: Iterable[str]
 ) -> Figures:
-    from .models.random_marian import marian_config, write_random_marian
+    from .models.random_checkpoint import write_random_text_model
 
-    contenders = cpu_contenders() if device == "cpu" else gpu_contenders()
+    contenders = cpu_contenders() if device == "cpu" else gpu_contenders(engine_sizes(workload))
     names = [contender.name for contender in contenders]
     selected = {n for n in names if not only or any(text.lower() in n.lower() for text in only)}
     if not selected:
@@ -180,8 +199,8 @@ def _measure(
         )
     console = Console(stderr=True)
     with tempfile.TemporaryDirectory() as workspace, console.status("") as status:
-        checkpoint = Path(workspace) / "marian"
-        write_random_marian(marian_config(shape, vocab_size=vocab_size), checkpoint, seed=1)
+        checkpoint = Path(workspace) / "checkpoint"
+        write_random_text_model(shape, checkpoint, vocab_size=vocab_size)
         return measure(
             contenders,
             selected,

@@ -86,6 +86,19 @@ def package(name: str) -> Path:
     return unpacked
 
 
+def downloaded_whisper(size: str) -> Path | None:
+    """The directory of a Whisper model that is in the cache already; None if it is not.
+
+    Args:
+        size: a key of `WHISPER`
+
+    Raises:
+        DragomanError: its checksum differs.
+    """
+    directory = cache() / f"whisper-{size}"
+    return whisper(size) if directory.is_dir() else None
+
+
 def whisper(size: str) -> Path:
     """The directory of a Whisper model in CTranslate2's format.
 

@@ -1,30 +1,33 @@
-"""Everything that needs an NVIDIA GPU, by one command, in under eight minutes.
+"""Everything that needs an NVIDIA GPU, by one command.
 
     python -m dragoman.benchmarks.gpu --output benchmarks/results
 
-Answers: which GPU is this, do TensorRT-RTX engines run on it at all, does every backend keep parity
-in every precision, how fast are they compared with PyTorch and CTranslate2, and where does the time
-of a step go? Every part runs in a separate process: one that fails or takes too long is reported,
-and the others go on.
+Answers, in this order: which GPU is this, do TensorRT-RTX engines run on it at all, does every
+backend keep parity in every precision, how fast are they compared with PyTorch and CTranslate2, and
+where does the time of a step go? Every part runs in a separate process: one that fails or takes too
+long is reported, and the others go on. A part's record is written as soon as it ends.
 """
 
 from __future__ import annotations
 
-import json
 import tempfile
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import click
 from rich.console import Console
 
-from ..circumstances import command_line, today
+from dragoman.errors import DragomanError
+
+from ..circumstances import command_line, installed_versions, today
 from .floor import with_floor
-from .parts import PARTS, run
+from .parts import DEVICE, NO_TIME, PARTS, Part, run
+from .records import FILE, Record, read_records, write_records
 from .report import show
 
-SECONDS = 470
+SECONDS = 540
 """For all parts together."""
 
 
@@ -33,47 +36,99 @@ SECONDS = 470
     "--output",
     type=click.Path(path_type=Path),
     required=True,
-    help="Folder to write the figures to, as gpu.json and plots.",
+    help=f"Folder to write the figures to, as {FILE} and plots. Records that are there already are "
+    "kept, except those of parts that run again.",
 )
 @click.option(
     "--only", multiple=True, help="Only parts whose name contains this text; may be repeated."
 )
-def main(output: Path, only: tuple[str, ...]) -> None:
+@click.option("--resume", is_flag=True, help="Only parts without a complete record in --output.")
+@click.option(
+    "--seconds",
+    type=click.FloatRange(min=0, min_open=True),
+    default=SECONDS,
+    show_default=True,
+    help="For all parts together.",
+)
+@click.option(
+    "--limit",
+    "limits",
+    multiple=True,
+    metavar="PART=SECONDS",
+    help="For parts whose name contains this text; may be repeated.",
+)
+def main(
+    output: Path, only: tuple[str, ...], resume: bool, seconds: float, limits: tuple[str, ...]
+) -> None:
     """Check and measure everything that needs an NVIDIA GPU."""
-    started = time.monotonic()
+    end = time.monotonic() + seconds
     console = Console(stderr=True)
-    results: dict[str, Any] = {}
-    failures: dict[str, str] = {}
+    try:
+        records = read_records(output / FILE)
+        parts = [
+            part
+            for part in _with_limits(PARTS, limits)
+            if part.name == DEVICE
+            or (_selected(part, only) and not (resume and _is_complete(records, part)))
+        ]
+    except DragomanError as error:
+        raise click.ClickException(str(error)) from error
+    device: dict[str, Any] = {}
     with tempfile.TemporaryDirectory() as directory:
-        for part in PARTS:
-            if only and not any(name in part.name for name in only):
-                continue
-            left = SECONDS - (time.monotonic() - started)
+        for number, part in enumerate(parts):
+            started = time.monotonic()
+            left = end - started
+            folder = Path(directory) / str(number)
             with console.status(f"{part.name} (at most {min(left, part.seconds):.0f} s)"):
-                written, reason = run(part, Path(directory) / part.name.replace(", ", "-"), left)
-            results |= written
-            if reason:
-                failures[part.name] = reason
-                console.print(f"{part.name}: {reason}", markup=False)
-            if part.name == "device" and not written:
-                raise click.ClickException(f"there is no GPU to measure: {reason}")
-        if "time_split" in results:
-            device = results.get("device", {})
-            results["time_split"] = [with_floor(row, device) for row in results["time_split"]]
-        output.mkdir(parents=True, exist_ok=True)
-        for plot in Path(directory).rglob("*.png"):
-            (output / plot.name).write_bytes(plot.read_bytes())
-    report = {
-        "date": today(),
-        "command": command_line("dragoman.benchmarks.gpu"),
-        "seconds": round(time.monotonic() - started, 1),
-        **results,
-        "failures": failures,
-    }
-    (output / "gpu.json").write_text(json.dumps(report, indent=1) + "\n")
-    show(results)
-    for name, reason in failures.items():
-        click.echo(f"not measured: {name}: {reason}")
+                results, failure = run(part, folder, left)
+            if part.name == DEVICE:
+                device = results.get(DEVICE, {})
+                if not device:
+                    raise click.ClickException(f"there is no GPU to measure: {failure}")
+            if "time_split" in results:
+                results["time_split"] = [with_floor(row, device) for row in results["time_split"]]
+            if failure:
+                console.print(f"{part.name}: {failure}", markup=False)
+            if failure == NO_TIME and part.name in records:
+                continue  # what an earlier run found is still the best that is known
+            records[part.name] = Record(
+                date=today(),
+                command=command_line("dragoman.benchmarks.gpu"),
+                seconds=round(time.monotonic() - started, 1),
+                device=device,
+                versions=installed_versions(),
+                failure=failure,
+                results=results,
+            )
+            output.mkdir(parents=True, exist_ok=True)
+            write_records(output / FILE, records)
+            for plot in folder.rglob("*.png"):
+                (output / plot.name).write_bytes(plot.read_bytes())
+    show(records)
+
+
+def _selected(part: Part, only: tuple[str, ...]) -> bool:
+    return not only or any(text in part.name for text in only)
+
+
+def _is_complete(records: dict[str, Record], part: Part) -> bool:
+    return part.name in records and not records[part.name].failure
+
+
+def _with_limits(parts: tuple[Part, ...], limits: tuple[str, ...]) -> list[Part]:
+    """Parts with the time limits of `--limit`."""
+    limited = list(parts)
+    for limit in limits:
+        text, _, seconds = limit.rpartition("=")
+        matching = [index for index, part in enumerate(limited) if text in part.name]
+        if not text or not seconds.isdecimal() or not matching:
+            names = ", ".join(part.name for part in parts)
+            raise DragomanError(
+                f"--limit: expected PART=SECONDS with part of the name of {names}, found {limit}"
+            )
+        for index in matching:
+            limited[index] = replace(limited[index], seconds=int(seconds))
+    return limited
 
 
 if __name__ == "__main__":

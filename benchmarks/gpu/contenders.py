@@ -5,29 +5,59 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import NamedTuple
 
 from dragoman.runtime.backends.table import BACKENDS
+from dragoman.runtime.format.executables import Range
 
 from ..harness import Contender, unchanged
 from ..models.bundles import bundle_of_checkpoint, bundle_with_engines
 from ..peers.interface import Batch, Generate, Rows
 from ..text.contenders import REFERENCE, TextContender, ctranslate2_contender, load_bundle
+from ..text.workload import Workload
 
 ENGINES = (
     ("Dragoman RTX fp16", "tensorrt-rtx", "fp16"),
+    ("Dragoman RTX bf16", "tensorrt-rtx", "bf16"),
     ("Dragoman RTX int8", "tensorrt-rtx", "int8"),
     ("Dragoman RTX int4", "tensorrt-rtx", "int4"),
     ("Dragoman TensorRT fp16", "tensorrt", "fp16"),
+    ("Dragoman TensorRT bf16", "tensorrt", "bf16"),
 )
 """Contender, backend (which is the target too) and precision."""
 
 PROVIDER_PRECISIONS = next(b.precisions for b in BACKENDS if b.name == "onnxruntime-cuda") or ()
 """What ONNX Runtime's CUDA provider runs."""
 
-LARGEST_BATCH = 128
-LONGEST_SOURCE = 64
-CAPACITY = 64
-"""What engines are built for; the capacity in new tokens."""
+TORCH_TYPES = {"fp16": "float16", "bf16": "bfloat16"}
+"""By precision."""
+
+
+class EngineSizes(NamedTuple):
+    """What engines are built for.
+
+    Attributes:
+        batches: a profile for each
+        source: lengths of the sources
+        capacity: in new tokens
+    """
+
+    batches: tuple[Range, ...]
+    source: Range
+    capacity: int
+
+
+def engine_sizes(workload: Workload) -> EngineSizes:
+    """For all batches of a workload: one profile for a single source, one for the larger batches;
+    the runtime rounds sizes up, to powers of two and to multiples of 16."""
+    larger = sorted(size for size in workload.batch_sizes if size > 1)
+    batches = [Range(1, 1, 1)] if 1 in workload.batch_sizes else []
+    if larger:
+        batches.append(Range(1, larger[len(larger) // 2], 1 << (larger[-1] - 1).bit_length()))
+    shortest = workload.source_length
+    longest = workload.longest_source or shortest
+    sources = Range(1, (shortest + longest + 1) // 2, -longest % 16 + longest)
+    return EngineSizes(tuple(batches), sources, workload.new_tokens)
 
 
 @dataclass(frozen=True)
@@ -41,8 +71,12 @@ class BackendContender(Contender[Batch, Rows]):
     backend: str = ""
 
 
-def gpu_contenders() -> list[TextContender]:
-    """The reference first. Tools that are not installed are included: their failure is reported."""
+def gpu_contenders(sizes: EngineSizes) -> list[TextContender]:
+    """The reference first. Tools that are not installed are included: their failure is reported.
+
+    Args:
+        sizes: of the engines
+    """
     return [
         Contender(
             REFERENCE,
@@ -54,7 +88,7 @@ def gpu_contenders() -> list[TextContender]:
         *(
             BackendContender(
                 name,
-                partial(prepare_engines, target=backend, precision=precision),
+                partial(prepare_engines, target=backend, precision=precision, sizes=sizes),
                 partial(load_bundle, backend=backend),
                 backend=backend,
             )
@@ -69,32 +103,31 @@ def gpu_contenders() -> list[TextContender]:
             )
             for precision in PROVIDER_PRECISIONS
         ),
-        Contender(
-            "PyTorch fp16", unchanged, partial(load_torch, dtype="float16"), needs_torch=True
+        *(
+            Contender(
+                f"PyTorch {precision}{', CUDA graphs' if graphs else ''}",
+                unchanged,
+                partial(load_torch, dtype=dtype, graphs=graphs),
+                needs_torch=True,
+            )
+            for precision, dtype in TORCH_TYPES.items()
+            for graphs in (False, True)
         ),
-        Contender(
-            "PyTorch fp16, CUDA graphs",
-            unchanged,
-            partial(load_torch, dtype="float16", graphs=True),
-            needs_torch=True,
-        ),
-        ctranslate2_contender("float16", device="cuda"),
+        *(ctranslate2_contender(dtype, device="cuda") for dtype in TORCH_TYPES.values()),
     ]
 
 
-def prepare_engines(checkpoint: Path, directory: Path, *, target: str, precision: str) -> Path:
+def prepare_engines(
+    checkpoint: Path, directory: Path, *, target: str, precision: str, sizes: EngineSizes
+) -> Path:
     """Export a checkpoint and build engines; see `bundle_with_engines`."""
-    from dragoman.runtime.format.executables import Range
-
     neutral = bundle_of_checkpoint(checkpoint, directory, target="neutral", precision="fp32")
     return bundle_with_engines(
         neutral,
         directory,
         target=target,
         precision=precision,
-        largest_batch=LARGEST_BATCH,
-        source=Range(1, 32, LONGEST_SOURCE),
-        capacity=CAPACITY,
+        **sizes._asdict(),
     )
 
 

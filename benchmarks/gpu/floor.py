@@ -8,11 +8,12 @@ from typing import Any
 from ..models.shapes import SHAPES
 
 SOURCE_LENGTH, NEW_TOKENS = 32, 64
-"""The defaults of `compare`, by which everything here is measured."""
+"""The defaults of `compare`, by which `time_split` measures."""
 
 BYTES_OF: dict[str, tuple[float, float]] = {
     "fp32": (4.0, 4.0),
     "fp16": (2.0, 2.0),
+    "bf16": (2.0, 2.0),
     "float16": (2.0, 2.0),
     "CUDA int8": (1.0, 4.0),
     "CUDA int4": (0.5625, 4.0),
@@ -23,7 +24,15 @@ BYTES_OF: dict[str, tuple[float, float]] = {
 of an int4 weight include its scale."""
 
 
-def shortest_step(device: dict[str, Any], shape: str, contender: str, batch: int) -> float:
+def shortest_step(
+    device: dict[str, Any],
+    shape: str,
+    contender: str,
+    batch: int,
+    *,
+    source_length: float = SOURCE_LENGTH,
+    new_tokens: int = NEW_TOKENS,
+) -> float:
     """Milliseconds of a decoding step that reads everything it needs once, at the device's memory
     bandwidth, in one launch.
 
@@ -33,6 +42,7 @@ def shortest_step(device: dict[str, Any], shape: str, contender: str, batch: int
     Args:
         device: as `environment` writes it
         shape: as `compare` records it, such as "Marian big, vocabulary 32000, random weights"
+        source_length: of the mean source
 
     Returns:
         0 if the device, the shape or the precision is unknown
@@ -45,7 +55,7 @@ def shortest_step(device: dict[str, Any], shape: str, contender: str, batch: int
     weight, activation = formats[0]
     width, layers = sizes.d_model, sizes.layers
     weights = layers * (6 * width**2 + 2 * width * sizes.d_ff) + int(vocabulary[1]) * width
-    positions = SOURCE_LENGTH + NEW_TOKENS / 2
+    positions = source_length + new_tokens / 2
     caches = batch * layers * 2 * positions * width
     reading = (weights * weight + caches * activation) / device["gigabytes_per_second"] / 1e6
     return float(reading + device["microseconds_per_launch"] / 1e3)

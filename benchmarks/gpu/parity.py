@@ -1,4 +1,4 @@
-"""The shipped, trained model on every backend that runs, in every precision: parity and speed."""
+"""A model on every backend that runs, in every precision: parity and speed."""
 
 from __future__ import annotations
 
@@ -10,18 +10,17 @@ from typing import Any
 import click
 
 from dragoman.benchmarks.latency import bench
-from dragoman.benchmarks.parity import ParityInputs, check_parity
-from dragoman.benchmarks.shipped import exported, held_out
+from dragoman.benchmarks.parity import check_parity
+from dragoman.export import export_bundle
 from dragoman.optimize.targets import find_target
 from dragoman.optimize.tensorrt.profiles import default_source_range
-from dragoman.reference_model import Transformer
 from dragoman.runtime import load, read_bundle
+from dragoman.runtime.format.executables import Range
 
 from ..models.bundles import bundle_with_engines, optimized_bundle
 from .errors import one_line
+from .subjects import SUBJECTS, Subject
 
-INPUTS = 200
-LARGEST_BATCH = 64
 BACKENDS = (
     ("tensorrt-rtx", "tensorrt-rtx"),
     ("onnxruntime-cuda", "neutral"),
@@ -29,42 +28,52 @@ BACKENDS = (
 )
 """Backend, and the target of its bundles."""
 
-BATCH_SIZES = {"ms/step, batch 1": 1, "ms/step, batch 32": 32}
-"""By column."""
+PRECISIONS = ("fp16", "fp32", "bf16", "int8", "int4")
+"""In the order in which they are worth knowing."""
 
-COLUMNS = ("passed", "logits", "tokens", "task", *BATCH_SIZES, "error")
+COLUMNS = ("passed", "logits", "tokens", "task")
 
 
 @click.command()
 @click.option("--output", type=click.Path(path_type=Path), required=True)
-def main(output: Path) -> None:
-    """Write parity.json; it is rewritten after every bundle."""
-    rows: list[dict[str, Any]] = []
-    reference, inputs = held_out(INPUTS)
+@click.option("--model", "name", type=click.Choice(list(SUBJECTS)), required=True)
+def main(output: Path, name: str) -> None:
+    """Write parity-NAME.json; it is rewritten after every bundle."""
     with tempfile.TemporaryDirectory() as directory:
         workspace = Path(directory)
-        neutral = exported(workspace / "neutral")
-        for backend, target in BACKENDS:
-            for precision in find_target(target).precisions:
-                row: dict[str, Any] = {"backend": backend, "precision": precision}
-                row |= dict.fromkeys(COLUMNS, "")
-                try:
-                    bundle = _bundle(
-                        neutral, workspace / f"{backend} {precision}", target, precision
-                    )
-                    row |= _parity(bundle, backend, reference, inputs)
-                    row |= _speed(bundle, backend)
-                except Exception as error:  # whatever it is, it belongs in the row
-                    row["error"] = one_line(error)
-                rows.append(row)
-                (output / "parity.json").write_text(json.dumps(rows, indent=1) + "\n")
+        subject = SUBJECTS[name](workspace)
+        neutral = workspace / "neutral"
+        neutral.mkdir()
+        export_bundle(subject.model, neutral, name=name, tokenizers=subject.tokenizers)
+        rows: list[dict[str, Any]] = []
+        report = {"model": subject.description, "inputs": subject.inputs.description, "rows": rows}
+        for precision in PRECISIONS:
+            for backend, target in BACKENDS:
+                if precision in find_target(target).precisions:
+                    folder = workspace / f"{backend} {precision}"
+                    rows.append(_row(subject, neutral, folder, backend, target, precision))
+                    (output / f"parity-{name}.json").write_text(json.dumps(report, indent=1) + "\n")
 
 
-def _parity(
-    bundle: Path, backend: str, reference: Transformer, inputs: ParityInputs
+def _row(
+    subject: Subject, neutral: Path, directory: Path, backend: str, target: str, precision: str
 ) -> dict[str, Any]:
+    """What is found of a bundle; what cannot be found is "" and the reason is in `error`."""
+    times = {f"ms/step, batch {size}": size for size in subject.batch_sizes}
+    row: dict[str, Any] = {"backend": backend, "precision": precision}
+    row |= dict.fromkeys((*COLUMNS, *times, "error"), "")
+    try:
+        bundle = _bundle(subject, neutral, directory, target, precision)
+        row |= _parity(subject, bundle, backend)
+        row |= _speed(bundle, backend, times)
+    except Exception as error:  # whatever it is, it belongs in the row
+        row["error"] = one_line(error)
+    return row
+
+
+def _parity(subject: Subject, bundle: Path, backend: str) -> dict[str, Any]:
     with load(bundle, backend=backend) as model:
-        parity = check_parity(model, reference, inputs, backend=backend)
+        parity = check_parity(model, subject.model, subject.inputs, backend=backend)
     logits = next(t for t in parity.tensors if t.name == "logits")
     return {
         "passed": parity.passed,
@@ -74,34 +83,32 @@ def _parity(
     }
 
 
-def _speed(bundle: Path, backend: str) -> dict[str, Any]:
-    """The median decoding step of each batch size, in milliseconds."""
+def _speed(bundle: Path, backend: str, times: dict[str, int]) -> dict[str, Any]:
+    """The median decoding step of each batch size, in milliseconds, by column."""
     report = bench(
         bundle,
         backend=backend,
         threads=None,
-        batch_sizes=tuple(BATCH_SIZES.values()),
+        batch_sizes=tuple(times.values()),
         source_length=16,
         new_tokens=32,
         runs=5,
         command="",
     )
-    return {
-        column: figures.step.p50
-        for column, figures in zip(BATCH_SIZES, report.batches, strict=True)
-    }
+    return {column: figures.step.p50 for column, figures in zip(times, report.batches, strict=True)}
 
 
-def _bundle(neutral: Path, directory: Path, target: str, precision: str) -> Path:
+def _bundle(subject: Subject, neutral: Path, directory: Path, target: str, precision: str) -> Path:
     if target == "neutral":
         return optimized_bundle(neutral, directory, target=target, precision=precision)
     manifest = read_bundle(neutral).manifest
+    largest = subject.batch_sizes[-1]
     return bundle_with_engines(
         neutral,
         directory,
         target=target,
         precision=precision,
-        largest_batch=LARGEST_BATCH,
+        batches=(Range(1, 1, 1), Range(1, largest, 2 * largest)),
         source=default_source_range(manifest.model),
         capacity=manifest.default_max_new_tokens,
     )

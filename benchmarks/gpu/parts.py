@@ -1,5 +1,5 @@
-"""The parts of `make gpu`: each is a module and runs in a separate process for a limited
-time."""
+"""The parts of `make gpu`, in the order in which they are worth knowing: each is a module and runs
+in a separate process for a limited time."""
 
 from __future__ import annotations
 
@@ -12,6 +12,8 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from .cuda_libraries import with_cuda_libraries
 
 
 @dataclass(frozen=True)
@@ -30,26 +32,35 @@ class Part:
     arguments: tuple[str, ...] = ()
 
 
-def _compare(shape: str, seconds: int, *only: str) -> Part:
-    sizes = [word for size in (1, 8, 32, 128) for word in ("--batch-size", str(size))]
-    selected = [word for name in only for word in ("--only", name)]
-    options = ("--device", "cuda", "--shape", shape, "--rounds", "3", "--no-quality")
-    return Part(
-        f"speed, {shape}", seconds, "dragoman.benchmarks.compare", (*options, *sizes, *selected)
-    )
+def _compare(shape: str, seconds: int, batch_sizes: tuple[int, ...], *options: str) -> Part:
+    sizes = [word for size in batch_sizes for word in ("--batch-size", str(size))]
+    fixed = ("--device", "cuda", "--shape", shape, "--rounds", "3", "--no-quality")
+    arguments = (*fixed, *sizes, *options)
+    return Part(f"speed, {shape}", seconds, "dragoman.benchmarks.compare", arguments)
 
+
+DEVICE = "device"
+"""The part without which there are no others."""
+
+NO_TIME = "no time was left"
+HALF = ("--only", " fp16", "--only", " float16")
+BRAIN = ("--only", " bf16", "--only", " bfloat16")
+SUMMARIES = ("--source-length", "260", "--longest-source", "440", "--new-tokens", "128")
+"""What NVIDIA measured, see `published`."""
 
 PARTS = (
-    Part("device", 20, "dragoman.benchmarks.gpu.environment"),
+    Part(DEVICE, 20, "dragoman.benchmarks.gpu.environment"),
     Part("engines", 60, "dragoman.benchmarks.gpu.engines"),
-    Part("parity", 110, "dragoman.benchmarks.gpu.parity"),
+    Part("parity, g2p-en", 110, "dragoman.benchmarks.gpu.parity", ("--model", "g2p-en")),
+    Part("parity, Whisper", 150, "dragoman.benchmarks.gpu.parity", ("--model", "whisper-tiny.en")),
     Part("second opinion", 60, "dragoman.benchmarks.gpu.second_opinion"),
-    _compare("big", 120, "fp16", "float16"),
+    _compare("big", 120, (1, 8, 32, 128), *HALF),
+    _compare("base", 100, (1, 8, 32, 128), *HALF),
+    _compare("bart-large-cnn", 300, (32, 64, 128), *SUMMARIES, *BRAIN),
     Part("where the time goes", 70, "dragoman.benchmarks.gpu.time_split"),
-    _compare("base", 100, "fp16", "float16"),
 )
-"""Precisions below fp16 are left out because they take minutes to prepare; all precisions are
-measured by `python -m dragoman.benchmarks.compare --device cuda --shape big`."""
+"""Precisions below fp16 are left out of the speed because they take minutes to prepare; all
+precisions are measured by `python -m dragoman.benchmarks.compare --device cuda --shape big`."""
 
 
 def run(part: Part, directory: Path, seconds_left: float) -> tuple[dict[str, Any], str]:
@@ -65,12 +76,16 @@ def run(part: Part, directory: Path, seconds_left: float) -> tuple[dict[str, Any
     directory.mkdir()
     command = [sys.executable, "-m", part.module, *part.arguments, "--output", str(directory)]
     if seconds_left < 5:
-        return {}, "no time was left"
+        return {}, NO_TIME
     seconds = min(seconds_left, part.seconds)
     log = directory / "log"
     with log.open("w") as file:
         process = subprocess.Popen(
-            command, stdout=file, stderr=subprocess.STDOUT, start_new_session=True
+            command,
+            stdout=file,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+            env=with_cuda_libraries(dict(os.environ)),
         )
         try:
             status = process.wait(timeout=seconds)

@@ -1,48 +1,130 @@
-"""The results of all parts as tables."""
+"""The records of all parts as tables.
+
+    python -m dragoman.benchmarks.gpu.report FILE... [--output FILE]
+
+prints them, joins those of several runs, and writes the joined ones.
+"""
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
+import click
 from rich.console import Console
 from rich.table import Table
 
+from dragoman.errors import DragomanError
+
 from .floor import shortest_step
+from .published import published
+from .records import Record, Records, joined, write_records
+
+WIDTH = 150
 
 
-def show(results: dict[str, Any]) -> None:
-    """Print what the parts wrote, by the names of their files."""
-    console = Console()
-    for name in ("engines", "parity", "time_split"):
-        rows = results.get(name, [])
-        if rows:
-            table = Table(title=name.replace("_", " "), title_justify="left")
-            headings = [heading for heading in rows[0] if heading != "shape"]
-            for heading in headings:
-                table.add_column(heading)
-            for row in rows:
-                table.add_row(*(str(row[heading]) for heading in headings))
-            console.print(table)
-    for name, comparison in results.items():
-        if name.startswith("gpu-"):
-            _show_speed(console, comparison, results.get("device", {}))
+@click.command()
+@click.argument("files", nargs=-1, required=True, type=click.Path(path_type=Path))
+@click.option("--output", type=click.Path(path_type=Path), help="Write the joined records here.")
+def main(files: tuple[Path, ...], output: Path | None) -> None:
+    """Show the records of one or several runs; of a part that is in several, the last."""
+    try:
+        records = joined(files)
+    except DragomanError as error:
+        raise click.ClickException(str(error)) from error
+    if output is not None:
+        write_records(output, records)
+    show(records)
+
+
+def show(records: Records) -> None:
+    """Print what the parts found, and why others did not."""
+    console = Console(width=WIDTH)
+    for part, record in records.items():
+        for name, result in record.results.items():
+            if name.startswith("gpu-"):
+                _show_speed(console, result, record.device)
+            elif name.startswith("parity-"):
+                _show_rows(
+                    console, f"{part}: {result['model']}, {result['inputs']}", result["rows"]
+                )
+            elif isinstance(result, list):
+                _show_rows(console, part, result)
+        _show_circumstances(console, part, record)
+    for part, record in records.items():
+        if record.failure:
+            console.print(f"not complete: {part}: {record.failure}", soft_wrap=True, markup=False)
+
+
+def _show_circumstances(console: Console, part: str, record: Record) -> None:
+    device = record.device
+    console.print(
+        f"{part}: {device.get('gpu', 'unknown GPU')}, driver {device.get('driver', 'unknown')}, "
+        f"{record.date}, {record.seconds:.0f} s",
+        soft_wrap=True,
+        markup=False,
+    )
+
+
+def _show_rows(console: Console, title: str, rows: list[dict[str, Any]]) -> None:
+    if not rows:
+        return
+    table = Table(title=title, title_justify="left")
+    headings = [heading for heading in rows[0] if heading != "shape"]
+    for heading in headings:
+        table.add_column(heading)
+    for row in rows:
+        table.add_row(*(str(row[heading]) for heading in headings))
+    console.print(table)
 
 
 def _show_speed(console: Console, comparison: dict[str, Any], device: dict[str, Any]) -> None:
-    table = Table(title=f"{comparison['shape']}, {comparison['machine']}", title_justify="left")
-    for heading in ("", "batch", "ms/step", "range", "tokens/s", "floor/step"):
+    shape, length = comparison["shape"], comparison["source_length"]
+    longest, new_tokens = comparison.get("longest_source") or length, comparison["new_tokens"]
+    lengths = f"{length} to {longest}" if longest > length else f"{length}"
+    table = Table(
+        title=f"{shape}; source {lengths}, {new_tokens} new tokens; {comparison['machine']}",
+        title_justify="left",
+    )
+    sizes = {m["batch_size"] for m in comparison["measurements"]}
+    headings = ["", "batch", "ms/step", "range", "tokens/s", "floor/step", "same tokens"]
+    anchors = any(published(shape, size) for size in sizes)
+    if anchors:
+        headings += ["NVIDIA's engines (removed)", "what replaced them"]
+    for heading in headings:
         table.add_column(heading)
     for m in comparison["measurements"]:
         median, lowest, highest = m["ms_per_step"]
-        floor = shortest_step(device, comparison["shape"], m["contender"], m["batch_size"])
-        table.add_row(
+        floor = shortest_step(
+            device,
+            shape,
+            m["contender"],
+            m["batch_size"],
+            source_length=(length + longest) / 2,
+            new_tokens=new_tokens,
+        )
+        row = [
             m["contender"],
             str(m["batch_size"]),
             f"{median:.3f}",
             f"{lowest:.3f} - {highest:.3f}",
             f"{m['tokens_per_second']:,.0f}",
             f"{floor / median:.0%}" if floor else "",
-        )
+            f"{m['identical']} of {m['batch_size']}",
+        ]
+        if anchors:
+            theirs = published(shape, m["batch_size"]) or ()
+            ours = m["tokens_per_second"]
+            row += [f"{figure:,} ({ours / figure:.2f}x)" for figure in theirs] or ["", ""]
+        table.add_row(*row)
     console.print(table)
     for failure in comparison["failures"]:
-        console.print(f"not measured: {failure['contender']}: {failure['reason']}", markup=False)
+        console.print(
+            f"not measured: {failure['contender']}: {failure['reason']}",
+            soft_wrap=True,
+            markup=False,
+        )
+
+
+if __name__ == "__main__":
+    main()

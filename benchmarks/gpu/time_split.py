@@ -26,7 +26,7 @@ from ..models.shapes import describe
 from ..peers.interface import Batch, Generate
 from ..text.contenders import REFERENCE, TextContender, generator
 from ..text.workload import Workload
-from .contenders import BackendContender, gpu_contenders
+from .contenders import BackendContender, engine_sizes, gpu_contenders
 from .errors import one_line
 from .floor import NEW_TOKENS, SOURCE_LENGTH
 from .kernel_times import activities_of, split
@@ -44,16 +44,17 @@ COLUMNS = (
 
 @click.command()
 @click.option("--output", type=click.Path(path_type=Path), required=True)
-@click.option("--only", multiple=True, default=("fp16", "float16"), help="Parts of names.")
+@click.option("--only", multiple=True, default=(" fp16", " float16"), help="Parts of names.")
 def main(output: Path, only: tuple[str, ...]) -> None:
     """Write time_split.json; it is rewritten after every contender."""
-    from ..models.random_marian import marian_config, write_random_marian
+    from ..models.random_checkpoint import write_random_text_model
 
+    workload = _workload()
     rows: list[dict[str, Any]] = []
     with tempfile.TemporaryDirectory() as workspace:
-        checkpoint = Path(workspace) / "marian"
-        write_random_marian(marian_config(SHAPE, vocab_size=VOCABULARY), checkpoint, seed=1)
-        for number, contender in enumerate(gpu_contenders()):
+        checkpoint = Path(workspace) / "checkpoint"
+        write_random_text_model(SHAPE, checkpoint, vocab_size=VOCABULARY)
+        for number, contender in enumerate(gpu_contenders(engine_sizes(workload))):
             if contender.name == REFERENCE or not any(name in contender.name for name in only):
                 continue
             try:
@@ -70,7 +71,7 @@ def measure(contender: TextContender, prepared: Path) -> list[dict[str, Any]]:
     if isinstance(contender, BackendContender):
         model = load(prepared, backend=contender.backend)
     generate = generator(model) if model else contender.load(prepared, 1)
-    workload = Workload(BATCH_SIZES, SOURCE_LENGTH, NEW_TOKENS, (1, VOCABULARY - 1), 1, RUNS)
+    workload = _workload()
     rows = []
     for size in BATCH_SIZES:
         batch = workload.batch(size)
@@ -85,6 +86,10 @@ def measure(contender: TextContender, prepared: Path) -> list[dict[str, Any]]:
             row["error"] = one_line(error)
         rows.append(row)
     return rows
+
+
+def _workload() -> Workload:
+    return Workload(BATCH_SIZES, SOURCE_LENGTH, NEW_TOKENS, (1, VOCABULARY - 1), 1, RUNS)
 
 
 def stream_times(model: Model, batch: Batch) -> dict[str, float]:

@@ -78,30 +78,34 @@ def bundle_with_engines(
     *,
     target: str,
     precision: str,
-    largest_batch: int,
+    batches: tuple[Range, ...],
     source: Range,
     capacity: int,
 ) -> Path:
-    """Build TensorRT engines of a neutral bundle into a new directory: one profile for a single
-    sentence, one for batches up to `largest_batch`.
+    """Build TensorRT engines of a neutral bundle into a new directory.
 
     Args:
         directory: a path that does not exist yet; the optimized graphs are written beside it
+        batches: sizes of batches, a profile for each
         source: lengths of the sources, in tokens
         capacity: the most new tokens
 
     Returns:
         `directory`
+
+    Raises:
+        BackendError: the package that builds the engines is not installed.
     """
     from dragoman.optimize.engine_options import EngineOptions
     from dragoman.optimize.tensorrt.engine_bundle import build_engines
     from dragoman.runtime import read_bundle
-    from dragoman.runtime.format.executables import Profile, Range
+    from dragoman.runtime.backends.tensorrt.packages import find_package
+    from dragoman.runtime.format.executables import Profile
 
+    find_package(target)  # fails before anything is done for nothing
     graphs = optimized_bundle(
         neutral, directory.with_name(f"{directory.name}-graphs"), target=target, precision=precision
     )
-    batches = (Range(1, 1, 1), Range(1, 32, largest_batch))
     profiles = tuple(Profile(batch, source) for batch in batches)
     directory.mkdir()
     build_engines(read_bundle(graphs), directory, EngineOptions(profiles, capacity))

@@ -7,8 +7,12 @@ import torch
 from dragoman.reference_model import ModelConfig, Transformer
 
 
-def random_model(config: ModelConfig, *, seed: int) -> Transformer:
+def random_model(config: ModelConfig, *, seed: int, sharpness: float = 4.0) -> Transformer:
     """A model in evaluation mode, the same for the same seed.
+
+    Args:
+        sharpness: of attention, which grows with its square. Rounding errors grow with it too, from
+            layer to layer: deep models need less.
 
     It never chooses its end token: the logit of that is always 0 (unless there is a logits bias),
     which is far below the largest logit of any realistic vocabulary.
@@ -23,7 +27,7 @@ def random_model(config: ModelConfig, *, seed: int) -> Transformer:
             if name.endswith("gain"):
                 parameter.normal_()
             elif "query" in name or "key" in name:
-                parameter.mul_(4)
+                parameter.mul_(sharpness)
             elif parameter.dim() == 2 and "embedding" not in name:
                 parameter.mul_(0.5)
         model.output.weight[config.end_token_id] = 0

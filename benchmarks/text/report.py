@@ -23,6 +23,8 @@ class Comparison:
     Attributes:
         shape: a description of the model
         word_error: of the trained model g2p-en in Dragoman's precisions, by contender
+        longest_source: if lengths are drawn between `source_length` and this one; not in the record
+            otherwise
     """
 
     shape: str
@@ -35,10 +37,13 @@ class Comparison:
     word_error: dict[str, float]
     failures: Sequence[Failure]
     circumstances: Circumstances
+    longest_source: int | None = None
 
     def to_json(self) -> str:
         figures = asdict(self)
         circumstances = figures.pop("circumstances")
+        if self.longest_source is None:
+            del figures["longest_source"]
         return json.dumps(figures | circumstances, indent=1) + "\n"
 
     @property
@@ -82,8 +87,10 @@ def show(comparison: Comparison) -> None:
 
 
 def _table(comparison: Comparison) -> Table:
+    longest = f" to {comparison.longest_source}" if comparison.longest_source else ""
     table = Table(
-        title=f"{comparison.shape}; source {comparison.source_length}, {comparison.new_tokens} new "
+        title=f"{comparison.shape}; source {comparison.source_length}{longest}, "
+        f"{comparison.new_tokens} new "
         f"tokens, {comparison.threads} threads, {comparison.rounds} rounds",
         title_justify="left",
     )

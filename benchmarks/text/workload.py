@@ -14,7 +14,8 @@ class Workload:
     """Batches to decode, and how often.
 
     Attributes:
-        source_length: tokens of every source
+        source_length: tokens of every source, or of the shortest
+        longest_source: lengths are drawn up to this one; None: all sources have the same length
         new_tokens: tokens that every row generates
         tokens: source tokens are drawn from range(*tokens)
         threads: of every contender
@@ -27,11 +28,14 @@ class Workload:
     tokens: tuple[int, int]
     threads: int
     rounds: int
+    longest_source: int | None = None
 
     def batch(self, size: int) -> Batch:
         """The batch of this size, the same at every call."""
         generator = np.random.default_rng(size)
-        sources: list[list[int]] = generator.integers(
-            *self.tokens, (size, self.source_length)
-        ).tolist()
+        longest = self.longest_source or self.source_length
+        sources: list[list[int]] = generator.integers(*self.tokens, (size, longest)).tolist()
+        if longest > self.source_length:
+            lengths = generator.integers(self.source_length, longest + 1, size)
+            sources = [source[:n] for source, n in zip(sources, lengths, strict=True)]
         return Batch(sources, self.new_tokens)

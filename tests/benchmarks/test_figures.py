@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from dragoman.benchmarks.circumstances import Circumstances
+from dragoman.benchmarks.circumstances import Circumstances, command_line
 from dragoman.benchmarks.harness import ContenderError, Failure, Turn, Turns
 from dragoman.benchmarks.peers.interface import Batch, Stages
 from dragoman.benchmarks.speech.contenders import load_transcriber
@@ -90,3 +90,8 @@ def test_records_have_the_keys_of_those_committed() -> None:
         committed = json.loads((RESULTS / file).read_text(encoding="utf-8"))
         assert list(json.loads(record.to_json())) == list(committed)
     assert json.loads(speech.to_json())["failures"] == {"a tool": "is missing"}
+
+
+def test_a_command_can_be_pasted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.argv", ["compare", "--only", "Dragoman fp32"])
+    assert command_line("a.module") == "python -m a.module --only 'Dragoman fp32'"

@@ -10,7 +10,7 @@ import pytest
 
 from dragoman.benchmarks.harness import Contender, ContenderError, unchanged
 from dragoman.benchmarks.models.bundles import bundle_of_checkpoint
-from dragoman.benchmarks.models.random_marian import marian_config, write_random_marian
+from dragoman.benchmarks.models.random_checkpoint import write_random_text_model
 from dragoman.benchmarks.text import contenders as c
 from dragoman.benchmarks.text.measuring import measure
 from dragoman.benchmarks.text.workload import Workload
@@ -23,7 +23,7 @@ WORKLOAD = Workload(
 @pytest.fixture(scope="module")
 def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
     directory = tmp_path_factory.mktemp("marian")
-    write_random_marian(marian_config("tiny", vocab_size=200), directory, seed=1)
+    write_random_text_model("tiny", directory, vocab_size=200)
     return directory
 
 

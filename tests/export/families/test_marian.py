@@ -11,7 +11,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from dragoman.benchmarks.models.random_marian import marian_config, write_random_marian
+from dragoman.benchmarks.models.random_checkpoint import write_random_text_model
 from dragoman.errors import DragomanError
 from dragoman.export.families import FAMILIES
 from dragoman.export.families.hugging_face import load_hugging_face
@@ -156,15 +156,17 @@ def test_other_configurations_are_refused(tmp_path: Path) -> None:
         load_hugging_face(tmp_path)
 
 
-def test_random_marian_is_one_of_theirs(tmp_path: Path) -> None:
-    """Their library reads the benchmark's model without complaint, and gives the same tokens."""
-    shape = marian_config("tiny", vocab_size=200)
-    write_random_marian(shape, tmp_path, seed=1)
-    theirs, info = transformers.MarianMTModel.from_pretrained(tmp_path, output_loading_info=True)
+@pytest.mark.parametrize(
+    ("shape", "theirs"), [("tiny", "MarianMTModel"), ("bart-tiny", "BartForConditionalGeneration")]
+)
+def test_random_models_are_of_theirs(tmp_path: Path, shape: str, theirs: str) -> None:
+    """Their library reads the benchmark's models without complaint, and gives the same tokens."""
+    write_random_text_model(shape, tmp_path, vocab_size=200)
+    model, info = getattr(transformers, theirs).from_pretrained(tmp_path, output_loading_info=True)
     assert not info["missing_keys"]
     assert not info["unexpected_keys"]
     sources = torch.randint(1, 199, (4, 12), generator=torch.manual_seed(1))
-    generated = theirs.eval().generate(
+    generated = model.eval().generate(
         input_ids=sources,
         attention_mask=torch.ones_like(sources),
         num_beams=1,
@@ -176,6 +178,6 @@ def test_random_marian_is_one_of_theirs(tmp_path: Path) -> None:
     assert greedy_uncached(load_hugging_face(tmp_path), sources.tolist(), STEPS) == rows
     assert len({tuple(row) for row in rows}) == 4
     assert all(len(set(row)) > 3 for row in rows)
-    write_random_marian(shape, tmp_path / "again", seed=1)
+    write_random_text_model(shape, tmp_path / "again", vocab_size=200)
     first, again = (path / "model.safetensors" for path in (tmp_path, tmp_path / "again"))
     assert first.read_bytes() == again.read_bytes()

@@ -1,0 +1,241 @@
+"""The models that `make gpu` checks and measures, in small stand-ins, as far as that goes without a
+GPU: real engines are built and not run, ONNX Runtime's CUDA provider is a double."""
+
+from __future__ import annotations
+
+import importlib
+import json
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from dragoman import runtime
+from dragoman.benchmarks import compare, latency
+from dragoman.benchmarks.gpu import parity, subjects
+from dragoman.benchmarks.gpu.contenders import engine_sizes, prepare_engines
+from dragoman.benchmarks.models import checkpoint_configs
+from dragoman.benchmarks.models.bundles import bundle_with_engines
+from dragoman.benchmarks.models.random_checkpoint import (
+    write_random_checkpoint,
+    write_random_text_model,
+)
+from dragoman.benchmarks.text.measuring import Figures, Measurement
+from dragoman.benchmarks.text.workload import Workload
+from dragoman.runtime import BackendError, Model, read_bundle
+from dragoman.runtime.backends.tensorrt.packages import MODULES
+from dragoman.runtime.format.executables import Profile, Range, TensorRTEngines
+
+from ..device_double import DoubleDevice
+from ..provider_double import opened
+
+transformers: Any = importlib.import_module("transformers")
+
+CLIPS = Path(__file__).parents[1] / "real" / "clips"
+SMALL_WHISPER = checkpoint_configs.WHISPER_TINY_EN | {
+    "d_model": 16,
+    "encoder_layers": 1,
+    "decoder_layers": 1,
+    "encoder_attention_heads": 2,
+    "decoder_attention_heads": 2,
+    "encoder_ffn_dim": 24,
+    "decoder_ffn_dim": 24,
+}
+"""Vocabulary, mel bins and positions are those of the real one."""
+
+SUMMARIES = Workload((3,), 9, 4, (1, 199), 1, 1, longest_source=21)
+
+
+def test_sources_of_several_lengths() -> None:
+    sources, new_tokens = SUMMARIES.batch(50)
+    assert {len(source) for source in sources} == set(range(9, 22))
+    assert new_tokens == 4
+    assert SUMMARIES.batch(50) == (sources, new_tokens)
+
+
+@pytest.fixture(scope="module")
+def bart(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    directory = tmp_path_factory.mktemp("bart") / "checkpoint"
+    write_random_text_model("bart-tiny", directory, vocab_size=200)
+    return directory
+
+
+def test_engines_of_the_shape_of_bart(bart: Path, tmp_path: Path) -> None:
+    """In bf16, for the sizes of the workload: as the part builds them on the GPU machine."""
+    directory = prepare_engines(
+        bart,
+        tmp_path / "engines",
+        target="tensorrt-rtx",
+        precision="bf16",
+        sizes=engine_sizes(SUMMARIES),
+    )
+    manifest = read_bundle(directory).manifest
+    engines = manifest.executable
+    assert isinstance(engines, TensorRTEngines)
+    assert (manifest.precision, engines.capacity) == ("bf16", 4)
+    source = Range(1, 15, 32)
+    assert engines.profiles == (Profile(Range(1, 3, 4), source),)
+    assert engines.reports["decoder"].fused
+
+
+def test_a_package_that_is_missing_costs_no_time(
+    bart: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(MODULES, "tensorrt", "no_such_module")
+    with pytest.raises(BackendError, match="the package tensorrt cannot be imported"):
+        bundle_with_engines(
+            bart,
+            tmp_path / "engines",
+            target="tensorrt",
+            precision="bf16",
+            **engine_sizes(SUMMARIES)._asdict(),
+        )
+    assert not list(tmp_path.iterdir())
+
+
+def test_the_shape_of_bart_is_compared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What contenders are given, and the record."""
+    given: dict[str, Any] = {}
+
+    def measure(
+        contenders: Any, selected: set[str], workload: Workload, *, checkpoint: Path, **_: Any
+    ) -> Figures:
+        given.update(json.loads((checkpoint / "config.json").read_text()), workload=workload)
+        rows = [Measurement(n, 3, (1.0, 1.0, 1.0), 9.0, None, None, 3) for n in sorted(selected)]
+        return Figures(rows, [], [])
+
+    monkeypatch.setattr(compare, "measure", measure)
+    options = ["--shape", "bart-tiny", "--batch-size", "3", "--rounds", "1", "--no-quality"]
+    options += ["--source-length", "9", "--longest-source", "21", "--new-tokens", "4"]
+    command = [*options, "--only", "Dragoman fp32", "--output", str(tmp_path)]
+    result = CliRunner().invoke(compare.main, command)
+    assert result.exit_code == 0, result.output
+    assert "source 9 to 21, 4 new tokens" in " ".join(result.output.split())
+    assert (given["model_type"], given["vocab_size"]) == ("bart", 264)
+    assert (
+        given["workload"].batch(3).sources
+        == Workload((3,), 9, 4, (1, 263), 1, 1, longest_source=21).batch(3).sources
+    )
+    record = json.loads((tmp_path / "cpu-bart-tiny-2-threads.json").read_text())
+    assert record["shape"] == "BART bart-tiny, vocabulary 264, random weights"
+    assert (record["source_length"], record["longest_source"]) == (9, 21)
+    assert [m["contender"] for m in record["measurements"]] == ["Dragoman fp32"]
+
+
+@pytest.mark.parametrize(
+    ("options", "problem"),
+    [
+        (["--shape", "base", "--source-length", "513"], "sources of at most 512 tokens"),
+        (["--shape", "base", "--new-tokens", "512"], "at most 511 new ones"),
+        (["--longest-source", "8", "--source-length", "9"], "--longest-source to be at least"),
+    ],
+)
+def test_lengths_that_a_shape_does_not_have(options: list[str], problem: str) -> None:
+    result = CliRunner().invoke(compare.main, options)
+    assert result.exit_code == 1
+    assert problem in " ".join(result.output.split())
+
+
+def test_random_whisper_is_one_of_theirs(tmp_path: Path) -> None:
+    generation = checkpoint_configs.WHISPER_GENERATION
+    write_random_checkpoint(SMALL_WHISPER, tmp_path, seed=1, generation=generation)
+    _, info = transformers.WhisperForConditionalGeneration.from_pretrained(
+        tmp_path, output_loading_info=True
+    )
+    assert not info["missing_keys"]
+    assert not info["unexpected_keys"]
+
+
+@pytest.fixture
+def without_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Small models, one precision, and the double in place of ONNX Runtime's provider."""
+
+    def load(directory: Path, *, backend: str | None, threads: int | None = None) -> Model:
+        if backend == "onnxruntime-cuda":
+            return opened(read_bundle(directory), DoubleDevice())
+        return runtime.load(directory, backend=backend, threads=threads)
+
+    monkeypatch.setattr(parity, "load", load)
+    monkeypatch.setattr(latency, "load", load)
+    monkeypatch.setattr(parity, "PRECISIONS", ("fp16",))
+    monkeypatch.setattr(subjects, "WORDS", 5)
+    monkeypatch.setattr(subjects, "WINDOWS", 2)
+    monkeypatch.setattr(checkpoint_configs, "WHISPER_TINY_EN", SMALL_WHISPER)
+    monkeypatch.setenv("DRAGOMAN_REAL", str(tmp_path / "real"))
+
+
+def checked(name: str, output: Path) -> dict[str, Any]:
+    result = CliRunner().invoke(parity.main, ["--model", name, "--output", str(output)])
+    assert result.exit_code == 0, result.output
+    report: dict[str, Any] = json.loads((output / f"parity-{name}.json").read_text())
+    return report
+
+
+@pytest.mark.usefixtures("without_gpu")
+def test_parity_of_the_shipped_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: dict[str, Any] = {}
+
+    def no_engines(neutral: Path, directory: Path, **options: Any) -> Path:
+        asked.setdefault(options.pop("target"), options)
+        raise BackendError("found no GPU")
+
+    monkeypatch.setattr(parity, "bundle_with_engines", no_engines)
+    report = checked("g2p-en", tmp_path)
+    assert report["model"] == "g2p-en"
+    engines, provider, tensorrt = report["rows"]
+    assert provider["backend"] == "onnxruntime-cuda"
+    assert (provider["passed"], provider["tokens"], provider["error"]) == (True, "5 of 5", "")
+    assert provider["ms/step, batch 1"] > 0
+    assert provider["ms/step, batch 32"] > 0
+    assert engines["error"] == "BackendError: found no GPU"
+    assert tensorrt["error"] == engines["error"]
+    assert engines.keys() == provider.keys() == tensorrt.keys()
+    assert (
+        asked["tensorrt-rtx"]
+        == asked["tensorrt"]
+        == {
+            "precision": "fp16",
+            "batches": (Range(1, 1, 1), Range(1, 32, 64)),
+            "source": Range(1, 32, 64),
+            "capacity": 64,
+        }
+    )
+
+
+@pytest.mark.usefixtures("without_gpu")
+def test_parity_of_whisper_without_its_weights(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(subjects, "clips", lambda: None)
+    monkeypatch.setattr(parity, "BACKENDS", parity.BACKENDS[1:2])
+    report = checked("whisper-tiny.en", tmp_path)
+    folder = (tmp_path / "real").resolve()
+    assert report["model"] == (
+        f"random weights in the shape of Whisper tiny.en, which is not in {folder}"
+    )
+    assert report["inputs"] == "2 windows of random sound (seed 0)"
+    (row,) = report["rows"]
+    assert (row["passed"], row["tokens"], row["error"]) == (True, "2 of 2", "")
+    assert row["ms/step, batch 2"] > 0
+
+
+@pytest.mark.usefixtures("without_gpu")
+def test_whisper_in_the_folder_of_a_kit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Weights beside clips; a file that is not the expected one is refused."""
+    kit = tmp_path / "real"
+    write = partial(write_random_checkpoint, SMALL_WHISPER, seed=1)
+    write(kit / "whisper-tiny.en", generation=checkpoint_configs.WHISPER_GENERATION)
+    monkeypatch.setattr(subjects, "downloaded_whisper", lambda size: kit / f"whisper-{size}")
+    (kit / "clips").mkdir()
+    clip = next(CLIPS.glob("cards*.flac"))
+    (kit / "clips" / clip.name).write_bytes(clip.read_bytes())
+    subject = subjects.SUBJECTS["whisper-tiny.en"](tmp_path)
+    assert subject.description == "Whisper tiny.en"
+    assert subject.inputs.description == "clips, 1 files, 1 windows"
+    monkeypatch.undo()
+    monkeypatch.setenv("DRAGOMAN_REAL", str(kit))
+    (kit / "whisper-tiny.en" / "model.bin").write_bytes(b"")
+    with pytest.raises(Exception, match=r"model\.bin: expected SHA-256 1a5afae0"):
+        subjects.whisper_tiny_en(tmp_path)
