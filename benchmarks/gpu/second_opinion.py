@@ -49,7 +49,7 @@ def main(output: Path) -> None:
                     workspace / precision,
                     target=TARGET,
                     precision=precision,
-                    largest_batch=32,
+                    batches=(Range(1, SOURCES, 32),),
                     source=Range(1, 16, 64),
                     capacity=32,
                 )

@@ -40,15 +40,19 @@ class Subject:
 
 def g2p_en(workspace: Path) -> Subject:
     """The shipped model and some of its held-out words."""
+    from dragoman.export.locating import locate_checkpoint
     from dragoman.export.opened_checkpoint import open_checkpoint
 
     model, inputs = held_out(WORDS)
-    return Subject(MODEL, model, open_checkpoint(MODEL).tokenizers, inputs, (1, 32))
+    return Subject(
+        MODEL, model, open_checkpoint(locate_checkpoint(MODEL)).tokenizers, inputs, (1, 32)
+    )
 
 
 def whisper_tiny_en(workspace: Path) -> Subject:
     """Trained Whisper tiny.en and windows of clips; without its weights, which are not downloaded
     here, random ones in its shape, and random sound without clips or what reads them."""
+    from dragoman.export.locating import locate_checkpoint
     from dragoman.export.opened_checkpoint import open_checkpoint
 
     from ..models import checkpoint_configs as configs
@@ -68,7 +72,7 @@ def whisper_tiny_en(workspace: Path) -> Subject:
             sharpness=2.0,
             generation=configs.WHISPER_GENERATION,
         )
-    opened = open_checkpoint(directory)
+    opened = open_checkpoint(locate_checkpoint(directory))
     return Subject(
         description,
         opened.model,

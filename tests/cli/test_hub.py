@@ -13,7 +13,7 @@ import huggingface_hub.constants
 import pytest
 
 from dragoman import DragomanError
-from dragoman.benchmarks.models.random_marian import marian_config, write_random_marian
+from dragoman.benchmarks.models.random_checkpoint import write_random_text_model
 from dragoman.export.formats.hub import FILES, is_model_id
 from dragoman.export.locating import LocatedCheckpoint, locate_checkpoint
 from dragoman.progress import Silent
@@ -41,7 +41,7 @@ ROOT = Path(__file__).parents[2]
 @pytest.fixture(scope="session")
 def marian(tmp_path_factory: pytest.TempPathFactory) -> Path:
     directory = tmp_path_factory.mktemp("checkpoints") / "opus-mt-xx-yy"
-    write_random_marian(marian_config("tiny", vocab_size=50), directory, seed=0)
+    write_random_text_model("tiny", directory, vocab_size=50, seed=0)
     return directory
 
 
