@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -82,31 +82,28 @@ class RepetitionPenalty:
 
 
 class NoRepeatNgram:
-    """No n-gram occurs twice, including start token and prompt."""
+    """No n-gram that occurs earlier occurs again.
 
-    def __init__(self, size: int) -> None:
-        self._size = size
+    Args:
+        earlier: where: in the decoder's input so far, or in the source
+    """
 
-    def active(self, count: int) -> bool:
-        return self._size > 0
-
-    def apply(self, logits: NDArray[np.float32], rows: Sequence[Row]) -> None:
-        for scores, row in zip(logits, rows, strict=True):
-            scores[_completing(row.tokens, row.tokens, self._size)] = -np.inf
-
-
-class NoNgramOfSource:
-    """No n-gram of the source occurs in the output."""
-
-    def __init__(self, size: int) -> None:
-        self._size = size
+    def __init__(self, size: int, earlier: Callable[[Row], Sequence[int]]) -> None:
+        self._size, self._earlier = size, earlier
 
     def active(self, count: int) -> bool:
         return self._size > 0
 
     def apply(self, logits: NDArray[np.float32], rows: Sequence[Row]) -> None:
+        before = self._size - 1
         for scores, row in zip(logits, rows, strict=True):
-            scores[_completing(row.tokens, row.source, self._size)] = -np.inf
+            tokens, earlier = row.tokens, self._earlier(row)
+            if len(tokens) < before:
+                continue
+            ending = tokens[len(tokens) - before :]
+            starts = range(len(earlier) - before)
+            repeated = [earlier[i + before] for i in starts if earlier[i : i + before] == ending]
+            scores[repeated] = -np.inf
 
 
 class NoBadWords:
@@ -141,22 +138,12 @@ def logits_processors(
     fewest = max(settings.min_new_tokens, settings.min_length - prompt_length)
     return [
         RepetitionPenalty(settings.repetition_penalty),
-        NoRepeatNgram(settings.no_repeat_ngram_size),
-        NoNgramOfSource(settings.encoder_no_repeat_ngram_size),
+        NoRepeatNgram(settings.no_repeat_ngram_size, lambda row: row.tokens),
+        NoRepeatNgram(settings.encoder_no_repeat_ngram_size, lambda row: row.source),
         NoBadWords(settings.bad_words),
         MinNewTokens(fewest, end_tokens),
         SuppressTokensAt(settings.first_free, settings.first_suppressed_token_ids),
     ]
-
-
-def _completing(tokens: list[int], earlier: Sequence[int], size: int) -> list[int]:
-    """Tokens that, after `tokens`, would complete an n-gram of `earlier`."""
-    before = size - 1
-    if len(tokens) < before:
-        return []
-    ending = tokens[len(tokens) - before :]
-    starts = range(len(earlier) - before)
-    return [earlier[i + before] for i in starts if earlier[i : i + before] == ending]
 
 
 def choose(

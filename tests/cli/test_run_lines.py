@@ -106,6 +106,7 @@ def test_json(run: Dragoman, model: Model) -> None:
         "log_probability": pytest.approx(expected.log_probability),
         "finish_reason": expected.finish_reason,
         "error": None,
+        "end_token": expected.end_token,
     }
     assert (empty["finish_reason"], empty["text"], empty["tokens"]) == ("empty", "", [])
     assert (bad["finish_reason"], bad["text"], bad["tokens"]) == ("rejected", "", [])

@@ -36,7 +36,7 @@ def error_of(outcome: Outcome) -> str:
         (["export", "c"], "Missing option '-o' / '--output'"),
         (["build", "c", "-o", "o", "--precision", "fp8"], "'fp8' is not one of 'fp32', 'fp16'"),
         (["build", "c", "-o", "o", "--limit", "0"], "0 is not in the range x>=1"),
-        (["verify", "b"], "Missing argument 'CHECKPOINT'"),
+        (["verify", "b"], "expected a CHECKPOINT to compare with, or a signature to check"),
         (["bench", "b", "--runs", "0"], "0 is not in the range x>=1"),
         (["train", "g2p-xx"], "unknown recipe 'g2p-xx', expected one of: g2p-en"),
     ],
