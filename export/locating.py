@@ -16,6 +16,9 @@ from dragoman.runtime.format.records import Origin
 from .formats.detection import check_is_checkpoint
 from .formats.hub import fetch, is_model_id
 
+LONGEST_NAME = 100
+"""Characters of a name in an error."""
+
 
 @dataclass(frozen=True)
 class LocatedCheckpoint:
@@ -49,7 +52,7 @@ def locate_checkpoint(
         DragomanError: there is no such checkpoint, its format is unknown, or it cannot be fetched.
     """
     name = str(name_or_path)
-    if name in PRETRAINED or Path(name).exists():
+    if name in PRETRAINED or (name and _exists(Path(name))):
         if revision is not None:
             raise DragomanError(
                 "revision: expected one only with the id of a model at the Hugging Face Hub, "
@@ -63,7 +66,18 @@ def locate_checkpoint(
         raise DragomanError(
             "expected the directory of a checkpoint, the id of a model at the Hugging Face Hub "
             "(owner/model), or the name of one that ships with Dragoman "
-            f"({', '.join(PRETRAINED)}), found {name!r}"
+            f"({', '.join(PRETRAINED)}), found {_shortened(name)!r}"
         )
     check_is_checkpoint(located.directory)
     return located
+
+
+def _exists(path: Path) -> bool:
+    try:
+        return path.exists()
+    except OSError:  # a name longer than the system allows
+        return False
+
+
+def _shortened(name: str) -> str:
+    return name if len(name) <= LONGEST_NAME else f"{name[:LONGEST_NAME]}..."

@@ -158,15 +158,8 @@ class GenerationConfig:
         return logits
 
     def _ending_bad_words(self, tokens: list[int]) -> list[int]:
-        """Tokens that would complete a bad word.
-
-        Hugging Face passes over a word that would be all of the decoder's input and the new token.
-        """
-        return [
-            word[-1]
-            for word in self.bad_words
-            if len(word) <= len(tokens) and tokens[1 - len(word) :] == list(word[:-1])
-        ]
+        """Tokens that would complete a bad word."""
+        return [word[-1] for word in self.bad_words if tokens[1 - len(word) :] == list(word[:-1])]
 
 
 def _completing(tokens: Sequence[int], earlier: Sequence[int], size: int) -> set[int]:

@@ -14,7 +14,7 @@ from dragoman.runtime.audio import AudioError, LogMel, read_audio
 from dragoman.runtime.decoding.batching import Encodable
 from dragoman.runtime.format.bundle import Bundle
 from dragoman.runtime.format.languages import Languages
-from dragoman.runtime.texts.tokenizer import TextCodec, UnknownSymbolsError
+from dragoman.runtime.texts.tokenizer import TextCodec, TooLongError, UnknownSymbolsError
 
 AUDIO_SUFFIXES = frozenset(
     {".aif", ".aiff", ".au", ".flac", ".mp3", ".oga", ".ogg", ".opus", ".wav"}
@@ -62,9 +62,11 @@ def source_tokens(
     """
     origin = f"{file}: {text[:40]!r}"
     try:
-        tokens = codec.encode(text, language)
+        tokens = codec.encode(text, language, most=longest)
     except UnknownSymbolsError as error:
         raise DragomanError(f"{origin}: {error}") from error
+    except TooLongError as error:
+        raise DragomanError(f"{origin}: expected 1 to {longest} tokens, found {error}") from error
     if not 1 <= len(tokens) <= longest:
         raise DragomanError(f"{origin}: expected 1 to {longest} tokens, found {len(tokens)}")
     return tokens

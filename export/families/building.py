@@ -9,6 +9,7 @@ from types import MappingProxyType
 import torch
 from torch import Tensor
 
+from dragoman.printable import printable
 from dragoman.reference_model import CheckpointError, GenerationConfig, ModelConfig, Transformer
 from dragoman.reference_model.checkpoint import (
     check_layers,
@@ -19,8 +20,8 @@ from dragoman.reference_model.checkpoint import (
 
 from ..formats.tensor_files import Weights
 
-SHOWN = 5
-"""The most names of weights in a note."""
+SHOWN, LONGEST_NAME = 5, 100
+"""The most names of weights in a note, and the most characters of a name."""
 
 
 def build(
@@ -78,7 +79,8 @@ def _needed(weights: Weights, names: Iterable[str], notes: list[str]) -> Weights
     unneeded = sorted(weights.keys() - needed)
     if not unneeded or not needed <= weights.keys():
         return weights
-    shown = ", ".join(unneeded[:SHOWN]) + (", ..." if len(unneeded) > SHOWN else "")
+    shown = ", ".join(printable(name)[:LONGEST_NAME] for name in unneeded[:SHOWN])
+    shown += ", ..." if len(unneeded) > SHOWN else ""
     count = f"{len(unneeded)} weights" if len(unneeded) > 1 else "1 weight"
     notes.append(f"{count} that the model does not need left out: {shown}")
     return {name: weight for name, weight in weights.items() if name in needed}

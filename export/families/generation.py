@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping
 from typing import Any
 
 from dragoman.reference_model import ConfigError, GenerationConfig, ModelConfig
+from dragoman.runtime.format.generation_settings import LARGEST_FLOAT32, SMALLEST_FLOAT32
 
 UNSUPPORTED: Mapping[str, tuple[Any, ...]] = {
     "encoder_repetition_penalty": (1.0,),
@@ -45,8 +45,6 @@ def generation_config(values: Mapping[str, Any], config: ModelConfig) -> Generat
     # A bad word that is an end token has no effect in `transformers`; a suppressed one has.
     exempt = [config.end_token_id] if ends is None else ends
     single = {word[0] for word in words if len(word) == 1} - set(exempt)
-    # Hugging Face's min_length and max_length count the start token.
-    longest = read.number("max_length", 0) - 1
     replaced = values.get("min_new_tokens") is not None
     generation = GenerationConfig(
         forced_first_token_id=read.forced("forced_bos_token_id", suppressed),
@@ -62,7 +60,7 @@ def generation_config(values: Mapping[str, Any], config: ModelConfig) -> Generat
         no_repeat_ngram_size=read.number("no_repeat_ngram_size", 0),
         encoder_no_repeat_ngram_size=read.number("encoder_no_repeat_ngram_size", 0),
         repetition_penalty=read.penalty("repetition_penalty"),
-        max_new_tokens=read.number("max_new_tokens", 0) or (longest if longest > 0 else None),
+        max_new_tokens=read.longest(),
     )
     problems += read.ids_outside(config.target_vocab_size)
     if problems:
@@ -95,14 +93,26 @@ class _Settings:
             return default
         return value
 
+    def longest(self) -> int | None:
+        """The most new tokens. Hugging Face's `max_length` counts the start token, too."""
+        for name, counted in (("max_new_tokens", 0), ("max_length", 1)):
+            if self._values.get(name) is not None:
+                found = self.number(name, counted + 1)
+                if found <= counted:
+                    self._problems.append(f"{name}: expected at least {counted + 1}, found {found}")
+                return found - counted
+        return None
+
     def penalty(self, name: str) -> float:
-        """A positive, finite number; 1 changes nothing."""
+        """A positive number within float32; 1 changes nothing."""
         value = self._values.get(name)
         if value is None:
             return 1.0
         number = isinstance(value, int | float) and not isinstance(value, bool)
-        if not number or not 0 < value <= sys.float_info.max:
-            self._problems.append(f"{name}: expected a number greater than 0, found {value!r}")
+        if not number or not SMALLEST_FLOAT32 <= value <= LARGEST_FLOAT32:
+            self._problems.append(
+                f"{name}: expected a number greater than 0 that float32 holds, found {value!r}"
+            )
             return 1.0
         return float(value)
 
@@ -129,7 +139,7 @@ class _Settings:
 
     def _read_ids(self, name: str) -> list[int]:
         value = self._values.get(name)
-        ids = value if isinstance(value, list) else [] if value is None else [value]
+        ids = value if isinstance(value, list) else [] if value in (None, "", {}) else [value]
         if not all(isinstance(i, int) and not isinstance(i, bool) for i in ids):
             self._problems.append(f"{name}: expected token ids, found {value!r}")
             return []
@@ -138,7 +148,7 @@ class _Settings:
     def bad_words(self) -> list[list[int]]:
         """Sequences of tokens."""
         words = self._values.get("bad_words_ids")
-        if words is None:
+        if not words and words in (None, "", {}):
             return []
         if not isinstance(words, list) or not all(
             isinstance(word, list) and word and all(type(token) is int for token in word)

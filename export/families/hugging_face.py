@@ -101,7 +101,7 @@ def _load(directory: Path, values: Values) -> tuple[Transformer, tuple[str, ...]
     values = _with_special_tokens(values, settings)
     config = family.config(values)
     check_positions(config)
-    generation = family.generation(directory, settings, config, notes)
+    generation = _generation(directory, family, settings, config, notes)
     config = _with_positions(config, generation, family, notes)
     weights, origin = read_weights(directory)
     weights = _with_prefix(weights, family)
@@ -120,23 +120,43 @@ def _load(directory: Path, values: Values) -> tuple[Transformer, tuple[str, ...]
     return model, tuple(notes)
 
 
+def _generation(
+    directory: Path, family: Family, settings: Values, config: ModelConfig, notes: list[str]
+) -> GenerationConfig:
+    """The family's reading of the settings; its problems name their file."""
+    file = GENERATION_FILE if (directory / GENERATION_FILE).exists() else CONFIG_FILE
+    try:
+        return family.generation(directory, settings, config, notes)
+    except ConfigError as error:
+        raise ConfigError([f"{file}: {problem}" for problem in error.problems]) from error
+
+
 def _settings(directory: Path, values: Values, notes: list[str]) -> Values:
     """The fields that `generate` reads: of `generation_config.json` alone, or, if there is none, of
     `config.json`."""
     path = directory / GENERATION_FILE
-    if not path.exists():
-        if values.get("force_bos_token_to_be_generated"):  # BART before `forced_bos_token_id`
-            return {**values, "forced_bos_token_id": values.get("bos_token_id")}
-        return values
-    settings = read_json(path)
-    if settings.get("eos_token_id") is None:
+    has_file = path.exists()
+    settings = read_json(path) if has_file else values
+    if not has_file and values.get("force_bos_token_to_be_generated"):
+        # BART before `forced_bos_token_id`
+        settings = {**values, "forced_bos_token_id": values.get("bos_token_id")}
+    if settings.get("eos_token_id") in (None, []):
         stated = values.get("eos_token_id")
-        add = "" if stated is None else f'; config.json has {stated}: add "eos_token_id": {stated}'
+        add = f'; config.json has {stated}: add "eos_token_id": {stated}' if stated else ""
         notes.append(
-            f"{GENERATION_FILE} has no eos_token_id: outputs end at their limit only, as those of "
-            f"Hugging Face's generate{add}"
+            f"{GENERATION_FILE if has_file else CONFIG_FILE} has no eos_token_id: outputs end at "
+            f"their limit only, as those of Hugging Face's generate{add}"
         )
         settings = {**settings, "eos_token_id": []}
+    if settings.get("decoder_start_token_id") is None:
+        if has_file and settings.get("bos_token_id") is None:
+            raise ConfigError(
+                [
+                    f"{GENERATION_FILE}: expected decoder_start_token_id or bos_token_id, found "
+                    "neither; Hugging Face's generate refuses it, too"
+                ]
+            )
+        settings = {**settings, "decoder_start_token_id": settings.get("bos_token_id")}
     return settings
 
 
@@ -144,18 +164,8 @@ def _with_special_tokens(values: Values, settings: Values) -> Values:
     """With the special tokens of the generation settings, which take precedence in decoding."""
     names = ("decoder_start_token_id", "eos_token_id", "bos_token_id")
     tokens = {name: values[name] for name in names if name in values}
-    tokens |= {name: settings[name] for name in names if settings.get(name) is not None}
-    if settings.get("eos_token_id") == []:  # no end token is no special token
-        tokens["eos_token_id"] = values.get("eos_token_id")
+    tokens |= {name: settings[name] for name in names if settings.get(name) not in (None, [])}
     problems = []
-    if settings is not values and settings.get("decoder_start_token_id") is None:
-        start = settings.get("bos_token_id")
-        if start is None:
-            problems.append(
-                f"{GENERATION_FILE}: expected decoder_start_token_id or bos_token_id, found "
-                "neither; Hugging Face's generate refuses it, too"
-            )
-        tokens["decoder_start_token_id"] = start
     for name, value in tokens.items():
         if not isinstance(value, list):
             continue

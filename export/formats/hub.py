@@ -7,7 +7,6 @@ imported here, and `huggingface_hub` only once something is to be fetched.
 from __future__ import annotations
 
 import contextlib
-import json
 import logging
 import os
 import re
@@ -19,6 +18,7 @@ from typing import Any
 
 from dragoman.errors import DragomanError
 from dragoman.progress import Progress
+from dragoman.strict_json import read_json_object
 
 from .detection import (
     CTRANSLATE2_FILE,
@@ -29,6 +29,8 @@ from .detection import (
 )
 
 MODEL_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*/[A-Za-z0-9_][A-Za-z0-9_.-]*")
+LONGEST_ID = 96
+"""Characters, at the hub."""
 
 FILES = (
     *("config.json", "generation_config.json", "preprocessor_config.json"),
@@ -57,7 +59,7 @@ def is_model_id(name: str) -> bool:
     Names without an owner, which the oldest models have too, are none: a mistyped name of a
     directory must not be looked for in the network.
     """
-    return MODEL_ID.fullmatch(name) is not None
+    return len(name) <= LONGEST_ID and MODEL_ID.fullmatch(name) is not None
 
 
 def fetch(model_id: str, revision: str | None, progress: Progress) -> Path:
@@ -116,8 +118,8 @@ def _downloader(model_id: str, progress: Progress) -> Download:
 def _parts(index: Path) -> list[str]:
     """The files that an index names; none if it is damaged, which its reader reports."""
     try:
-        names = set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values())
-    except (OSError, ValueError, RecursionError, LookupError, TypeError, AttributeError):
+        names = set(read_json_object(index)["weight_map"].values())
+    except (DragomanError, LookupError, TypeError, AttributeError):
         return []
     return sorted(name for name in names if isinstance(name, str) and not set(name) & set("*?[/"))
 

@@ -107,10 +107,7 @@ class NoRepeatNgram:
 
 
 class NoBadWords:
-    """The last token of a bad word is not chosen after the others.
-
-    As at Hugging Face, a word that would be all of the decoder's input and the new token may be.
-    """
+    """The last token of a bad word is not chosen after the others."""
 
     def __init__(self, words: Sequence[Sequence[int]]) -> None:
         self._words = [(list(word[:-1]), word[-1]) for word in words]
@@ -120,9 +117,8 @@ class NoBadWords:
 
     def apply(self, logits: NDArray[np.float32], rows: Sequence[Row]) -> None:
         for scores, row in zip(logits, rows, strict=True):
-            tokens = row.tokens
             for beginning, last in self._words:
-                if len(beginning) < len(tokens) and tokens[-len(beginning) :] == beginning:
+                if row.tokens[-len(beginning) :] == beginning:
                     scores[last] = -np.inf
 
 
@@ -161,14 +157,25 @@ def choose(
 
     Returns:
         the choice; its log-probability is the model's own, normalized over all tokens that are not
-        suppressed
+        suppressed. Where no token is left, the choice is token 0, as at Hugging Face; like a token
+        that is forced, it has no probability, and 0 stands for its logarithm.
     """
     allowed = logits.copy()
     allowed[:, list(suppressed)] = -np.inf
     highest = allowed.max(1, keepdims=True)
-    normalizer = np.log(np.exp(allowed - highest).sum(1)) + highest[:, 0]
+    shift = np.where(highest == -np.inf, np.float32(0), highest)
+    with np.errstate(divide="ignore"):  # the logarithm of 0, where every token is suppressed
+        normalizer = np.log(np.exp(allowed - shift).sum(1)) + shift[:, 0]
     own = allowed.copy()
     for processor in processors:
         processor.apply(allowed, rows)
     chosen = allowed.argmax(1)
-    return Step(chosen, np.take_along_axis(own, chosen[:, None], 1)[:, 0] - normalizer)
+    left = np.take_along_axis(allowed, chosen[:, None], 1)[:, 0] != -np.inf
+    log_probability = np.zeros(len(chosen), np.float32)
+    np.subtract(
+        np.take_along_axis(own, chosen[:, None], 1)[:, 0],
+        normalizer,
+        out=log_probability,
+        where=left,
+    )
+    return Step(chosen, log_probability)

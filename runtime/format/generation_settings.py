@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 from dataclasses import dataclass
+
+SMALLEST_FLOAT32, LARGEST_FLOAT32 = 2.0**-126, (2 - 2.0**-23) * 2.0**127
+"""The range of positive normal numbers."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,8 +101,11 @@ class GenerationSettings:
         ):
             if getattr(self, name) < 0:
                 problems.append(f"{name}: expected at least 0, found {getattr(self, name)}")
-        if not 0 < self.repetition_penalty < math.inf:
-            problems.append(f"repetition_penalty: expected over 0, found {self.repetition_penalty}")
+        if not SMALLEST_FLOAT32 <= self.repetition_penalty <= LARGEST_FLOAT32:
+            problems.append(
+                "repetition_penalty: expected over 0, in the range of float32, found "
+                f"{self.repetition_penalty}"
+            )
         return problems
 
     @staticmethod

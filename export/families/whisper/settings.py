@@ -44,7 +44,10 @@ def generation(
         CheckpointError: the model was trained on features other than the runtime computes.
         ConfigError: settings are not supported, or have values of another form; lists them all.
     """
-    rules = generation_config(settings, config)
+    # At Hugging Face, neither limit counts the tokens of the prompt.
+    limits = ("max_new_tokens", "max_length")
+    others = {name: value for name, value in settings.items() if name not in limits}
+    rules = generation_config(others, config)
     check_features(directory, config)
     problems: list[str] = []
     vocabulary = _special_tokens(directory)
@@ -71,11 +74,11 @@ def generation(
         default_task=task,
         default_timestamps=timestamps is True,
     )
-    # At Hugging Face, neither limit counts the tokens of the prompt.
-    limits = [_count(settings, name, problems) for name in ("max_new_tokens", "max_length")]
+    stated = {name: _count(settings, name, problems) for name in limits}
+    problems += [f"{name}: expected at least 1, found 0" for name, n in stated.items() if n == 0]
     if problems:
         raise ConfigError(problems)
-    longest = limits[0] or limits[1] or config.max_target_positions
+    longest = next((n for n in stated.values() if n is not None), config.max_target_positions)
     rules = dataclasses.replace(rules, max_new_tokens=longest)
     return with_prompt(rules, speech, config.max_target_positions)
 

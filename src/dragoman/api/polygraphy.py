@@ -64,8 +64,8 @@ def _check_compared(bundle: Bundle, graphs: Bundle | None) -> None:
     if graphs is None:
         if bundle.manifest.executable.format != "onnx":
             raise DragomanError(
-                f"{bundle.directory}: engines need --graphs, a bundle of the same model whose "
-                "graphs ONNX Runtime can run, such as one of target neutral"
+                f"{bundle.directory}: expected graphs of the same model beside engines (graphs; "
+                "--graphs): a bundle that ONNX Runtime can run, such as one of target neutral"
             )
         return
     if graphs.manifest.executable.format != "onnx":

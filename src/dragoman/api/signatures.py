@@ -8,14 +8,15 @@ from __future__ import annotations
 
 import ast
 import contextlib
-import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dragoman.errors import DragomanError, refuse_existing, refuse_unwritable
 from dragoman.progress import Progress, Silent
+from dragoman.regular_files import FileError
 from dragoman.runtime.format.bundle import read_bundle
+from dragoman.strict_json import read_json
 
 if TYPE_CHECKING:
     from model_signing.hashing import Config as HashingConfig
@@ -24,7 +25,6 @@ SIGNATURE_FILE = "model.sig"
 """Where a bundle's signature is by default, inside the bundle. It does not cover itself."""
 
 _KEY, _CERTIFICATE = "publicKey", "x509CertificateChain"
-_LARGEST_SIGNATURE = 1 << 24
 _LONGEST_REASON = 400
 
 
@@ -183,10 +183,12 @@ def _check_kind(path: Path, expected: str) -> None:
     """
     names = {_KEY: "a public key", _CERTIFICATE: "a chain of certificates"}
     found = None
-    with _refusing(f"{path}: expected a signature of OpenSSF Model Signing"):
-        if path.stat().st_size > _LARGEST_SIGNATURE:
-            raise ValueError(f"it has more than {_LARGEST_SIGNATURE} bytes")
-        material = json.loads(path.read_text(encoding="utf-8"))["verificationMaterial"]
+    expectation = f"{path}: expected a signature of OpenSSF Model Signing"
+    with _refusing(expectation):
+        try:
+            material = read_json(path)["verificationMaterial"]
+        except FileError as error:
+            raise SignatureError(f"{expectation}: {error.problem}") from error
         found = next(name for name in names if name in material)
     if found != expected:
         raise SignatureError(

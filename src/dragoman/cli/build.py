@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 
 import click
 
+from dragoman.printable import printable
+
 from .engine_options import engine_options, engine_request
 from .options import (
     calibration_option,
@@ -138,5 +140,5 @@ def _print_engines(built: BuiltBundle) -> None:
     from .tables import print_engines
 
     for warning in (*built.bundle.manifest.notes, *built.warnings):
-        click.echo(f"Warning: {warning}", err=True)
+        click.echo(printable(f"Warning: {warning}"), err=True)
     print_engines(built.bundle.manifest)

@@ -6,6 +6,8 @@ from pathlib import Path
 
 import click
 
+from dragoman.printable import printable
+
 from .options import force_option, output_option, revision_option
 
 
@@ -32,6 +34,6 @@ def export(checkpoint: str, output: Path, revision: str | None, force: bool) -> 
             checkpoint, output, revision=revision, overwrite=force, progress=progress
         )
     for note in bundle.manifest.notes:
-        click.echo(f"Warning: {note}", err=True)
+        click.echo(printable(f"Warning: {note}"), err=True)
     model = checkpoint if revision is None else f"{checkpoint} --revision {revision}"
     click.echo(f"Exported {output}, not verified. Next: dragoman verify {output} {model}")

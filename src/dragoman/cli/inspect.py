@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 import click
 from rich.markup import escape
 
+from dragoman.printable import printable
+
 if TYPE_CHECKING:
     from rich.table import Table
 
@@ -111,7 +113,7 @@ def _print(bundle: Bundle) -> None:
         ("made with", versions),
         *(("note", note) for note in manifest.notes),
     ):
-        overview.add_row(f"[bold]{name}[/bold]", value if name == "parity" else escape(value))
+        overview.add_row(f"[bold]{name}[/bold]", value if name == "parity" else _text(value))
     tensors = Table(title="tensors", title_justify="left")
     for heading in ("graph", "", "role", "layers", "dtype", "shape"):
         tensors.add_column(heading)
@@ -122,11 +124,16 @@ def _print(bundle: Bundle) -> None:
     files.add_column("bytes", justify="right")
     files.add_column("SHA-256")
     for file in manifest.files:
-        files.add_row(escape(file.path), f"{file.size:,}", file.sha256[:16] + "…")
+        files.add_row(_text(file.path), f"{file.size:,}", file.sha256[:16] + "…")
     console = Console(emoji=False)
     console.print(overview, tensors, files)
     if manifest.executable.format == "tensorrt":
         console.print(_engines(bundle, manifest.executable))
+
+
+def _text(value: str) -> str:
+    """Text of the manifest, without effect on the table or the terminal."""
+    return escape(printable(value))
 
 
 def _speech(manifest: Manifest) -> list[tuple[str, str]]:
@@ -254,11 +261,11 @@ def _parity(parity: Parity | None) -> str:
     verdict = "[green]passed[/green]" if parity.passed else "[red]failed[/red]"
     text = (
         f"{verdict}: {parity.tokens.identical} of {parity.tokens.sequences} sequences identical "
-        f"({escape(parity.inputs)}; {escape(parity.backend)})"
+        f"({_text(parity.inputs)}; {_text(parity.backend)})"
     )
     if parity.task is not None:
         task = parity.task
-        text += f"; {escape(task.metric)} {task.bundle:.2%}, oracle {task.oracle:.2%}"
+        text += f"; {_text(task.metric)} {task.bundle:.2%}, oracle {task.oracle:.2%}"
     return text
 
 

@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 
 import click
 
+from dragoman.printable import printable
+
 from .options import backend_option, threads_option
 
 if TYPE_CHECKING:
@@ -219,7 +221,7 @@ class _Writer:
 
     def reject(self, reason: str) -> None:
         self.rejected += 1
-        click.echo(f"line {self.number}: {reason}", err=True)
+        click.echo(printable(f"line {self.number}: {reason}"), err=True)
 
 
 def _one_line(output: Result | Segment) -> str:

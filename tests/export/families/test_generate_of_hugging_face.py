@@ -55,6 +55,11 @@ SETTINGS: dict[str, dict[str, Any]] = {
         + [[a, b] for a in range(14, 31) for b in (14, 15, 16, 17, 18, 19, 20, 21, 22)]
         + [[2, 23], [2], [23, 24, 25]]
     },
+    "bad words after the start token": {"bad_words_ids": [[2, w] for w in range(3, 31)]},
+    "no token left": {
+        "bad_words_ids": [[w] for w in range(31)],
+        "begin_suppress_tokens": list(range(31)),
+    },
     "unknown suppressed tokens": {
         "suppress_tokens": [-1, 9, 31, 400],
         "begin_suppress_tokens": [-1, 99, 7],
@@ -109,9 +114,10 @@ def with_settings(weights: Path, directory: Path, settings: dict[str, Any] | Non
 
 
 def with_fields(directory: Path, **fields: Any) -> None:
-    """Replace fields of config.json."""
+    """Replace fields of config.json; those that are None are removed."""
     path = directory / "config.json"
     values = json.loads(path.read_text()) | fields
+    values = {name: value for name, value in values.items() if value is not None}
     path.unlink()
     path.write_text(json.dumps(values))
 
@@ -202,7 +208,16 @@ def test_the_settings_matter(weights: Path, tmp_path: Path) -> None:
     assert len(set(outputs.values())) == len(SETTINGS) - len(WITHOUT_EFFECT)
 
 
-@pytest.mark.parametrize("fields", [{"force_bos_token_to_be_generated": True}, {"min_length": 5}])
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"force_bos_token_to_be_generated": True},
+        {"min_length": 5},
+        {"decoder_start_token_id": None},
+        {"eos_token_id": None, "decoder_start_token_id": 4},
+    ],
+    ids=str,
+)
 def test_settings_in_config_json(fields: dict[str, Any], weights: Path, tmp_path: Path) -> None:
     """As in checkpoints older than `generation_config.json`."""
     directory = with_settings(weights, tmp_path, None)
@@ -231,6 +246,22 @@ def test_no_end_token_is_noted(weights: Path, tmp_path: Path) -> None:
         'Hugging Face\'s generate; config.json has 2: add "eos_token_id": 2',
     )
     assert all(len(output) == LIMIT for output in our_outputs(read.model, LIMIT))
+
+
+@pytest.mark.parametrize("stated", [None, []])
+def test_no_end_token_in_config_json_is_noted(stated: Any, weights: Path, tmp_path: Path) -> None:
+    directory = with_settings(weights, tmp_path, None)
+    with_fields(directory, eos_token_id=None)
+    if stated is not None:
+        (directory / "generation_config.json").write_text(
+            json.dumps({"bos_token_id": 0, "eos_token_id": stated})
+        )
+    (note,) = read_hugging_face(directory).notes
+    file = "config.json" if stated is None else "generation_config.json"
+    assert note == (
+        f"{file} has no eos_token_id: outputs end at their limit only, as those of Hugging Face's "
+        "generate"
+    )
 
 
 def test_an_output_longer_than_the_positions_is_noted(weights: Path, tmp_path: Path) -> None:

@@ -19,7 +19,8 @@ CONFIG = ModelConfig(source_vocab_size=50, target_vocab_size=40, end_token_id=3)
         ({}, {}),
         # Lengths count the start token.
         ({"max_length": 20, "min_length": 5}, {"max_new_tokens": 19, "min_length": 5}),
-        ({"max_length": 1, "min_length": 0}, {}),
+        ({"max_length": 2, "min_length": 0}, {"max_new_tokens": 1}),
+        ({"max_length": 1, "max_new_tokens": 3}, {"max_new_tokens": 3}),
         # The number of new tokens takes precedence, 0 too.
         ({"max_length": 20, "max_new_tokens": 7, "min_new_tokens": 2, "min_length": 9},
          {"max_new_tokens": 7, "min_new_tokens": 2}),
@@ -41,7 +42,8 @@ CONFIG = ModelConfig(source_vocab_size=50, target_vocab_size=40, end_token_id=3)
         ({"encoder_no_repeat_ngram_size": 3}, {"encoder_no_repeat_ngram_size": 3}),
         # Empty values switch a setting off.
         ({"stop_strings": [], "sequence_bias": [], "constraints": [], "force_words_ids": [],
-          "exponential_decay_length_penalty": [], "watermarking_config": {}}, {}),
+          "exponential_decay_length_penalty": [], "watermarking_config": {}, "suppress_tokens": {},
+          "bad_words_ids": {}, "forced_eos_token_id": [], "begin_suppress_tokens": ""}, {}),
         ({"suppress_tokens": [9, 7, 9], "begin_suppress_tokens": [4, 3]},
          {"suppressed_token_ids": (7, 9), "first_suppressed_token_ids": (3, 4)}),
         # A bad word that is the end token has no effect; a suppressed end token has.
@@ -80,6 +82,10 @@ def test_settings_are_rules(settings: dict[str, Any], rules: dict[str, Any]) -> 
         ({"eos_token_id": [3, 40]}, r"eos_token_id: expected token ids in \[0, 40\), found 40"),
         ({"suppress_tokens": ["a"]}, "suppress_tokens: expected token ids, found"),
         ({"max_length": "long"}, "max_length: expected an integer, found 'long'"),
+        ({"max_length": 1}, "max_length: expected at least 2, found 1"),
+        ({"max_new_tokens": 0}, "max_new_tokens: expected at least 1, found 0"),
+        ({"repetition_penalty": 1e-320}, "repetition_penalty: expected a number greater than 0"),
+        ({"repetition_penalty": 1e308}, "repetition_penalty: expected a number greater than 0"),
     ],
 )  # fmt: skip
 def test_an_unsupported_setting_is_named(settings: dict[str, Any], problem: str) -> None:

@@ -69,6 +69,18 @@ def test_weights_that_are_not_needed_are_left_out(
         )
 
 
+def test_names_of_weights_cannot_write_to_the_terminal(
+    checkpoint: Callable[..., tuple[Any, Path]],
+) -> None:
+    _, directory = checkpoint()
+    file = directory / "model.safetensors"
+    weights = load_file(file) | {"a\n\x1b[31mb" + "c" * 200: torch.ones(3)}
+    save_file(weights, file, metadata={"format": "pt"})
+    assert read_hugging_face(directory).notes == (
+        "1 weight that the model does not need left out: a\\n\\x1b[31mb" + "c" * 88,
+    )
+
+
 def test_layers_beyond_those_of_the_configuration(
     checkpoint: Callable[..., tuple[Any, Path]],
 ) -> None:
