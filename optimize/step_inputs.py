@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -50,7 +51,8 @@ def record_steps(
         graphs: ONNX graphs that ONNX Runtime runs, with an axis for the caches' capacity
         receiver: a bundle of the same model that is to get the inputs: they have its types, and
             sizes that it takes; None: the graphs themselves
-        sources: token ids or features; the first that fit are decoded; None: random ones
+        sources: token ids or features; some that fit are decoded, of the same length, since numbers
+            at padding, which nothing reads, may differ; None: random ones
 
     Raises:
         BackendError: ONNX Runtime cannot run the graphs.
@@ -118,20 +120,21 @@ def _sizes(bundle: Bundle) -> tuple[int, Range, int]:
 
 
 def _sources(graphs: Bundle, rows: int, lengths: Range) -> list[Encodable]:
-    """Random ones, from the longest to half of that."""
-    spread = np.linspace(lengths.best, max(1, lengths.best // 2), rows).astype(int)
-    return random_sources(graphs.manifest, spread.tolist(), np.random.default_rng(0))
+    """Random ones."""
+    return random_sources(graphs.manifest, [lengths.best] * rows, np.random.default_rng(0))
 
 
 def _fitting(sources: Sequence[Encodable], rows: int, lengths: Range) -> list[Encodable]:
-    """The first that are not too long, repeated where they are too few."""
-    fitting = [s for s in sources if isinstance(s, np.ndarray) or len(s) <= lengths.largest][:rows]
+    """Some of the most frequent length that is not too long, repeated where they are too few."""
+    fitting = [s for s in sources if isinstance(s, np.ndarray) or len(s) <= lengths.largest]
     if not fitting:
         raise DragomanError(
             f"expected a source of at most {lengths.largest} tokens, found none among "
             f"{len(sources)}"
         )
-    return [fitting[row % len(fitting)] for row in range(rows)]
+    (length, _), *_ = Counter(map(len, fitting)).most_common(1)
+    alike = [source for source in fitting if len(source) == length]
+    return [alike[row % len(alike)] for row in range(rows)]
 
 
 def _feed(spec: GraphSpec, values: Mapping[Slot, NDArray[Any]]) -> dict[str, NDArray[Any]]:

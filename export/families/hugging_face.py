@@ -142,7 +142,7 @@ def _settings(directory: Path, values: Values, notes: list[str]) -> Values:
         settings = {**values, "forced_bos_token_id": values.get("bos_token_id")}
     if settings.get("eos_token_id") in (None, []):
         stated = values.get("eos_token_id")
-        add = f'; config.json has {stated}: add "eos_token_id": {stated}' if stated else ""
+        add = f'; config.json has {stated}: add "eos_token_id": {stated} there' if stated else ""
         notes.append(
             f"{GENERATION_FILE if has_file else CONFIG_FILE} has no eos_token_id: outputs end at "
             f"their limit only, as those of Hugging Face's generate{add}"

@@ -141,7 +141,7 @@ def _describe(directory: Path) -> str:
 
 
 def _has_any(directory: Path, *names: str) -> bool:
-    return any((directory / name).is_file() for name in names)
+    return any((directory / name).exists() for name in names)
 
 
 def _stated(values: Mapping[str, Any]) -> FormatName | None:

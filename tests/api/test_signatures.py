@@ -240,7 +240,9 @@ def test_other_curves(signed: Path, tmp_path: Path, curve: ec.EllipticCurve) -> 
 def test_an_encrypted_key(signed: Path, tmp_path: Path) -> None:
     private, public = key_pair(tmp_path, "secret", password="a password")  # noqa: S106
     for wrong in (None, "another"):
-        with pytest.raises(api.SignatureError, match=r"expected a private key: .*[Pp]assword"):
+        with pytest.raises(
+            api.SignatureError, match=r"expected a private key of an elliptic curve: .*[Pp]assword"
+        ):
             api.sign(signed, private, password=wrong, overwrite=True)
     api.sign(signed, private, password="a password", overwrite=True)  # noqa: S106
     api.verify_signature(signed, key=public)
@@ -301,7 +303,7 @@ def test_what_is_no_key_or_no_signature(
         assert f"{tmp_path / 'bad.sig'}: expected a signature of OpenSSF Model Signing" in message
     with (tmp_path / "bad.sig").open("wb") as file:
         file.truncate(1 << 40)
-    assert "it has more than" in refusal(signed, keys[1], tmp_path / "bad.sig")
+    assert "expected a file of at most" in refusal(signed, keys[1], tmp_path / "bad.sig")
     (tmp_path / "bad.sig").write_text('{"verificationMaterial": {"publicKey": {}}}')
     assert "is not what" in refusal(signed, keys[1], tmp_path / "bad.sig")
     assert f"{keys[0]}: expected a public key" in refusal(signed, keys[0])

@@ -37,3 +37,14 @@ def test_notes_of_a_bundle(dragoman: Dragoman, bundle_copy: Path) -> None:
     assert outcome.returncode == 0
     assert "\x1b" not in outcome.stdout
     assert "a\\n\\x1b[31mb [red]c" in outcome.stdout
+
+
+def test_settings_of_a_bundle(dragoman: Dragoman, bundle_copy: Path) -> None:
+    manifest = read_bundle(bundle_copy).manifest
+    settings = dataclasses.replace(
+        manifest.generation, end_token_ids=(2, 7), suppressed_token_ids=tuple(range(3, 13))
+    )
+    write_manifest(dataclasses.replace(manifest, generation=settings), bundle_copy)
+    outcome = dragoman("inspect", bundle_copy)
+    shown = " ".join(outcome.stdout.split())
+    assert "settings end_token_ids [2, 7]; suppressed_token_ids 10 tokens" in shown

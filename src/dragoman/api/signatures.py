@@ -81,7 +81,7 @@ def sign(
     if certificate is None:
         # The library declares text, and wants bytes.
         secret: Any = None if password is None else password.encode()
-        with _refusing(f"{key}: expected a private key"):
+        with _refusing(f"{key}: expected a private key of an elliptic curve"):
             config.use_elliptic_key_signer(private_key=key, password=secret)
     else:
         with _refusing(f"{certificate}: expected the certificate of the private key {key}"):
@@ -146,7 +146,7 @@ def verify_signature(
 
     config = Config().set_hashing_config(_hashing(directory, path))
     if key is not None:
-        with _refusing(f"{key}: expected a public key"):
+        with _refusing(f"{key}: expected a public key of an elliptic curve"):
             config.use_elliptic_key_verifier(public_key=key)
     else:
         with _refusing(f"{', '.join(map(str, chain))}: expected certificates"):
@@ -216,6 +216,8 @@ def _refusing(expectation: str) -> Iterator[None]:
     except OSError as error:
         where = f" ({error.filename})" if error.filename else ""
         raise SignatureError(f"{expectation}: {error.strerror or error}{where}") from error
+    except AttributeError as error:  # the library asks any key for its curve
+        raise SignatureError(f"{expectation}, found another kind of key") from error
     except Exception as error:
         reason = " ".join(_reason(error).split()) or type(error).__name__
         if len(reason) > _LONGEST_REASON:
@@ -227,5 +229,5 @@ def _reason(error: Exception) -> str:
     """The library lists differences as Python does, each with digests as bytes: left out here."""
     kind, _, differences = str(error).partition("Signature mismatch: ")
     if kind or not differences:
-        return str(error)
+        return str(error).partition(" This behavior can be changed")[0]
     return "; ".join(text.partition(": Expected '")[0] for text in ast.literal_eval(differences))

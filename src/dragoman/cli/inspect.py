@@ -15,9 +15,14 @@ if TYPE_CHECKING:
 
     from dragoman.runtime import Bundle, Languages
     from dragoman.runtime.format.executables import EngineReport, Range, TensorRTEngines
+    from dragoman.runtime.format.generation_settings import GenerationSettings
     from dragoman.runtime.format.manifest import Manifest
     from dragoman.runtime.format.records import Parity, PassRecord
     from dragoman.runtime.format.speech import SpeechTokens
+
+
+SHOWN = 8
+"""The most tokens of a setting that are listed."""
 
 
 @click.command(short_help="Show what is in a bundle.")
@@ -105,6 +110,7 @@ def _print(bundle: Bundle) -> None:
         ("vocabulary", vocabularies),
         ("positions", positions),
         ("new tokens", f"at most {manifest.default_max_new_tokens} by default"),
+        *_settings(manifest.generation),
         ("tokenizers", "inside" if manifest.tokenizers else "none: token ids in and out"),
         *_speech(manifest),
         *([("languages", _languages(manifest.languages))] if manifest.languages else []),
@@ -151,6 +157,19 @@ def _speech(manifest: Manifest) -> list[tuple[str, str]]:
         ("tasks", ", ".join(sorted(speech.tasks)) or "transcribe"),
         ("timestamps", _timestamps(speech)),
     ]
+
+
+def _settings(generation: GenerationSettings) -> list[tuple[str, str]]:
+    """Those that change greedy output."""
+    plain = type(generation)()
+    changed = {n: v for n, v in vars(generation).items() if v != getattr(plain, n)}
+    shown = "; ".join(
+        f"{name} {len(value)} tokens"
+        if isinstance(value, tuple) and len(value) > SHOWN
+        else f"{name} {[*value] if isinstance(value, tuple) else value}"
+        for name, value in changed.items()
+    )
+    return [("settings", shown)] if shown else []
 
 
 def _timestamps(speech: SpeechTokens) -> str:

@@ -243,7 +243,7 @@ def test_no_end_token_is_noted(weights: Path, tmp_path: Path) -> None:
     read = read_hugging_face(directory)
     assert read.notes == (
         "generation_config.json has no eos_token_id: outputs end at their limit only, as those of "
-        'Hugging Face\'s generate; config.json has 2: add "eos_token_id": 2',
+        'Hugging Face\'s generate; config.json has 2: add "eos_token_id": 2 there',
     )
     assert all(len(output) == LIMIT for output in our_outputs(read.model, LIMIT))
 
