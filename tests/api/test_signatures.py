@@ -11,7 +11,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.asymmetric import ec, rsa
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 from model_signing import verifying
 
 from dragoman import DragomanError, api
@@ -307,6 +308,16 @@ def test_what_is_no_key_or_no_signature(
     (tmp_path / "bad.sig").write_text('{"verificationMaterial": {"publicKey": {}}}')
     assert "is not what" in refusal(signed, keys[1], tmp_path / "bad.sig")
     assert f"{keys[0]}: expected a public key" in refusal(signed, keys[0])
+    other = rsa.generate_private_key(65537, 2048).private_bytes(
+        Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()
+    )
+    (tmp_path / "rsa.pem").write_bytes(other)
+    with pytest.raises(api.SignatureError) as caught:
+        api.sign(signed, tmp_path / "rsa.pem", overwrite=True)
+    assert str(caught.value) == (
+        f"{tmp_path / 'rsa.pem'}: expected a private key of an elliptic curve, found another kind "
+        "of key"
+    )
     with pytest.raises(DragomanError, match="found neither"):
         api.verify_signature(signed)
     with pytest.raises(DragomanError, match="found both"):
