@@ -23,7 +23,7 @@ Feed = Mapping[str, NDArray[Any]]
 """A value for each input of a graph, by name."""
 
 ROWS = 2
-"""Of unequal lengths, so that the mask matters. Windows of audio are large: one."""
+"""Of texts, of the same length. Windows of audio are large: one."""
 LONGEST = 32
 STEPS = 16
 """Tokens of a source, and steps that are decoded, if model and engines allow as many."""
@@ -66,9 +66,9 @@ def record_steps(
             "in fp32 or fp16"
         )
     rows, lengths, capacity = _sizes(receiver)
-    chosen = (
-        _sources(graphs, rows, lengths) if sources is None else _fitting(sources, rows, lengths)
-    )
+    if sources is None:
+        sources = random_sources(manifest, [lengths.best] * rows, np.random.default_rng(0))
+    chosen = _fitting(sources, rows, lengths)
     source, mask = as_batch(chosen, model)
     if source.ndim == 2 and source.shape[1] < lengths.smallest:
         missing = ((0, 0), (0, lengths.smallest - source.shape[1]))
@@ -119,11 +119,6 @@ def _sizes(bundle: Bundle) -> tuple[int, Range, int]:
     )
 
 
-def _sources(graphs: Bundle, rows: int, lengths: Range) -> list[Encodable]:
-    """Random ones."""
-    return random_sources(graphs.manifest, [lengths.best] * rows, np.random.default_rng(0))
-
-
 def _fitting(sources: Sequence[Encodable], rows: int, lengths: Range) -> list[Encodable]:
     """Some of the most frequent length that is not too long, repeated where they are too few."""
     fitting = [s for s in sources if isinstance(s, np.ndarray) or len(s) <= lengths.largest]
@@ -132,7 +127,7 @@ def _fitting(sources: Sequence[Encodable], rows: int, lengths: Range) -> list[En
             f"expected a source of at most {lengths.largest} tokens, found none among "
             f"{len(sources)}"
         )
-    (length, _), *_ = Counter(map(len, fitting)).most_common(1)
+    [(length, _)] = Counter(map(len, fitting)).most_common(1)
     alike = [source for source in fitting if len(source) == length]
     return [alike[row % len(alike)] for row in range(rows)]
 

@@ -13,7 +13,6 @@ from safetensors.torch import save_file
 
 from dragoman.export.families import FAMILIES
 from dragoman.export.families.bart import LOGITS_BIAS, POSITIONS, SHARED, TOKENS
-from dragoman.export.families.marian import position_table
 
 from .checkpoint_configs import config_of
 from .random_model import random_model
@@ -39,11 +38,6 @@ def write_random_checkpoint(
     """
     family = FAMILIES[config["model_type"]]
     model = random_model(family.config(config), seed=seed, sharpness=sharpness)
-    if family.model_type == "marian":
-        with torch.no_grad():
-            for stack in ("encoder", "decoder"):
-                table = model.get_parameter(f"{stack}.embedding.positions.table")
-                table.copy_(position_table(*table.shape))
     weights = {
         family.weight_name(name): parameter.detach() for name, parameter in model.named_parameters()
     }

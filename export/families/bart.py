@@ -147,12 +147,12 @@ def with_separate_tables(values: Values, config: ModelConfig, weights: Weights) 
     decoder may differ, and the shared one is used only where theirs are not stored."""
     if config.tie_target_output or not config.tie_source_target:
         return config
-    shared = weights.get(SHARED)
-    tables = [weights.get(name, shared) for name in TOKENS.values()]
-    if any(table is None for table in tables) or tables[0].equal(tables[1]):  # type: ignore
+    stored = {name: name if name in weights else SHARED for name in TOKENS.values()}
+    tables = {name: weights[found] for name, found in stored.items() if found in weights}
+    if len(tables) < len(TOKENS) or torch.equal(*tables.values()):
         return config
     weights.pop(SHARED, None)
-    weights |= dict(zip(TOKENS.values(), tables, strict=True))  # type: ignore
+    weights |= tables
     return config.replace(tie_source_target=False)
 
 

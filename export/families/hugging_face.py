@@ -97,11 +97,14 @@ def family_of(values: Values) -> Family:
 def _load(directory: Path, values: Values) -> tuple[Transformer, tuple[str, ...]]:
     """The model, and notes."""
     family, notes = family_of(values), list[str]()
-    settings = _settings(directory, values, notes)
+    settings, file = _settings(directory, values, notes)
     values = _with_special_tokens(values, settings)
     config = family.config(values)
     check_positions(config)
-    generation = _generation(directory, family, settings, config, notes)
+    try:
+        generation = family.generation(directory, settings, config, notes)
+    except ConfigError as error:
+        raise ConfigError([f"{file}: {problem}" for problem in error.problems]) from error
     config = _with_positions(config, generation, family, notes)
     weights, origin = read_weights(directory)
     weights = _with_prefix(weights, family)
@@ -120,23 +123,12 @@ def _load(directory: Path, values: Values) -> tuple[Transformer, tuple[str, ...]
     return model, tuple(notes)
 
 
-def _generation(
-    directory: Path, family: Family, settings: Values, config: ModelConfig, notes: list[str]
-) -> GenerationConfig:
-    """The family's reading of the settings; its problems name their file."""
-    file = GENERATION_FILE if (directory / GENERATION_FILE).exists() else CONFIG_FILE
-    try:
-        return family.generation(directory, settings, config, notes)
-    except ConfigError as error:
-        raise ConfigError([f"{file}: {problem}" for problem in error.problems]) from error
-
-
-def _settings(directory: Path, values: Values, notes: list[str]) -> Values:
-    """The fields that `generate` reads: of `generation_config.json` alone, or, if there is none, of
-    `config.json`."""
+def _settings(directory: Path, values: Values, notes: list[str]) -> tuple[Values, str]:
+    """The fields that `generate` reads, and the file that they are in: `generation_config.json`
+    alone, or, if there is none, `config.json`."""
     path = directory / GENERATION_FILE
     has_file = path.exists()
-    settings = read_json(path) if has_file else values
+    settings, file = (read_json(path), path.name) if has_file else (values, CONFIG_FILE)
     if not has_file and values.get("force_bos_token_to_be_generated"):
         # BART before `forced_bos_token_id`
         settings = {**values, "forced_bos_token_id": values.get("bos_token_id")}
@@ -144,20 +136,20 @@ def _settings(directory: Path, values: Values, notes: list[str]) -> Values:
         stated = values.get("eos_token_id")
         add = f'; config.json has {stated}: add "eos_token_id": {stated} there' if stated else ""
         notes.append(
-            f"{GENERATION_FILE if has_file else CONFIG_FILE} has no eos_token_id: outputs end at "
-            f"their limit only, as those of Hugging Face's generate{add}"
+            f"{file} has no eos_token_id: outputs end at their limit only, as those of Hugging "
+            f"Face's generate{add}"
         )
         settings = {**settings, "eos_token_id": []}
     if settings.get("decoder_start_token_id") is None:
         if has_file and settings.get("bos_token_id") is None:
             raise ConfigError(
                 [
-                    f"{GENERATION_FILE}: expected decoder_start_token_id or bos_token_id, found "
+                    f"{file}: expected decoder_start_token_id or bos_token_id, found "
                     "neither; Hugging Face's generate refuses it, too"
                 ]
             )
         settings = {**settings, "decoder_start_token_id": settings.get("bos_token_id")}
-    return settings
+    return settings, file
 
 
 def _with_special_tokens(values: Values, settings: Values) -> Values:

@@ -52,11 +52,7 @@ def read_json(path: Path, *, limit: int = SETTINGS_BYTES) -> Any:
         FileError: there is no such file, it is no regular file, too large, cannot be read, or is
             not JSON as `parse_json` reads it.
     """
-    data = read_regular(path, limit)
-    try:
-        return parse_json(data.decode())
-    except ValueError as error:
-        raise FileError(path, f"expected JSON: {error}") from error
+    return _read(path, limit, "expected JSON")
 
 
 def read_json_object(path: Path, *, limit: int = SETTINGS_BYTES) -> dict[str, Any]:
@@ -65,16 +61,18 @@ def read_json_object(path: Path, *, limit: int = SETTINGS_BYTES) -> dict[str, An
     Raises:
         FileError: as `read_json`; or it is not an object.
     """
-    data = read_regular(path, limit)
-    try:
-        values = parse_json(data.decode())
-    except ValueError as error:
-        raise FileError(
-            path, f"expected a JSON object, found text that is not JSON: {error}"
-        ) from error
+    values = _read(path, limit, "expected a JSON object, found text that is not JSON")
     if not isinstance(values, dict):
         raise FileError(path, f"expected a JSON object, found {type(values).__name__}")
     return values
+
+
+def _read(path: Path, limit: int, expectation: str) -> Any:
+    data = read_regular(path, limit)
+    try:
+        return parse_json(data.decode())
+    except ValueError as error:
+        raise FileError(path, f"{expectation}: {error}") from error
 
 
 _TOO_DEEP = f"expected arrays and objects at most {MAX_DEPTH} deep, found them deeper"

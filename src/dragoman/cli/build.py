@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from dragoman.printable import printable
-
 from .engine_options import engine_options, engine_request
+from .messages import tell
 from .options import (
     calibration_option,
     force_option,
@@ -140,5 +139,5 @@ def _print_engines(built: BuiltBundle) -> None:
     from .tables import print_engines
 
     for warning in (*built.bundle.manifest.notes, *built.warnings):
-        click.echo(printable(f"Warning: {warning}"), err=True)
+        tell(f"Warning: {warning}")
     print_engines(built.bundle.manifest)

@@ -6,8 +6,7 @@ from pathlib import Path
 
 import click
 
-from dragoman.printable import printable
-
+from .messages import tell
 from .options import force_option, output_option, revision_option
 
 
@@ -34,6 +33,6 @@ def export(checkpoint: str, output: Path, revision: str | None, force: bool) -> 
             checkpoint, output, revision=revision, overwrite=force, progress=progress
         )
     for note in bundle.manifest.notes:
-        click.echo(printable(f"Warning: {note}"), err=True)
+        tell(f"Warning: {note}")
     model = checkpoint if revision is None else f"{checkpoint} --revision {revision}"
     click.echo(f"Exported {output}, not verified. Next: dragoman verify {output} {model}")

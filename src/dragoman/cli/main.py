@@ -13,12 +13,12 @@ from typing import Any
 import click
 
 from dragoman import DragomanError, __version__
-from dragoman.printable import printable
 
 from .bench import bench
 from .build import build
 from .export import export
 from .inspect import inspect
+from .messages import tell
 from .optimize import optimize
 from .run import run
 from .sign import sign
@@ -95,7 +95,7 @@ def main() -> None:
         sys.exit(status if isinstance(status, int) else 0)
     except click.ClickException as error:
         if sys.argv[1:]:
-            click.echo(printable(f"Error: {error.format_message()}"), err=True)
+            tell(f"Error: {error.format_message()}")
         else:
             error.show()  # no command: the help
         sys.exit(error.exit_code)
@@ -135,5 +135,5 @@ def _abandon_output() -> None:
 def _fail(error: Exception, message: str, verbose: bool) -> None:
     if verbose:
         traceback.print_exception(error)
-    click.echo(printable(f"Error: {message}"), err=True)
+    tell(f"Error: {message}")
     sys.exit(USER_ERROR)

@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from dragoman.printable import printable
-
 from .engine_options import engine_options, engine_request
+from .messages import tell
 from .options import calibration_option, force_option, precision_option, target_option
 
 if TYPE_CHECKING:
@@ -94,7 +93,7 @@ def optimize(
         records: Sequence[PassRecord] = optimized.bundle.manifest.passes
         print_passes(records)
         for warning in optimized.warnings:
-            click.echo(printable(f"Warning: {warning}"), err=True)
+            tell(f"Warning: {warning}")
         print_engines(optimized.bundle.manifest)
         note = f"not verified. Next: dragoman verify {output} CHECKPOINT"
     else:

@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 
 import click
 
-from dragoman.printable import printable
-
+from .messages import tell
 from .options import backend_option, threads_option
 
 if TYPE_CHECKING:
@@ -221,7 +220,7 @@ class _Writer:
 
     def reject(self, reason: str) -> None:
         self.rejected += 1
-        click.echo(printable(f"line {self.number}: {reason}"), err=True)
+        tell(f"line {self.number}: {reason}")
 
 
 def _one_line(output: Result | Segment) -> str:

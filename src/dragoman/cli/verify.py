@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from dragoman.printable import printable
-
+from .messages import tell
 from .options import backend_option, inputs_option, limit_option, revision_option, threads_option
 
 if TYPE_CHECKING:
@@ -115,7 +114,7 @@ def _report(verification: Verification) -> None:
 
     if verification.problem is not None:
         if verification.not_recorded is not None:
-            click.echo(printable(f"Warning: {verification.not_recorded}"), err=True)
+            tell(f"Warning: {verification.not_recorded}")
         raise VerificationFailedError(verification.problem)
     if verification.not_recorded is not None:
         raise DragomanError(verification.not_recorded)
