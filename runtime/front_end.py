@@ -5,16 +5,21 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any, Protocol
 
-from .decoding.greedy import Choice
 from .decoding.options import GenerationOptions
 from .decoding.results import Result
+from .decoding.streaming import Choice
 
 
 class FrontEnd(Protocol):
     """Turns inputs into sources, decodes them in batches, and turns tokens into results."""
 
-    def generate(self, sources: Sequence[Any], options: GenerationOptions) -> list[Result]:
+    def generate(
+        self, sources: Sequence[Any], options: GenerationOptions | Sequence[GenerationOptions]
+    ) -> list[Result]:
         """Decode inputs of any number and lengths.
+
+        Args:
+            options: for all sources; or for each its own, of which wrong ones reject their source
 
         Raises:
             DragomanError: an option is out of range, or not for this kind of model.

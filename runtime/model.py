@@ -14,10 +14,10 @@ from dragoman.errors import DragomanError
 
 from .backends import open_backend
 from .backends.interface import Backend
-from .decoding.greedy import Choice
 from .decoding.options import GenerationKeywords, GenerationOptions, is_integer, shown
 from .decoding.rejection import RejectedError
 from .decoding.results import Result, Token
+from .decoding.streaming import Choice
 from .format.bundle import Bundle, read_bundle
 from .format.manifest import Manifest
 from .front_end import FrontEnd
@@ -72,17 +72,19 @@ class Model:
     def generate(
         self,
         sources: Sequence[Source],
-        options: GenerationOptions | None = None,
+        options: GenerationOptions | Sequence[GenerationOptions] | None = None,
         **changes: Unpack[GenerationKeywords],
     ) -> list[Result]:
-        """Decode any number of inputs of any lengths greedily.
+        """Decode any number of inputs of any lengths, several together; as outputs end, inputs that
+        wait take their places.
 
-        Speech longer than a window is decoded window by window, windows of several inputs together.
+        Speech longer than a window is decoded window by window.
 
         Args:
             sources: texts, or integer token ids with the special tokens the model expects; audio
                 for a speech model
-            options: see `GenerationOptions`, which describes every option
+            options: see `GenerationOptions`, which describes every option; or a list of them, one
+                for each source
             changes: options by name, in place of or in addition to `options`
 
         Returns:
@@ -96,7 +98,15 @@ class Model:
             UnfinishedError: the device failed for good; has the results that were finished.
         """
         _check_list(sources)
-        return self._front_end.generate(sources, _options(options, changes))
+        if options is None or isinstance(options, GenerationOptions):
+            return self._front_end.generate(sources, _options(options, changes))
+        each = [_options(one, changes) for one in options]
+        if len(each) != len(sources):
+            raise DragomanError(
+                f"options: expected one, or one for each of {len(sources)} sources, found "
+                f"{len(each)}"
+            )
+        return self._front_end.generate(sources, each)
 
     def stream(
         self,
@@ -106,7 +116,8 @@ class Model:
     ) -> Iterator[Token]:
         """Decode one input, yielding each token but the end token as soon as it is chosen.
 
-        Arguments as for `generate`. Speech: at most a window.
+        Arguments as for `generate`, but no beams, whose tokens are not final until the end. Speech:
+        at most a window.
 
         Raises:
             RejectedError: the input cannot be decoded.

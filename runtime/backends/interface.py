@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
@@ -23,6 +22,39 @@ class Step:
     log_probabilities: NDArray[np.float32]
 
 
+class Candidates(NamedTuple):
+    """The most probable next tokens of each row, best first.
+
+    Attributes:
+        tokens: int64 [B, K]
+        log_probabilities: float32 [B, K], in nats, among all tokens of the vocabulary
+    """
+
+    tokens: NDArray[np.int64]
+    log_probabilities: NDArray[np.float32]
+
+
+class Prediction(Protocol):
+    """What the model says of the next token of every row. Valid until the next call of its state,
+    and computed only as far as it is asked for: on a GPU, logits stay on the device until then."""
+
+    @property
+    def choice(self) -> Step:
+        """The graph's own choice, suppressed tokens excluded."""
+
+    def candidates(self, count: int) -> Candidates:
+        """The `count` best tokens of each row, suppressed tokens included."""
+
+    @property
+    def logits(self) -> NDArray[np.float32]:
+        """[B, V], not to be changed."""
+
+    @property
+    def normalizers(self) -> NDArray[np.float32]:
+        """[B], the logarithm of the sum of exp(logits) over all tokens: logits less this are
+        log-probabilities."""
+
+
 class Limits(NamedTuple):
     """The largest batches that a backend accepts; None: only the model limits them.
 
@@ -36,21 +68,54 @@ class Limits(NamedTuple):
 
 
 class DecodingState(Protocol):
-    """A batch being decoded: encoded sources, caches and positions, held by the backend."""
+    """A batch being decoded: encoded sources, caches and positions, held by the backend.
+
+    It has `width` rows for each source: row r decodes from source r // width. Every row has a
+    position of its own.
+    """
 
     def step(self) -> Step:
-        """Decode one position, the first time the whole prompt, and feed the chosen tokens back as
-        the next step's input."""
+        """Decode one position of every row, the first time the whole prompt, and feed the chosen
+        tokens back as the next step's input."""
 
-    def step_choosing(self, choose: Callable[[NDArray[np.float32]], Step]) -> Step:
-        """The same, with the caller's choice in place of the graph's.
+    def advance(self) -> Prediction:
+        """The same, but nothing is fed back: `feed` must follow, after `reorder` if rows change
+        places."""
+
+    def feed(self, tokens: NDArray[np.int64]) -> None:
+        """Set the next step's input.
 
         Args:
-            choose: gets the logits [B, V] of all rows, and must not change them
+            tokens: int64 [B]
         """
 
-    def keep(self, rows: NDArray[np.intp]) -> None:
-        """Drop all rows but these (strictly ascending indices), which are renumbered from 0."""
+    def reorder(self, parents: NDArray[np.intp]) -> None:
+        """Row r continues what row parents[r] has decoded so far.
+
+        Args:
+            parents: [B], of the same source each. A row that another one continues stays where it
+                is: parents[parents] equals parents.
+        """
+
+    def retire(self, sources: NDArray[np.intp]) -> None:
+        """Decode these sources no longer. Their rows remain, and what steps return for them means
+        nothing, until `keep` drops them or `join` puts others in their place."""
+
+    def keep(self, sources: NDArray[np.intp]) -> None:
+        """Drop all sources but these, which are renumbered from 0.
+
+        Args:
+            sources: sources[i] is i, or one that is beyond the new number of sources: few move
+        """
+
+    def join(self, other: DecodingState, sources: NDArray[np.intp]) -> None:
+        """Take over the sources of another batch of the same backend, width and capacity, which is
+        closed. Both must have taken their prompts, or have prompts of one token.
+
+        Args:
+            sources: the number that each of them gets here: of one that is retired, or the next
+                one that is free
+        """
 
     def close(self) -> None:
         """Release what the batch holds. No other method may be called afterwards."""
@@ -72,13 +137,15 @@ class Backend(Protocol):
         source_mask: NDArray[np.bool_],
         prompt: NDArray[np.int64],
         capacity: int,
+        width: int = 1,
     ) -> DecodingState:
         """Encode a batch and make room for `capacity` target positions in each row.
 
         Args:
-            source: tokens, int64 [B, S], or features, float32 [B, mel bins, frames]
-            source_mask: [B, S], True at tokens
-            prompt: [B, P], the decoder's input before the first choice, at least one token
+            source: tokens, int64 [N, S], or features, float32 [N, mel bins, frames]
+            source_mask: [N, S], True at tokens
+            prompt: [N, P], the decoder's input before the first choice, at least one token
+            width: rows decoded from each source
         """
 
     def encode(

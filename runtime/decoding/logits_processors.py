@@ -1,4 +1,7 @@
-"""Choosing tokens from logits on the host, where the graph's own choice does not suffice."""
+"""Rules that change the scores of next tokens, in the order in which Hugging Face applies them.
+
+Greedy decoding and sampling apply them to logits, beam search to log-probabilities.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,6 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from ..backends.interface import Step
 from ..format.generation_settings import GenerationSettings
 
 
@@ -27,26 +29,26 @@ class Row:
 
 
 class LogitsProcessor(Protocol):
-    """Changes the logits of a step before a token is chosen."""
+    """Changes the scores of a step before a token is chosen."""
 
     def active(self, count: int) -> bool:
         """Whether it can change the choice of the count-th new token (the first is 1)."""
 
-    def apply(self, logits: NDArray[np.float32], rows: Sequence[Row]) -> None:
-        """Change logits [B, V] in place."""
+    def apply(self, scores: NDArray[np.float32], row: Row) -> None:
+        """Change scores [V] in place."""
 
 
-class MinNewTokens:
-    """No end token is among the first `count` new tokens."""
+class SuppressTokens:
+    """Some tokens are never chosen."""
 
-    def __init__(self, count: int, end_tokens: Sequence[int]) -> None:
-        self._count, self._end = count, list(end_tokens)
+    def __init__(self, token_ids: Sequence[int]) -> None:
+        self._ids = list(token_ids)
 
     def active(self, count: int) -> bool:
-        return count <= self._count
+        return bool(self._ids)
 
-    def apply(self, logits: NDArray[np.float32], rows: Sequence[Row]) -> None:
-        logits[:, self._end] = -np.inf
+    def apply(self, scores: NDArray[np.float32], row: Row) -> None:
+        scores[self._ids] = -np.inf
 
 
 class SuppressTokensAt:
@@ -58,12 +60,25 @@ class SuppressTokensAt:
     def active(self, count: int) -> bool:
         return count == self._count and bool(self._ids)
 
-    def apply(self, logits: NDArray[np.float32], rows: Sequence[Row]) -> None:
-        logits[:, self._ids] = -np.inf
+    def apply(self, scores: NDArray[np.float32], row: Row) -> None:
+        scores[self._ids] = -np.inf
+
+
+class MinNewTokens:
+    """No end token is among the first `count` new tokens."""
+
+    def __init__(self, count: int, end_tokens: Sequence[int]) -> None:
+        self._count, self._end = count, list(end_tokens)
+
+    def active(self, count: int) -> bool:
+        return count <= self._count
+
+    def apply(self, scores: NDArray[np.float32], row: Row) -> None:
+        scores[self._end] = -np.inf
 
 
 class RepetitionPenalty:
-    """Positive logits of tokens that occurred are divided by the penalty, negative ones multiplied
+    """Positive scores of tokens that occurred are divided by the penalty, negative ones multiplied
     (Keskar et al. 2019, section 4.1)."""
 
     def __init__(self, penalty: float) -> None:
@@ -72,13 +87,10 @@ class RepetitionPenalty:
     def active(self, count: int) -> bool:
         return bool(self._penalty != 1)
 
-    def apply(self, logits: NDArray[np.float32], rows: Sequence[Row]) -> None:
-        for scores_of_row, row in zip(logits, rows, strict=True):
-            seen = list(set(row.tokens))
-            scores = scores_of_row[seen]
-            scores_of_row[seen] = np.where(
-                scores < 0, scores * self._penalty, scores / self._penalty
-            )
+    def apply(self, scores: NDArray[np.float32], row: Row) -> None:
+        seen = list(set(row.tokens))
+        before = scores[seen]
+        scores[seen] = np.where(before < 0, before * self._penalty, before / self._penalty)
 
 
 class NoRepeatNgram:
@@ -94,16 +106,15 @@ class NoRepeatNgram:
     def active(self, count: int) -> bool:
         return self._size > 0
 
-    def apply(self, logits: NDArray[np.float32], rows: Sequence[Row]) -> None:
+    def apply(self, scores: NDArray[np.float32], row: Row) -> None:
         before = self._size - 1
-        for scores, row in zip(logits, rows, strict=True):
-            tokens, earlier = row.tokens, self._earlier(row)
-            if len(tokens) < before:
-                continue
-            ending = tokens[len(tokens) - before :]
-            starts = range(len(earlier) - before)
-            repeated = [earlier[i + before] for i in starts if earlier[i : i + before] == ending]
-            scores[repeated] = -np.inf
+        tokens, earlier = row.tokens, self._earlier(row)
+        if len(tokens) < before:
+            return
+        ending = tokens[len(tokens) - before :]
+        starts = range(len(earlier) - before)
+        repeated = [earlier[i + before] for i in starts if earlier[i : i + before] == ending]
+        scores[repeated] = -np.inf
 
 
 class NoBadWords:
@@ -115,17 +126,17 @@ class NoBadWords:
     def active(self, count: int) -> bool:
         return bool(self._words)
 
-    def apply(self, logits: NDArray[np.float32], rows: Sequence[Row]) -> None:
-        for scores, row in zip(logits, rows, strict=True):
-            for beginning, last in self._words:
-                if row.tokens[-len(beginning) :] == beginning:
-                    scores[last] = -np.inf
+    def apply(self, scores: NDArray[np.float32], row: Row) -> None:
+        for beginning, last in self._words:
+            if row.tokens[len(row.tokens) - len(beginning) :] == beginning:
+                scores[last] = -np.inf
 
 
 def logits_processors(
     settings: GenerationSettings, end_tokens: Sequence[int], prompt_length: int
 ) -> list[LogitsProcessor]:
-    """Those that a model's settings ask for, in the order in which Hugging Face applies them.
+    """Those that a model's settings ask for, but for `suppressed_token_ids`, which the graph's own
+    choice excludes.
 
     Args:
         end_tokens: the tokens that end an output
@@ -140,42 +151,3 @@ def logits_processors(
         MinNewTokens(fewest, end_tokens),
         SuppressTokensAt(settings.first_free, settings.first_suppressed_token_ids),
     ]
-
-
-def choose(
-    logits: NDArray[np.float32],
-    processors: Sequence[LogitsProcessor],
-    rows: Sequence[Row],
-    suppressed: Sequence[int] = (),
-) -> Step:
-    """The greedy choice of a step after processing.
-
-    Args:
-        logits: [B, V], not changed
-        processors: those active in this step
-        suppressed: never chosen
-
-    Returns:
-        the choice; its log-probability is the model's own, normalized over all tokens that are not
-        suppressed. Where no token is left, the choice is token 0, as at Hugging Face; like a token
-        that is forced, it has no probability, and 0 stands for its logarithm.
-    """
-    allowed = logits.copy()
-    allowed[:, list(suppressed)] = -np.inf
-    highest = allowed.max(1, keepdims=True)
-    shift = np.where(highest == -np.inf, np.float32(0), highest)
-    with np.errstate(divide="ignore"):  # the logarithm of 0, where every token is suppressed
-        normalizer = np.log(np.exp(allowed - shift).sum(1)) + shift[:, 0]
-    own = allowed.copy()
-    for processor in processors:
-        processor.apply(allowed, rows)
-    chosen = allowed.argmax(1)
-    left = np.take_along_axis(allowed, chosen[:, None], 1)[:, 0] != -np.inf
-    log_probability = np.zeros(len(chosen), np.float32)
-    np.subtract(
-        np.take_along_axis(own, chosen[:, None], 1)[:, 0],
-        normalizer,
-        out=log_probability,
-        where=left,
-    )
-    return Step(chosen, log_probability)

@@ -4,20 +4,21 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from numbers import Integral, Real
-from typing import Any, TypedDict, Unpack
+from typing import Any, NamedTuple, TypedDict, Unpack
 
 import numpy as np
 
 from dragoman.errors import DragomanError
 
-from ..format.manifest import Manifest
+from ..format.generation_settings import LARGEST_LENGTH_PENALTY, EarlyStopping
+
+Phrase = str | Sequence[int]
+"""A text, or the target token ids of one."""
 
 DEFAULT_BATCH_SIZE = 64
-DEFAULT_BATCH_TOKENS = 4096
-DEFAULT_WINDOWS = 8
-"""Windows of audio decoded together."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,8 +32,31 @@ class GenerationOptions:
             of its tokens, rounded up. The lower of the two limits holds.
         min_new_tokens: no end token is chosen before this many other tokens; None: the bundle's
             default
-        max_batch_size: the most inputs decoded together; None: as many as a GPU has memory for, or
-            `DEFAULT_BATCH_SIZE` on a processor
+        num_beams: beam search with so many beams; 1: greedy search, or sampling. None: the
+            bundle's default; 1 with `do_sample`
+        num_return_sequences: how many outputs are returned for an input, best first: at most
+            `num_beams`, or any number of samples
+        length_penalty: beams: hypotheses are ranked by the sum of their log-probabilities over
+            length ** length_penalty; None: the bundle's default
+        early_stopping: beams: True: end an input with the first `num_beams` hypotheses that end;
+            False: when no better one is likely; "never": when no better one is possible. None: the
+            bundle's default
+        do_sample: draw each token at random; None: the bundle's default
+        temperature: sampling: logits are divided by it
+        top_k: sampling: draw from this many of the most probable tokens; 0: from all
+        top_p: sampling: draw from the most probable tokens that together have this probability
+        min_p: sampling: draw from the tokens that have at least this share of the most probable
+            one's probability. None for these four: the bundle's default
+        seed: sampling: the same request with the same seed gives the same output, alone and in any
+            company; None: another one each time
+        alternatives: how many of the best tokens are reported for each step
+        prefix: texts: what the output begins with, as text or token ids; its tokens count in
+            `max_new_tokens` and `min_new_tokens`, not in scores
+        must_contain: phrases that an output must contain, as texts or token ids (lexically
+            constrained beam search, which needs beams)
+        must_not_contain: phrases that must not occur, likewise, with any strategy
+        max_batch_size: the most sequences decoded together: inputs, times beams; None: as many as a
+            GPU has memory for, or `DEFAULT_BATCH_SIZE` on a processor
         max_batch_tokens: the most source tokens decoded together, including padding; None:
             `DEFAULT_BATCH_TOKENS`, for speech `DEFAULT_WINDOWS` windows
         source_language, target_language: multilingual text models: codes as the model names
@@ -51,6 +75,20 @@ class GenerationOptions:
     max_new_tokens: int | None = None
     max_new_tokens_per_source_token: float = math.inf
     min_new_tokens: int | None = None
+    num_beams: int | None = None
+    num_return_sequences: int = 1
+    length_penalty: float | None = None
+    early_stopping: EarlyStopping | None = None
+    do_sample: bool | None = None
+    temperature: float | None = None
+    top_k: int | None = None
+    top_p: float | None = None
+    min_p: float | None = None
+    seed: int | None = None
+    alternatives: int = 0
+    prefix: Phrase | None = None
+    must_contain: Sequence[Phrase] = ()
+    must_not_contain: Sequence[Phrase] = ()
     max_batch_size: int | None = DEFAULT_BATCH_SIZE
     max_batch_tokens: int | None = None
     source_language: str | None = None
@@ -60,40 +98,28 @@ class GenerationOptions:
     timestamps: bool | None = None
 
     def __post_init__(self) -> None:
+        values: dict[str, Any] = vars(self)
         problems = [
-            f"{name}: expected an integer of at least {least}, found {shown(value)}"
-            for name, least, optional in (
-                ("max_new_tokens", 1, True),
-                ("min_new_tokens", 0, True),
-                ("max_batch_size", 1, True),
-                ("max_batch_tokens", 1, True),
-            )
-            for value in [getattr(self, name)]
-            if not (optional and value is None) and (not is_integer(value) or value < least)
+            f"{name}: expected {kind.expected}, found {shown(values[name])}"
+            for name, kind in KINDS.items()
+            if not kind.holds(values[name])
         ]
-        relative: Any = self.max_new_tokens_per_source_token
-        if not _is_number(relative) or not relative > 0:
-            problems.append(
-                "max_new_tokens_per_source_token: expected a number of more than 0, found "
-                f"{shown(relative)}"
-            )
-        shortest, longest = self.min_new_tokens, self.max_new_tokens
-        both = is_integer(shortest) and is_integer(longest)
-        if longest is not None and shortest is not None and both and shortest > longest:
-            problems.append(
-                f"min_new_tokens: expected at most max_new_tokens {longest}, found {shortest}"
-            )
-        problems += [
-            f"{name}: expected a text, found {shown(value)}"
-            for name in ("source_language", "target_language", "language", "task")
-            for value in [getattr(self, name)]
-            if not isinstance(value, str | None)
-        ]
-        timestamps: object = self.timestamps
-        if not isinstance(timestamps, bool | np.bool_ | None):
-            problems.append(f"timestamps: expected True, False or None, found {shown(timestamps)}")
         if problems:
             raise DragomanError("; ".join(problems))
+        problems = list(self._contradictions())
+        if problems:
+            raise DragomanError("; ".join(problems))
+
+    def _contradictions(self) -> Iterator[str]:
+        """Options that exclude each other."""
+        shortest, longest = self.min_new_tokens, self.max_new_tokens
+        if longest is not None and shortest is not None and shortest > longest:
+            yield f"min_new_tokens: expected at most max_new_tokens {longest}, found {shortest}"
+        if self.do_sample and (self.num_beams or 1) > 1:
+            yield f"num_beams: expected 1, or no do_sample, found {self.num_beams} with do_sample"
+        both = [phrase for phrase in self.must_contain if phrase in self.must_not_contain]
+        for phrase in both:
+            yield f"must_contain: {shown(phrase)} is in must_not_contain, too"
 
     def replace(self, **changes: Unpack[GenerationKeywords]) -> GenerationOptions:
         """The same options with some changed.
@@ -109,54 +135,6 @@ class GenerationOptions:
             )
         return dataclasses.replace(self, **changes)
 
-    def limits(self, manifest: Manifest) -> GenerationLimits:
-        """The limits resolved for a model.
-
-        Raises:
-            DragomanError: the model has fewer positions, or `min_new_tokens` exceeds its default
-                `max_new_tokens`.
-        """
-        limit = self.max_new_tokens
-        if limit is None:
-            limit = manifest.default_max_new_tokens
-        longest, limit_name = manifest.model.max_target_positions, "positions of this model"
-        if manifest.executable.capacity is not None:
-            longest, limit_name = manifest.executable.capacity, "capacity of its engines"
-        prompt = len(manifest.generation.prompt)
-        if prompt:
-            longest, limit_name = longest - prompt, f"{limit_name} less the prompt"
-        if limit > longest:
-            raise DragomanError(
-                f"max_new_tokens: expected at most {longest}, the {limit_name}, found {limit}"
-            )
-        if (self.min_new_tokens or 0) > limit:
-            raise DragomanError(
-                f"min_new_tokens: expected at most max_new_tokens {limit}, found "
-                f"{self.min_new_tokens}"
-            )
-        batch_tokens = self.max_batch_tokens
-        if batch_tokens is None:
-            windows = DEFAULT_WINDOWS * manifest.model.max_source_positions
-            batch_tokens = windows if manifest.model.takes_audio else DEFAULT_BATCH_TOKENS
-        relative = float(min(self.max_new_tokens_per_source_token, 1e9))  # no limit at all
-        return GenerationLimits(limit, relative, self.max_batch_size, batch_tokens)
-
-
-@dataclass(frozen=True)
-class GenerationLimits:
-    """The limits of a call, with the defaults of a model filled in. See `GenerationOptions`."""
-
-    max_new_tokens: int
-    max_new_tokens_per_source_token: float
-    max_batch_size: int | None
-    max_batch_tokens: int
-
-    def new_tokens(self, source_length: int) -> int:
-        """The most new tokens for a source of this many tokens."""
-        # Slightly less, because 1.1 * 10 exceeds 11 in floating point.
-        relative = self.max_new_tokens_per_source_token * source_length * (1 - 1e-12)
-        return int(min(self.max_new_tokens, math.ceil(relative) if relative < 1e9 else 10**9))
-
 
 class GenerationKeywords(TypedDict, total=False):
     """The fields of `GenerationOptions` as keyword arguments."""
@@ -164,6 +142,20 @@ class GenerationKeywords(TypedDict, total=False):
     max_new_tokens: int | None
     max_new_tokens_per_source_token: float
     min_new_tokens: int | None
+    num_beams: int | None
+    num_return_sequences: int
+    length_penalty: float | None
+    early_stopping: EarlyStopping | None
+    do_sample: bool | None
+    temperature: float | None
+    top_k: int | None
+    top_p: float | None
+    min_p: float | None
+    seed: int | None
+    alternatives: int
+    prefix: Phrase | None
+    must_contain: Sequence[Phrase]
+    must_not_contain: Sequence[Phrase]
     max_batch_size: int | None
     max_batch_tokens: int | None
     source_language: str | None
@@ -171,6 +163,81 @@ class GenerationKeywords(TypedDict, total=False):
     language: str | None
     task: str | None
     timestamps: bool | None
+
+
+class Kind(NamedTuple):
+    """What an option may be.
+
+    Attributes:
+        expected: in words
+        holds: whether a value is one
+    """
+
+    expected: str
+    holds: Callable[[Any], bool]
+
+
+def _integer(least: int, *, optional: bool = True) -> Kind:
+    return Kind(
+        f"an integer of at least {least}",
+        lambda v: (optional and v is None) or (is_integer(v) and v >= least),
+    )
+
+
+def _number(words: str, within: Callable[[float], bool], *, optional: bool = True) -> Kind:
+    return Kind(
+        f"a number{words}",
+        lambda v: (optional and v is None) or (is_number(v) and within(v)),
+    )
+
+
+def _is_phrase(value: object) -> bool:
+    return isinstance(value, str) or (
+        isinstance(value, Sequence | np.ndarray) and all(is_integer(token) for token in value)
+    )
+
+
+_FLAG = Kind("True, False or None", lambda v: isinstance(v, bool | np.bool_ | None))
+_CODE = Kind("a text", lambda v: isinstance(v, str | None))
+_PHRASES = Kind(
+    "a list of texts or of lists of token ids",
+    lambda v: isinstance(v, Sequence) and not isinstance(v, str) and all(map(_is_phrase, v)),
+)
+KINDS: dict[str, Kind] = {
+    "max_new_tokens": _integer(1),
+    "min_new_tokens": _integer(0),
+    "max_new_tokens_per_source_token": _number(" of more than 0", lambda v: v > 0, optional=False),
+    "num_beams": _integer(1),
+    "num_return_sequences": _integer(1, optional=False),
+    "length_penalty": _number(
+        f" from -{LARGEST_LENGTH_PENALTY} to {LARGEST_LENGTH_PENALTY}",
+        lambda v: abs(v) <= LARGEST_LENGTH_PENALTY,
+    ),
+    "early_stopping": Kind(
+        'True, False, "never" or None',
+        lambda v: v == "never" if isinstance(v, str) else isinstance(v, bool | np.bool_ | None),
+    ),
+    "do_sample": _FLAG,
+    "temperature": _number(" of more than 0", lambda v: 0 < v < math.inf),
+    "top_k": _integer(0),
+    "top_p": _number(" of more than 0 and at most 1", lambda v: 0 < v <= 1),
+    "min_p": _number(" from 0 to 1", lambda v: 0 <= v <= 1),
+    "seed": Kind(
+        "an integer of at least 0 and of at most 64 bits",
+        lambda v: v is None or (is_integer(v) and 0 <= v < 1 << 64),
+    ),
+    "alternatives": _integer(0, optional=False),
+    "prefix": Kind("a text or a list of token ids", lambda v: v is None or _is_phrase(v)),
+    "must_contain": _PHRASES,
+    "must_not_contain": _PHRASES,
+    "max_batch_size": _integer(1),
+    "max_batch_tokens": _integer(1),
+    "source_language": _CODE,
+    "target_language": _CODE,
+    "language": _CODE,
+    "task": _CODE,
+    "timestamps": _FLAG,
+}
 
 
 def shown(value: object) -> str:
@@ -184,5 +251,5 @@ def is_integer(value: object) -> bool:
     return isinstance(value, Integral) and not isinstance(value, bool)
 
 
-def _is_number(value: object) -> bool:
+def is_number(value: object) -> bool:
     return isinstance(value, Real) and not isinstance(value, bool)

@@ -28,6 +28,50 @@ class Segment:
 
 
 @dataclass(frozen=True)
+class Alternative:
+    """One of the best tokens at a step.
+
+    Attributes:
+        token: its id
+        text: the token on its own; None for a bundle without tokenizers
+        log_probability: natural logarithm of its probability among all tokens
+    """
+
+    token: int
+    text: str | None
+    log_probability: float
+
+
+@dataclass(frozen=True)
+class Hypothesis:
+    """One of the outputs for an input.
+
+    Attributes:
+        text: the decoded tokens; None for a bundle without tokenizers
+        tokens: generated ids, without start and end token; they begin with the prefix, if any
+        score: what ranks it: with beams, the sum of log-probabilities after all rules, divided by
+            length ** length_penalty, the end token counted and the prefix not; else the same as
+            `log_probability`
+        log_probability: sum of `token_log_probabilities`
+        finish_reason: "end": the model produced its end token; "length": the limit was reached
+        end_token: the token that ended it; None: the limit did
+        token_log_probabilities: of each of `tokens` and of the end token, if there is one, natural
+            logarithms of the model's own probabilities; 0 for tokens that were given or forced
+        alternatives: the best tokens at each of these steps, best first; none where a token was
+            given or forced, and none at all unless they were asked for
+    """
+
+    text: str | None
+    tokens: tuple[int, ...]
+    score: float
+    log_probability: float
+    finish_reason: Literal["end", "length"]
+    end_token: int | None
+    token_log_probabilities: tuple[float, ...]
+    alternatives: tuple[tuple[Alternative, ...], ...] = ()
+
+
+@dataclass(frozen=True)
 class Result:
     """The output for one input.
 
@@ -46,6 +90,9 @@ class Result:
             models that are not told one
         end_token: the token that ended the output, which of speech is that of the last window;
             None: the limit did, or there is no output
+        score: of texts, that of the best hypothesis; of speech, the sum of those of the windows
+        hypotheses: of texts, as many as were asked for, best first; the first is the output. None
+            of an input that was not decoded, and none of speech, which is decoded in windows
     """
 
     text: str | None
@@ -56,6 +103,8 @@ class Result:
     segments: tuple[Segment, ...] | None = None
     language: str | None = None
     end_token: int | None = None
+    score: float = 0.0
+    hypotheses: tuple[Hypothesis, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..audio import Audio, AudioError, LogMel, read_audio
-from ..decoding.outputs import Output
+from ..decoding.search import Draft
 from .segments import SECONDS_PER_FRAME, TimedTokens, split_segments
 
 AudioOrFeatures = Audio | NDArray[np.float32]
@@ -34,6 +34,9 @@ class Recording:
         """Whether it is decoded with timestamps."""
         self.segments: list[TimedTokens] = []
         self.log_probability = 0.0
+        self.score = 0.0
+        self.windows = 0
+        """How many are decoded."""
         self.ended = True
         """Whether the output of every window has ended with an end token."""
         self.end_token: int | None = None
@@ -48,7 +51,7 @@ class Recording:
     def done(self) -> bool:
         return self._position >= self.frames
 
-    def add(self, output: Output, timestamp_begin: int | None, window: int) -> None:
+    def add(self, output: Draft, timestamp_begin: int | None, window: int) -> None:
         """Add the output for the current window, and advance to the next.
 
         Timestamp tokens are interpreted even if none were requested, as Hugging Face does. No
@@ -59,15 +62,17 @@ class Recording:
                 is the whole audio
             window: frames of a window
         """
+        self.windows += 1
         self.log_probability += output.log_probability
+        self.score += output.score
         self.ended = self.ended and output.end_token is not None
         self.end_token = output.end_token
         if timestamp_begin is None:
-            self.segments.append(TimedTokens(0.0, self.seconds, output.tokens))
+            self.segments.append(TimedTokens(0.0, self.seconds, tuple(output.tokens)))
             self._position = self.frames
             return
         segments, advance = split_segments(
-            output.tokens,
+            tuple(output.tokens),
             timestamp_begin=timestamp_begin,
             first_frame=self._position,
             frames=min(window, self.frames - self._position),

@@ -38,24 +38,19 @@ class TimestampProcessor:
         """The token of 0.00 s."""
         return self.no_timestamps_token_id + 1
 
-    def apply(
-        self, logits: NDArray[np.float32], generated: Sequence[Sequence[int]]
-    ) -> NDArray[np.float32]:
-        """The logits, -inf at tokens that may not follow: [batch, vocabulary].
+    def apply(self, scores: NDArray[np.float32], generated: Sequence[int]) -> None:
+        """Set scores [V] of tokens that may not follow to -inf.
 
         Args:
-            logits: of the next token, [batch, vocabulary]; tokens suppressed for other reasons are
-                at -inf already, since the last condition compares the rest
-            generated: the tokens generated so far for each row, without the prompt
+            scores: of the next token; tokens suppressed for other reasons are at -inf already,
+                since the last condition compares the rest
+            generated: the tokens generated so far, without the prompt
         """
-        allowed = logits.copy()
-        allowed[:, self.no_timestamps_token_id] = -np.inf
-        for row, tokens in zip(allowed, generated, strict=True):
-            self._exclude(row, tokens)
+        scores[self.no_timestamps_token_id] = -np.inf
+        self._exclude(scores, generated)
         begin = self.timestamp_begin
-        timestamp_wins = _log_sum_exp(allowed[:, begin:]) > allowed[:, :begin].max(axis=1)
-        allowed[timestamp_wins, :begin] = -np.inf
-        return allowed
+        if _log_sum_exp(scores[begin:]) > scores[:begin].max():
+            scores[:begin] = -np.inf
 
     def _exclude(self, row: NDArray[np.float32], tokens: Sequence[int]) -> None:
         begin = self.timestamp_begin
@@ -76,10 +71,9 @@ class TimestampProcessor:
             row[begin : latest if is_open else latest + 1] = -np.inf
 
 
-def _log_sum_exp(logits: NDArray[np.float32]) -> NDArray[np.float32]:
-    """Of each row; -inf for a row of -inf alone."""
-    largest = logits.max(axis=1)
-    shift = np.where(np.isfinite(largest), largest, 0)
-    with np.errstate(divide="ignore"):
-        total: NDArray[np.float32] = np.log(np.exp(logits - shift[:, np.newaxis]).sum(axis=1))
-    return total + shift
+def _log_sum_exp(scores: NDArray[np.float32]) -> float:
+    """-inf for a row of -inf alone."""
+    largest = scores.max()
+    if largest == -np.inf:
+        return -np.inf
+    return float(np.log(np.exp(scores - largest).sum()) + largest)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
+from itertools import repeat
 from typing import Any
 
 from dragoman.errors import DragomanError
@@ -11,18 +11,19 @@ from dragoman.errors import DragomanError
 from ..audio import AudioError, LogMel
 from ..backends.errors import DeviceLostError
 from ..backends.interface import Backend
-from ..decoding.greedy import Choice
-from ..decoding.options import GenerationLimits, GenerationOptions
-from ..decoding.outputs import decode_or_split, outputs
+from ..decoding.loop import Decoding, Job
+from ..decoding.options import GenerationOptions
 from ..decoding.rejection import RejectedError
 from ..decoding.results import Result, Segment, UnfinishedError
+from ..decoding.scheduling import Failed, Queue
+from ..decoding.streaming import Choice, choices, only_strategy
 from ..format.audio import AudioFeatures
 from ..format.manifest import Manifest
 from ..format.speech import SpeechTokens
 from ..texts.tokenizer import TextCodec, TokenizerError
+from .plan import SpeechPlan
 from .prompts import PromptRequest
 from .recording import Recording, open_recording
-from .windows import WindowDecoder
 
 MAX_OPEN_SECONDS = 2 * 3600
 """No further recording is opened while the features of this much audio are in memory: 230 MB at 80
@@ -48,11 +49,12 @@ class Transcriber:
         self._manifest, self._speech, self._log_mel = manifest, speech, LogMel.of(features)
         self._backend, self._codec = backend, codec
 
-    def generate(self, sources: Sequence[Any], options: GenerationOptions) -> list[Result]:
-        limits, request = self._checked(options)
+    def generate(
+        self, sources: Sequence[Any], options: GenerationOptions | Sequence[GenerationOptions]
+    ) -> list[Result]:
         results: dict[int, Result] = {}
         try:
-            for index, result in self._results(sources, options, limits, request):
+            for index, result in self._results(sources, options):
                 results[index] = result
         except DeviceLostError as error:
             raise UnfinishedError(str(error), results) from error
@@ -60,7 +62,8 @@ class Transcriber:
 
     def stream(self, source: Any, options: GenerationOptions) -> Iterator[Choice]:
         """The choices for audio of at most a window, as they are made."""
-        limits, request = self._checked(options)
+        plan = SpeechPlan.of(options, self._manifest, self._speech)
+        strategy = only_strategy([plan.strategy])
         try:
             recording = open_recording(source, self._log_mel)
         except AudioError as error:
@@ -70,9 +73,10 @@ class Transcriber:
                 f"expected audio of at most {self._log_mel.chunk_seconds:g} s to stream, found "
                 f"{recording.seconds:.2f} s"
             )
-        decoder = self._decoder(options, limits, request)
-        language = request.language_token(self._speech)
-        return decoder.choices([recording.window(self._log_mel)], [language])
+        windows = plan.windows(self._manifest, self._speech, timed=plan.prompt.timestamps)
+        language = plan.prompt.language_token(self._speech)
+        request = windows.request(recording.window(self._log_mel), language)
+        return choices(self._backend, self._manifest.model, Job(0, request, strategy))
 
     def tokenize(self, source: Any, source_language: str | None) -> list[int]:
         raise RejectedError("expected a text model, found a speech model")
@@ -85,77 +89,94 @@ class Transcriber:
         return self._codec.decode([t for t in tokens if begin is None or t < begin])
 
     def _results(
-        self,
-        sources: Sequence[Any],
-        options: GenerationOptions,
-        limits: GenerationLimits,
-        request: PromptRequest,
+        self, sources: Sequence[Any], options: GenerationOptions | Sequence[GenerationOptions]
     ) -> Iterator[tuple[int, Result]]:
         """Results as they are completed, each with the index of its source."""
-        waiting = iter(enumerate(sources))
-        rows = self._rows(limits)
-        opened: dict[int, Recording] = {}
-        # The prompt of a window differs with and without timestamps.
-        decoders = {
-            timestamps: self._decoder(options, limits, request.with_timestamps(timestamps))
-            for timestamps in (True, False)
-        }
-        while True:
-            yield from self._open_more(waiting, opened, rows, request)
-            if not opened:
-                return
-            for timestamps, decoder in decoders.items():
-                batch = {
-                    index: recording
-                    for index, recording in opened.items()
-                    if recording.timed == timestamps
-                }
-                for index, failure in self._decode_windows(decoder, batch).items():
-                    if failure is not None or batch[index].done:
-                        del opened[index]
-                        yield index, failure or self._result(batch[index])
+        plans = list(self._plans(options, len(sources)))
+        usable = [plan for plan in plans if isinstance(plan, SpeechPlan)]
+        rows = min((self._rows(plan) for plan in usable), default=1)
+        tokens = rows * self._manifest.model.max_source_positions
+        queue: Queue[int] = Queue(self._backend, self._manifest.model, rows=rows, tokens=tokens)
+        waiting = iter(enumerate(zip(sources, plans, strict=True)))
+        opened: dict[int, tuple[Recording, SpeechPlan]] = {}
+        yield from self._open_more(waiting, opened, rows, queue)
+        while opened:
+            for outcome in queue.outcomes():
+                result = self._add(outcome, opened)
+                if result is None:
+                    queue.add(self._job(outcome.job.key, *opened[outcome.job.key]))
+                    continue
+                del opened[outcome.job.key]
+                yield outcome.job.key, result
+                yield from self._open_more(waiting, opened, rows, queue)
+
+    def _plans(
+        self, options: GenerationOptions | Sequence[GenerationOptions], count: int
+    ) -> Iterator[SpeechPlan | DragomanError]:
+        """The plan of each source. If all sources have the same options, wrong ones are an error of
+        the call; else of the source.
+
+        Raises:
+            DragomanError: see `SpeechPlan.of`.
+        """
+        if isinstance(options, GenerationOptions):
+            return repeat(SpeechPlan.of(options, self._manifest, self._speech), count)
+        return map(self._plan, options)
+
+    def _plan(self, options: GenerationOptions) -> SpeechPlan | DragomanError:
+        try:
+            return SpeechPlan.of(options, self._manifest, self._speech)
+        except DragomanError as error:
+            return error
 
     def _open_more(
         self,
-        waiting: Iterator[tuple[int, Any]],
-        opened: dict[int, Recording],
+        waiting: Iterator[tuple[int, tuple[Any, SpeechPlan | DragomanError]]],
+        opened: dict[int, tuple[Recording, SpeechPlan]],
         rows: int,
-        request: PromptRequest,
+        queue: Queue[int],
     ) -> Iterator[tuple[int, Result]]:
-        """Open recordings while there is room; yields a result for each that cannot be opened."""
-        while len(opened) < rows and sum(r.seconds for r in opened.values()) < MAX_OPEN_SECONDS:
-            next_source = next(waiting, None)
-            if next_source is None:
+        """Open recordings while there is room, and queue their first windows; yields a result for
+        each that cannot be opened."""
+        while len(opened) < rows and sum(r.seconds for r, _ in opened.values()) < MAX_OPEN_SECONDS:
+            following = next(waiting, None)
+            if following is None:
                 return
-            index, source = next_source
+            index, (source, plan) = following
             try:
+                if isinstance(plan, DragomanError):
+                    raise plan
                 recording = open_recording(source, self._log_mel)
                 if self._is_long(recording):
                     PromptRequest(timestamps=True).check(self._speech)
-                recording.language = request.language_token(self._speech)
-                recording.timed = request.timestamps or self._is_long(recording)
-                opened[index] = recording
+                recording.language = plan.prompt.language_token(self._speech)
+                recording.timed = plan.prompt.timestamps or self._is_long(recording)
             except DragomanError as error:
                 yield index, _rejected(str(error))
+            else:
+                opened[index] = recording, plan
+                queue.add(self._job(index, recording, plan))
 
-    def _decode_windows(
-        self, decoder: WindowDecoder, batch: Mapping[int, Recording]
-    ) -> dict[int, Result | None]:
-        """Decode the next window of each recording; the result of each that failed, else None."""
-        ends, begin = self._manifest.end_tokens, self._speech.timestamp_begin
+    def _job(self, index: int, recording: Recording, plan: SpeechPlan) -> Job[int]:
+        """The job of a recording's next window."""
+        windows = plan.windows(self._manifest, self._speech, timed=recording.timed)
+        request = windows.request(recording.window(self._log_mel), recording.language)
+        return Job(index, request, plan.strategy_of(recording.windows))
 
-        def decode(recordings: list[Recording]) -> list[Result | None]:
-            languages = [recording.language for recording in recordings]
-            windows = [recording.window(self._log_mel) for recording in recordings]
-            choices = decoder.choices(windows, languages)
-            decoded = outputs(choices, len(recordings), ends)
-            for recording, output, language in zip(recordings, decoded, languages, strict=True):
-                recording.language = language
-                recording.add(output, begin, self._log_mel.frames)
-            return [None] * len(recordings)
-
-        failures = decode_or_split(decode, [*batch.values()], _rejected) if batch else []
-        return dict(zip(batch, failures, strict=True))
+    def _add(
+        self,
+        outcome: Decoding[int] | Failed[int],
+        opened: dict[int, tuple[Recording, SpeechPlan]],
+    ) -> Result | None:
+        """Add the output of a window to its recording; the result, if it was the last."""
+        if isinstance(outcome, Failed):
+            return _rejected(outcome.reason)
+        recording, _ = opened[outcome.job.key]
+        if outcome.found:
+            (recording.language,) = outcome.found
+        begin = self._speech.timestamp_begin
+        recording.add(outcome.drafts[0], begin, self._log_mel.frames)
+        return self._result(recording) if recording.done else None
 
     def _result(self, recording: Recording) -> Result:
         try:
@@ -179,51 +200,14 @@ class Transcriber:
             segments=segments,
             language=self._speech.language_of(recording.language),
             end_token=recording.end_token,
+            score=recording.score,
         )
 
-    def _checked(self, options: GenerationOptions) -> tuple[GenerationLimits, PromptRequest]:
-        """The options' limits for the model, and the prompt that they request."""
-        limits = options.limits(self._manifest)
-        if (
-            options.source_language is not None
-            or options.target_language is not None
-            or options.max_new_tokens_per_source_token != math.inf
-        ):
-            raise DragomanError(
-                "source_language, target_language and max_new_tokens_per_source_token are for "
-                "text models; a speech model takes language and task"
-            )
-        return limits, PromptRequest.of(options, self._speech)
-
-    def _decoder(
-        self, options: GenerationOptions, limits: GenerationLimits, request: PromptRequest
-    ) -> WindowDecoder:
-        manifest = self._manifest
-        instructions = request.instructions(self._speech)
-        limit = limits.max_new_tokens
-        if options.max_new_tokens is None:
-            # The bundle's default leaves room for the manifest's prompt; this one may be shorter.
-            prompt_length = bool(self._speech.languages) + len(instructions)
-            limit += len(manifest.generation.prompt) - prompt_length
-        return WindowDecoder(
-            self._backend,
-            manifest.model,
-            self._speech,
-            manifest.generation.with_minimum(options.min_new_tokens),
-            instructions,
-            limit,
-            timestamps=request.timestamps,
-        )
-
-    def _rows(self, limits: GenerationLimits) -> int:
-        """The most windows in a batch."""
+    def _rows(self, plan: SpeechPlan) -> int:
+        """The most rows in a batch."""
         positions = self._manifest.model.max_source_positions
-        rows = limits.max_batch_tokens // positions
-        if limits.max_batch_size is None:
-            rows = self._backend.rows_that_fit(positions) or rows
-        else:
-            rows = min(rows, limits.max_batch_size)
-        return max(1, min(rows, self._backend.limits.rows or rows))
+        fitting = self._backend.rows_that_fit(positions)
+        return plan.rows(positions, fitting, self._backend.limits.rows)
 
     def _is_long(self, recording: Recording) -> bool:
         return recording.frames > self._log_mel.frames

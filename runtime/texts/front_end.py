@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import chain, repeat
 from typing import Any
 
 import numpy as np
@@ -12,14 +13,17 @@ from dragoman.errors import DragomanError
 
 from ..backends.errors import DeviceLostError
 from ..backends.interface import Backend
-from ..decoding.batching import batches, pad
-from ..decoding.greedy import Choice, greedy
-from ..decoding.options import DEFAULT_BATCH_SIZE, GenerationLimits, GenerationOptions
-from ..decoding.outputs import decode_or_split, outputs
+from ..decoding.limits import GenerationLimits
+from ..decoding.loop import Decoding, Job
+from ..decoding.options import DEFAULT_BATCH_SIZE, GenerationOptions
 from ..decoding.rejection import RejectedError
-from ..decoding.results import FinishReason, Result, UnfinishedError
-from ..format.languages import LanguageError
+from ..decoding.results import Result, UnfinishedError
+from ..decoding.scheduling import Failed, Queue
+from ..decoding.search import Draft
+from ..decoding.streaming import Choice, choices, only_strategy
 from ..format.manifest import Manifest
+from .plan import TextPlan
+from .results import nothing, result_of
 from .tokenizer import TextCodec, TokenizerError, TooLongError, UnknownSymbolsError
 
 
@@ -33,36 +37,37 @@ class TextFrontEnd:
     def __init__(self, manifest: Manifest, backend: Backend, codec: TextCodec | None) -> None:
         self._manifest, self._backend, self._codec = manifest, backend, codec
 
-    def generate(self, sources: Sequence[Any], options: GenerationOptions) -> list[Result]:
-        limits = self._checked(options)
+    def generate(
+        self, sources: Sequence[Any], options: GenerationOptions | Sequence[GenerationOptions]
+    ) -> list[Result]:
         results: dict[int, Result] = {}
-        accepted: dict[int, list[int]] = {}
-        for index, source in enumerate(sources):
+        accepted: dict[int, tuple[list[int], TextPlan]] = {}
+        for index, (source, plan) in enumerate(zip(sources, self._plans(options), strict=False)):
             try:
-                accepted[index] = self.tokenize(source, options.source_language)
+                if isinstance(plan, DragomanError):
+                    raise RejectedError(str(plan))
+                tokens = self.tokenize(source, plan.options.source_language)
+                if tokens:
+                    accepted[index] = tokens, plan
+                else:
+                    results[index] = nothing(self.text(()), "empty")
             except RejectedError as error:
-                results[index] = self._result([], 0.0, "rejected", str(error))
-        results |= {i: self._result([], 0.0, "empty") for i, t in accepted.items() if not t}
-        indices = [i for i, tokens in accepted.items() if tokens]
-        lengths = [len(accepted[i]) for i in indices]
-        rows, tokens = self._batch_limits(limits, max(lengths, default=1))
-        for batch in batches(lengths, max_batch_size=rows, max_batch_tokens=tokens):
-            members = [indices[i] for i in batch]
-            try:
-                decoded = decode_or_split(
-                    lambda batch: self._decode(batch, options, limits),
-                    [accepted[i] for i in members],
-                    lambda reason: self._result([], 0.0, "rejected", reason),
-                )
-            except DeviceLostError as error:
-                raise UnfinishedError(str(error), results) from error
-            results.update(zip(members, decoded, strict=True))
+                results[index] = nothing(self.text(()), "rejected", str(error))
+        try:
+            for index, result in self._decoded(accepted):
+                results[index] = result
+        except DeviceLostError as error:
+            raise UnfinishedError(str(error), results) from error
         return [results[index] for index in range(len(sources))]
 
     def stream(self, source: Any, options: GenerationOptions) -> Iterator[Choice]:
-        limits = self._checked(options)
+        plan = TextPlan.of(options, self._manifest, self._codec)
         tokens = self.tokenize(source, options.source_language)
-        return self._choices([tokens], options, limits) if tokens else iter(())
+        if not tokens:
+            return iter(())
+        job = Job(0, plan.request(tokens), only_strategy(plan.strategies))
+        prefix = (Choice(token, 0.0) for token in plan.prefix)
+        return chain(prefix, choices(self._backend, self._manifest.model, job))
 
     def tokenize(self, source: Any, source_language: str | None) -> list[int]:
         """The source token ids of an input; an empty list for an empty input.
@@ -104,85 +109,78 @@ class TextFrontEnd:
         """The text of target tokens, without special tokens; None without tokenizers."""
         return self._codec.decode(tokens) if self._codec else None
 
-    def _checked(self, options: GenerationOptions) -> GenerationLimits:
-        """The options' limits for the model. A wrong language is an error of the call, not of one
-        of its inputs."""
-        limits = options.limits(self._manifest)
-        if options.language is not None or options.task is not None or options.timestamps:
-            raise DragomanError(
-                "language, task and timestamps are for speech models; a multilingual text model "
-                "takes source_language and target_language"
-            )
-        languages = self._manifest.languages
-        for side, code in (
-            ("source", options.source_language),
-            ("target", options.target_language),
-        ):
-            if languages is None and code is not None:
-                raise LanguageError(
-                    f"{side}_language: expected none, this model has no languages, found {code!r}"
-                )
-        if languages is not None:
-            languages.target_token(options.target_language)
-            if options.source_language is not None:
-                languages.source_token(options.source_language)
-        return limits
+    def _plans(
+        self, options: GenerationOptions | Sequence[GenerationOptions]
+    ) -> Iterator[TextPlan | DragomanError]:
+        """The plan of each source. If all sources have the same options, wrong ones are an error of
+        the call; else of the source.
 
-    def _batch_limits(self, limits: GenerationLimits, longest: int) -> tuple[int, int]:
+        Raises:
+            DragomanError: see `TextPlan.of`.
+        """
+        if isinstance(options, GenerationOptions):
+            return repeat(TextPlan.of(options, self._manifest, self._codec))
+        return map(self._plan, options)
+
+    def _plan(self, options: GenerationOptions) -> TextPlan | DragomanError:
+        try:
+            return TextPlan.of(options, self._manifest, self._codec)
+        except DragomanError as error:
+            return error
+
+    def _decoded(
+        self, accepted: Mapping[int, tuple[list[int], TextPlan]]
+    ) -> Iterator[tuple[int, Result]]:
+        """Results as they are completed, each with the index of its source."""
+        if not accepted:
+            return
+        longest = max(len(tokens) for tokens, _ in accepted.values())
+        rows, tokens = self._batch_limits([plan.limits for _, plan in accepted.values()], longest)
+        queue: Queue[tuple[int, int]] = Queue(
+            self._backend, self._manifest.model, rows=rows, tokens=tokens
+        )
+        # Longest first, so that what does not fit into memory fails at once, not after an hour.
+        for index in sorted(accepted, key=lambda index: -len(accepted[index][0])):
+            source, plan = accepted[index]
+            try:
+                request = plan.request(source)
+            except RejectedError as error:
+                yield index, nothing(self.text(()), "rejected", str(error))
+                continue
+            for number, strategy in enumerate(plan.strategies):
+                queue.add(Job((index, number), request, strategy))
+        found: dict[int, dict[int, Decoding[tuple[int, int]] | Failed[tuple[int, int]]]] = {}
+        for outcome in queue.outcomes():
+            index, number = outcome.job.key
+            found.setdefault(index, {})[number] = outcome
+            plan = accepted[index][1]
+            if len(found[index]) == len(plan.strategies):
+                outcomes = [found[index][number] for number in sorted(found.pop(index))]
+                yield index, self._result(outcomes, plan)
+
+    def _result(self, outcomes: Sequence[Decoding[Any] | Failed[Any]], plan: TextPlan) -> Result:
+        """The result of one source: of its search, or of all its samples."""
+        drafts: list[Draft] = []
+        for outcome in outcomes:
+            if isinstance(outcome, Failed):
+                return nothing(self.text(()), "rejected", outcome.reason)
+            drafts += outcome.drafts
+        try:
+            return result_of(drafts, plan.prefix, self._codec)
+        except TokenizerError as failure:
+            return nothing("", "rejected", str(failure))
+
+    def _batch_limits(self, limits: Sequence[GenerationLimits], longest: int) -> tuple[int, int]:
         """The most rows and source tokens of a batch whose longest source has `longest` tokens."""
-        rows, tokens = limits.max_batch_size, limits.max_batch_tokens
-        if rows is None:
+        sizes = [limit.max_batch_size for limit in limits if limit.max_batch_size is not None]
+        tokens = min(limit.max_batch_tokens for limit in limits)
+        if sizes:
+            rows = min(sizes)
+        else:
             rows_that_fit = self._backend.rows_that_fit(longest)
             rows = rows_that_fit or DEFAULT_BATCH_SIZE
             tokens = tokens if rows_that_fit is None else rows * longest
         return min(rows, self._backend.limits.rows or rows), tokens
-
-    def _decode(
-        self, sources: list[list[int]], options: GenerationOptions, limits: GenerationLimits
-    ) -> list[Result]:
-        choices = self._choices(sources, options, limits)
-        return [
-            self._result(
-                output.tokens,
-                output.log_probability,
-                "length" if output.end_token is None else "end",
-                end_token=output.end_token,
-            )
-            for output in outputs(choices, len(sources), self._manifest.end_tokens)
-        ]
-
-    def _choices(
-        self, sources: list[list[int]], options: GenerationOptions, limits: GenerationLimits
-    ) -> Iterator[Choice]:
-        model, settings = self._manifest.model, self._manifest.generation
-        start = model.start_token_id
-        if self._manifest.languages is not None:
-            start, settings = self._manifest.languages.start_of(
-                options.target_language, start, settings
-            )
-        prompt = np.asarray([start, *settings.prompt], np.int64)
-        return greedy(
-            self._backend,
-            *pad(sources, model.pad_token_id),
-            np.tile(prompt, (len(sources), 1)),
-            [limits.new_tokens(len(source)) for source in sources],
-            settings.with_minimum(options.min_new_tokens),
-            self._manifest.end_tokens,
-        )
-
-    def _result(
-        self,
-        tokens: Sequence[int],
-        log_probability: float,
-        reason: FinishReason,
-        error: str | None = None,
-        end_token: int | None = None,
-    ) -> Result:
-        try:
-            text = self.text(tokens)
-        except TokenizerError as failure:
-            return Result("", (), 0.0, "rejected", str(failure))
-        return Result(text, tuple(tokens), log_probability, reason, error, end_token=end_token)
 
 
 def token_ids(source: Sequence[int] | NDArray[Any], *, or_text: str = "") -> list[int]:

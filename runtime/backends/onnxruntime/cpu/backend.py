@@ -63,6 +63,7 @@ class OnnxRuntimeBackend:
         source_mask: NDArray[np.bool_],
         prompt: NDArray[np.int64],
         capacity: int,
+        width: int = 1,
     ) -> BoundState:
         return BoundState(
             (self.encoder, self.decoder),
@@ -72,6 +73,7 @@ class OnnxRuntimeBackend:
             source_mask,
             prompt,
             capacity,
+            width,
         )
 
     def encode(

@@ -1,7 +1,7 @@
-"""Memory of a batch on the host: allocated once, bound by address, compacted in place.
+"""Memory of a batch on the host: bound by address, its rows moved in place.
 
-A buffer's first axis is the batch. Rows that remain move to the front, and the buffer becomes a
-prefix of the allocation: same address, smaller shape.
+A buffer's first axis is the batch. It is a prefix of an allocation with room for as many rows as
+there ever were: when rows leave or join, the address stays.
 """
 
 from __future__ import annotations
@@ -23,13 +23,12 @@ class HostBuffer:
     """
 
     def __init__(self, shape: tuple[int, ...], dtype: type[np.generic]) -> None:
-        try:
-            self._array: NDArray[Any] = np.zeros(shape, dtype)
-        except (MemoryError, ValueError) as error:  # ValueError: more than can be addressed
-            raise BackendError(
-                f"no memory for an array of {np.dtype(dtype)} {list(shape)}: decode fewer sources "
-                "at once, or set fewer new tokens"
-            ) from error
+        self._memory = _zeros(shape, dtype)
+        self._array = self._memory
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self._array.shape
 
     def write(self, values: NDArray[Any]) -> None:
         self._array[...] = values
@@ -38,18 +37,35 @@ class HostBuffer:
         """The array itself, not a copy."""
         return self._array
 
-    def keep(self, rows: NDArray[np.intp], used: int | None = None) -> None:
-        """Keep only these rows (strictly ascending indices).
+    def put(self, row: int, values: NDArray[Any]) -> None:
+        """Set one row; where `values` is smaller, in any axis, the rest of the row stays."""
+        part = tuple(slice(0, size) for size in values.shape)
+        self._array[row][part] = values
 
-        Args:
-            used: contents of axis 2 from this index on need not move: they are zeros, or are
-                overwritten before they are read
+    def move(self, row: int, to: int, begin: int = 0, end: int | None = None) -> None:
+        """Copy one row over another; of buffers with positions, in axis 1 of a row, these alone."""
+        if self._array.ndim < 3:
+            self._array[to] = self._array[row]
+        else:
+            self._array[to, :, begin:end] = self._array[row, :, begin:end]
+
+    def resize(self, shape: tuple[int, ...]) -> bool:
+        """Change the shape; what lies in both shapes is kept, what is new in axes other than the
+        batch is zero.
+
+        Returns:
+            whether the address has changed
         """
-        part = self._array if used is None else self._array[:, :, :used]
-        for to, row in enumerate(rows):
-            if to != row:
-                part[to] = part[row]
-        self._array = self._array[: len(rows)]
+        rows, *inner = shape
+        if inner == list(self._memory.shape[1:]) and rows <= len(self._memory):
+            self._array = self._memory[:rows]
+            return False
+        old, room = self._array, len(self._memory)
+        self._memory = _zeros((2 * rows if rows > room else room, *inner), old.dtype.type)
+        self._array = self._memory[:rows]
+        common = tuple(slice(0, min(pair)) for pair in zip(shape, old.shape, strict=True))
+        self._array[common] = old[common]
+        return True
 
     def bind_input(self, binding: onnxruntime.IOBinding, name: str) -> None:
         a = self._array
@@ -58,3 +74,13 @@ class HostBuffer:
     def bind_output(self, binding: onnxruntime.IOBinding, name: str) -> None:
         a = self._array
         binding.bind_output(name, "cpu", 0, a.dtype, a.shape, a.ctypes.data)
+
+
+def _zeros(shape: tuple[int, ...], dtype: type[np.generic]) -> NDArray[Any]:
+    try:
+        return np.zeros(shape, dtype)
+    except (MemoryError, ValueError) as error:  # ValueError: more than can be addressed
+        raise BackendError(
+            f"no memory for an array of {np.dtype(dtype)} {list(shape)}: decode fewer sources "
+            "at once, or set fewer new tokens"
+        ) from error

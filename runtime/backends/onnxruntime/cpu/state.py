@@ -1,28 +1,33 @@
 """A batch being decoded on the processor. See `interface.DecodingState`.
 
 Every buffer of a batch is allocated once and bound by address. Caches are bound as input and output
-at the same address, which makes `TensorScatter` write in place; nothing is bound again until rows
-leave the batch.
+at the same address, which makes `TensorScatter` write in place; nothing is bound again until the
+number of rows or the longest source changes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import onnxruntime
 from numpy.typing import NDArray
 
-from ....format.contract import Change, Slot, TensorSpec
+from ....format.contract import Change, Owner, Slot, TensorSpec
 from ....format.manifest import Manifest
-from ...interface import Step
+from ...interface import DecodingState, Step
+from ...lineage import Lineage
+from ...prediction import HostPrediction
 from ..sessions import run
 from .memory import HostBuffer
 
-_TOKEN, _POSITION = Slot("token"), Slot("position")
+_TOKEN, _POSITION, _MASK = Slot("token"), Slot("position"), Slot("source_mask")
 _NEXT, _LOG_PROBABILITY = Slot("next_token"), Slot("next_log_probability")
 _LOGITS = Slot("logits")
+
+NARROWER = 3 / 4
+"""Cross keys and values are laid out anew once the longest source is this share of what they have
+room for: attention reads all of it."""
 
 
 class BoundState:
@@ -42,65 +47,170 @@ class BoundState:
         source_mask: NDArray[np.bool_],
         prompt: NDArray[np.int64],
         capacity: int,
+        width: int,
     ) -> None:
         self._encoder, self._decoder = sessions
         self._model, self._graph = manifest.model, manifest.graphs["decoder"]
-        batch, length = source_mask.shape
+        self._suppressed = manifest.generation.suppressed_token_ids
+        self._width = width
+        sources, length = source_mask.shape
+        rows = sources * width
         self._buffers: dict[Slot, HostBuffer] = {
-            Slot("source_mask"): HostBuffer((batch, length), np.bool_),
-            _TOKEN: HostBuffer(prompt.shape, np.int64),
-            _POSITION: HostBuffer((batch,), np.int64),
-            _NEXT: HostBuffer((batch,), np.int64),
-            _LOG_PROBABILITY: HostBuffer((batch,), np.float32),
+            _MASK: HostBuffer((sources, length), np.bool_),
+            _TOKEN: HostBuffer((rows, prompt.shape[1]), np.int64),
+            _POSITION: HostBuffer((rows,), np.int64),
+            _NEXT: HostBuffer((rows,), np.int64),
+            _LOG_PROBABILITY: HostBuffer((rows,), np.float32),
         }
-        self._buffers[Slot("source_mask")].write(source_mask)
-        self._buffers[_TOKEN].write(prompt)
+        self._buffers[_MASK].write(source_mask)
+        self._buffers[_TOKEN].write(np.repeat(prompt, width, axis=0))
         heads, size = self._model.num_heads, self._model.head_size
         for tensor in self._graph.inputs:
             if tensor.slot not in self._buffers:
+                first = sources if tensor.owner is Owner.ENCODER_ROW else rows
                 positions = capacity if tensor.change is Change.APPENDED else length
                 # Zeroed: a position not yet written is masked, but NaN would pass the mask.
-                self._buffers[tensor.slot] = HostBuffer((batch, heads, positions, size), dtype)
+                self._buffers[tensor.slot] = HostBuffer((first, heads, positions, size), dtype)
+        self._caches = [t.slot for t in self._graph.inputs if t.change is Change.APPENDED]
+        self._of_sources = [
+            t.slot for t in self._graph.inputs if t.owner in (Owner.ENCODER_ROW, Owner.MASK)
+        ]
+        self._running = np.ones(rows, np.int64)
+        """0 for rows of retired sources, whose positions do not advance."""
+        self._lineage = Lineage(rows, capacity) if width > 1 else None
         self._logits: HostBuffer | None = None
         """Only if the host chooses; the graph's own choice needs no logits."""
         self._encode(manifest, source)
-        self._binding = self._bound()
+        self._bind()
 
     def step(self) -> Step:
         run(self._decoder.run_with_iobinding, self._binding)
-        return self._advance(
-            Step(self._buffers[_NEXT].read().copy(), self._buffers[_LOG_PROBABILITY].read().copy())
-        )
+        self._written()
+        step = self._choice()
+        self.feed(step.tokens)
+        return step
 
-    def step_choosing(self, choose: Callable[[NDArray[np.float32]], Step]) -> Step:
+    def advance(self) -> HostPrediction:
         if self._logits is None:
             spec = self._graph.output("logits")
-            shape = (*self._buffers[_TOKEN].read().shape, self._model.target_vocab_size)
+            shape = (*self._buffers[_TOKEN].shape, self._model.target_vocab_size)
             self._logits = HostBuffer(shape, np.dtype(spec.dtype).type)
             self._logits_binding = self._bound()
             self._logits.bind_output(self._logits_binding, spec.name)
         run(self._decoder.run_with_iobinding, self._logits_binding)
-        return self._advance(choose(self._logits.read()[:, -1].astype(np.float32, copy=False)))
+        self._written()
+        logits = self._logits.read()[:, -1].astype(np.float32, copy=False)
+        return HostPrediction(logits, self._choice(), self._suppressed)
 
-    def keep(self, rows: NDArray[np.intp]) -> None:
-        written = int(self._buffers[_POSITION].read()[0])
-        appended = {t.slot for t in self._graph.inputs if t.change is Change.APPENDED}
-        for slot, buffer in self._buffers.items():
-            buffer.keep(rows, written if slot in appended else None)
-        self._binding, self._logits = self._bound(), None
+    def feed(self, tokens: NDArray[np.int64]) -> None:
+        rows, queries = self._buffers[_TOKEN].shape
+        if queries > 1:  # that was the prompt; from here on one token at a time
+            self._buffers[_TOKEN] = HostBuffer((rows, 1), np.int64)
+            self._bind()
+        self._buffers[_TOKEN].write(tokens[:, None])
+
+    def reorder(self, parents: NDArray[np.intp]) -> None:
+        if self._lineage is None:
+            return
+        for move in self._lineage.moves(parents, self._buffers[_POSITION].read()):
+            for slot in self._caches:
+                self._buffers[slot].move(move.row, move.to, move.begin, move.end)
+
+    def retire(self, sources: NDArray[np.intp]) -> None:
+        rows = self._rows(sources)
+        self._running[rows] = 0
+        self._buffers[_POSITION].read()[rows] = 0
+
+    def keep(self, sources: NDArray[np.intp]) -> None:
+        for to, source in enumerate(sources.tolist()):
+            if to != source:
+                for slot in self._of_sources:
+                    self._buffers[slot].move(source, to)
+                pairs = zip(self._rows([source]).tolist(), self._rows([to]).tolist(), strict=True)
+                for row, place in pairs:
+                    self._move_row(row, place)
+        self._resize(len(sources), self._source_length)
+        self._bind()
+
+    def join(self, other: DecodingState, sources: NDArray[np.intp]) -> None:
+        if not isinstance(other, BoundState):
+            raise TypeError(f"expected a BoundState, found {type(other).__name__}")
+        present = self._buffers[_MASK].shape[0]
+        staying = np.setdiff1d(np.flatnonzero(self._running[:: self._width]), sources)
+        longest = max(_longest(self._buffers[_MASK].read()[staying]), other._source_length)
+        narrow = longest <= NARROWER * self._source_length
+        length = longest if narrow else max(longest, self._source_length)
+        count = max(present, int(sources.max()) + 1)
+        if (count, length) != (present, self._source_length):
+            self._resize(count, length)
+            self._bind()
+        for index, source in enumerate(sources.tolist()):
+            for slot in self._of_sources:
+                self._buffers[slot].put(source, other._buffers[slot].read()[index])
+            self._buffers[_MASK].read()[source, other._source_length :] = False
+            pairs = zip(other._rows([index]).tolist(), self._rows([source]).tolist(), strict=True)
+            for row, to in pairs:
+                self._take_row(other, row, to)
 
     def close(self) -> None:
         """A buffer is freed when the last reference to it is gone."""
 
-    def _advance(self, step: Step) -> Step:
-        batch, queries = self._buffers[_TOKEN].read().shape
-        position = self._buffers[_POSITION]
-        position.write(position.read() + queries)
-        if queries > 1:  # that was the prompt; from here on one token at a time
-            self._buffers[_TOKEN] = HostBuffer((batch, 1), np.int64)
-            self._binding, self._logits = self._bound(), None
-        self._buffers[_TOKEN].write(step.tokens[:, None])
-        return step
+    def _rows(self, sources: NDArray[np.intp] | list[int]) -> NDArray[np.intp]:
+        first = self._width * np.asarray(sources, np.intp)
+        rows: NDArray[np.intp] = (first[:, None] + np.arange(self._width)).ravel()
+        return rows
+
+    @property
+    def _source_length(self) -> int:
+        return self._buffers[_MASK].shape[1]
+
+    def _choice(self) -> Step:
+        return Step(
+            self._buffers[_NEXT].read().copy(), self._buffers[_LOG_PROBABILITY].read().copy()
+        )
+
+    def _written(self) -> None:
+        """The caches hold what the last run decoded."""
+        position, queries = self._buffers[_POSITION].read(), self._buffers[_TOKEN].shape[1]
+        if self._lineage is not None:
+            self._lineage.write(position, queries)
+        position += queries * self._running
+
+    def _move_row(self, row: int, to: int) -> None:
+        position = self._buffers[_POSITION].read()
+        for slot in self._caches:
+            self._buffers[slot].move(row, to, 0, int(position[row]))
+        for slot in (_TOKEN, _POSITION):
+            self._buffers[slot].move(row, to)
+        self._running[to] = self._running[row]
+        if self._lineage is not None:
+            self._lineage.place(row, to)
+
+    def _take_row(self, other: BoundState, row: int, to: int) -> None:
+        written = int(other._buffers[_POSITION].read()[row])
+        for slot in self._caches:
+            self._buffers[slot].put(to, other._buffers[slot].read()[row, :, :written])
+        for slot in (_TOKEN, _POSITION):
+            self._buffers[slot].put(to, other._buffers[slot].read()[row])
+        self._running[to] = other._running[row]
+        if self._lineage is not None and other._lineage is not None:
+            self._lineage.take(other._lineage, row, to)
+
+    def _resize(self, sources: int, length: int) -> None:
+        """Make room for this many sources of this length; what is there stays."""
+        rows = sources * self._width
+        for slot, buffer in self._buffers.items():
+            shape = buffer.shape
+            if slot == _MASK:
+                buffer.resize((sources, length))
+            elif slot in self._of_sources:
+                buffer.resize((sources, shape[1], length, shape[3]))
+            else:
+                buffer.resize((rows, *shape[1:]))
+        missing = max(0, rows - len(self._running))
+        self._running = np.pad(self._running, (0, missing))[:rows]
+        if self._lineage is not None:
+            self._lineage.resize(rows)
 
     def _encode(self, manifest: Manifest, source: NDArray[Any]) -> None:
         graph = manifest.graphs["encoder"]
@@ -113,6 +223,10 @@ class BoundState:
         for tensor in graph.outputs:
             self._buffers[tensor.slot].bind_output(binding, tensor.name)
         run(self._encoder.run_with_iobinding, binding)
+
+    def _bind(self) -> None:
+        """Bind again, after a shape or an address has changed."""
+        self._binding, self._logits = self._bound(), None
 
     def _bound(self) -> onnxruntime.IOBinding:
         """Every buffer but the logits bound at its address and present shape."""
@@ -127,3 +241,9 @@ class BoundState:
     def _memory_of(self, tensor: TensorSpec) -> HostBuffer:
         """Of an output that updates an input, the input's."""
         return self._buffers[tensor.memory]
+
+
+def _longest(mask: NDArray[np.bool_]) -> int:
+    """The number of positions up to the last token of any source; padding may be anywhere."""
+    used = np.flatnonzero(mask.any(axis=0))
+    return int(used[-1]) + 1 if len(used) else 0

@@ -1,0 +1,91 @@
+"""What a step predicts, from logits on the host. See `interface.Prediction`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .interface import Candidates, Step
+
+BLOCKS_PER_CANDIDATE = 8
+"""Fewer blocks than this for each candidate would leave nothing to skip."""
+
+
+class HostPrediction:
+    """From logits and the graph's own choice, whose log-probability gives the normalizer: nothing
+    is summed over the vocabulary again.
+
+    Args:
+        logits: [B, V]
+        suppressed: tokens that the graph's choice excludes
+    """
+
+    def __init__(
+        self, logits: NDArray[np.float32], choice: Step, suppressed: Sequence[int]
+    ) -> None:
+        self.logits, self.choice, self._suppressed = logits, choice, list(suppressed)
+
+    @cached_property
+    def normalizers(self) -> NDArray[np.float32]:
+        chosen = np.take_along_axis(self.logits, self.choice.tokens[:, None], 1)[:, 0]
+        allowed = chosen - self.choice.log_probabilities
+        if not self._suppressed:
+            return allowed
+        excluded = np.logaddexp.reduce(self.logits[:, self._suppressed], axis=1)
+        total: NDArray[np.float32] = np.logaddexp(allowed, excluded)
+        return total
+
+    def candidates(self, count: int) -> Candidates:
+        tokens = best_tokens(self.logits, count)
+        chosen = np.take_along_axis(self.logits, tokens, 1)
+        return Candidates(tokens, chosen - self.normalizers[:, None])
+
+
+def best_tokens(scores: NDArray[np.float32], count: int) -> NDArray[np.int64]:
+    """The indices of the `count` largest scores of each row, largest first; which of several that
+    equal the last of them is not defined.
+
+    The vocabulary is dealt out to blocks. Only blocks whose maxima are among the `count` largest
+    can hold one of the `count` largest scores, so that one vectorized pass over the scores
+    suffices, and what has to be sorted is small.
+
+    Args:
+        scores: [B, V]; V at least `count`
+
+    Returns:
+        int64 [B, count]
+    """
+    rows, vocabulary = scores.shape
+    depth = int(np.sqrt(vocabulary / count)) if count else 1
+    blocks = vocabulary // max(depth, 1)
+    if depth < 2 or blocks < BLOCKS_PER_CANDIDATE * count:
+        within = np.broadcast_to(np.arange(vocabulary), scores.shape)
+        return _sorted(scores, within, count)
+    whole = blocks * depth
+    # Block b holds the tokens b, b + blocks, b + 2 * blocks, ...: neighbours in memory are in
+    # different blocks, and the maximum over blocks is one of whole vectors.
+    dealt = scores[:, :whole].reshape(rows, depth, blocks)
+    largest = dealt.max(axis=1)
+    chosen = np.argpartition(largest, blocks - count, axis=1)[:, blocks - count :]
+    within = chosen[:, None, :] + blocks * np.arange(depth)[None, :, None]
+    indices = within.reshape(rows, -1)
+    if whole < vocabulary:
+        rest = np.broadcast_to(np.arange(whole, vocabulary), (rows, vocabulary - whole))
+        indices = np.concatenate([indices, rest], axis=1)
+    return _sorted(np.take_along_axis(scores, indices, 1), indices, count)
+
+
+def _sorted(
+    scores: NDArray[np.float32], indices: NDArray[np.intp], count: int
+) -> NDArray[np.int64]:
+    """The indices of the `count` largest scores of each row, largest first."""
+    if count < scores.shape[1]:
+        part = np.argpartition(-scores, count - 1, axis=1)[:, :count]
+        scores = np.take_along_axis(scores, part, 1)
+        indices = np.take_along_axis(indices, part, 1)
+    order = np.lexsort((indices, -scores), axis=1)
+    best: NDArray[np.int64] = np.take_along_axis(indices, order, 1).astype(np.int64, copy=False)
+    return best

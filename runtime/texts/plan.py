@@ -1,0 +1,129 @@
+"""What a call's options mean for a text model: each source -> requests of the decoding loop."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from dragoman.errors import DragomanError
+
+from ..decoding.limits import GenerationLimits
+from ..decoding.logits_processors import NoBadWords
+from ..decoding.options import GenerationOptions, shown
+from ..decoding.rejection import RejectedError
+from ..decoding.request import Request, Rules
+from ..decoding.search import Strategy
+from ..decoding.strategies import strategies
+from ..format.generation_settings import GenerationSettings
+from ..format.languages import LanguageError
+from ..format.manifest import Manifest
+from .phrases import phrase_tokens, prefix_tokens
+from .tokenizer import TextCodec
+
+
+@dataclass(frozen=True)
+class TextPlan:
+    """Options resolved for a model.
+
+    Attributes:
+        strategies: one, or to sample several outputs one for each
+        prompt: the start token and the settings' prompt
+        prefix: what the output begins with
+        excluded: token sequences that must not occur
+    """
+
+    options: GenerationOptions
+    limits: GenerationLimits
+    strategies: Sequence[Strategy]
+    settings: GenerationSettings
+    end_tokens: Sequence[int]
+    prompt: Sequence[int]
+    prefix: Sequence[int]
+    excluded: Sequence[Sequence[int]]
+
+    @classmethod
+    def of(
+        cls, options: GenerationOptions, manifest: Manifest, codec: TextCodec | None
+    ) -> TextPlan:
+        """
+        Raises:
+            DragomanError: options contradict each other, or are not for this model.
+            LanguageError: a language is unknown, missing, or given to a model without languages.
+            RejectedError: a prefix or phrase is not one that the model can produce.
+        """
+        _check_kind(options, manifest)
+        limits = GenerationLimits.of(options, manifest)
+        start, settings = manifest.model.start_token_id, manifest.generation
+        if manifest.languages is not None:
+            start, settings = manifest.languages.start_of(options.target_language, start, settings)
+        prefix: Sequence[int] = ()
+        if options.prefix is not None:
+            prefix = prefix_tokens(options.prefix, manifest, codec)
+        return cls(
+            options,
+            limits,
+            strategies(options, manifest),
+            settings.with_minimum(options.min_new_tokens),
+            manifest.end_tokens,
+            (start, *settings.prompt),
+            prefix,
+            [
+                tokens
+                for phrase in options.must_not_contain
+                for tokens in phrase_tokens("must_not_contain", phrase, manifest, codec)
+            ],
+        )
+
+    def request(self, source: list[int]) -> Request:
+        """
+        Raises:
+            RejectedError: the prefix leaves no room for an output.
+        """
+        limit, settings, given = self.limits.new_tokens(len(source)), self.settings, self.prefix
+        if self.prefix:
+            if len(self.prefix) >= limit:
+                raise RejectedError(
+                    f"prefix: expected fewer tokens than the limit of {limit}, found "
+                    f"{len(self.prefix)}"
+                )
+            if settings.forced_first_token_id is not None:  # such as a language
+                given = (settings.forced_first_token_id, *given)
+            settings = dataclasses.replace(
+                settings,
+                forced_first_token_id=None,
+                min_new_tokens=max(0, settings.min_new_tokens - len(given)),
+            )
+        return Request(
+            source=source,
+            prompt=self.prompt,
+            given=given,
+            rules=Rules.of(
+                settings,
+                limit=limit - len(given),
+                end_tokens=self.end_tokens,
+                prompt_length=len(self.prompt) + len(given),
+                processors=[NoBadWords(self.excluded)],
+                alternatives=self.options.alternatives,
+            ),
+        )
+
+
+def _check_kind(options: GenerationOptions, manifest: Manifest) -> None:
+    """Check that no option is for speech, and the languages. A wrong language is an error of the
+    call, not of one of its inputs."""
+    if options.language is not None or options.task is not None or options.timestamps:
+        raise DragomanError(
+            "language, task and timestamps are for speech models; a multilingual text model "
+            "takes source_language and target_language"
+        )
+    languages = manifest.languages
+    for side, code in (("source", options.source_language), ("target", options.target_language)):
+        if languages is None and code is not None:
+            raise LanguageError(
+                f"{side}_language: expected none, this model has no languages, found {shown(code)}"
+            )
+    if languages is not None:
+        languages.target_token(options.target_language)
+        if options.source_language is not None:
+            languages.source_token(options.source_language)
