@@ -16,6 +16,8 @@ from .format.bundle import Bundle, read_bundle
 from .format.languages import LanguageError, Languages
 from .format.manifest import BundleError, Manifest
 from .model import Model, load
+from .scoring.options import ScoringOptions
+from .scoring.results import ScoredPair, perplexity
 
 __all__ = [
     "BackendError",
@@ -31,9 +33,12 @@ __all__ = [
     "Model",
     "RejectedError",
     "Result",
+    "ScoredPair",
+    "ScoringOptions",
     "Segment",
     "Token",
     "UnfinishedError",
     "load",
+    "perplexity",
     "read_bundle",
 ]

@@ -21,6 +21,10 @@ from .decoding.streaming import Choice
 from .format.bundle import Bundle, read_bundle
 from .format.manifest import Manifest
 from .front_end import FrontEnd
+from .scoring.options import ScoringKeywords, ScoringOptions
+from .scoring.results import ScoredPair
+from .scoring.speech import SpeechScorer
+from .scoring.texts import TextScorer
 from .speech.transcriber import Transcriber
 from .texts.front_end import TextFrontEnd, token_ids
 from .texts.tokenizer import TextCodec
@@ -45,6 +49,7 @@ class Model:
             else None
         )
         self._front_end = _front_end(manifest, backend, self._codec)
+        self._scorer = _scorer(manifest, backend, self._codec, self._front_end)
 
     @property
     def bundle(self) -> Bundle:
@@ -126,6 +131,35 @@ class Model:
         """
         return self._tokens(self._front_end.stream(source, _options(options, changes)))
 
+    def score(
+        self,
+        pairs: Sequence[tuple[Source, str | Sequence[int] | NDArray[np.integer[Any]]]],
+        options: ScoringOptions | None = None,
+        **changes: Unpack[ScoringKeywords],
+    ) -> list[ScoredPair]:
+        """The probability that the model gives to targets that are there already.
+
+        Args:
+            pairs: sources as for `generate`, of speech at most a window each, and their targets:
+                texts, or token ids without start token. What decoding is given, the start token,
+                a prompt and a forced first token (such as the target language's), is read and not
+                scored. The end token is appended and scored, see `ScoringOptions.end_token`.
+            options: see `ScoringOptions`
+            changes: options by name, in place of or in addition to `options`
+
+        Returns:
+            results in the order of `pairs`. A pair that cannot be scored has an `error`; the others
+            are not affected.
+
+        Raises:
+            DragomanError: `pairs` is not a list, or an option is out of range or not for this kind
+                of model.
+            LanguageError: a language is unknown, missing, or given to a model without languages.
+            DeviceLostError: the device failed for good.
+        """
+        _check_list(pairs)
+        return self._scorer.score(pairs, (options or ScoringOptions()).replace(**changes))
+
     def tokenize(self, source: Source, source_language: str | None = None) -> list[int]:
         """The source token ids of a text; none for an empty one.
 
@@ -186,6 +220,14 @@ def _front_end(manifest: Manifest, backend: Backend, codec: TextCodec | None) ->
     if manifest.speech is not None and manifest.audio is not None:
         return Transcriber(manifest, manifest.speech, manifest.audio, backend, codec)
     return TextFrontEnd(manifest, backend, codec)
+
+
+def _scorer(
+    manifest: Manifest, backend: Backend, codec: TextCodec | None, front_end: FrontEnd
+) -> SpeechScorer | TextScorer:
+    if manifest.speech is not None and manifest.audio is not None:
+        return SpeechScorer(manifest, manifest.speech, manifest.audio, backend, codec)
+    return TextScorer(manifest, backend, front_end, codec)
 
 
 def load(directory: str | Path, *, threads: int | None = None, backend: str | None = None) -> Model:

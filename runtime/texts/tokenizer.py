@@ -11,6 +11,7 @@ from ..format.languages import Languages, SourceTemplate
 from ..format.tokenizers import Tokenizers
 from .codecs import (
     Codec,
+    EncodedTarget,
     LibraryCodec,
     PieceCodec,
     TextStream,
@@ -19,7 +20,14 @@ from .codecs import (
 )
 from .long_texts import TooLongError, check_length
 
-__all__ = ["TextCodec", "TextStream", "TokenizerError", "TooLongError", "UnknownSymbolsError"]
+__all__ = [
+    "EncodedTarget",
+    "TextCodec",
+    "TextStream",
+    "TokenizerError",
+    "TooLongError",
+    "UnknownSymbolsError",
+]
 
 
 class TextCodec:
@@ -103,20 +111,37 @@ class TextCodec:
         language = None
         if self._languages is not None and self._template.has_language:
             language = self._languages.source_token(source_language)
-        try:
-            text.encode()
-        except UnicodeEncodeError as error:  # the libraries refuse lone surrogates
-            raise UnknownSymbolsError([text[error.start : error.end]]) from error
-        if most is not None:
-            check_length(self._source, text, most)
+        _check(self._source, text, most)
         tokens = self._source.encode(text)
         return self._template.around(tokens, language) if tokens else []
+
+    def encode_target(self, text: str, *, most: int | None = None) -> EncodedTarget:
+        """The token ids of a text that the model is to produce, without the end token.
+
+        Args:
+            most: as for `encode`
+
+        Raises:
+            TooLongError, TokenizerError, UnknownSymbolsError: as for `encode`.
+        """
+        _check(self._target, text, most)
+        return self._target.encode_target(text)
 
     def decode(self, tokens: Sequence[int]) -> str:
         return self._target.decode(tokens)
 
     def stream(self) -> TextStream:
         return self._target.stream()
+
+
+def _check(codec: Codec, text: str, most: int | None) -> None:
+    """Refuse what must not reach a tokenizer: lone surrogates, and texts far too long."""
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:  # the libraries refuse lone surrogates
+        raise UnknownSymbolsError([text[error.start : error.end]]) from error
+    if most is not None:
+        check_length(codec, text, most)
 
 
 def _open(path: Path, vocabulary: Path | None, own_template: bool) -> Codec:

@@ -11,7 +11,10 @@ import dragoman as package
 
 Dragoman = Callable[..., CompletedProcess[str]]
 
-COMMANDS = ("train", "export", "optimize", "build", "run", "verify", "sign", "bench", "inspect")
+COMMANDS = (
+    *("train", "export", "optimize", "build", "run", "score", "verify", "sign", "bench"),
+    "inspect",
+)
 
 
 @pytest.mark.parametrize("flag", ["--help", "-h"])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from ...decoding.rejection import RejectedError
 
@@ -32,6 +32,18 @@ class TextStream(Protocol):
         """
 
 
+class EncodedTarget(NamedTuple):
+    """The token ids of a target text.
+
+    Attributes:
+        before: special tokens that the tokenizer puts before a text, as BART's does
+        tokens: of the text itself; no special tokens
+    """
+
+    before: list[int]
+    tokens: list[int]
+
+
 class Codec(Protocol):
     """A tokenizer. Texts never encode to special tokens, and decoded texts never show them."""
 
@@ -43,6 +55,13 @@ class Codec(Protocol):
             UnknownSymbolsError: the text has symbols without a token, and the tokenizer has no
                 token for unknown ones.
             TokenizerError: the tokenizer fails on it.
+        """
+
+    def encode_target(self, text: str) -> EncodedTarget:
+        """The token ids of a text that a model is to produce.
+
+        Raises:
+            UnknownSymbolsError, TokenizerError: as for `encode`.
         """
 
     def count(self, text: str, end: int) -> int:

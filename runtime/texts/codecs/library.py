@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from itertools import groupby
+from itertools import groupby, takewhile
 from pathlib import Path
 
 from tokenizers import Encoding, Regex, Tokenizer, pre_tokenizers
 from tokenizers.decoders import DecodeStream
 
 from .failures import failures_of
-from .interface import UnknownSymbolsError
+from .interface import EncodedTarget, UnknownSymbolsError
 from .tokenizer_file import read_tokenizer
 
 
@@ -30,6 +30,13 @@ class LibraryCodec:
     def encode(self, text: str) -> list[int]:
         encoding = self._encode(text, self._special_tokens)
         return [] if all(encoding.special_tokens_mask) else list(encoding.ids)
+
+    def encode_target(self, text: str) -> EncodedTarget:
+        encoding = self._encode(text, self._special_tokens)
+        ids, special = encoding.ids, encoding.special_tokens_mask
+        text_ids = [token for token, is_special in zip(ids, special, strict=True) if not is_special]
+        leading = len(list(takewhile(bool, special))) if text_ids else 0
+        return EncodedTarget(ids[:leading], text_ids)
 
     def count(self, text: str, end: int) -> int:
         return sum(last <= end for _, last in self._encode(text, False).offsets)

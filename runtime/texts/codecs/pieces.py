@@ -16,7 +16,7 @@ from ...format.manifest import BundleError
 from ...format.plain_data import Problems, from_plain
 from .failures import failures_of, summary
 from .growth import MOST_GROWTH
-from .interface import UnknownSymbolsError
+from .interface import EncodedTarget, UnknownSymbolsError
 from .tokenizer_file import TRIAL_TEXTS
 
 
@@ -44,6 +44,9 @@ class PieceCodec:
     def encode(self, text: str) -> list[int]:
         code, text = self._split_code(text)
         return self._ids(code + self._split(text))
+
+    def encode_target(self, text: str) -> EncodedTarget:
+        return EncodedTarget([], self._ids(self._split(text)))
 
     def count(self, text: str, end: int) -> int:
         code, rest = self._split_code(text)

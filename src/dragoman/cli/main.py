@@ -21,6 +21,7 @@ from .inspect import inspect
 from .messages import tell
 from .optimize import optimize
 from .run import run
+from .score import score
 from .sign import sign
 from .train import train
 from .verify import verify
@@ -80,7 +81,7 @@ def cli(verbose: bool) -> None:
         logger.addHandler(logging.StreamHandler())
 
 
-for command in (train, export, optimize, build, run, verify, sign, bench, inspect):
+for command in (train, export, optimize, build, run, score, verify, sign, bench, inspect):
     cli.add_command(command)
 
 

@@ -87,6 +87,41 @@ def test_a_wrong_language_fails_the_call(
         list(model.stream("abc", **options))
 
 
+def test_a_target_is_scored_in_its_language(model: Model) -> None:
+    """The language's token is read, not scored; a target's text has no special tokens."""
+    texts = [("abc cab", "cab abba")]
+    [default] = model.score(texts, source_language="en")
+    [german] = model.score(texts, source_language="en", target_language="de")
+    assert default.error is None and german.error is None
+    assert default.tokens == german.tokens
+    assert default.tokens == (*model.tokenize("cab abba", "en")[1:-1], model.manifest.end_tokens[0])
+    assert default.token_log_probabilities != german.token_log_probabilities
+    source = model.tokenize("abc cab", "en")
+    for language, scored in ((None, default), ("de", german)):
+        [result] = model.generate([source], target_language=language, max_new_tokens=4)
+        ids = result.tokens[1:]
+        [again] = model.score([(source, ids)], target_language=language, end_token=False)
+        # The forced token, which was generated with probability 1, was not scored.
+        assert again.log_probability == pytest.approx(result.log_probability, abs=1e-4)
+        [by_ids] = model.score([(source, scored.tokens)], target_language=language)
+        assert by_ids == scored
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({}, "source_language: expected one of the 3 languages of this model"),
+        ({"source_language": "xx"}, "source_language: .* found 'xx'; the closest are"),
+        ({"source_language": "en", "target_language": "frr"}, "found 'frr'; the closest are fr, "),
+    ],
+)
+def test_a_wrong_language_fails_the_scoring(
+    model: Model, options: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(LanguageError, match=message):
+        model.score([("abc", "cab")], **options)
+
+
 @pytest.mark.parametrize("option", ["source_language", "target_language"])
 def test_a_model_without_languages_refuses_a_language(text_model: Model, option: str) -> None:
     message = f"{option}: expected none, this model has no languages, found 'de'"

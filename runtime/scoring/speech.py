@@ -1,0 +1,165 @@
+"""Scoring transcripts: audio of at most a window, and its text or token ids."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dragoman.errors import DragomanError
+
+from ..audio import AudioError, LogMel
+from ..backends.interface import Backend
+from ..decoding.batching import as_batch
+from ..decoding.outputs import decode_or_split
+from ..decoding.rejection import RejectedError
+from ..format.audio import AudioFeatures
+from ..format.manifest import Manifest
+from ..format.speech import SpeechTokens
+from ..speech.language_names import language_code
+from ..speech.prompts import PromptRequest
+from ..speech.recording import open_recording
+from ..texts.tokenizer import TextCodec
+from .batches import MAX_WINDOWS, score_in_batches
+from .options import ScoringOptions
+from .results import ScoredPair, rejected
+from .targets import Targets, split_pair
+from .teacher_forcing import ForcedPair
+
+MAX_OPEN = 64
+"""The most recordings whose features are in memory: 64 MB at 80 mel bins."""
+
+
+@dataclass(frozen=True)
+class Heard:
+    """A window of audio with its target.
+
+    Attributes:
+        window: features [mel bins, frames]
+        target: token ids, without the end token if it is to be appended
+        language: its token; None: the model is not told one
+    """
+
+    window: NDArray[np.float32]
+    target: list[int]
+    language: int | None
+
+
+class SpeechScorer:
+    """See `Model.score`."""
+
+    def __init__(
+        self,
+        manifest: Manifest,
+        speech: SpeechTokens,
+        features: AudioFeatures,
+        backend: Backend,
+        codec: TextCodec | None,
+    ) -> None:
+        self._manifest, self._speech, self._log_mel = manifest, speech, LogMel.of(features)
+        self._backend, self._targets = backend, Targets(manifest, codec)
+
+    def score(self, pairs: Sequence[Any], options: ScoringOptions) -> list[ScoredPair]:
+        request = self._request(options)
+        scored: list[ScoredPair] = []
+        for first in range(0, len(pairs), MAX_OPEN):
+            scored += self._score(pairs[first : first + MAX_OPEN], request, options)
+        return scored
+
+    def _score(
+        self, pairs: Sequence[Any], request: PromptRequest, options: ScoringOptions
+    ) -> list[ScoredPair]:
+        heard = [self._heard(pair, request) for pair in pairs]
+        if self._speech.languages and request.language_token(self._speech) is None:
+            heard = self._with_languages(heard)
+        prepared = [self._prepared(each, request, options.end_token) for each in heard]
+        scored = score_in_batches(
+            self._backend, self._manifest.model, prepared, options.max_batch_size
+        )
+        return [
+            dataclasses.replace(result, language=self._speech.language_of(each.language))
+            if isinstance(each, Heard) and result.error is None
+            else result
+            for result, each in zip(scored, heard, strict=True)
+        ]
+
+    def _heard(self, pair: Any, request: PromptRequest) -> Heard | ScoredPair:
+        try:
+            source, target = split_pair(pair)
+            recording = open_recording(source, self._log_mel)
+            if recording.frames > self._log_mel.frames:
+                raise RejectedError(
+                    f"expected audio of at most {self._log_mel.chunk_seconds:g} s to score, found "
+                    f"{recording.seconds:.2f} s"
+                )
+            if isinstance(target, str):
+                # Whisper's transcripts begin with a space, which people and `run` leave out.
+                text = target.strip()
+                tokens = self._targets.encode(f" {text}").tokens if text else []
+            else:
+                tokens = self._targets.ids(target)
+        except (RejectedError, AudioError) as error:
+            return rejected(str(error))
+        return Heard(recording.window(self._log_mel), tokens, request.language_token(self._speech))
+
+    def _prepared(
+        self, heard: Heard | ScoredPair, request: PromptRequest, end_token: bool
+    ) -> ForcedPair | ScoredPair:
+        if isinstance(heard, ScoredPair):
+            return heard
+        language = [] if heard.language is None else [heard.language]
+        start, instructions = (
+            self._manifest.model.start_token_id,
+            request.instructions(self._speech),
+        )
+        given = (start, *language, *instructions)
+        try:
+            target = self._targets.finished(heard.target, given, end_token)
+        except RejectedError as error:
+            return rejected(str(error))
+        return ForcedPair(heard.window, given, target)
+
+    def _with_languages(self, heard: Sequence[Heard | ScoredPair]) -> list[Heard | ScoredPair]:
+        """The same with the language that is most probable after the start token."""
+        named: list[Heard | ScoredPair] = list(heard)
+        waiting = [i for i, each in enumerate(heard) if isinstance(each, Heard)]
+        for first in range(0, len(waiting), MAX_WINDOWS):
+            indices = waiting[first : first + MAX_WINDOWS]
+            batch = [each for i in indices if isinstance(each := heard[i], Heard)]
+            detected = decode_or_split(self._detected, batch, rejected)
+            for i, each in zip(indices, detected, strict=True):
+                named[i] = each
+        return named
+
+    def _detected(self, batch: list[Heard]) -> list[Heard | ScoredPair]:
+        model = self._manifest.model
+        source, mask = as_batch([each.window for each in batch], model)
+        start = np.full((len(batch), 1), model.start_token_id, np.int64)
+        logits = self._backend.score(source, mask, start)[:, 0]
+        languages = np.sort([*self._speech.languages.values()])
+        best = languages[logits[:, languages].argmax(axis=1)].tolist()
+        return [
+            dataclasses.replace(each, language=token)
+            for each, token in zip(batch, best, strict=True)
+        ]
+
+    def _request(self, options: ScoringOptions) -> PromptRequest:
+        """
+        Raises:
+            DragomanError: an option is for text models, or the model does not know the language,
+                the task or timestamps.
+        """
+        if options.source_language is not None or options.target_language is not None:
+            raise DragomanError(
+                "source_language and target_language are for text models; a speech model takes "
+                "language and task"
+            )
+        name = options.language
+        language = None if name is None else language_code(name)
+        request = PromptRequest(language, options.task, options.timestamps)
+        request.check(self._speech)
+        return request

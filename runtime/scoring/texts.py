@@ -1,0 +1,97 @@
+"""Scoring translations, pronunciations, summaries: texts or token ids on both sides."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from dragoman.errors import DragomanError
+
+from ..backends.interface import Backend
+from ..decoding.rejection import RejectedError
+from ..format.languages import LanguageError
+from ..format.manifest import Manifest
+from ..front_end import FrontEnd
+from ..texts.tokenizer import TextCodec
+from .batches import score_in_batches
+from .options import ScoringOptions
+from .results import ScoredPair, rejected
+from .targets import Targets, split_pair
+from .teacher_forcing import ForcedPair
+
+
+class TextScorer:
+    """See `Model.score`.
+
+    Args:
+        front_end: turns sources into tokens
+        codec: None for a bundle without tokenizers
+    """
+
+    def __init__(
+        self, manifest: Manifest, backend: Backend, front_end: FrontEnd, codec: TextCodec | None
+    ) -> None:
+        self._manifest, self._backend, self._front_end = manifest, backend, front_end
+        self._targets = Targets(manifest, codec)
+
+    def score(self, pairs: Sequence[Any], options: ScoringOptions) -> list[ScoredPair]:
+        given = self._given(options)
+        prepared: list[ForcedPair | ScoredPair] = []
+        for pair in pairs:
+            try:
+                prepared.append(self._prepared(*split_pair(pair), given, options))
+            except RejectedError as error:
+                prepared.append(rejected(str(error)))
+        return score_in_batches(
+            self._backend, self._manifest.model, prepared, options.max_batch_size
+        )
+
+    def _prepared(
+        self, source: Any, target: Any, given: tuple[int, ...], options: ScoringOptions
+    ) -> ForcedPair:
+        tokens = self._front_end.tokenize(source, options.source_language)
+        if not tokens:
+            raise RejectedError("expected a source, found an empty one")
+        if not isinstance(target, str):
+            ids = self._targets.ids(target)
+            return ForcedPair(tokens, given, self._targets.finished(ids, given, options.end_token))
+        encoded = self._targets.encode(target)
+        ids = [*_unread(encoded.before, given), *encoded.tokens]
+        return ForcedPair(tokens, given, self._targets.finished(ids, given, options.end_token))
+
+    def _given(self, options: ScoringOptions) -> tuple[int, ...]:
+        """What the decoder reads before every target: the start token, the prompt and a forced
+        first token, such as the target language's.
+
+        Raises:
+            LanguageError: a language is unknown, missing, or given to a model without languages.
+            DragomanError: an option is for speech models.
+        """
+        if options.language is not None or options.task is not None or options.timestamps:
+            raise DragomanError(
+                "language, task and timestamps are for speech models; a multilingual text model "
+                "takes source_language and target_language"
+            )
+        model, settings = self._manifest.model, self._manifest.generation
+        start, languages = model.start_token_id, self._manifest.languages
+        if languages is not None:
+            if options.source_language is not None:
+                languages.source_token(options.source_language)
+            start, settings = languages.start_of(options.target_language, start, settings)
+        for side, code in (
+            ("source", options.source_language),
+            ("target", options.target_language),
+        ):
+            if languages is None and code is not None:
+                raise LanguageError(
+                    f"{side}_language: expected none, this model has no languages, found {code!r}"
+                )
+        forced = settings.forced_first_token_id
+        return (start, *settings.prompt, *([] if forced is None else [forced]))
+
+
+def _unread(before: Sequence[int], given: Sequence[int]) -> Sequence[int]:
+    """The special tokens before a text that the decoder has not read yet. BART's texts begin with
+    `<s>`, which some checkpoints force as the first token, and others leave to the model."""
+    read = next((n for n in range(len(before), 0, -1) if [*given[-n:]] == [*before[:n]]), 0)
+    return before[read:]
