@@ -155,8 +155,8 @@ class TextFrontEnd:
             found.setdefault(index, {})[number] = outcome
             plan = accepted[index][1]
             if len(found[index]) == len(plan.strategies):
-                outcomes = [found[index][number] for number in sorted(found.pop(index))]
-                yield index, self._result(outcomes, plan)
+                outcomes = sorted(found.pop(index).items())
+                yield index, self._result([outcome for _, outcome in outcomes], plan)
 
     def _result(self, outcomes: Sequence[Decoding[Any] | Failed[Any]], plan: TextPlan) -> Result:
         """The result of one source: of its search, or of all its samples."""

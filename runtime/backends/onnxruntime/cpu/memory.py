@@ -39,8 +39,8 @@ class HostBuffer:
 
     def put(self, row: int, values: NDArray[Any]) -> None:
         """Set one row; where `values` is smaller, in any axis, the rest of the row stays."""
-        part = tuple(slice(0, size) for size in values.shape)
-        self._array[row][part] = values
+        part = [slice(row, row + 1), *(slice(0, size) for size in values.shape)]
+        self._array[tuple(part)] = values
 
     def move(self, row: int, to: int, begin: int = 0, end: int | None = None) -> None:
         """Copy one row over another; of buffers with positions, in axis 1 of a row, these alone."""
