@@ -160,8 +160,12 @@ def test_a_minimum_above_the_limit_is_an_error_with_and_without_a_model(
 def test_batches_are_limited_by_default_in_tokens_and_for_speech_in_windows(
     manifest: Manifest,
 ) -> None:
-    assert GenerationLimits.of(GenerationOptions(), manifest).max_batch_tokens == DEFAULT_BATCH_TOKENS
-    assert GenerationLimits.of(GenerationOptions(max_batch_tokens=7), manifest).max_batch_tokens == 7
+    assert (
+        GenerationLimits.of(GenerationOptions(), manifest).max_batch_tokens == DEFAULT_BATCH_TOKENS
+    )
+    assert (
+        GenerationLimits.of(GenerationOptions(max_batch_tokens=7), manifest).max_batch_tokens == 7
+    )
     audio = dataclasses.replace(
         manifest, model=dataclasses.replace(manifest.model, source_vocab_size=None)
     )
