@@ -194,8 +194,9 @@ def _number(words: str, within: Callable[[float], bool], *, optional: bool = Tru
 def _is_phrase(value: object) -> bool:
     if isinstance(value, str):
         return True
-    listed = isinstance(value, Sequence | np.ndarray) and not isinstance(value, bytes)
-    return listed and all(is_integer(token) for token in value)
+    if not isinstance(value, Sequence | np.ndarray) or isinstance(value, bytes):
+        return False
+    return all(is_integer(token) for token in value)
 
 
 _FLAG = Kind("True, False or None", lambda v: isinstance(v, bool | np.bool_ | None))
