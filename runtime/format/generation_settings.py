@@ -4,14 +4,27 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass
+from typing import Literal
 
 SMALLEST_FLOAT32, LARGEST_FLOAT32 = 2.0**-126, (2 - 2.0**-23) * 2.0**127
 """The range of positive normal numbers."""
 
+LARGEST_LENGTH_PENALTY = 50
+"""A million positions to this power still are a number."""
+
+EarlyStopping = bool | Literal["never"]
+
+STRATEGY = (
+    *("num_beams", "length_penalty", "early_stopping"),
+    *("do_sample", "temperature", "top_k", "top_p", "min_p"),
+)
+"""The settings that choose among the tokens that the others, the rules, leave."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class GenerationSettings:
-    """What decides a greedy choice beside the argmax; names as in Hugging Face's generation config.
+    """How a model is decoded unless the caller says otherwise; names as in Hugging Face's
+    generation config.
 
     Attributes:
         prompt: tokens that follow the start token in the decoder's input; not part of the output.
@@ -32,6 +45,19 @@ class GenerationSettings:
             no limit
         repetition_penalty: positive logits of tokens that occurred are divided by it, negative
             ones multiplied (Keskar et al. 2019, section 4.1)
+        num_beams: how many hypotheses beam search keeps; 1: no beam search
+        length_penalty: hypotheses are ranked by their log-probability divided by their length to
+            this power
+        early_stopping: beam search ends as soon as it has `num_beams` finished hypotheses (True);
+            when the best unfinished one would rank below them as it is (False), or at the most
+            favourable length ("never")
+        do_sample: tokens are drawn from the distribution; not with beams
+        temperature: logits are divided by it before a token is drawn
+        top_k: tokens are drawn among this many most probable ones; 0: among all
+        top_p: tokens are drawn among the fewest most probable ones that together have at least
+            this probability; 1: among all
+        min_p: tokens are drawn among those that have at least this share of the probability of the
+            most probable one; 0: among all
     """
 
     prompt: tuple[int, ...] = ()
@@ -46,6 +72,14 @@ class GenerationSettings:
     no_repeat_ngram_size: int = 0
     encoder_no_repeat_ngram_size: int = 0
     repetition_penalty: float = 1.0
+    num_beams: int = 1
+    length_penalty: float = 1.0
+    early_stopping: EarlyStopping = False
+    do_sample: bool = False
+    temperature: float = 1.0
+    top_k: int = 0
+    top_p: float = 1.0
+    min_p: float = 0.0
 
     def with_minimum(self, new_tokens: int | None) -> GenerationSettings:
         """The same with this minimum in place of its own; None: its own."""
@@ -98,14 +132,33 @@ class GenerationSettings:
             "min_new_tokens",
             "no_repeat_ngram_size",
             "encoder_no_repeat_ngram_size",
+            "top_k",
         ):
             if getattr(self, name) < 0:
                 problems.append(f"{name}: expected at least 0, found {getattr(self, name)}")
-        if not SMALLEST_FLOAT32 <= self.repetition_penalty <= LARGEST_FLOAT32:
+        for name in ("repetition_penalty", "temperature"):
+            if not SMALLEST_FLOAT32 <= getattr(self, name) <= LARGEST_FLOAT32:
+                problems.append(
+                    f"{name}: expected over 0, in the range of float32, found {getattr(self, name)}"
+                )
+        for name in ("top_p", "min_p"):
+            if not 0 <= getattr(self, name) <= 1:
+                problems.append(f"{name}: expected 0 to 1, found {getattr(self, name)}")
+        return problems + self._beam_problems(vocabulary)
+
+    def _beam_problems(self, vocabulary: int) -> list[str]:
+        problems = []
+        if not 1 <= self.num_beams <= vocabulary:
             problems.append(
-                "repetition_penalty: expected over 0, in the range of float32, found "
-                f"{self.repetition_penalty}"
+                f"num_beams: expected 1 to {vocabulary}, the vocabulary, found {self.num_beams}"
             )
+        if not abs(self.length_penalty) <= LARGEST_LENGTH_PENALTY:
+            problems.append(
+                f"length_penalty: expected -{LARGEST_LENGTH_PENALTY} to {LARGEST_LENGTH_PENALTY}, "
+                f"found {self.length_penalty}"
+            )
+        if self.do_sample and self.num_beams > 1:
+            problems.append(f"do_sample: expected false with {self.num_beams} beams, found true")
         return problems
 
     @staticmethod

@@ -15,7 +15,7 @@ from dragoman.errors import DragomanError
 from .audio import AudioFeatures
 from .contract import GraphSpec, Kind
 from .executables import Executable
-from .generation_settings import GenerationSettings
+from .generation_settings import STRATEGY, GenerationSettings
 from .languages import Languages
 from .model_spec import ModelSpec
 from .plain_data import to_plain
@@ -58,7 +58,7 @@ class Manifest:
         tokenizers: None: inputs and outputs are token ids
         languages: None: the model takes no languages
         parity: None: not verified
-        generation: settings that the model was published with
+        generation: how to decode it unless the caller says otherwise, as it was published
         audio: how audio becomes the source; None: the source is tokens
         speech: what prompts of a speech model consist of
         passes: the passes that made the graphs of this target, in order
@@ -96,7 +96,11 @@ class Manifest:
 
     def to_json(self) -> str:
         plain = to_plain(self)
+        # Without what says nothing, as in bundles of versions that do not know it.
         for name in ("notes", "origin"):
-            if not getattr(self, name):  # as in bundles of versions that do not know it
+            if not getattr(self, name):
                 del plain[name]
+        for name in STRATEGY:
+            if getattr(self.generation, name) == getattr(GenerationSettings, name):
+                del plain["generation"][name]
         return json.dumps(plain, indent=1, allow_nan=False) + "\n"

@@ -112,8 +112,14 @@ def _read_union(options: tuple[Any, ...], data: object, path: str, problems: Pro
     if len(rest) == 1:
         problems.extend(attempt)
     else:
-        problems.expected(path, " or ".join(_SCALARS.get(o, str(o)) for o in rest), data)
+        problems.expected(path, " or ".join(map(_described, rest)), data)
     return None
+
+
+def _described(option: Any) -> str:
+    if get_origin(option) is Literal:
+        return " or ".join(map(repr, get_args(option)))
+    return _SCALARS.get(option, str(option))
 
 
 def _read_tagged(options: list[Any], data: object, path: str, problems: Problems) -> Any:
