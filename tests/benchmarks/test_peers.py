@@ -1,5 +1,5 @@
-"""Every peer decodes the same weights as asked, greedily and with beams: fp32 as the reference does,
-all of them for exactly as many steps."""
+"""Every peer decodes the same weights as asked, greedily and with beams: those in fp32 as the
+reference does, all of them for exactly as many steps."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def ending(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def measured(
     tools: tuple[str, ...], num_beams: int, checkpoint: Path, directory: Path
 ) -> list[Measurement]:
-    """Of all contenders whose name begins so; that each takes every step is checked at each turn."""
+    """Of all contenders whose name begins so. That each takes every step is checked every turn."""
     openvino = Interpreter.of_environment(Path(OPENVINO_PYTHON)) if OPENVINO_PYTHON else HERE
     contenders = cpu_contenders(num_beams, openvino_in=openvino)
     selected = {c.name for c in contenders if c.name.startswith(tools)}
