@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Generic
 
 from .contender import Contender, ContenderError, Entrant, Outcome, Work
+from .interpreter import Interpreter
 from .worker import Turn, Worker, prepare
 
 SETTLE_SECONDS = 0.3
@@ -98,7 +99,8 @@ def take_turns(
         items: work items by name, done one after the other: all rounds of the first, then of the
             second
         checkpoint: the directory of the model, which every contender prepares from
-        directory: an existing one, for what they prepare
+        directory: an existing one, for what they prepare: contenders of one interpreter get paths
+            beside each other, and may share files there
         threads: every contender takes part once with each number, prepared once; those that are not
             timed with the highest only
         rounds: counted ones; one more comes before them as a warm-up
@@ -110,8 +112,11 @@ def take_turns(
     """
     run: _Run[Work, Outcome] = _Run(check, progress)
     try:
+        folders: dict[Interpreter, Path] = {}
         for number, contender in enumerate(contenders):
-            run.start(contender, checkpoint, directory / str(number), threads)
+            folder = folders.setdefault(contender.interpreter, directory / f"by-{len(folders)}")
+            folder.mkdir(exist_ok=True)
+            run.start(contender, checkpoint, folder / str(number), threads)
         turns = {name: run.rounds(name, work, rounds) for name, work in items.items()}
         footprints = run.close()
     finally:

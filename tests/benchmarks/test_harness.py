@@ -194,7 +194,8 @@ def test_every_number_of_threads_takes_part(take: Take, tmp_path: Path) -> None:
     assert len({t.outcome[1] for t in turns.values()}) == 3
     assert len(turns[Entrant("a", 2)].counted) == 2
     assert [(f.contender, f.threads) for f in results.footprints] == [("a", 1), ("a", 2)]
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["1", "checkpoint"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["by-0", "checkpoint"]
+    assert [path.name for path in (tmp_path / "by-0").iterdir()] == ["1"]
     assert str(Entrant("a", 1)) == "a, 1 thread"
     assert str(Entrant("a", 2)) == "a, 2 threads"
 
@@ -232,16 +233,21 @@ def older_tree(tmp_path: Path) -> Path:
     return tmp_path / "older"
 
 
-def test_another_source_tree_is_measured_by_these_benchmarks(older_tree: Path, take: Take) -> None:
+def test_another_source_tree_is_measured_by_these_benchmarks(
+    older_tree: Path, take: Take, tmp_path: Path
+) -> None:
+    """What it prepares is kept apart: its files may be of another format."""
     older = Interpreter.of_tree(older_tree)
     file, text = call_in(older, error_class)
     assert (file, text) == (str(older.package / "errors.py"), "Of the older tree.")
     assert call_in(HERE, error_class) == error_class()
     results = take(
-        Contender("now", unchanged, load), Contender("b", unchanged, load, interpreter=older)
+        Contender("now", prepare_copy, load), Contender("b", prepare_copy, load, interpreter=older)
     )
     assert [e.contender for e in results.turns["five"]] == ["now", "b"]
     assert not results.failures
+    prepared = {str(path.relative_to(tmp_path)) for path in tmp_path.glob("by-*/*")}
+    assert prepared == {"by-0/0", "by-1/1"}
 
 
 def test_interpreters_that_do_not_exist(tmp_path: Path) -> None:
