@@ -50,18 +50,20 @@ class Queue(Generic[Key]):
             self._backend, self._model, width=width, capacity=capacity
         )
         most = max(1, self._rows // width)
+        tried = 0
         ended: list[Decoding[Key]]
         failure: str | None
         try:
             while True:
                 group = self._next(waiting, loop, most)
+                tried += len(group)
                 try:
                     ended, failure = loop.admit(group), None
                 except (BackendError, MemoryError) as error:
                     ended, failure = [], _reason(error)
                 yield from ended
                 if failure and not loop.running:
-                    yield from self._apart(group, failure)
+                    yield from self._apart(group, failure, alone=tried == 1)
                     return
                 if failure:
                     waiting.extendleft(reversed(group))
@@ -77,7 +79,8 @@ class Queue(Generic[Key]):
                     ended, failure = [], _reason(error)
                 yield from ended
                 if failure:
-                    yield from self._apart([decoding.job for decoding in running], failure)
+                    jobs = [decoding.job for decoding in running]
+                    yield from self._apart(jobs, failure, alone=tried == 1)
                     return
         finally:
             loop.close()
@@ -103,13 +106,17 @@ class Queue(Generic[Key]):
         return group
 
     def _apart(
-        self, jobs: Sequence[Job[Key]], reason: str
+        self, jobs: Sequence[Job[Key]], reason: str, *, alone: bool
     ) -> Iterator[Decoding[Key] | Failed[Key]]:
-        """After a failure, as for lack of memory, decode each half of the jobs on its own."""
-        if len(jobs) == 1:
+        """After a failure, as for lack of memory, decode each half of the jobs on its own.
+
+        Args:
+            alone: whether the batch had no other jobs before
+        """
+        if alone:
             yield Failed(jobs[0], reason)
             return
-        middle = len(jobs) // 2
+        middle = (len(jobs) + 1) // 2
         for half in (jobs[:middle], jobs[middle:]):
             waiting = deque(half)
             while waiting:

@@ -167,6 +167,21 @@ def test_a_failure_is_forgotten_before_the_next_attempt() -> None:
     assert found == outcomes_of(ScriptedBackend(logits), jobs, rows=64)
 
 
+def test_the_last_request_of_a_batch_that_fails_is_tried_alone() -> None:
+    """A batch may need more memory than its present size says."""
+    logits = random_logits(VOCABULARY, end=-9)
+    backend = ScriptedBackend(logits)
+
+    def fail_at(rows: int) -> None:
+        if rows == 1 and "start 1" not in backend.calls:
+            raise BackendError("no memory")
+
+    backend.fail_at = fail_at
+    jobs = [job(0, 2), job(1, 9)]
+    found = outcomes_of(backend, jobs, rows=64)
+    assert found == outcomes_of(ScriptedBackend(logits), jobs, rows=64)
+
+
 def test_a_request_that_does_not_fit_even_alone_is_rejected() -> None:
     strategies: list[Strategy] = [Greedy(), Beam(9), Greedy()]
     jobs = [job(key, 4, strategy) for key, strategy in enumerate(strategies)]
