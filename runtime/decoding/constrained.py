@@ -1,0 +1,174 @@
+"""Beam search for outputs that contain given phrases: lexically constrained decoding with dynamic
+beam allocation (Post & Vilar 2018, section 3)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from .beam import HOPELESS, Beam, BeamSearch, Candidate
+from .rejection import RejectedError
+from .request import Request
+from .required_phrases import Progress, RequiredPhrases
+from .search import Continuation, Need, Outlook
+
+
+@dataclass(frozen=True)
+class ConstrainedBeam(Beam):
+    """See `search.Strategy`. Every output contains the phrases; there may be fewer outputs than
+    `returned`, if no others do within the limit.
+
+    A phrase wins over a rule of the model's settings, such as that no n-gram occurs twice: where a
+    rule excludes its next token, the token is scored as if there were no rules. It does not win over
+    `Rules.prohibitions`.
+
+    Attributes:
+        required: the phrases
+    """
+
+    required: RequiredPhrases = field(default_factory=lambda: RequiredPhrases(()))
+
+    def begin(self, request: Request) -> ConstrainedBeamSearch:
+        return ConstrainedBeamSearch(self, request)
+
+    def check(self, request: Request) -> None:
+        """
+        Raises:
+            RejectedError: the phrases do not fit in the limit, one after the other.
+        """
+        rules = request.rules
+        progress = self.required.after(
+            self.required.start, *(token for token in request.given if isinstance(token, int))
+        )
+        room = rules.limit - (rules.forced_last is not None) - (rules.forced_first is not None)
+        if self.required.to_come(progress) > max(room, 0):
+            raise RejectedError(
+                f"must_contain: expected at most {max(room, 0)} tokens, what the limit leaves, "
+                f"found {self.required.to_come(progress)}"
+            )
+
+
+class ConstrainedBeamSearch(BeamSearch):
+    """A beam whose places are shared out to banks: hypotheses that have as many tokens of the
+    phrases. Of all tokens, only those are candidates after which the phrases still fit in the
+    limit."""
+
+    def __init__(self, strategy: ConstrainedBeam, request: Request) -> None:
+        super().__init__(strategy, request)
+        self._required, self._prompt = strategy.required, len(request.prompt)
+        self._scores = [0.0]
+        self._progress: list[Progress] = []
+        """Of each running hypothesis; none before the first step."""
+        self._last = request.rules.limit - (request.rules.forced_last is not None)
+        """The last new token that is chosen."""
+
+    def need(self) -> Need:
+        return super().need()._replace(logits=True)
+
+    def advance(self, outlook: Outlook, row: int) -> Continuation:
+        if not self._progress:
+            self._rows = self._rows[:1]
+            begun = self.draft.row.tokens[self._prompt :]
+            self._progress = [self._required.after(self._required.start, *begun)]
+        return super().advance(outlook, row)
+
+    def _best(self, outlook: Outlook, row: int, count: int) -> list[Candidate]:
+        """The best overall, the best of each hypothesis, and those that come closer to having all
+        phrases."""
+        found = [
+            candidate
+            for candidate in self._candidates_of_each(outlook, row, count)
+            if candidate.score > -np.inf and self._fits(candidate, count)
+        ]
+        found.sort(key=lambda candidate: -candidate.score)
+        best: dict[tuple[int, int], Candidate] = {}
+        beams: set[int] = set()
+        for place, candidate in enumerate(found):
+            if place < self._candidates or candidate.beam not in beams:
+                best[candidate.beam, candidate.token] = candidate
+                beams.add(candidate.beam)
+        if not self._is_forced(count):
+            for beam in range(len(self._progress)):
+                for candidate in self._closer(outlook, row, beam, count):
+                    best.setdefault((beam, candidate.token), candidate)
+        return sorted(best.values(), key=lambda candidate: -candidate.score)
+
+    def _closer(self, outlook: Outlook, row: int, beam: int, count: int) -> list[Candidate]:
+        """A hypothesis with each token that brings it closer to having all phrases."""
+        tokens = self._required.towards(self._progress[beam])
+        if not tokens:
+            return []
+        rules, place = self._rules, row + self._rows[beam]
+        scores = self._under_rules(outlook, row, beam, count)
+        logits = outlook.logits(place, 1)[0]
+        prohibited = rules.prohibited(self._running[beam].row, count, len(logits))
+        normalizer, allowed = outlook.normalizer(place), outlook.allowed_normalizer(place)
+        found = []
+        for token in tokens:
+            if prohibited[token]:
+                continue
+            score = float(scores[token])
+            if score == -np.inf:
+                score = float(logits[token]) - normalizer
+            own = normalizer if token in rules.suppressed else allowed
+            found.append(
+                Candidate(self._scores[beam] + score, beam, token, float(logits[token]) - own)
+            )
+        return found
+
+    def _chosen(self, candidates: list[Candidate]) -> list[Candidate]:
+        banks: list[list[Candidate]] = [[] for _ in range(self._required.tokens + 1)]
+        for candidate in candidates:
+            if candidate.score > HOPELESS / 2:  # others have ended
+                banks[self._required.tokens - self._to_come(candidate)].append(candidate)
+        sizes = allocate(self._strategy.beams, [len(bank) for bank in banks])
+        chosen = [c for bank, size in zip(banks, sizes, strict=True) for c in bank[:size]]
+        return sorted(chosen, key=lambda candidate: -candidate.score)
+
+    def _go_on(self, candidates: list[Candidate], outlook: Outlook, row: int) -> Continuation:
+        self._progress = [
+            self._required.after(self._progress[candidate.beam], candidate.token)
+            for candidate in candidates
+        ]
+        return super()._go_on(candidates, outlook, row)
+
+    def _is_finished(self) -> bool:
+        return not self._running or super()._is_finished()
+
+    def _fits(self, candidate: Candidate, count: int) -> bool:
+        """Whether the phrases still can follow it, or are there if it ends."""
+        if candidate.token in self._rules.end_tokens and self._progress[candidate.beam].unmet:
+            return False
+        return self._to_come(candidate) <= max(0, self._last - count)
+
+    def _to_come(self, candidate: Candidate) -> int:
+        progress = self._required.after(self._progress[candidate.beam], candidate.token)
+        return self._required.to_come(progress)
+
+
+def allocate(places: int, candidates: Sequence[int]) -> list[int]:
+    """Share out a beam to banks: to each the same number, what is left to the last, which has
+    everything; then what a bank has too many goes to banks that lack some, the nearest first, of
+    two equally near ones to the later.
+
+    Args:
+        places: of the beam
+        candidates: of each bank
+
+    Returns:
+        the places of each, together the smaller of all places and all candidates
+    """
+    banks = len(candidates)
+    sizes = [places // banks] * banks
+    sizes[-1] += places % banks
+    for bank in range(banks):
+        others = sorted(range(banks), key=lambda other: (abs(other - bank), -other))
+        for other in others[1:]:
+            moved = min(sizes[bank] - candidates[bank], candidates[other] - sizes[other])
+            if moved > 0:
+                sizes[bank] -= moved
+                sizes[other] += moved
+        sizes[bank] = min(sizes[bank], candidates[bank])
+    return sizes
