@@ -103,7 +103,7 @@ class Model:
             UnfinishedError: the device failed for good; has the results that were finished.
         """
         _check_list(sources)
-        if options is None or isinstance(options, GenerationOptions):
+        if not isinstance(options, list | tuple):
             return self._front_end.generate(sources, _options(options, changes))
         each = [_options(one, changes) for one in options]
         if len(each) != len(sources):
