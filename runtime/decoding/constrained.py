@@ -9,10 +9,11 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from .beam import HOPELESS, Beam, BeamSearch, Candidate
+from .logits_processors import Row
 from .rejection import RejectedError
 from .request import Request
 from .required_phrases import Progress, RequiredPhrases
-from .search import Continuation, Need, Outlook
+from .search import NOTHING, Continuation, Need, Outlook
 
 
 @dataclass(frozen=True)
@@ -39,9 +40,10 @@ class ConstrainedBeam(Beam):
             RejectedError: the phrases do not fit in the limit, one after the other.
         """
         rules = request.rules
-        progress = self.required.after(
-            self.required.start, *(token for token in request.given if isinstance(token, int))
-        )
+        begun = [token for token in request.given if isinstance(token, int)]
+        if rules.forced_first is not None:
+            begun.insert(0, rules.forced_first)
+        progress = self.required.after(self.required.start, *begun)
         room = rules.limit - (rules.forced_last is not None) - (rules.forced_first is not None)
         if self.required.to_come(progress) > max(room, 0):
             raise RejectedError(
@@ -65,7 +67,9 @@ class ConstrainedBeamSearch(BeamSearch):
         """The last new token that is chosen."""
 
     def need(self) -> Need:
-        return super().need()._replace(logits=True)
+        need = super().need()
+        met = self._progress and not any(progress.unmet for progress in self._progress)
+        return need if met or need == NOTHING else need._replace(logits=True)
 
     def advance(self, outlook: Outlook, row: int) -> Continuation:
         if not self._progress:
@@ -77,22 +81,18 @@ class ConstrainedBeamSearch(BeamSearch):
     def _best(self, outlook: Outlook, row: int, count: int) -> list[Candidate]:
         """The best overall, the best of each hypothesis, and those that come closer to having all
         phrases."""
-        found = [
-            candidate
-            for candidate in self._candidates_of_each(outlook, row, count)
-            if candidate.score > -np.inf and self._fits(candidate, count)
-        ]
+        found = [c for c in self._candidates_of_each(outlook, row, count) if c.score > -np.inf]
+        found = [candidate for candidate in found if self._fits(candidate, count)]
         found.sort(key=lambda candidate: -candidate.score)
-        best: dict[tuple[int, int], Candidate] = {}
-        beams: set[int] = set()
-        for place, candidate in enumerate(found):
-            if place < self._candidates or candidate.beam not in beams:
-                best[candidate.beam, candidate.token] = candidate
-                beams.add(candidate.beam)
+        first: dict[int, Candidate] = {}
+        for candidate in found:
+            first.setdefault(candidate.beam, candidate)
+        best = {(c.beam, c.token): c for c in (*found[: self._candidates], *first.values())}
         if not self._is_forced(count):
             for beam in range(len(self._progress)):
                 for candidate in self._closer(outlook, row, beam, count):
-                    best.setdefault((beam, candidate.token), candidate)
+                    if self._fits(candidate, count):
+                        best.setdefault((beam, candidate.token), candidate)
         return sorted(best.values(), key=lambda candidate: -candidate.score)
 
     def _closer(self, outlook: Outlook, row: int, beam: int, count: int) -> list[Candidate]:
@@ -103,11 +103,10 @@ class ConstrainedBeamSearch(BeamSearch):
         rules, place = self._rules, row + self._rows[beam]
         scores = self._under_rules(outlook, row, beam, count)
         logits = outlook.logits(place, 1)[0]
-        prohibited = rules.prohibited(self._running[beam].row, count, len(logits))
         normalizer, allowed = outlook.normalizer(place), outlook.allowed_normalizer(place)
         found = []
         for token in tokens:
-            if prohibited[token]:
+            if rules.forbid(self._running[beam].row, token):
                 continue
             score = float(scores[token])
             if score == -np.inf:
@@ -138,10 +137,29 @@ class ConstrainedBeamSearch(BeamSearch):
         return not self._running or super()._is_finished()
 
     def _fits(self, candidate: Candidate, count: int) -> bool:
-        """Whether the phrases still can follow it, or are there if it ends."""
-        if candidate.token in self._rules.end_tokens and self._progress[candidate.beam].unmet:
+        """Whether the phrases can still follow it within the limit, or are there if it ends."""
+        progress, left = self._progress[candidate.beam], max(0, self._last - count)
+        if candidate.token in self._rules.end_tokens and progress.unmet:
             return False
-        return self._to_come(candidate) <= max(0, self._last - count)
+        to_come = self._to_come(candidate)
+        if to_come < left or not self._rules.prohibitions:
+            return to_come <= left
+        draft = self._running[candidate.beam]
+        row = Row(draft.row.source, [*draft.row.tokens, candidate.token])
+        return to_come == left and self._completes(
+            row, self._required.after(progress, candidate.token)
+        )
+
+    def _completes(self, row: Row, progress: Progress) -> bool:
+        """Whether the phrases, one right after the other, can follow without anything that must not
+        occur."""
+        return not progress.unmet or any(
+            not self._rules.forbid(row, token)
+            and self._completes(
+                Row(row.source, [*row.tokens, token]), self._required.after(progress, token)
+            )
+            for token in self._required.towards(progress)
+        )
 
     def _to_come(self, candidate: Candidate) -> int:
         progress = self._required.after(self._progress[candidate.beam], candidate.token)
@@ -164,6 +182,8 @@ def allocate(places: int, candidates: Sequence[int]) -> list[int]:
     sizes = [places // banks] * banks
     sizes[-1] += places % banks
     for bank in range(banks):
+        if sizes[bank] <= candidates[bank]:
+            continue
         others = sorted(range(banks), key=lambda other: (abs(other - bank), -other))
         for other in others[1:]:
             moved = min(sizes[bank] - candidates[bank], candidates[other] - sizes[other])

@@ -62,7 +62,7 @@ class RequiredPhrases:
             missing = self._missing[progress.node]
             begun = [self._shortest[p] - missing[p] for p in progress.unmet & missing.keys()]
             whole = sum(self._shortest[phrase] for phrase in progress.unmet)
-            self._to_come[progress] = whole - max(begun, default=0)
+            self._to_come[progress] = whole - max([0, *begun])
         return self._to_come[progress]
 
     def towards(self, progress: Progress) -> list[int]:
