@@ -168,7 +168,7 @@ class BeamSearch:
     ) -> NDArray[np.float32]:
         """The scores [V] of the next token of a hypothesis: log-probabilities, after the rules."""
         place = row + self._rows[beam]
-        scores = outlook.logits(place, 1)[0]
+        scores: NDArray[np.float32] = outlook.logits(place, 1)[0]
         scores -= outlook.normalizer(place)
         self._rules.apply(scores, self._running[beam].row, count)
         return scores

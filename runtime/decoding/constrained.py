@@ -21,8 +21,8 @@ class ConstrainedBeam(Beam):
     """See `search.Strategy`. Every output contains the phrases; there may be fewer outputs than
     `returned`, if no others do within the limit.
 
-    A phrase wins over a rule of the model's settings, such as that no n-gram occurs twice: where a
-    rule excludes its next token, the token is scored as if there were no rules. It does not win over
+    A phrase wins over the rules of the model's settings, such as that no n-gram occurs twice: where
+    they exclude its next token, the token is scored as if there were none. It does not win over
     `Rules.prohibitions`.
 
     Attributes:
