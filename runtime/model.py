@@ -194,9 +194,9 @@ class Model:
                 yield Token(choice.token, piece, choice.log_probability)
 
 
-def _options(options: GenerationOptions | None, changes: GenerationKeywords) -> GenerationOptions:
+def _options(options: object, changes: GenerationKeywords) -> GenerationOptions:
     """The options of a call, checked."""
-    given: object = GenerationOptions() if options is None else options
+    given = GenerationOptions() if options is None else options
     if not isinstance(given, GenerationOptions):
         raise DragomanError(f"options: expected GenerationOptions, found {shown(given)}")
     return given.replace(**changes)

@@ -198,7 +198,7 @@ def _number(words: str, within: Callable[[float], bool], *, optional: bool = Tru
 def _is_phrase(value: object) -> bool:
     if isinstance(value, str):
         return True
-    if isinstance(value, bytes) or not isinstance(value, Sequence | np.ndarray):
+    if not isinstance(value, Sequence | np.ndarray) or isinstance(value, bytes):
         return False
     return all(is_integer(token) for token in value)
 

@@ -160,7 +160,7 @@ def _speech(manifest: Manifest) -> list[tuple[str, str]]:
 
 
 def _settings(generation: GenerationSettings) -> list[tuple[str, str]]:
-    """Those that change greedy output."""
+    """Those that are not as everywhere: strategy and rules."""
     plain = type(generation)()
     changed = {n: v for n, v in vars(generation).items() if v != getattr(plain, n)}
     shown = "; ".join(
