@@ -106,6 +106,10 @@ class GenerationOptions:
         ]
         if problems:
             raise DragomanError("; ".join(problems))
+        if self.prefix is not None:
+            object.__setattr__(self, "prefix", _plain(self.prefix))
+        for name in ("must_contain", "must_not_contain"):
+            object.__setattr__(self, name, tuple(map(_plain, values[name])))
         problems = list(self._contradictions())
         if problems:
             raise DragomanError("; ".join(problems))
@@ -197,6 +201,11 @@ def _is_phrase(value: object) -> bool:
     if not isinstance(value, Sequence | np.ndarray) or isinstance(value, bytes):
         return False
     return all(is_integer(token) for token in value)
+
+
+def _plain(phrase: Phrase) -> Phrase:
+    """A phrase that can be compared with others; an array cannot."""
+    return phrase if isinstance(phrase, str) else tuple(int(token) for token in phrase)
 
 
 _FLAG = Kind("True, False or None", lambda v: isinstance(v, bool | np.bool_ | None))

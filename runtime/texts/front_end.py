@@ -26,6 +26,8 @@ from .plan import TextPlan
 from .results import nothing, result_of
 from .tokenizer import TextCodec, TokenizerError, TooLongError, UnknownSymbolsError
 
+NO_OUTPUT = "found no output with all of must_contain and nothing of must_not_contain"
+
 
 class TextFrontEnd:
     """Decodes any number of texts, those of similar length together. See `front_end.FrontEnd`.
@@ -66,8 +68,8 @@ class TextFrontEnd:
         if not tokens:
             return iter(())
         job = Job(0, plan.request(tokens), only_strategy(plan.strategies))
-        prefix = (Choice(token, 0.0) for token in plan.prefix)
-        return chain(prefix, choices(self._backend, self._manifest.model, job))
+        given = (Choice(token, 0.0) for token in plan.given)
+        return chain(given, choices(self._backend, self._manifest.model, job))
 
     def tokenize(self, source: Any, source_language: str | None) -> list[int]:
         """The source token ids of an input; an empty list for an empty input.
@@ -165,8 +167,10 @@ class TextFrontEnd:
             if isinstance(outcome, Failed):
                 return nothing(self.text(()), "rejected", outcome.reason)
             drafts += outcome.drafts
+        if not drafts:
+            return nothing(self.text(()), "rejected", NO_OUTPUT)
         try:
-            return result_of(drafts, plan.prefix, self._codec)
+            return result_of(drafts, plan.given, self._codec)
         except TokenizerError as failure:
             return nothing("", "rejected", str(failure))
 
