@@ -171,6 +171,8 @@ class Transcriber:
         """Add the output of a window to its recording; the result, if it was the last."""
         if isinstance(outcome, Failed):
             return _rejected(outcome.reason)
+        if not outcome.drafts:
+            return _rejected(NO_OUTPUT)
         recording, _ = opened[outcome.job.key]
         if outcome.found:
             (recording.language,) = outcome.found

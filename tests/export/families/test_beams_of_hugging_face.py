@@ -4,15 +4,28 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
+from dragoman.export import export_bundle
 from dragoman.export.families.hugging_face import load_hugging_face
-from dragoman.export.model_description import default_max_new_tokens
-from dragoman.reference_model import Transformer, beam_search_uncached
+from dragoman.export.model_description import default_max_new_tokens, generation_settings
+from dragoman.optimize.target_bundle import optimize_bundle
+from dragoman.reference_model import (
+    GenerationConfig,
+    Hypothesis,
+    Transformer,
+    beam_search_uncached,
+)
+from dragoman.runtime import Model, load, read_bundle
+from dragoman.runtime.decoding.beam import Beam
+from dragoman.runtime.decoding.loop import Decoding, Job
+from dragoman.runtime.decoding.request import Request, Rules
+from dragoman.runtime.decoding.scheduling import Queue
 
 from ... import speech_models
 from .beam_cases import CASES, SOURCES, Case, Comparison, Subject, their_hypotheses
@@ -31,26 +44,93 @@ def comparison() -> Comparison:
     return Comparison()
 
 
+@pytest.fixture(scope="module")
+def comparison_of_runtime() -> Comparison:
+    """Of all cases."""
+    return Comparison()
+
+
+@pytest.fixture(scope="module")
+def beam_model(
+    beam_subject: Callable[[str], Subject], tmp_path_factory: pytest.TempPathFactory
+) -> Callable[[str], Model]:
+    """A subject as a bundle for processors."""
+
+    @cache
+    def make(name: str) -> Model:
+        neutral, bundle = (tmp_path_factory.mktemp(f"{name}-bundle") for _ in range(2))
+        export_bundle(beam_subject(name).ours, neutral, name=name)
+        return load(optimize_bundle(read_bundle(neutral), bundle, target="cpu").directory)
+
+    return make
+
+
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_hypotheses_are_theirs(
-    case: Case, beam_subject: Callable[[str], Subject], comparison: Comparison
+    case: Case,
+    beam_subject: Callable[[str], Subject],
+    beam_model: Callable[[str], Model],
+    comparison: Comparison,
+    comparison_of_runtime: Comparison,
 ) -> None:
+    """Those of the reference model without a cache, and those of the runtime, sources together."""
     subject = beam_subject(case.subject)
+    generation = subject.generation(case)
+    theirs = their_hypotheses(subject, case)
     found = beam_search_uncached(
-        subject.ours, subject.sources, case.limit, generation=subject.generation(case)
+        subject.ours, subject.sources, case.limit, generation=generation
     )
     best = [hypotheses[: case.returned] for hypotheses in found]
-    comparison.hold(best, their_hypotheses(subject, case), case.limit)
+    comparison.hold(best, theirs, case.limit)
+    decoded = decoded_by(beam_model(case.subject), subject, case, generation)
+    comparison_of_runtime.hold(decoded, theirs, case.limit, steps=False)
 
 
-def test_how_many_were_compared(comparison: Comparison, capsys: pytest.CaptureFixture[str]) -> None:
+def decoded_by(
+    model: Model, subject: Subject, case: Case, generation: GenerationConfig
+) -> list[list[Hypothesis]]:
+    """The hypotheses of the decoding loop."""
+    spec, settings = model.manifest.model, generation_settings(generation)
+    prompt = [spec.start_token_id, *settings.prompt]
+    rules = Rules.of(
+        settings,
+        limit=case.limit,
+        end_tokens=settings.end_tokens(spec.end_token_id),
+        prompt_length=len(prompt),
+    )
+    strategy = Beam(
+        settings.num_beams, settings.length_penalty, settings.early_stopping, case.returned
+    )
+    queue: Queue[int] = Queue(model.backend, spec, rows=10**6, tokens=10**6)
+    for index, source in enumerate(subject.sources):
+        encodable = source.numpy() if isinstance(source, torch.Tensor) else list(source)
+        request = Request(source=encodable, prompt=prompt, rules=rules)
+        queue.add(Job(index, request, strategy))
+    found: dict[int, list[Hypothesis]] = {}
+    for outcome in queue.outcomes():
+        assert isinstance(outcome, Decoding)
+        found[outcome.job.key] = [
+            Hypothesis(
+                tuple(draft.row.tokens[draft.begin :]), draft.score, (*draft.log_probabilities,)
+            )
+            for draft in outcome.drafts
+        ]
+    return [found[index] for index in range(len(subject.sources))]
+
+
+def test_how_many_were_compared(
+    comparison: Comparison,
+    comparison_of_runtime: Comparison,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     """Enough end before their limit, and enough there; ties are rare."""
     if comparison.compared < 1500:
         pytest.skip("this counts what all cases above have compared")
     with capsys.disabled():
-        print(f"\n{comparison}")
-    assert 0.3 < comparison.ended / comparison.compared < 0.7
-    assert comparison.ties <= 0.01 * comparison.compared
+        print(f"\noracle: {comparison}\nruntime: {comparison_of_runtime}")
+    for counted in (comparison, comparison_of_runtime):
+        assert 0.3 < counted.ended / counted.compared < 0.7
+        assert counted.ties <= 0.01 * counted.compared
 
 
 @pytest.mark.parametrize("name", ["marian", "t5", "whisper"])
