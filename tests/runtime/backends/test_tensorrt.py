@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from dragoman.optimize.tensorrt.engine_bundle import pinned_bundle
 from dragoman.reference_model import Transformer
 from dragoman.runtime import (
     Bundle,
@@ -25,33 +24,17 @@ from dragoman.runtime import (
 from dragoman.runtime.backends.cuda.layout import Sizes
 from dragoman.runtime.backends.cuda.tensors import as_numbers
 from dragoman.runtime.backends.errors import BackendError
-from dragoman.runtime.backends.tensorrt.backend import TensorRTBackend
 from dragoman.runtime.backends.tensorrt.contexts import KernelCache
 from dragoman.runtime.backends.tensorrt.packages import Package
 from dragoman.runtime.backends.tensorrt.sizes import sizes_after, sizes_for
 from dragoman.runtime.backends.tensorrt.user_cache import cache_file
-from dragoman.runtime.format.executables import EngineReport, Profile, Range, TensorRTEngines
+from dragoman.runtime.format.executables import Profile, Range
 
 from ...device_double import DoubleDevice
 from ...small_bundle import small_bundle
-from ...tensorrt_api import checked_module, recorded
-from ...tensorrt_double import package_module, plan
+from ...tensorrt_double import package_module
 from .agreement import repeats_without_allocating, same, same_numbers
-
-CAPACITY = 13
-SOURCE = Range(1, 16, 33)
-PROFILES = (Profile(Range(1, 1, 2), SOURCE), Profile(Range(1, 8, 16), SOURCE))
-REPORT = EngineReport({}, {}, 0, None, None)
-ENGINES = TensorRTEngines(
-    version="1.7.1.116",
-    cuda_version="13",
-    compute_capabilities=(),
-    capacity=CAPACITY,
-    profiles=PROFILES,
-    refittable=False,
-    reports={"encoder": REPORT, "decoder": REPORT},
-)
-RECORDS = ("tensorrt_rtx-1.7.1.116", "tensorrt-10.16.1.11", "tensorrt-11.4.0.106")
+from .engines import CAPACITY, ENGINES, PROFILES, RECORDS, engines_of, opened
 
 Sources = Callable[..., list[list[int]]]
 
@@ -65,25 +48,6 @@ def _cache_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def engines(ids_case: tuple[Transformer, Path], tmp_path_factory: pytest.TempPathFactory) -> Bundle:
     """A bundle whose engines the double runs."""
     return engines_of(ids_case[1], tmp_path_factory, ENGINES)
-
-
-def engines_of(directory: Path, factory: pytest.TempPathFactory, built: TensorRTEngines) -> Bundle:
-    graphs, made = load(directory).bundle, factory.mktemp("engines")
-    pinned = pinned_bundle(graphs, factory.mktemp("pinned"), built.capacity)
-    manifest = pinned.manifest
-    for spec in manifest.graphs.values():
-        (made / spec.file).write_bytes(plan(pinned.path(spec.file), spec, built.profiles))
-    return Bundle(made, dataclasses.replace(manifest, target="tensorrt-rtx", executable=built))
-
-
-def opened(bundle: Bundle, device: DoubleDevice, record: str = RECORDS[0]) -> Model:
-    target: str = "tensorrt-rtx" if "rtx" in record else "tensorrt"
-    package = Package(
-        target, checked_module(package_module(device), recorded(record)), "1.7.1.116", "13"
-    )
-    built = bundle.manifest.executable
-    assert isinstance(built, TensorRTEngines)
-    return Model(bundle, TensorRTBackend(bundle, built, package, device))
 
 
 @pytest.fixture
