@@ -103,7 +103,7 @@ class Model:
             UnfinishedError: the device failed for good; has the results that were finished.
         """
         _check_list(sources)
-        if options is None or isinstance(options, GenerationOptions):
+        if not isinstance(options, list | tuple):
             return self._front_end.generate(sources, _options(options, changes))
         each = [_options(one, changes) for one in options]
         if len(each) != len(sources):
@@ -194,9 +194,9 @@ class Model:
                 yield Token(choice.token, piece, choice.log_probability)
 
 
-def _options(options: GenerationOptions | None, changes: GenerationKeywords) -> GenerationOptions:
+def _options(options: object, changes: GenerationKeywords) -> GenerationOptions:
     """The options of a call, checked."""
-    given: object = GenerationOptions() if options is None else options
+    given = GenerationOptions() if options is None else options
     if not isinstance(given, GenerationOptions):
         raise DragomanError(f"options: expected GenerationOptions, found {shown(given)}")
     return given.replace(**changes)

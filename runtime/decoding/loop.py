@@ -95,7 +95,7 @@ class DecodingLoop(Generic[Key]):
         unharmed.
 
         Returns:
-            those that have ended at once
+            those that have ended already
 
         Raises:
             BackendError, MemoryError: the backend failed, as for lack of memory.
@@ -126,8 +126,7 @@ class DecodingLoop(Generic[Key]):
         if self._state is None:
             return []
         ended = _advance(self._state, self._slots)
-        if self.idle == len(self._slots):
-            self.close()
+        self._close_if_empty()
         return ended
 
     def cancel(self, decoding: Decoding[Key]) -> None:
@@ -136,6 +135,7 @@ class DecodingLoop(Generic[Key]):
             place = self._slots.index(decoding)
             self._slots[place] = None
             self._state.retire(np.array([place]))
+            self._close_if_empty()
 
     def compact(self) -> None:
         """Drop the places of requests that have ended, if they are many."""
@@ -149,26 +149,33 @@ class DecodingLoop(Generic[Key]):
         if state is not None:
             state.close()
 
+    def _close_if_empty(self) -> None:
+        if self.idle == len(self._slots):
+            self.close()
+
     def _start(self, group: Sequence[Decoding[Key]]) -> list[Decoding[Key]]:
-        """Start a group with prompts of one length, and let it join those that are running."""
+        """Start a group with prompts of one length, and let it join those that are running. A prompt
+        of several tokens is read at once, and the first token decoded."""
         prompts = np.asarray([d.search.draft.row.tokens for d in group], np.int64)
         source, mask = as_batch([d.job.request.source for d in group], self._model)
         state = self._backend.start(source, mask, prompts, self._capacity, self._width)
         slots: Slots[Key] = [*group]
-        if self._state is None:
-            self._state, self._slots = state, slots
-            return []
-        ended: list[Decoding[Key]] = []
         try:
+            ended: list[Decoding[Key]] = []
             if prompts.shape[1] > 1:  # states are joined that read one token at a time
                 ended = _advance(state, slots)
+                if len(ended) == len(slots):
+                    return ended
                 if ended:
-                    slots = _drop_idle(state, slots) if len(ended) < len(slots) else []
-            if slots:
+                    slots = _drop_idle(state, slots)
+            if self._state is not None:
                 self._join(self._state, state, slots)
+                return ended
+            self._state, self._slots = state, slots
+            return ended
         finally:
-            state.close()
-        return ended
+            if state is not self._state:
+                state.close()
 
     def _join(self, present: DecodingState, state: DecodingState, slots: Slots[Key]) -> None:
         free = [place for place, decoding in enumerate(self._slots) if decoding is None]

@@ -192,16 +192,18 @@ def _number(words: str, within: Callable[[float], bool], *, optional: bool = Tru
 
 
 def _is_phrase(value: object) -> bool:
-    return isinstance(value, str) or (
-        isinstance(value, Sequence | np.ndarray) and all(is_integer(token) for token in value)
-    )
+    if isinstance(value, str):
+        return True
+    if not isinstance(value, Sequence | np.ndarray) or isinstance(value, bytes):
+        return False
+    return all(is_integer(token) for token in value)
 
 
 _FLAG = Kind("True, False or None", lambda v: isinstance(v, bool | np.bool_ | None))
 _CODE = Kind("a text", lambda v: isinstance(v, str | None))
 _PHRASES = Kind(
     "a list of texts or of lists of token ids",
-    lambda v: isinstance(v, Sequence) and not isinstance(v, str) and all(map(_is_phrase, v)),
+    lambda v: isinstance(v, list | tuple) and all(map(_is_phrase, v)),
 )
 KINDS: dict[str, Kind] = {
     "max_new_tokens": _integer(1),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from decimal import Decimal
 from fractions import Fraction
 from pathlib import Path
@@ -17,6 +18,20 @@ WRONG: dict[str, list[Any]] = {
     "max_new_tokens": ["5", b"5", 5.0, True, [5], np.array(5), np.array([5, 6]), np.float32(5)],
     "max_new_tokens_per_source_token": ["2", True, None, [2], 2j, Decimal(2), np.array([2.0, 3.0])],
     "min_new_tokens": ["0", False, 1.0, np.array([1, 2]), {}],
+    "num_beams": ["4", 4.0, True, 0, -1, [4]],
+    "num_return_sequences": ["1", 1.0, True, None, 0],
+    "length_penalty": ["1", True, math.nan, math.inf, 51, [1.0]],
+    "early_stopping": ["always", "", 1, 0, [True]],
+    "do_sample": [1, 0, "yes", [True]],
+    "temperature": ["1", 0, 0.0, -1, math.nan, math.inf, True],
+    "top_k": ["5", 5.0, -1, True],
+    "top_p": ["1", 0, 1.1, -0.1, math.nan, True],
+    "min_p": ["0", 1.1, -0.1, math.nan, False],
+    "seed": ["7", 7.0, -1, 1 << 64, True],
+    "alternatives": ["3", 3.0, None, -1, True],
+    "prefix": [5, b"abc", ["abc"], [1.0], {1}],
+    "must_contain": ["abc", 5, [5], [b"abc"], [["abc"]], None],
+    "must_not_contain": ["abc", 5, [5], [b"abc"], [["abc"]], None],
     "max_batch_size": ["auto", 8.0, True, np.array([]), {8}],
     "max_batch_tokens": ["many", 4096.0, False, np.array([[1]])],
     "source_language": [5, True, b"de", ["de"], np.array(["de", "en"]), Path("de")],
@@ -29,6 +44,20 @@ EXPECTED = {
     "max_new_tokens": "an integer of at least 1",
     "max_new_tokens_per_source_token": "a number of more than 0",
     "min_new_tokens": "an integer of at least 0",
+    "num_beams": "an integer of at least 1",
+    "num_return_sequences": "an integer of at least 1",
+    "length_penalty": "a number from -50 to 50",
+    "early_stopping": 'True, False, "never" or None',
+    "do_sample": "True, False or None",
+    "temperature": "a number of more than 0",
+    "top_k": "an integer of at least 0",
+    "top_p": "a number of more than 0 and at most 1",
+    "min_p": "a number from 0 to 1",
+    "seed": "an integer of at least 0 and of at most 64 bits",
+    "alternatives": "an integer of at least 0",
+    "prefix": "a text or a list of token ids",
+    "must_contain": "a list of texts or of lists of token ids",
+    "must_not_contain": "a list of texts or of lists of token ids",
     "max_batch_size": "an integer of at least 1",
     "max_batch_tokens": "an integer of at least 1",
     "timestamps": "True, False or None",
@@ -89,11 +118,37 @@ def test_an_empty_text_is_not_left_out(option: str, text_model: Model) -> None:
     assert "are for speech models" in message_of(lambda: text_model.generate(["abc"], **empty))
 
 
-@pytest.mark.parametrize("options", ["x", 5, {}, [], {"max_new_tokens": 3}])
+@pytest.mark.parametrize("options", ["x", 5, {}, [3], {"max_new_tokens": 3}])
 def test_options_are_options(options: Any, text_model: Model) -> None:
     expected = f"options: expected GenerationOptions, found {options!r}"
-    assert message_of(lambda: text_model.generate(["abc"], options)) == expected
+    one = expected if options != [3] else expected.replace("[3]", "3")
+    assert message_of(lambda: text_model.generate(["abc"], options)) == one
     assert message_of(lambda: text_model.stream("abc", options)) == expected
+
+
+@pytest.mark.parametrize("count", [0, 1, 3])
+def test_options_are_as_many_as_sources(count: int, text_model: Model) -> None:
+    options = [GenerationOptions()] * count
+    assert message_of(lambda: text_model.generate(["abc", "b"], options)) == (
+        f"options: expected one, or one for each of 2 sources, found {count}"
+    )
+
+
+def test_sources_have_options_of_their_own(text_model: Model) -> None:
+    """Wrong ones reject their own source only."""
+    alone = [
+        text_model.generate([source], max_new_tokens=most)[0]
+        for source, most in (("abc", 2), ("dragoman", 5))
+    ]
+    options = [
+        GenerationOptions(max_new_tokens=2),
+        GenerationOptions(timestamps=True),
+        GenerationOptions(max_new_tokens=5),
+    ]
+    first, rejected, last = text_model.generate(["abc", "b", "dragoman"], options)
+    assert [first.tokens, last.tokens] == [result.tokens for result in alone]
+    assert rejected.finish_reason == "rejected"
+    assert "are for speech models" in str(rejected.error)
 
 
 @pytest.mark.parametrize("one", ["abc", "", b"abc", Path("abc.wav")], ids=repr)

@@ -6,17 +6,16 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
+import torch
 from numpy.typing import NDArray
 
 from dragoman.reference_model import Transformer
 from dragoman.runtime import Model
 from dragoman.runtime.backends.errors import BackendError
-from dragoman.runtime.backends.interface import Step
 from dragoman.runtime.backends.onnxruntime.cpu.backend import OnnxRuntimeBackend
 from dragoman.runtime.backends.onnxruntime.cpu.memory import HostBuffer
 from dragoman.runtime.backends.onnxruntime.cpu.state import BoundState
 from dragoman.runtime.decoding.batching import pad
-from dragoman.runtime.decoding.logits_processors import Row, SuppressTokensAt, choose
 
 Pair = tuple[Transformer, Model]
 RandomSources = Callable[..., list[list[int]]]
@@ -64,7 +63,7 @@ def test_a_step_writes_one_position_of_the_caches_in_place(
             assert (new[:, :, position + 1 :] == 0).all()
 
 
-def test_rows_that_remain_move_to_the_front_of_the_same_memory(
+def test_rows_that_remain_fill_the_places_of_others_in_the_same_memory(
     pair: Pair, random_sources: RandomSources
 ) -> None:
     reference, model = pair
@@ -73,12 +72,13 @@ def test_rows_that_remain_move_to_the_front_of_the_same_memory(
         state.step()
     where, binding = addresses(state), state._binding
     before = {name: array.copy() for name, array in arrays(state).items()}
-    kept = np.array([1, 2, 4])
+    kept = np.array([0, 4, 2])
     state.keep(kept)
     assert state._binding is not binding
     assert addresses(state) == where
     for name, array in arrays(state).items():
-        np.testing.assert_array_equal(array, before[name][kept], err_msg=name)
+        if not name.startswith("next"):  # results of the last step, which are read already
+            np.testing.assert_array_equal(array, before[name][kept], err_msg=name)
 
 
 def test_the_remaining_rows_are_decoded_as_before(
@@ -95,16 +95,55 @@ def test_the_remaining_rows_are_decoded_as_before(
             found.log_probabilities, expected.log_probabilities[kept], atol=1e-5
         )
         if step in (0, 3, 4, 8):
-            stay = np.flatnonzero(np.arange(len(kept)) % 3 != step % 3)
-            fewer.keep(stay)
-            kept = kept[stay]
-    assert len(kept) < 4
+            left = len(kept) - 2
+            order = np.arange(left)
+            order[step % left] = left + step % 2
+            fewer.keep(order)
+            kept = kept[order]
+    assert len(kept) == 1
+
+
+def test_sources_join_at_other_positions_and_of_other_lengths(
+    pair: Pair, random_sources: RandomSources
+) -> None:
+    """In places of retired ones and beyond, longer and shorter than those that are there."""
+    reference, model = pair
+    sources = [source[:4] for source in random_sources(reference.config, 5, seed=2)]
+    later = [[*source, 5, 6, 7, 8] for source in sources[:3]] + [[9]]
+    together, alone = start(model, sources, 14), start(model, sources, 14)
+    other, other_alone = start(model, later, 14), start(model, later, 14)
+    for _ in range(3):
+        together.step(), alone.step()
+    other.step(), other_alone.step()
+    together.retire(np.array([1, 3]))
+    together.join(other, np.array([3, 1, 5, 6]))
+    for _ in range(6):
+        found, old, new = together.step(), alone.step(), other_alone.step()
+        places, new_places = [0, 2, 4], [3, 1, 5, 6]
+        np.testing.assert_array_equal(found.tokens[places], old.tokens[places])
+        np.testing.assert_array_equal(found.tokens[new_places], new.tokens)
+        np.testing.assert_allclose(
+            found.log_probabilities[new_places], new.log_probabilities, atol=1e-5
+        )
+
+
+def test_a_retired_source_never_reaches_the_capacity(
+    pair: Pair, random_sources: RandomSources
+) -> None:
+    reference, model = pair
+    state = start(model, random_sources(reference.config, 2), capacity=4)
+    for _ in range(4):
+        state.step()
+    state.retire(np.array([0, 1]))
+    state.join(start(model, random_sources(reference.config, 1), 4), np.array([1]))
+    for _ in range(4):
+        state.step()
+    assert arrays(state)["position"].tolist() == [0, 4]
 
 
 def test_a_prompt_gives_the_same_as_its_tokens_one_by_one(
     pair: Pair, random_sources: RandomSources
 ) -> None:
-    """Also when rows leave before it is decoded."""
     reference, model = pair
     sources = random_sources(reference.config, 4, seed=11)
     backend, spec = model.backend, model.manifest.model
@@ -112,35 +151,32 @@ def test_a_prompt_gives_the_same_as_its_tokens_one_by_one(
     prompt = np.array([[1, 5, 7], [1, 3, 3], [1, 8, 4], [1, 6, 5]])
     at_once = backend.start(*batch, prompt, 6)
     one_by_one = backend.start(*batch, prompt[:, :1], 6)
-    stay = np.array([0, 2, 3])
-    for state in (at_once, one_by_one):
-        state.keep(stay)
-    for fed in prompt[stay, 1:].T:
-        zeros = np.zeros(3, np.float32)
-        one_by_one.step_choosing(lambda logits, fed=fed, zeros=zeros: Step(fed, zeros))  # type: ignore[misc]
+    for fed in prompt[:, 1:].T:
+        one_by_one.advance()
+        one_by_one.feed(fed)
     for _ in range(4):
         found, expected = at_once.step(), one_by_one.step()
         np.testing.assert_array_equal(found.tokens, expected.tokens)
         np.testing.assert_allclose(found.log_probabilities, expected.log_probabilities, atol=1e-5)
 
 
-def test_a_step_with_processors_chooses_the_best_allowed_token(
+def test_a_prediction_has_the_graph_s_choice_and_what_it_was_chosen_from(
     pair: Pair, random_sources: RandomSources
 ) -> None:
     reference, model = pair
     sources = random_sources(reference.config, 4, seed=9)
     state, other = (start(model, sources, capacity=2) for _ in range(2))
-    best = state.step()
-    banned = int(best.tokens[0])
-    processor = SuppressTokensAt(1, [banned])
-    second = other.step_choosing(lambda logits: choose(logits, [processor], [Row((), [1])] * 4))
-    assert banned not in second.tokens
-    same = best.tokens != banned
-    np.testing.assert_array_equal(second.tokens[same], best.tokens[same])
-    np.testing.assert_allclose(
-        second.log_probabilities[same], best.log_probabilities[same], atol=1e-5
-    )
-    assert (second.log_probabilities[~same] < best.log_probabilities[~same]).all()
+    best, prediction = state.step(), other.advance()
+    np.testing.assert_array_equal(prediction.choice.tokens, best.tokens)
+    logits = torch.from_numpy(prediction.logits.copy())
+    expected = torch.log_softmax(logits, -1)
+    normalizers = prediction.normalizers[:, None]
+    np.testing.assert_allclose(prediction.logits - normalizers, expected, atol=1e-5)
+    count = min(5, logits.shape[1])
+    candidates = prediction.candidates(count)
+    values, tokens = expected.topk(count)
+    np.testing.assert_array_equal(candidates.tokens, tokens)
+    np.testing.assert_allclose(candidates.log_probabilities, values, atol=1e-5)
 
 
 def test_buffers_are_bound_once_and_again_when_rows_leave(
@@ -167,18 +203,30 @@ def test_buffers_are_bound_once_and_again_when_rows_leave(
     assert {result.finish_reason for result in results} == {"end", "length"}
 
 
-def test_a_buffer_keeps_rows_in_place_and_moves_used_positions_only() -> None:
+def test_a_buffer_keeps_its_address_while_rows_leave_and_come_back() -> None:
     buffer = HostBuffer((4, 1, 3, 1), np.float32)
     values = np.arange(12, dtype=np.float32).reshape(4, 1, 3, 1)
     buffer.write(values)
     address = buffer.read().ctypes.data
-    buffer.keep(np.array([1, 3]), used=2)
-    kept = buffer.read()
-    assert kept.shape == (2, 1, 3, 1)
-    assert kept.ctypes.data == address
-    np.testing.assert_array_equal(kept[:, :, :2], values[[1, 3], :, :2])
-    buffer.keep(np.array([1]))
-    np.testing.assert_array_equal(buffer.read()[0, 0, :2], values[3, 0, :2])
+    buffer.move(3, 1, 0, 2)
+    np.testing.assert_array_equal(buffer.read()[1, 0, :, 0], [9, 10, 5])
+    assert not buffer.resize((2, 1, 3, 1))
+    assert buffer.shape == (2, 1, 3, 1)
+    assert not buffer.resize((4, 1, 3, 1))
+    assert buffer.read().ctypes.data == address
+    np.testing.assert_array_equal(buffer.read()[3], values[3])
+
+
+def test_a_buffer_that_grows_keeps_what_it_holds() -> None:
+    buffer = HostBuffer((2, 1, 3, 1), np.float32)
+    values = np.arange(6, dtype=np.float32).reshape(2, 1, 3, 1)
+    buffer.write(values)
+    assert buffer.resize((3, 1, 5, 1))
+    expected = np.zeros((3, 1, 5, 1), np.float32)
+    expected[:2, :, :3] = values
+    np.testing.assert_array_equal(buffer.read(), expected)
+    assert buffer.resize((3, 1, 2, 1))
+    np.testing.assert_array_equal(buffer.read(), expected[:, :, :2])
 
 
 @pytest.mark.parametrize("positions", [2**50, 2**62])

@@ -13,11 +13,12 @@ import pytest
 
 from dragoman import DragomanError
 from dragoman.runtime import GenerationOptions, Manifest, Model
-from dragoman.runtime.decoding.options import (
+from dragoman.runtime.decoding.limits import (
     DEFAULT_BATCH_TOKENS,
     DEFAULT_WINDOWS,
-    GenerationKeywords,
+    GenerationLimits,
 )
+from dragoman.runtime.decoding.options import GenerationKeywords
 from dragoman.runtime.format.validation import manifest_from_json
 
 
@@ -29,17 +30,17 @@ def manifest(plain_manifest: dict[str, Any]) -> Manifest:
 
 def message_of(manifest: Manifest, **options: Unpack[GenerationKeywords]) -> str:
     with pytest.raises(DragomanError) as caught:
-        GenerationOptions(**options).limits(manifest)
+        GenerationLimits.of(GenerationOptions(**options), manifest)
     return str(caught.value)
 
 
 def test_the_default_limit_is_that_of_the_bundle(manifest: Manifest) -> None:
-    assert GenerationOptions().limits(manifest).max_new_tokens == 15
-    assert GenerationOptions(max_new_tokens=16).limits(manifest).max_new_tokens == 16
+    assert GenerationLimits.of(GenerationOptions(), manifest).max_new_tokens == 15
+    assert GenerationLimits.of(GenerationOptions(max_new_tokens=16), manifest).max_new_tokens == 16
 
 
 def test_the_limit_is_at_most_the_positions_of_the_model(manifest: Manifest) -> None:
-    assert GenerationOptions(max_new_tokens=20).limits(manifest).new_tokens(1) == 20
+    assert GenerationLimits.of(GenerationOptions(max_new_tokens=20), manifest).new_tokens(1) == 20
     assert message_of(manifest, max_new_tokens=21) == (
         "max_new_tokens: expected at most 20, the positions of this model, found 21"
     )
@@ -91,7 +92,7 @@ def test_all_options_out_of_range_are_reported_at_once(manifest: Manifest) -> No
 
 def test_integers_of_numpy_are_integers(manifest: Manifest) -> None:
     integers: dict[str, Any] = {"max_new_tokens": np.int64(5), "max_batch_size": np.int32(2)}
-    assert GenerationOptions(**integers).limits(manifest).new_tokens(3) == 5
+    assert GenerationLimits.of(GenerationOptions(**integers), manifest).new_tokens(3) == 5
 
 
 @pytest.mark.parametrize(
@@ -113,7 +114,7 @@ def test_the_lower_of_the_two_limits_holds_and_is_rounded_up(
     manifest: Manifest, relative: float, source_length: int, limit: int
 ) -> None:
     options = GenerationOptions(max_new_tokens_per_source_token=relative)
-    assert options.limits(manifest).new_tokens(source_length) == limit
+    assert GenerationLimits.of(options, manifest).new_tokens(source_length) == limit
 
 
 def test_the_keywords_of_generate_are_the_fields_of_the_options() -> None:
@@ -153,19 +154,23 @@ def test_a_minimum_above_the_limit_is_an_error_with_and_without_a_model(
         GenerationOptions(max_new_tokens=5, min_new_tokens=6)
     options = GenerationOptions(min_new_tokens=16)
     with pytest.raises(DragomanError, match="expected at most max_new_tokens 15, found 16"):
-        options.limits(manifest)
+        GenerationLimits.of(options, manifest)
 
 
 def test_batches_are_limited_by_default_in_tokens_and_for_speech_in_windows(
     manifest: Manifest,
 ) -> None:
-    assert GenerationOptions().limits(manifest).max_batch_tokens == DEFAULT_BATCH_TOKENS
-    assert GenerationOptions(max_batch_tokens=7).limits(manifest).max_batch_tokens == 7
+    assert (
+        GenerationLimits.of(GenerationOptions(), manifest).max_batch_tokens == DEFAULT_BATCH_TOKENS
+    )
+    assert (
+        GenerationLimits.of(GenerationOptions(max_batch_tokens=7), manifest).max_batch_tokens == 7
+    )
     audio = dataclasses.replace(
         manifest, model=dataclasses.replace(manifest.model, source_vocab_size=None)
     )
     windows = DEFAULT_WINDOWS * manifest.model.max_source_positions
-    assert GenerationOptions().limits(audio).max_batch_tokens == windows
+    assert GenerationLimits.of(GenerationOptions(), audio).max_batch_tokens == windows
 
 
 def test_a_prompt_takes_positions(manifest: Manifest) -> None:

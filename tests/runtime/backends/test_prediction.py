@@ -1,0 +1,63 @@
+"""The best tokens of each row, found without sorting the vocabulary."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from dragoman.runtime.backends.interface import Step
+from dragoman.runtime.backends.lineage import Lineage, Move
+from dragoman.runtime.backends.prediction import HostPrediction, best_tokens
+
+
+@pytest.mark.parametrize("rows", [1, 7])
+@pytest.mark.parametrize("vocabulary", [2, 9, 59, 1000, 4099, 32000])
+@pytest.mark.parametrize("count", [1, 2, 8, 50, 1000])
+def test_the_best_tokens_are_those_of_a_sort(rows: int, vocabulary: int, count: int) -> None:
+    count = min(count, vocabulary)
+    order = np.random.default_rng(vocabulary + count).permutation(rows * vocabulary)
+    scores = order.reshape(rows, vocabulary).astype(np.float32)
+    scores[0, : vocabulary // 2] = -np.inf
+    found = best_tokens(scores, count)
+    expected = -np.sort(-scores, axis=1)[:, :count]
+    np.testing.assert_array_equal(np.take_along_axis(scores, found, 1), expected)
+    assert all(len(set(row)) == count for row in found.tolist())
+
+
+def test_normalizers_count_suppressed_tokens() -> None:
+    logits = np.array([[1, 5, 2, 0], [3, -2, 4, 1]], np.float32)
+    allowed = np.delete(logits, 1, axis=1)
+    highest = np.array([2, 2])
+    log_probabilities = np.array([2, 4]) - np.log(np.exp(allowed).sum(1))
+    prediction = HostPrediction(logits, Step(highest, log_probabilities.astype(np.float32)), [1])
+    np.testing.assert_allclose(prediction.normalizers, np.log(np.exp(logits).sum(1)), rtol=1e-6)
+    best = prediction.candidates(2)
+    assert best.tokens.tolist() == [[1, 2], [2, 0]]
+
+
+def test_only_positions_after_two_rows_parted_are_moved() -> None:
+    lineage = Lineage(4, 10)
+    positions = np.zeros(4, np.int64)
+    lineage.write(positions, 1)
+    parents = np.array([0, 0, 0, 0])
+    assert lineage.moves(parents, positions + 1) == [Move(0, to, 0, 1) for to in (1, 2, 3)]
+    for position in (1, 2):
+        lineage.write(positions + position, 1)
+    assert lineage.moves(np.array([0, 1, 1, 3]), positions + 3) == [Move(1, 2, 1, 3)]
+    lineage.write(positions + 3, 1)
+    # Rows 1 and 2 have three positions in common, row 0 and 1 the first.
+    assert lineage.moves(np.array([0, 2, 2, 0]), positions + 4) == [
+        Move(2, 1, 3, 4),
+        Move(0, 3, 1, 4),
+    ]
+    assert lineage.moves(np.arange(4), positions + 4) == []
+
+
+def test_a_row_that_joins_has_nothing_in_common_with_others() -> None:
+    lineage, other = Lineage(2, 4), Lineage(2, 4)
+    for each in (lineage, other):
+        each.write(np.zeros(2, np.int64), 2)
+    lineage.resize(4)
+    lineage.take(other, 0, 2)
+    lineage.take(other, 1, 3)
+    assert lineage.moves(np.array([0, 1, 2, 2]), np.full(4, 2)) == [Move(2, 3, 0, 2)]
