@@ -23,9 +23,9 @@ from .simplify import simplify
 
 GRAPH_FILES: dict[GraphName, str] = {"encoder": "encoder.onnx", "decoder": "decoder.onnx"}
 
-TRACED_SIZES = {"batch": 2, "source": 5, "query": 3, "capacity": 7}
+TRACED_SIZES = {"batch": 4, "source_batch": 2, "source": 5, "query": 3, "capacity": 7}
 """Sizes of the dynamic axes while a graph is traced: distinct, and not 1, so that none is
-specialized to a constant."""
+specialized to a constant; several rows for each source."""
 
 TORCH_TYPES = {"int64": torch.long, "bool": torch.bool, "float32": torch.float32}
 

@@ -63,10 +63,10 @@ class DecoderStepGraph(nn.Module):
         """One step.
 
         Args:
-            token: int64 [B, Q]
+            token: int64 [B, Q]; row b of B belongs to source b // (B / G) of G
             position: int64 [B], where each row's first query is written
-            source_mask: bool [B, S]
-            cross: per layer, keys and values of the source [B, H, S, Dh]
+            source_mask: bool [G, S]
+            cross: per layer, keys and values of the sources [G, H, S, Dh]
             past: per layer, caches [B, H, C, Dh]
 
         Returns:

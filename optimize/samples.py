@@ -19,17 +19,18 @@ Samples = Mapping[str, NDArray[np.generic]]
 
 
 def samples_for_graph(spec: GraphSpec, model: ModelSpec, *, seed: int = 0) -> Samples:
-    """Inputs of a graph of the contract: rows at different positions, with caches filled so far."""
+    """Inputs of a graph of the contract: rows at different positions, with caches filled so far,
+    two of each source if the graph lets rows share sources."""
     generator = np.random.default_rng(seed)
     sizes = _sizes(spec, model)
-    lengths = np.linspace(1, sizes["source"], sizes["batch"]).astype(int)
     position = np.linspace(0, sizes["capacity"] - 1, sizes["batch"]).astype(np.int64)
     values: dict[str, NDArray[np.generic]] = {}
     for tensor in spec.inputs:
         shape = tuple(sizes[d] if isinstance(d, str) else d for d in tensor.shape)
         value: NDArray[np.generic]
         if tensor.owner is Owner.MASK:
-            value = np.arange(sizes["source"]) < lengths[:, None]
+            lengths = np.linspace(1, shape[1], shape[0]).astype(int)
+            value = np.arange(shape[1]) < lengths[:, None]
         elif tensor.role == "position":
             value = position
         elif tensor.role == "token":
@@ -49,7 +50,8 @@ def samples_for_graph(spec: GraphSpec, model: ModelSpec, *, seed: int = 0) -> Sa
 def _sizes(spec: GraphSpec, model: ModelSpec) -> dict[str, int]:
     """A size for each dynamic axis of the contract; where the graph has a number, that number."""
     sizes = {
-        "batch": 3,
+        "batch": 6,
+        "source_batch": 3,
         "source": min(5, model.max_source_positions),
         "query": 1,
         "capacity": min(9, model.max_target_positions),

@@ -1,7 +1,8 @@
 """Scaled dot-product and multi-head attention: section 3.2 of "Attention Is All You Need".
 
 Dimensions used here and below:
-    B batch   S source length   T target length   Q queries   K keys
+    B batch: rows   G sources, which the rows of a decoder share evenly
+    S source length   T target length   Q queries   K keys
     D d_model   H heads   Dh head size
 """
 
@@ -149,3 +150,28 @@ class MultiHeadAttention(nn.Module):
     def _merge_heads(self, x: Tensor) -> Tensor:
         """[B, H, Q, Dh] -> [B, Q, H * Dh]"""
         return x.transpose(1, 2).flatten(-2)
+
+
+class CrossAttention(MultiHeadAttention):
+    """Attention to sources, of which each may have several rows, such as the beams of a search.
+
+    The queries of all rows of a source attend together: its keys and values exist once and are read
+    once, however many rows there are.
+    """
+
+    def forward(self, x: Tensor, key: Tensor, value: Tensor, mask: Tensor | None) -> Tensor:
+        """Row b of B attends to source b // (B / G) of G, with B a multiple of G.
+
+        Args:
+            x: [B, Q, D]
+            key, value: [G, H, S, Dh]
+            mask: as in `AttentionFunction`, broadcastable to [G, H, B / G * Q, S]
+
+        Returns:
+            [B, Q, D]
+        """
+        sources, (rows, queries, _) = key.shape[0], x.shape
+        together = self.query(x).reshape(sources, -1, self.num_heads, self.head_size)
+        heads = self.attend(together.transpose(1, 2), key, value, mask)
+        inner = self.num_heads * self.head_size
+        return self.output(heads.transpose(1, 2).reshape(rows, queries, inner))

@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from .attention import MultiHeadAttention
+from .attention import CrossAttention, MultiHeadAttention
 from .config import Activation, ModelConfig, NormOrder
 
 KeysValues = tuple[Tensor, Tensor]
@@ -114,8 +114,10 @@ def make_norm(config: ModelConfig) -> Norm:
     )
 
 
-def _attention(config: ModelConfig) -> MultiHeadAttention:
-    return MultiHeadAttention(
+def _attention(
+    config: ModelConfig, kind: type[MultiHeadAttention] = MultiHeadAttention
+) -> MultiHeadAttention:
+    return kind(
         config.d_model,
         config.num_heads,
         config.head_size,
@@ -156,7 +158,7 @@ class DecoderLayer(nn.Module):
         super().__init__()
         self.self_attention = _attention(config)
         self.self_attention_residual = _residual(config)
-        self.cross_attention = _attention(config)
+        self.cross_attention = _attention(config, CrossAttention)
         self.cross_attention_residual = _residual(config)
         self.feed_forward = _feed_forward(config)
         self.feed_forward_residual = _residual(config)
@@ -177,8 +179,8 @@ class DecoderLayer(nn.Module):
             remember: receives the keys and values of these queries; returns those of all positions
                 so far (with a cache) or the same ones (without)
             self_mask: bool [B, 1, Q, K], or float [B, H, Q, K] to be added to the scores
-            cross: keys and values of the source, [B, H, S, Dh] each
-            cross_mask: bool [B, 1, 1, S]
+            cross: keys and values of the sources, [G, H, S, Dh] each, see `CrossAttention`
+            cross_mask: bool [G, 1, 1, S]
 
         Returns:
             [B, Q, D]

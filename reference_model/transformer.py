@@ -93,11 +93,14 @@ class Decoder(nn.Module):
     ) -> Tensor:
         """Hidden states of the queries.
 
+        Several rows may be decoded from each source, such as the beams of a search: row b of B
+        belongs to source b // (B / G) of G, with B a multiple of G.
+
         Args:
             token: int64 [B, Q]
             position: int64 [B], the position of each row's first query
-            source_mask: bool [B, S]
-            cross: per layer, keys and values of the source [B, H, S, Dh]
+            source_mask: bool [G, S]
+            cross: per layer, keys and values of the sources [G, H, S, Dh]
             memory: of earlier positions
 
         Returns:

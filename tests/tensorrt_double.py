@@ -6,6 +6,7 @@ shapes are within the profile, caches are updated in place.
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from pathlib import Path
 from types import SimpleNamespace
@@ -95,7 +96,9 @@ def package_module(device: DoubleDevice) -> Any:
 
         def set_input_shape(self, name: str, shape: tuple[int, ...]) -> bool:
             spec = next(t for t in self.engine.spec.inputs if t.name == name)
-            ranges = {"batch": self.profile.batch, "source": self.profile.source}
+            batch, source = self.profile.batch, self.profile.source
+            sources = dataclasses.replace(batch, smallest=1)
+            ranges = {"batch": batch, "source_batch": sources, "source": source}
             for axis, size in zip(spec.shape, shape, strict=True):
                 if isinstance(axis, int):
                     low = high = axis

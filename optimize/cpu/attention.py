@@ -1,13 +1,15 @@
 """Attention over a complete source -> `com.microsoft.MultiHeadAttention`.
 
 In the decoder this is cross-attention, whose keys and values come from the encoder with separate
-heads; in the encoder, self-attention. The padding mask stays [B, S] and is not expanded; neither
-are relative position biases (T5), which are the same for every row. The encoder of a speech model
-has no mask.
+heads, and which the rows of a source do together: B rows of Q queries become G sources of B / G * Q
+queries and, afterwards, rows again. In the encoder it is self-attention. The padding mask stays
+[G, S] and is not expanded; neither are relative position biases (T5), which are the same for every
+row. The encoder of a speech model has no mask.
 """
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -15,8 +17,15 @@ import onnx_ir as ir
 from onnxscript.rewriter import MatchResult, RewriteRuleClassBase, pattern
 
 from ..graph_pass import RulePass
-from ..graph_values import MICROSOFT, number
-from .heads import LARGEST_MASK_BIAS, attributes, check_heads, merge_heads, split_heads
+from ..graph_values import MICROSOFT, new_weight, number
+from .heads import (
+    LARGEST_MASK_BIAS,
+    attributes,
+    check_heads,
+    known_heads,
+    merge_heads,
+    split_heads,
+)
 
 MASK_FILTER_VALUE = float(np.finfo(np.float32).min)
 """Added to the scores of padding. The operator's default, -10000, is not small enough for models
@@ -24,9 +33,9 @@ that were trained to attend sharply."""
 
 
 class MaskedAttention(RewriteRuleClassBase):
-    """Attention (opset 23) with a padding mask [B, S] that is expanded to [B, 1, Q, S].
+    """Attention (opset 23) with a padding mask [G, S] that is expanded to [G, 1, Q', S].
 
-    q [B, Q, H * Dh]; k, v [B, S, H * Dh], or [B, H, S, Dh] if `split_keys` -> [B, Q, H * Dh].
+    q [B, Q, H * Dh]; k, v [B, S, H * Dh], or [G, H, S, Dh] if `split_keys` -> [B, Q, H * Dh].
     If `biased`, biases [1, H, Q, S] are added to the scores of all keys except padding.
     """
 
@@ -64,6 +73,7 @@ class MaskedAttention(RewriteRuleClassBase):
     def check(
         self,
         context: Any,
+        query: ir.Value,
         query_heads: ir.Value,
         key: ir.Value,
         source_mask: ir.Value,
@@ -77,12 +87,14 @@ class MaskedAttention(RewriteRuleClassBase):
         if not result:
             return result
         if self.split_keys and (key.shape is None or len(key.shape) != 4):
-            return result.fail(f"expected keys [B, H, S, Dh], found {key.shape}", key)
+            return result.fail(f"expected keys [G, H, S, Dh], found {key.shape}", key)
+        if not self.split_keys and _shares_sources(query, query_heads):
+            return result.fail("expected as many rows of queries as of keys", query_heads)
         if source_mask.dtype != ir.DataType.BOOL:
             return result.fail(f"expected a bool mask, found {source_mask.dtype}", source_mask)
         wide = wide_mask.shape
         if wide is None or len(wide) != 4 or tuple(wide)[1:3] != (1, 1):
-            return result.fail(f"expected a mask [B, 1, 1, S], found {wide}", wide_mask)
+            return result.fail(f"expected a mask [G, 1, 1, S], found {wide}", wide_mask)
         if masked is not None and not (number(masked) or 0) <= LARGEST_MASK_BIAS:
             reason = f"expected a bias of {LARGEST_MASK_BIAS:g} or less for masked keys"
             return result.fail(reason, masked)
@@ -97,13 +109,15 @@ class MaskedAttention(RewriteRuleClassBase):
         key: ir.Value,
         value: ir.Value,
         source_mask: ir.Value,
+        merge: ir.Value,
         query_heads: ir.Value,
         attended: ir.Value,
         bias: ir.Value | None = None,
         **_: Any,
     ) -> ir.Value:
+        shared = _shares_sources(query, query_heads)
         result: ir.Value = op.MultiHeadAttention(
-            query,
+            _by_source(op, query, query_heads, source_mask) if shared else query,
             key,
             value,
             None,
@@ -113,7 +127,32 @@ class MaskedAttention(RewriteRuleClassBase):
             **attributes(attended, query_heads),
             _domain=MICROSOFT,
         )
-        return result
+        return op.Reshape(result, merge) if shared else result
+
+
+def _shares_sources(query: ir.Value, query_heads: ir.Value) -> bool:
+    """Whether splitting heads is known to change the first axis, from rows to the sources that they
+    belong to."""
+    if query.shape is None or query_heads.shape is None:
+        return False
+    rows, sources = (
+        getattr(shape[0], "value", shape[0]) for shape in (query.shape, query_heads.shape)
+    )
+    return None not in (rows, sources) and rows != sources
+
+
+def _by_source(op: Any, query: Any, query_heads: ir.Value, source_mask: ir.Value) -> Any:
+    """[B, Q, H * Dh] -> [G, B / G * Q, H * Dh]
+
+    The shape is computed from values that all layers share, so that its nodes are merged
+    afterwards.
+    """
+    heads, graph = known_heads(query_heads), query_heads.graph
+    assert heads is not None and isinstance(graph, ir.Graph)
+    width = math.prod(heads)
+    rest = new_weight(graph, f"by_source_{width}", np.array([-1, width]))
+    shape = op.Concat(op.Shape(source_mask, start=0, end=1), rest, axis=0)
+    return op.Reshape(query, shape)
 
 
 class UnmaskedAttention(RewriteRuleClassBase):

@@ -1,7 +1,8 @@
 """Moving the scale of cross-attention into the weights of the query projection.
 
 With a scale of 1 and a single query, ONNX Runtime reads keys and values in place; with any other
-scale it copies them first.
+scale it copies them first. Between projection and attention, a reshape may put the queries of all
+rows of a source together.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import onnx_ir as ir
 from onnxscript.rewriter import MatchResult, RewriteRuleClassBase
 
 from ..graph_pass import RulePass
-from ..graph_values import MICROSOFT, floats, product
+from ..graph_values import MICROSOFT, floats, producer, product
 
 FLOAT = ir.DataType.FLOAT
 
@@ -41,7 +42,7 @@ class QueryScale(RewriteRuleClassBase):
             return result.fail("not cross-attention, or its scale is 1", attended)
         if len(node.inputs) > 3 and node.inputs[3] is not None:
             return result.fail("expected an operator without bias input", node.inputs[3])
-        part = product(query)
+        part = product(_projected(query))
         if part is None:
             return result.fail("expected a query that is a product by a weight", query)
         for weight in (part.weight, part.bias):
@@ -50,13 +51,16 @@ class QueryScale(RewriteRuleClassBase):
         return result
 
     def rewrite(self, op: Any, query: ir.Value, attended: ir.Value, **_: Any) -> ir.Value:
-        node, part = attended.producer(), product(query)
+        node, part = attended.producer(), product(_projected(query))
         assert node is not None and part is not None
         scale = _scale(node)
         assert scale is not None
         scaled = op.MatMul(part.x, _scaled(op, part.weight, scale))
         if part.bias is not None:
             scaled = op.Add(scaled, _scaled(op, part.bias, scale))
+        reshape = producer(query, "Reshape")
+        if reshape is not None:
+            scaled = op.Reshape(scaled, reshape.inputs[1], **reshape.attributes)
         result: ir.Value = op.MultiHeadAttention(
             scaled,
             *node.inputs[1:],
@@ -64,6 +68,12 @@ class QueryScale(RewriteRuleClassBase):
             _domain=MICROSOFT,
         )
         return result
+
+
+def _projected(query: ir.Value) -> ir.Value | None:
+    """The query before it is reshaped, if it is."""
+    reshape = producer(query, "Reshape")
+    return query if reshape is None else reshape.inputs[0]
 
 
 def _scaled(op: Any, weight: ir.Value, scale: float) -> ir.Value:

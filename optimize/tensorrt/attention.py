@@ -1,7 +1,8 @@
 """Decomposes attention into primitives where no fused kernel supports the head size.
 
 TensorRT-RTX 1.7 decomposes attention itself if it has no kernel for it, except in 16 bits with
-several queries and a head size that is not a multiple of 8: there its compiler fails.
+several queries and a head size that is not a multiple of 8: there its compiler fails. Attention
+over a source has several queries in the decoder too: those of all rows of the source.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from onnxscript.rewriter import MatchResult, RewriteRuleClassBase
 
 from ..fusions.matching import FLOATS
 from ..graph_pass import RulePass
+from ..graph_values import producer
 
 MULTIPLE = 8
 
@@ -25,7 +27,8 @@ def needs_primitives(head_size: int) -> bool:
 
 
 class DecomposeAttention(RewriteRuleClassBase):
-    """Attention (opset 23) of q, k, v [B, H, S, Dh] with a bool mask -> softmax(q k^T) v.
+    """Attention (opset 23) of q [G, H, Q, Dh] to k, v [G, H, S, Dh] of sources, with a bool mask
+    -> softmax(q k^T) v.
 
     "Attention Is All You Need", section 3.2.1, equation 1.
     """
@@ -40,8 +43,10 @@ class DecomposeAttention(RewriteRuleClassBase):
         node = attended.producer()
         if node is None or set(node.attributes) - {"scale"}:
             return result.fail("expected no attributes but scale", attended)
+        if not _to_source(node):
+            return result.fail("expected attention over a source, found one over a cache", attended)
         if query.shape is None or len(query.shape) != 4 or not isinstance(query.shape[3], int):
-            return result.fail(f"expected queries [B, H, S, Dh], found {query.shape}", query)
+            return result.fail(f"expected queries [G, H, Q, Dh], found {query.shape}", query)
         if query.dtype not in FLOATS or mask.dtype != ir.DataType.BOOL:
             return result.fail(f"expected a mask of bool, found {mask.dtype}", mask)
         return result
@@ -70,8 +75,12 @@ class DecomposeAttention(RewriteRuleClassBase):
         return result
 
 
+def _to_source(node: ir.Node) -> bool:
+    """Whether a node is attention, but not to keys in a cache, which has one query."""
+    known = node.op_type == "Attention" and not node.domain
+    return known and producer(node.inputs[1], "TensorScatter") is None
+
+
 PRIMITIVE_ATTENTION = RulePass(
-    "primitive-attention",
-    lambda: [DecomposeAttention.rule()],
-    lambda node: node.op_type == "Attention" and node.domain == "",
+    "primitive-attention", lambda: [DecomposeAttention.rule()], _to_source
 )

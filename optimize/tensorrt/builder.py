@@ -51,7 +51,7 @@ def build_engine(
 
     Args:
         graph: an ONNX file with standard operators only
-        spec: its specification in the contract; the dynamic axes are batch and source
+        spec: its specification in the contract; the dynamic axes are batch, source_batch and source
 
     Raises:
         EngineError: an operator is not supported, the build fails, or the engine would compute

@@ -75,7 +75,8 @@ def add_profiles(builder: Any, config: Any, spec: GraphSpec, profiles: Sequence[
 
     Args:
         builder, config: a package's Builder and IBuilderConfig
-        spec: the specification of the graph; its only dynamic axes are batch and source
+        spec: the specification of the graph; its only dynamic axes are batch, source_batch and
+            source
 
     Raises:
         DragomanError: TensorRT refuses a shape; names the tensor and its range.
@@ -83,14 +84,7 @@ def add_profiles(builder: Any, config: Any, spec: GraphSpec, profiles: Sequence[
     for index, profile in enumerate(profiles):
         trt_profile = builder.create_optimization_profile()
         for tensor in spec.inputs:
-            shapes = [
-                _shape(tensor.name, tensor.shape, {"batch": batch, "source": source})
-                for batch, source in (
-                    (profile.batch.smallest, profile.source.smallest),
-                    (profile.batch.best, profile.source.best),
-                    (profile.batch.largest, profile.source.largest),
-                )
-            ]
+            shapes = [_shape(tensor.name, tensor.shape, sizes) for sizes in _sizes(profile)]
             try:
                 trt_profile.set_shape(tensor.name, *shapes)
             except (TypeError, ValueError, RuntimeError) as error:
@@ -113,10 +107,24 @@ def _describe(sizes: Range) -> str:
     return f"{sizes.smallest} to {sizes.largest} (best {sizes.best})"
 
 
+def _sizes(profile: Profile) -> list[dict[str, int]]:
+    """The sizes of the axes at the profile's smallest, best and largest. There may be as few
+    sources as one for all rows, whose beams they are, and at most one for each."""
+    batch, source = profile.batch, profile.source
+    return [
+        {"batch": rows, "source_batch": sources, "source": length}
+        for rows, sources, length in (
+            (batch.smallest, 1, source.smallest),
+            (batch.best, batch.best, source.best),
+            (batch.largest, batch.largest, source.largest),
+        )
+    ]
+
+
 def _shape(name: str, shape: tuple[int | str, ...], axes: dict[str, int]) -> tuple[int, ...]:
     unknown = [d for d in shape if isinstance(d, str) and d not in axes]
     if unknown:
         raise DragomanError(
-            f"input {name}: expected no dynamic axes but batch and source, found {unknown[0]}"
+            f"input {name}: expected no dynamic axes but {', '.join(axes)}, found {unknown[0]}"
         )
     return tuple(axes[d] if isinstance(d, str) else d for d in shape)

@@ -20,7 +20,7 @@ class PinShapes:
     """Replaces dynamic axes by constants, and folds the shape computations that follow from them.
 
     TensorRT updates caches in place only if their capacity is static, and has an attention kernel
-    for exactly one query.
+    for exactly one query, which self-attention gets.
 
     Attributes:
         spec: the specification of the graph, which names the axes of its inputs and outputs

@@ -20,7 +20,7 @@ BLOCK = 32
 
 def passes(graph: str, model: ModelSpec, precision: Precision) -> Sequence[GraphPass]:
     """Attention over a source is decomposed where no kernel supports the size of its heads."""
-    if graph == "encoder" and precision != "fp32" and needs_primitives(model.head_size):
+    if precision != "fp32" and needs_primitives(model.head_size):
         return (PRIMITIVE_ATTENTION, Tidy())
     return ()
 

@@ -41,8 +41,11 @@ Role = Literal[
     "present_value",
 ]
 
-Axis = Literal["batch", "source", "query", "capacity"]
-"""A dynamic axis of a neutral graph. A target may pin one to a number."""
+Axis = Literal["batch", "source_batch", "source", "query", "capacity"]
+"""A dynamic axis of a neutral graph. A target may pin one to a number.
+
+`batch` counts rows being decoded, `source_batch` the sources they are decoded from. The former is a
+multiple of the latter: row r belongs to source r // (batch / source_batch)."""
 
 ModelAxis = Literal["heads", "head_size", "target_vocabulary"]
 """An axis whose size the model fixes."""
@@ -91,17 +94,18 @@ class RoleDefinition:
     updates: Role | None = None
 
 
-_OF_SOURCE: tuple[Axis | ModelAxis, ...] = ("batch", "heads", "source", "head_size")
+_OF_SOURCE: tuple[Axis | ModelAxis, ...] = ("source_batch", "heads", "source", "head_size")
 _OF_CACHE: tuple[Axis | ModelAxis, ...] = ("batch", "heads", "capacity", "head_size")
 _LOGITS: tuple[Axis | ModelAxis, ...] = ("batch", "query", "target_vocabulary")
 
 ROLES: Mapping[Role, RoleDefinition] = {
     "source": RoleDefinition(
-        *(Owner.ENCODER_ROW, Change.NEVER, ("batch", "source"), "int64"),
-        "source token ids; of a model that takes audio, features float32 [batch, bins, frames]",
+        *(Owner.ENCODER_ROW, Change.NEVER, ("source_batch", "source"), "int64"),
+        "source token ids; of a model that takes audio, features float32 [source_batch, bins, "
+        "frames]",
     ),
     "source_mask": RoleDefinition(
-        *(Owner.MASK, Change.NEVER, ("batch", "source"), "bool"),
+        *(Owner.MASK, Change.NEVER, ("source_batch", "source"), "bool"),
         "True at tokens, False at padding",
     ),
     "cross_key": RoleDefinition(
@@ -246,6 +250,17 @@ class GraphSpec:
         """The first output of a role."""
         return next(tensor for tensor in self.outputs if tensor.role == role)
 
+    @property
+    def shares_sources(self) -> bool:
+        """Of a decoder: whether several rows can be decoded from one source, as beams are. Without,
+        as in graphs of schema 2, every row needs a source of its own: their axes are the same."""
+        rows = self.input("token").shape[0]
+        return all(
+            tensor.shape[0] != rows
+            for tensor in self.inputs
+            if tensor.owner in (Owner.ENCODER_ROW, Owner.MASK)
+        )
+
 
 def neutral_graph(
     graph: GraphName,
@@ -300,7 +315,8 @@ def slot_breaches(found: GraphSpec, expected: GraphSpec) -> list[str]:
 
 def shape_breaches(found: GraphSpec, expected: GraphSpec) -> list[str]:
     """Tensors of a graph with another shape or kind of numbers than the contract's, a line each. A
-    number may stand in place of a dynamic axis, and any floating-point format in place of float32.
+    number may stand in place of a dynamic axis, `batch` in place of `source_batch` (see
+    `GraphSpec.shares_sources`), and any floating-point format in place of float32.
 
     Args:
         expected: from `neutral_graph`
@@ -317,8 +333,7 @@ def shape_breaches(found: GraphSpec, expected: GraphSpec) -> list[str]:
 
 def _differences(found: TensorSpec, expected: TensorSpec) -> Iterator[str]:
     same_shape = len(found.shape) == len(expected.shape) and all(
-        f == e or (isinstance(e, str) and isinstance(f, int) and f > 0)
-        for f, e in zip(found.shape, expected.shape, strict=True)
+        map(_may_stand_for, found.shape, expected.shape)
     )
     if not same_shape:
         yield f"{found.name}: expected shape {list(expected.shape)}, found {list(found.shape)}"
@@ -326,6 +341,13 @@ def _differences(found: TensorSpec, expected: TensorSpec) -> Iterator[str]:
     if found.dtype not in allowed:
         kind = "floating point" if len(allowed) > 1 else expected.dtype
         yield f"{found.name}: expected {kind}, found {found.dtype}"
+
+
+def _may_stand_for(found: int | str, expected: int | str) -> bool:
+    """Whether a graph may have this dimension where the contract has the expected one."""
+    if isinstance(found, int) and isinstance(expected, str):
+        return found > 0
+    return found == expected or (found, expected) == ("batch", "source_batch")
 
 
 def _slots(roles: Sequence[Role], layers: int) -> list[Slot]:
@@ -342,7 +364,7 @@ def _slots(roles: Sequence[Role], layers: int) -> list[Slot]:
 
 def _shape(role: Role, model: ModelSpec, audio: AudioFeatures | None) -> tuple[int | str, ...]:
     if role == "source" and audio is not None:
-        return ("batch", audio.bins, audio.frames)
+        return ("source_batch", audio.bins, audio.frames)
     sizes: dict[Axis | ModelAxis, int] = {
         "heads": model.num_heads,
         "head_size": model.head_size,

@@ -23,7 +23,7 @@ from .records import Origin, Parity, PassRecord
 from .speech import SpeechTokens
 from .tokenizers import Tokenizers
 
-SCHEMA_VERSION = 2
+SCHEMA_VERSION = 3
 MANIFEST_FILE = "manifest.json"
 
 Precision = Literal["fp32", "fp16", "bf16", "int8", "int4"]

@@ -21,6 +21,7 @@ OPERATORS: Mapping[str, Mapping[str, str]] = {
         "Conv": "front end of speech models",
         "CumSum": "positions of sources whose padding has none",
         "DequantizeLinear": "int8 and int4 weights",
+        "Div": "shapes",
         "DynamicQuantizeLinear": "int8 activations",
         "Equal": "padding without a position",
         "Expand": "masks",

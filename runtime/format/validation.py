@@ -13,7 +13,8 @@ from .contract import CONTRACTS, neutral_graph, shape_breaches, slot_breaches
 from .executables import TensorRTEngines
 from .manifest import SCHEMA_VERSION, BundleError, Manifest
 from .plain_data import Problems, from_plain
-from .schema_1 import upgrade
+from .schema_1 import upgrade as upgrade_schema_1
+from .schema_2 import upgrade as upgrade_schema_2
 
 
 def manifest_from_json(text: str, origin: str) -> Manifest:
@@ -39,7 +40,9 @@ def manifest_from_json(text: str, origin: str) -> Manifest:
             ],
         )
     if type(version) is int and version == 1:
-        data = upgrade(data)
+        data = upgrade_schema_1(data)
+    if type(version) is int and version in (1, 2):
+        data = upgrade_schema_2(data)
     problems = Problems()
     manifest = from_plain(Manifest, data, "manifest", problems)
     if manifest is not None and manifest.schema_version != SCHEMA_VERSION:

@@ -139,7 +139,7 @@ def test_a_bundle_of_another_model_is_not_compared(neutral: Path) -> None:
 
 def test_a_manifest_records_what_the_functions_return(neutral: Path) -> None:
     data = json.loads((neutral / "manifest.json").read_text(encoding="utf-8"))
-    assert data["schema_version"] == 2 and data["kind"] == "sequence-to-sequence"
+    assert data["schema_version"] == 3 and data["kind"] == "sequence-to-sequence"
     assert set(data["graphs"]) == {"encoder", "decoder"}
     assert data["executable"] == {"format": "onnx"}
 
@@ -199,14 +199,17 @@ def test_the_source_is_not_replaced_by_its_result(neutral: Path) -> None:
     assert read_bundle(neutral).manifest.precision == "fp32"
 
 
-def test_a_schema_1_bundle_stays_one_when_it_is_verified(
-    checkpoint: Path, neutral: Path, tmp_path: Path
+@pytest.mark.parametrize("schema", [1, 2])
+def test_a_bundle_of_an_older_schema_stays_one_when_it_is_verified(
+    checkpoint: Path, neutral: Path, tmp_path: Path, schema: int
 ) -> None:
     old = tmp_path / "old"
     shutil.copytree(neutral, old)
     data = json.loads((old / "manifest.json").read_text(encoding="utf-8"))
-    data.update(data.pop("graphs"), schema_version=1, engines=None, rules=data.pop("generation"))
-    del data["kind"], data["executable"]
+    data["schema_version"] = schema
+    if schema == 1:
+        data.update(data.pop("graphs"), engines=None, rules=data.pop("generation"))
+        del data["kind"], data["executable"]
     (old / "manifest.json").write_text(json.dumps(data), encoding="utf-8")
     verified = api.verify(old, checkpoint, limit=3, threads=1, record=True)
     written = json.loads((old / "manifest.json").read_text(encoding="utf-8"))

@@ -50,7 +50,7 @@ def test_the_output_for_people(dragoman: Dragoman, bundle: Path) -> None:
     assert (outcome.returncode, outcome.stderr) == (0, "")
     output = words(outcome.stdout)
     for fact in (
-        "bundle g2p-en (schema 2)",
+        "bundle g2p-en (schema 3)",
         "target cpu, fp32",
         "decoder 1 layers, heads: 2 of size 16",
         "vocabulary 29 source, 42 target",

@@ -12,7 +12,7 @@ from dragoman.runtime.format.contract import TensorSpec
 from dragoman.runtime.format.manifest import Manifest
 from dragoman.runtime.format.validation import manifest_from_json
 
-CROSS = ("batch", 4, "source", 16)
+CROSS = ("source_batch", 4, "source", 16)
 CACHE = ("batch", 4, "capacity", 16)
 
 
@@ -25,13 +25,13 @@ def layered(kind: str, shape: tuple[int | str, ...]) -> list[TensorSpec]:
 
 
 ENCODER_INPUTS = [
-    TensorSpec("source", "source", "int64", ("batch", "source")),
-    TensorSpec("source_mask", "source_mask", "bool", ("batch", "source")),
+    TensorSpec("source", "source", "int64", ("source_batch", "source")),
+    TensorSpec("source_mask", "source_mask", "bool", ("source_batch", "source")),
 ]
 DECODER_INPUTS = [
     TensorSpec("token", "token", "int64", ("batch", "query")),
     TensorSpec("position", "position", "int64", ("batch",)),
-    TensorSpec("source_mask", "source_mask", "bool", ("batch", "source")),
+    TensorSpec("source_mask", "source_mask", "bool", ("source_batch", "source")),
     *layered("cross", CROSS),
     *layered("past", CACHE),
 ]

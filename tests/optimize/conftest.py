@@ -17,20 +17,13 @@ from dragoman.runtime.format.manifest import Precision
 Optimize = Callable[..., Bundle]
 
 
-@pytest.fixture(scope="session")
-def neutral(tmp_path_factory: pytest.TempPathFactory) -> Bundle:
-    """Two layers per stack, heads of size 16; source, target and output are tied."""
-    return _export(tmp_path_factory, num_heads=4, tie_source_target=True)
-
-
-@pytest.fixture(scope="session")
-def odd_heads(tmp_path_factory: pytest.TempPathFactory) -> Bundle:
-    """Heads of size 12, which is not a multiple of 8. Pre-norm, nothing tied."""
-    return _export(
-        tmp_path_factory, num_heads=3, d_head=12, norm_order="pre", tie_target_output=False
-    )
-
-
+TIED: dict[str, object] = {"num_heads": 4, "tie_source_target": True}
+ODD_HEADS: dict[str, object] = {
+    "num_heads": 3,
+    "d_head": 12,
+    "norm_order": "pre",
+    "tie_target_output": False,
+}
 T5: dict[str, object] = {
     "num_heads": 4,
     "d_head": 16,
@@ -54,9 +47,21 @@ T5: dict[str, object] = {
 
 
 @pytest.fixture(scope="session")
+def neutral(tmp_path_factory: pytest.TempPathFactory) -> Bundle:
+    """Two layers per stack, heads of size 16; source, target and output are tied."""
+    return _export(tmp_path_factory, TIED)
+
+
+@pytest.fixture(scope="session")
+def odd_heads(tmp_path_factory: pytest.TempPathFactory) -> Bundle:
+    """Heads of size 12, which is not a multiple of 8. Pre-norm, nothing tied."""
+    return _export(tmp_path_factory, ODD_HEADS)
+
+
+@pytest.fixture(scope="session")
 def t5(tmp_path_factory: pytest.TempPathFactory) -> Bundle:
     """Relative positions, RMSNorm, a gated feed-forward; no biases; tied."""
-    return _export(tmp_path_factory, **T5)
+    return _export(tmp_path_factory, T5)
 
 
 @pytest.fixture(scope="session")
@@ -69,7 +74,14 @@ def optimize(tmp_path_factory: pytest.TempPathFactory) -> Optimize:
     return make
 
 
-def _export(factory: pytest.TempPathFactory, **changes: object) -> Bundle:
+def _export(factory: pytest.TempPathFactory, changes: dict[str, object]) -> Bundle:
+    directory = factory.mktemp("neutral")
+    export_bundle(random_model(changes), directory, name="random")
+    return read_bundle(directory)
+
+
+def random_model(changes: dict[str, object]) -> Transformer:
+    """The model that a bundle of these tests was exported from."""
     values: dict[str, object] = {
         "source_vocab_size": 2100,
         "target_vocab_size": 2100,
@@ -87,6 +99,4 @@ def _export(factory: pytest.TempPathFactory, **changes: object) -> Bundle:
         for name, parameter in model.named_parameters():
             if name.endswith(("gain", "relative_positions.table")):
                 parameter.copy_(torch.randn_like(parameter))
-    directory = factory.mktemp("neutral")
-    export_bundle(model, directory, name="random")
-    return read_bundle(directory)
+    return model

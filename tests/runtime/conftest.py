@@ -32,10 +32,10 @@ def tensor(role: str, dtype: str, *shape: int | str, layer: int | None = None) -
     return {"name": name, "role": role, "dtype": dtype, "shape": [*shape], "layer": layer}
 
 
-def keys_and_values(prefix: str, axis: str) -> list[dict[str, Any]]:
+def keys_and_values(prefix: str, rows: str, axis: str) -> list[dict[str, Any]]:
     """Those of the only layer: 2 heads of size 3."""
     return [
-        tensor(f"{prefix}_{kind}", "float32", "batch", 2, axis, 3, layer=0)
+        tensor(f"{prefix}_{kind}", "float32", rows, 2, axis, 3, layer=0)
         for kind in ("key", "value")
     ]
 
@@ -44,7 +44,7 @@ def keys_and_values(prefix: str, axis: str) -> list[dict[str, Any]]:
 def plain_manifest() -> dict[str, Any]:
     """A valid manifest of one decoder layer, as plain data to be changed."""
     return {
-        "schema_version": 2,
+        "schema_version": 3,
         "kind": "sequence-to-sequence",
         "name": "by hand",
         "target": "neutral",
@@ -67,25 +67,25 @@ def plain_manifest() -> dict[str, Any]:
             "encoder": {
                 "file": "encoder.onnx",
                 "inputs": [
-                    tensor("source", "int64", "batch", "source"),
-                    tensor("source_mask", "bool", "batch", "source"),
+                    tensor("source", "int64", "source_batch", "source"),
+                    tensor("source_mask", "bool", "source_batch", "source"),
                 ],
-                "outputs": keys_and_values("cross", "source"),
+                "outputs": keys_and_values("cross", "source_batch", "source"),
             },
             "decoder": {
                 "file": "decoder.onnx",
                 "inputs": [
                     tensor("token", "int64", "batch", "query"),
                     tensor("position", "int64", "batch"),
-                    tensor("source_mask", "bool", "batch", "source"),
-                    *keys_and_values("cross", "source"),
-                    *keys_and_values("past", "capacity"),
+                    tensor("source_mask", "bool", "source_batch", "source"),
+                    *keys_and_values("cross", "source_batch", "source"),
+                    *keys_and_values("past", "batch", "capacity"),
                 ],
                 "outputs": [
                     tensor("logits", "float32", "batch", "query", 13),
                     tensor("next_token", "int64", "batch"),
                     tensor("next_log_probability", "float32", "batch"),
-                    *keys_and_values("present", "capacity"),
+                    *keys_and_values("present", "batch", "capacity"),
                 ],
             },
         },

@@ -60,6 +60,7 @@ def shape_of(tensor: TensorSpec, sizes: Sizes) -> tuple[int, ...]:
     """The shape of a tensor in numbers; a step decodes one position."""
     axes = {
         "batch": sizes.rows,
+        "source_batch": sizes.rows,
         "source": sizes.source,
         "capacity": sizes.capacity,
         "query": 1,

@@ -20,31 +20,48 @@ WEIGHT = RANDOM.integers(-9, 9, (5, 8)).astype(np.float32)
 BIAS = RANDOM.integers(-9, 9, 8).astype(np.float32)
 
 
-def attention(query: str, *, heads_apart: bool = True, attributes: str = "") -> ir.Model:
+def attention(
+    query: str, *, heads_apart: bool = True, attributes: str = "", rows: str = "b"
+) -> ir.Model:
     keys = "float[b,2,s,4]" if heads_apart else "float[b,s,8]"
     weight, bias = (", ".join(map(str, numbers.ravel())) for numbers in (WEIGHT, BIAS))
     return ir.from_onnx_text(
         '<ir_version: 10, opset_import: ["" : 23, "com.microsoft" : 1]> '
-        f"g (float[b,q,5] x, float[b,q,8] z, {keys} k, {keys} v, int32[b,s] mask) => "
-        f"(float[b,q,8] y) <float[5,8] w = {{{weight}}}, float[8] c = {{{bias}}}> "
+        f"g (float[{rows},q,5] x, float[{rows},q,8] z, {keys} k, {keys} v, int32[b,s] mask) => "
+        f"(float[b,t,8] y) <float[5,8] w = {{{weight}}}, float[8] c = {{{bias}}}, "
+        "int64[3] by_source = {3, -1, 8}> "
         f"{{ {query} y = com.microsoft.MultiHeadAttention<num_heads=2{attributes}>"
         "(p, k, v, , mask) }"
     )
 
 
-def applied(model: ir.Model) -> PassRecord:
+def applied(model: ir.Model, *, rows: int = 3) -> PassRecord:
     keys = next(value.shape for value in model.graph.inputs if value.name == "k")
     assert keys is not None
     shape = [d if isinstance(d, int) else {"b": 3, "s": 7}[str(d)] for d in keys]
     samples = {
-        "x": RANDOM.standard_normal((3, 2, 5)).astype(np.float32),
-        "z": RANDOM.standard_normal((3, 2, 8)).astype(np.float32),
+        "x": RANDOM.standard_normal((rows, 2, 5)).astype(np.float32),
+        "z": RANDOM.standard_normal((rows, 2, 8)).astype(np.float32),
         "k": RANDOM.standard_normal(shape).astype(np.float32),
         "v": RANDOM.standard_normal(shape).astype(np.float32),
         "mask": (np.arange(7) < np.array([[1], [4], [7]])).astype(np.int32),
     }
     (record,) = apply_passes(model, [QUERY_SCALE], graph="g", samples=samples)
     return record
+
+
+@pytest.mark.parametrize("bias", [False, True])
+def test_weights_of_queries_that_rows_of_a_source_put_together_are_scaled(bias: bool) -> None:
+    """Two queries of each of two rows are four of one source."""
+    query = "h = MatMul(x, w) r = Add(h, c)" if bias else "r = MatMul(x, w)"
+    model = attention(f"{query} p = Reshape(r, by_source)", rows="r")
+    record = applied(model, rows=6)
+    assert (record.matches, record.refusals) == (1, ())
+    assert record.difference is not None and record.difference < 1e-6
+    reshape = next(n for n in model.graph if n.op_type == "Reshape")
+    attended = next(n for n in model.graph if n.op_type == "MultiHeadAttention")
+    assert attended.inputs[0] is reshape.outputs[0]
+    assert attended.attributes.get_float("scale") == 1
 
 
 @pytest.mark.parametrize("attributes, scale", [("", 0.5), (", scale=0.3", np.float32(0.3))])

@@ -53,13 +53,16 @@ def test_every_precision_becomes_engines(
     assert bundle == read_bundle(tmp_path)
     encoder, decoder = reports(bundle)
     assert (bundle.manifest.target, bundle.manifest.precision) == ("tensorrt-rtx", precision)
-    # Self-attention and cross-attention of each decoder layer, one query: one kernel in any format.
+    # Self-attention of each decoder layer has one query: one kernel in any format. Attention over a
+    # source has several, those of all rows of the source.
+    of_source = {} if precision == "fp32" else {"_gemm_mha_v2": LAYERS}
     assert decoder.attentions == 2 * LAYERS
-    assert decoder.fused == {"_gemv_mha_v1": 2 * LAYERS}
+    assert decoder.fused == {"_gemv_mha_v1": LAYERS} | of_source
     assert encoder.attentions == LAYERS
-    assert encoder.fused == ({} if precision == "fp32" else {"_gemm_mha_v2": LAYERS})
+    assert encoder.fused == of_source
     if precision == "fp32":
-        assert ["encoder: 2 of 2 attentions" in warning for warning in warnings] == [True]
+        unfused = [warning.partition(" attentions")[0] for warning in warnings]
+        assert unfused == ["encoder: 2 of 2", "decoder: 2 of 4"]
     else:
         assert warnings == ()
     assert decoder.dequantizations == encoder.dequantizations == 0
@@ -74,7 +77,8 @@ def test_each_profile_has_its_own_kernels(
     bundle, warnings = build_engines(graphs, tmp_path, two_profiles)
     encoder, decoder = reports(bundle)
     assert engines_of(bundle).profiles == two_profiles.profiles
-    assert decoder.fused == {"_gemv_mha_v1": 2 * 2 * LAYERS}
+    # A single row has a source of its own, and one query.
+    assert decoder.fused == {"_gemv_mha_v1": 3 * LAYERS, "_gemm_mha_v2": LAYERS}
     assert encoder.fused == {"_gemm_mha_v2": 2 * LAYERS}
     assert warnings == ()
 
@@ -96,7 +100,7 @@ def test_a_bundle_of_engines_holds_no_graphs(
     }
     assert shapes["token"] == ("batch", 1)
     assert shapes["past_key"] == ("batch", 3, 9, 12)
-    assert shapes["cross_key"] == ("batch", 3, "source", 12)
+    assert shapes["cross_key"] == ("source_batch", 3, "source", 12)
     assert manifest.default_max_new_tokens == 9
     assert [r.name for r in manifest.passes][-1] == "pin-shapes"
 
@@ -126,11 +130,12 @@ def test_heads_without_a_fused_kernel(
 ) -> None:
     graphs = optimize(odd_heads, precision, "tensorrt-rtx")
     written = [r for r in graphs.manifest.passes if r.name == "primitive-attention"]
-    assert [(r.graph, r.matches, r.refusals) for r in written] == [("encoder", LAYERS, ())]
+    found = [(r.graph, r.matches, r.refusals) for r in written]
+    assert found == [("encoder", LAYERS, ()), ("decoder", LAYERS, ())]
     bundle, warnings = build_engines(graphs, tmp_path, one_profile)
     encoder, decoder = reports(bundle)
-    assert encoder.attentions == 0
-    assert decoder.fused == {"_gemm_mha_v2": 2 * LAYERS}
+    assert (encoder.attentions, decoder.attentions) == (0, LAYERS)
+    assert decoder.fused == {"_gemm_mha_v2": LAYERS}
     assert warnings == ()
 
 

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -52,6 +53,20 @@ def test_a_range_that_tensorrt_refuses_is_named_with_its_tensor(rtx: Package) ->
     spec = GraphSpec("x.onnx", (TensorSpec("source", "source", "int64", ("batch",)),), ())
     with pytest.raises(DragomanError, match=r"profile 0, input source: .*\(-3,\) to \(3,\)"):
         add_profiles(builder, builder.create_builder_config(), spec, [negative])
+
+
+def test_rows_have_sources_of_their_own_or_share_as_few_as_one() -> None:
+    shapes: dict[str, tuple[object, ...]] = {}
+    added = SimpleNamespace(set_shape=lambda name, *sizes: shapes.update({name: sizes}))
+    builder = SimpleNamespace(create_optimization_profile=lambda: added)
+    config = SimpleNamespace(add_optimization_profile=lambda profile: 0)
+    mask = TensorSpec("source_mask", "source_mask", "bool", ("source_batch", "source"))
+    spec = GraphSpec("x.onnx", (TensorSpec("position", "position", "int64", ("batch",)), mask), ())
+    add_profiles(builder, config, spec, [Profile(Range(4, 8, 32), Range(2, 7, 20))])
+    assert shapes == {
+        "position": ((4,), (8,), (32,)),
+        "source_mask": ((1, 2), (8, 7), (32, 20)),
+    }
 
 
 def test_other_dynamic_axes_are_an_error(rtx: Package) -> None:

@@ -39,11 +39,11 @@ SPEECH = dataclasses.replace(TEXT, source_vocab_size=None)
 AUDIO = AudioFeatures(bins=11, sampling_rate=8000, n_fft=400, hop=100, chunk_seconds=0.825)
 
 ENCODER, DECODER = Owner.ENCODER_ROW, Owner.DECODER_ROW
-OF_SOURCE = ("batch", "heads", "source", "head_size")
+OF_SOURCE = ("source_batch", "heads", "source", "head_size")
 OF_CACHE = ("batch", "heads", "capacity", "head_size")
 EXPECTED: dict[Role, tuple[Owner, Change, tuple[str, ...], str | None]] = {
-    "source": (ENCODER, Change.NEVER, ("batch", "source"), "int64"),
-    "source_mask": (Owner.MASK, Change.NEVER, ("batch", "source"), "bool"),
+    "source": (ENCODER, Change.NEVER, ("source_batch", "source"), "int64"),
+    "source_mask": (Owner.MASK, Change.NEVER, ("source_batch", "source"), "bool"),
     "cross_key": (ENCODER, Change.NEVER, OF_SOURCE, None),
     "cross_value": (ENCODER, Change.NEVER, OF_SOURCE, None),
     "token": (Owner.STEP, Change.REPLACED, ("batch", "query"), "int64"),
@@ -85,10 +85,10 @@ def tensors(graph: GraphSpec) -> list[tuple[str, str, tuple[int | str, ...]]]:
     return [(t.name, t.dtype, t.shape) for t in (*graph.inputs, *graph.outputs)]
 
 
-def pairs(prefix: str, axis: int | str) -> list[tuple[str, str, tuple[int | str, ...]]]:
+def pairs(prefix: str, rows: str, axis: int | str) -> list[tuple[str, str, tuple[int | str, ...]]]:
     """Keys and values layer by layer."""
     return [
-        (f"{prefix}_{kind}_{layer}", "float32", ("batch", 5, axis, 7))
+        (f"{prefix}_{kind}_{layer}", "float32", (rows, 5, axis, 7))
         for layer in range(3)
         for kind in ("key", "value")
     ]
@@ -99,22 +99,22 @@ def test_the_graphs_of_a_text_model() -> None:
     assert encoder.file == "e.onnx"
     assert (len(encoder.inputs), len(encoder.outputs)) == (2, 6)
     assert tensors(encoder) == [
-        ("source", "int64", ("batch", "source")),
-        ("source_mask", "bool", ("batch", "source")),
-        *pairs("cross", "source"),
+        ("source", "int64", ("source_batch", "source")),
+        ("source_mask", "bool", ("source_batch", "source")),
+        *pairs("cross", "source_batch", "source"),
     ]
     decoder = neutral_graph("decoder", "d.onnx", TEXT, None)
     assert (len(decoder.inputs), len(decoder.outputs)) == (15, 9)
     assert tensors(decoder) == [
         ("token", "int64", ("batch", "query")),
         ("position", "int64", ("batch",)),
-        ("source_mask", "bool", ("batch", "source")),
-        *pairs("cross", "source"),
-        *pairs("past", "capacity"),
+        ("source_mask", "bool", ("source_batch", "source")),
+        *pairs("cross", "source_batch", "source"),
+        *pairs("past", "batch", "capacity"),
         ("logits", "float32", ("batch", "query", 19)),
         ("next_token", "int64", ("batch",)),
         ("next_log_probability", "float32", ("batch",)),
-        *pairs("present", "capacity"),
+        *pairs("present", "batch", "capacity"),
     ]
 
 
@@ -122,13 +122,13 @@ def test_the_graphs_of_a_speech_model() -> None:
     """The encoder takes features and no mask; the axis of the source has the model's size."""
     encoder = neutral_graph("encoder", "e.onnx", SPEECH, AUDIO)
     assert tensors(encoder) == [
-        ("source", "float32", ("batch", 11, 66)),
-        *pairs("cross", 33),
+        ("source", "float32", ("source_batch", 11, 66)),
+        *pairs("cross", "source_batch", 33),
     ]
     decoder = neutral_graph("decoder", "d.onnx", SPEECH, AUDIO)
     assert tensors(decoder)[2:9] == [
-        ("source_mask", "bool", ("batch", 33)),
-        *pairs("cross", 33),
+        ("source_mask", "bool", ("source_batch", 33)),
+        *pairs("cross", "source_batch", 33),
     ]
     others = neutral_graph("decoder", "d.onnx", TEXT, None)
     assert tensors(decoder)[9:] == tensors(others)[9:]
@@ -243,6 +243,7 @@ def test_a_layered_role_needs_a_layer(expected: GraphSpec) -> None:
         ("past_key_1", ("batch", "heads", "capacity", 7)),
         ("past_key_1", ("batch", 5, 0, 7)),
         ("past_key_1", ("batch", 5, -3, 7)),
+        ("past_key_1", ("source_batch", 5, "capacity", 7)),
         ("past_key_1", ()),
     ],
 )
@@ -257,7 +258,7 @@ def test_another_shape_is_a_breach(
 
 
 def test_a_dynamic_axis_may_be_pinned(expected: GraphSpec) -> None:
-    sizes = {"batch": 4, "query": 1, "capacity": 9, "source": 12}
+    sizes = {"batch": 4, "source_batch": 2, "query": 1, "capacity": 9, "source": 12}
     pinned = expected.map(
         lambda t: dataclasses.replace(
             t, shape=tuple(sizes[d] if isinstance(d, str) else d for d in t.shape)
@@ -265,6 +266,31 @@ def test_a_dynamic_axis_may_be_pinned(expected: GraphSpec) -> None:
     )
     assert shape_breaches(pinned, expected) == []
     assert shape_breaches(expected, pinned) != []  # the contract's own numbers are not free
+
+
+def axis_renamed(graph: GraphSpec, axis: str, to: int | str) -> GraphSpec:
+    return graph.map(
+        lambda t: dataclasses.replace(t, shape=tuple(to if d == axis else d for d in t.shape))
+    )
+
+
+def test_rows_may_share_sources_unless_both_have_one_axis(expected: GraphSpec) -> None:
+    assert expected.shares_sources
+    one_axis = axis_renamed(expected, "source_batch", "batch")  # as in schema 2
+    assert shape_breaches(one_axis, expected) == []
+    assert not one_axis.shares_sources
+    in_part = changed(expected, "cross_value_2", shape=("batch", 5, "source", 7))
+    assert not in_part.shares_sources
+    eight_rows = axis_renamed(expected, "batch", 8)
+    assert axis_renamed(eight_rows, "source_batch", 2).shares_sources
+    assert not axis_renamed(eight_rows, "source_batch", 8).shares_sources
+
+
+def test_graphs_of_one_axis_keep_to_the_contract_on_both_sides() -> None:
+    for model, audio in ((TEXT, None), (SPEECH, AUDIO)):
+        encoder = neutral_graph("encoder", "e.onnx", model, audio)
+        assert shape_breaches(axis_renamed(encoder, "source_batch", "batch"), encoder) == []
+        assert shape_breaches(axis_renamed(encoder, "source_batch", "rows"), encoder) != []
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])

@@ -26,7 +26,7 @@ def test_what_is_written_is_read_back_equal(plain_manifest: Plain) -> None:
     assert manifest_from_json(manifest.to_json(), "p") == manifest
     assert json.loads(manifest.to_json()) == plain_manifest
     assert manifest.model.max_target_positions == 20
-    assert manifest.graphs["decoder"].inputs[3].shape == ("batch", 2, "source", 3)
+    assert manifest.graphs["decoder"].inputs[3].shape == ("source_batch", 2, "source", 3)
 
 
 def test_where_a_model_comes_from_is_kept(plain_manifest: Plain) -> None:
@@ -113,9 +113,9 @@ def test_a_strategy_out_of_range_is_refused(
 
 
 def test_a_newer_schema_asks_for_an_upgrade_and_reports_nothing_else(plain_manifest: Plain) -> None:
-    newer = {"schema_version": 3, "name": 5, "whatever": "this version does not know"}
+    newer = {"schema_version": 4, "name": 5, "whatever": "this version does not know"}
     (problem,) = problems_of(json.dumps(newer))
-    assert "schema version 3 is newer than 2" in problem
+    assert "schema version 4 is newer than 3" in problem
     assert "pip install --upgrade dragoman" in problem
 
 
@@ -125,7 +125,7 @@ def test_a_schema_version_that_never_existed_is_refused(
 ) -> None:
     plain_manifest["schema_version"] = version
     assert problems_of(json.dumps(plain_manifest)) == [
-        f"schema_version: expected 1 to 2, found {version}"
+        f"schema_version: expected 1 to 3, found {version}"
     ]
 
 

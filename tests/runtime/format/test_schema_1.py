@@ -37,6 +37,7 @@ def test_a_bundle_is_read_as_one_of_the_present_schema() -> None:
     assert [*manifest.graphs] == ["encoder", "decoder"]
     assert manifest.graphs["decoder"].file == "decoder.onnx"
     assert manifest.graphs["decoder"].input("past_key").shape == ("batch", 2, "capacity", 8)
+    assert not manifest.graphs["decoder"].shares_sources
     assert manifest.executable == OnnxGraphs()
     assert manifest.generation == GenerationSettings(
         suppressed_token_ids=(5, 11), no_repeat_ngram_size=2, min_new_tokens=2

@@ -20,7 +20,7 @@ def plain_speech(plain_manifest: Plain) -> Plain:
     plain_manifest["model"]["source_vocab_size"] = None
     encoder, decoder = plain_manifest["graphs"].values()
     source, _ = encoder["inputs"]
-    encoder["inputs"] = [source | {"dtype": "float32", "shape": ["batch", 5, 16]}]
+    encoder["inputs"] = [source | {"dtype": "float32", "shape": ["source_batch", 5, 16]}]
     for tensor in (*encoder["outputs"], *decoder["inputs"]):
         tensor["shape"] = [8 if axis == "source" else axis for axis in tensor["shape"]]
     return plain_manifest | {
@@ -63,11 +63,11 @@ def change(record: str, **values: Any) -> Callable[[Plain], None]:
     [
         (
             change("audio", bins=6),
-            "source: expected shape ['batch', 6, 16], found ['batch', 5, 16]",
+            "source: expected shape ['source_batch', 6, 16], found ['source_batch', 5, 16]",
         ),
         (
             change("audio", chunk_seconds=0.3),
-            "source: expected shape ['batch', 5, 24], found ['batch', 5, 16]",
+            "source: expected shape ['source_batch', 5, 24], found ['source_batch', 5, 16]",
         ),
         (change("audio", hop=0), "audio.hop: expected at least 1, found 0"),
         (change("audio", chunk_seconds=-1), "audio.chunk_seconds: expected over 0, found -1"),
