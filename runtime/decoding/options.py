@@ -10,12 +10,13 @@ from numbers import Integral, Real
 from typing import Any, NamedTuple, TypedDict, Unpack
 
 import numpy as np
+from numpy.typing import NDArray
 
 from dragoman.errors import DragomanError
 
 from ..format.generation_settings import LARGEST_LENGTH_PENALTY, EarlyStopping
 
-Phrase = str | Sequence[int]
+Phrase = str | Sequence[int] | NDArray[np.integer[Any]]
 """A text, or the target token ids of one."""
 
 DEFAULT_BATCH_SIZE = 64

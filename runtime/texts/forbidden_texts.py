@@ -23,7 +23,8 @@ class ForbiddenTexts:
     """
 
     def __init__(self, texts: Sequence[str], surfaces: Surfaces, begin: int) -> None:
-        self._texts = [text.encode() for text in texts]
+        # Half a surrogate pair, which is in no text, is not an error here.
+        self._texts = [text.encode(errors="surrogatepass") for text in texts]
         self._surfaces, self._begin = surfaces, begin
         self._longest = max(map(len, self._texts)) - 1
         """Of the beginnings of texts."""
