@@ -59,6 +59,26 @@ class TokenParity:
 
 
 @dataclass(frozen=True)
+class ReferenceParity:
+    """How probable given references are.
+
+    Attributes:
+        references: where they are from
+        tokens: of all targets, end tokens included
+        oracle, bundle: negative log-likelihood per token, in nats: the logarithm of the perplexity
+        tolerance: how much higher the bundle's may be
+    """
+
+    references: str
+    pairs: int
+    tokens: int
+    oracle: float
+    bundle: float
+    tolerance: float
+    passed: bool
+
+
+@dataclass(frozen=True)
 class TaskParity:
     """The metric of the model's task, for the oracle and the bundle, on the same references."""
 
@@ -79,6 +99,7 @@ class Parity:
     tensors: tuple[TensorParity, ...]
     tokens: TokenParity
     task: TaskParity | None = None
+    references: ReferenceParity | None = None
 
 
 @dataclass(frozen=True)

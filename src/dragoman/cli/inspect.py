@@ -244,6 +244,12 @@ def _parity(parity: Parity | None) -> str:
     if parity.task is not None:
         task = parity.task
         text += f"; {_text(task.metric)} {task.bundle:.2%}, oracle {task.oracle:.2%}"
+    if parity.references is not None:
+        references = parity.references
+        text += (
+            f"; references at {references.bundle:.4f} nats per token, oracle "
+            f"{references.oracle:.4f} ({_text(references.references)})"
+        )
     return text
 
 

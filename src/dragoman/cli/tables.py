@@ -55,7 +55,12 @@ def print_passes(passes: Sequence[PassRecord]) -> None:
 
 def print_parity(parity: Parity) -> None:
     """Print the figures, failed ones first."""
-    rows = [*_tensor_rows(parity), _token_row(parity), *_task_rows(parity)]
+    rows = [
+        *_tensor_rows(parity),
+        _token_row(parity),
+        *_task_rows(parity),
+        *_reference_rows(parity),
+    ]
     table = Table(
         title=escape(f"parity with {parity.oracle}, on {parity.inputs}"), title_justify="left"
     )
@@ -138,3 +143,13 @@ def _task_rows(parity: Parity) -> list[tuple[str, ...]]:
     task = parity.task
     found = f"{task.bundle:.2%}, oracle {task.oracle:.2%}"
     return [("task", task.metric, found, "see docs: parity", verdict(task.passed))]
+
+
+def _reference_rows(parity: Parity) -> list[tuple[str, ...]]:
+    if parity.references is None:
+        return []
+    references = parity.references
+    difference = references.bundle - references.oracle
+    found = f"{references.bundle:.4f}, oracle {references.oracle:.4f} ({difference:+.2g})"
+    what = f"nats per token of {references.pairs} references"
+    return [("references", what, found, f"+{references.tolerance:g}", verdict(references.passed))]
