@@ -14,6 +14,7 @@ from dragoman.runtime.format.records import Parity
 from .inputs import ParityInputs
 from .oracle import oracle_for, oracle_outputs
 from .references import compare_references, prepared
+from .strategy import compare_beams
 from .task import compare_task
 from .tensors import compare_tensors
 from .tokens import bundle_outputs, compare_tokens
@@ -53,6 +54,7 @@ def check_parity(
         limit=limit,
         largest_logit=largest_logit,
     )
+    beams = compare_beams(model, oracle, inputs.sources, limit, target_language)
     task = compare_task(model, inputs, expected, found)
     references = None
     if inputs.references:
@@ -60,6 +62,7 @@ def check_parity(
     return Parity(
         passed=all(t.passed for t in tensors)
         and tokens.passed
+        and (beams is None or beams.passed)
         and (task is None or task.passed)
         and (references is None or references.passed),
         oracle=f"reference_model, PyTorch {torch.__version__}, fp32, without a cache",
@@ -69,6 +72,7 @@ def check_parity(
         tokens=tokens,
         task=task,
         references=references,
+        beams=beams,
     )
 
 

@@ -27,6 +27,13 @@ def describe_failure(parity: Parity) -> str:
             f"differ; the worst, input {largest.input}, at step {largest.step}: expected token "
             f"{largest.expected_token}, found {largest.found_token}, margin {largest.margin:.3g}"
         )
+    beams = parity.beams
+    if beams is not None and not beams.passed:
+        return (
+            f"parity failed: with {beams.beams} beams "
+            f"{beams.sequences - beams.identical - beams.ties} of {beams.sequences} sequences "
+            f"differ; scores of the others by {beams.score_difference:.3g}"
+        )
     task, references = parity.task, parity.references
     if task is not None and not task.passed:
         return (

@@ -59,6 +59,24 @@ class TokenParity:
 
 
 @dataclass(frozen=True)
+class BeamParity:
+    """The best hypotheses of the bundle's default beam search compared with the oracle's.
+
+    Attributes:
+        sequences: compared, with fewer tokens at most than the bundle's limit
+        ties: other tokens with the same score
+        score_difference: the largest of identical hypotheses, divided by max(1, the oracle's score)
+    """
+
+    beams: int
+    sequences: int
+    identical: int
+    ties: int
+    score_difference: float
+    passed: bool
+
+
+@dataclass(frozen=True)
 class ReferenceParity:
     """How probable given references are.
 
@@ -100,6 +118,7 @@ class Parity:
     tokens: TokenParity
     task: TaskParity | None = None
     references: ReferenceParity | None = None
+    beams: BeamParity | None = None
 
 
 @dataclass(frozen=True)

@@ -58,6 +58,7 @@ def print_parity(parity: Parity) -> None:
     rows = [
         *_tensor_rows(parity),
         _token_row(parity),
+        *_beam_rows(parity),
         *_task_rows(parity),
         *_reference_rows(parity),
     ]
@@ -135,6 +136,18 @@ def _token_row(parity: Parity) -> tuple[str, ...]:
             f"{largest.step}: token {largest.found_token} for {largest.expected_token})"
         )
     return ("tokens", "free-running greedy", found, "see docs: parity", verdict(tokens.passed))
+
+
+def _beam_rows(parity: Parity) -> list[tuple[str, ...]]:
+    beams = parity.beams
+    if beams is None:
+        return []
+    found = f"{beams.identical} of {beams.sequences} identical"
+    if beams.ties:
+        found += f", {beams.ties} as good"
+    found += f"; scores differ by {beams.score_difference:.2g}"
+    name = f"the best of {beams.beams} beams"
+    return [("tokens", name, found, "see docs: parity", verdict(beams.passed))]
 
 
 def _task_rows(parity: Parity) -> list[tuple[str, ...]]:
