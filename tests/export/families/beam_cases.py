@@ -1,6 +1,6 @@
 """Beam search of every family at Hugging Face: random models, and cases that cover its settings.
 
-Whatever decodes with beams is held to them: `SUBJECTS`, `CASES`, `their_hypotheses` and
+Whatever decodes with beams is held to them: `CASES`, `make_subject`, `their_hypotheses` and
 `Comparison`.
 """
 
