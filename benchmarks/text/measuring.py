@@ -218,8 +218,7 @@ def costs_of(
     calls = {entrant: t.seconds for entrant, t in turns.items() if t.counted}
     steps = {
         entrant: [
-            (call - one) / (new_tokens - 1)
-            for call, one in zip(calls[entrant], t.seconds, strict=True)
+            (call - float(np.median(t.seconds))) / (new_tokens - 1) for call in calls[entrant]
         ]
         for entrant, t in first.items()
         if t.counted

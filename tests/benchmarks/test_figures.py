@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
 from dragoman.benchmarks.circumstances import Circumstances, command_line
 from dragoman.benchmarks.harness import ContenderError, Entrant, Failure, Turn, Turns, unchanged
@@ -14,9 +15,26 @@ from dragoman.benchmarks.peers.interface import Batch, Stages
 from dragoman.benchmarks.speech.contenders import load_transcriber
 from dragoman.benchmarks.speech.measuring import Round, figures
 from dragoman.benchmarks.speech.report import SpeechComparison
-from dragoman.benchmarks.text.contenders import AS_MANY_ROWS, BEFORE, REFERENCE, TextContender
-from dragoman.benchmarks.text.measuring import Cost, check_lengths, costs_of, measurements_of
+from dragoman.benchmarks.text.contenders import (
+    AS_MANY_ROWS,
+    BEFORE,
+    REFERENCE,
+    TextContender,
+    load_as_many_rows,
+    load_bundle,
+)
+from dragoman.benchmarks.text.measuring import (
+    Cost,
+    Measurement,
+    check_lengths,
+    costs_of,
+    measurements_of,
+)
 from dragoman.benchmarks.text.report import Comparison
+from dragoman.benchmarks.text.tables import main as print_tables
+from dragoman.benchmarks.text.tables import tables
+
+from ..small_bundle import small_bundle
 
 CIRCUMSTANCES = Circumstances("a machine", 0.5, {"dragoman": "0"}, "2026-01-01", "a command")
 
@@ -83,10 +101,11 @@ def test_costs_of_beams_and_of_a_version() -> None:
     first = {beams: turns(rows, 0.1, 0.1), greedy: turns(rows, 0.3, 0.4)}
     step, call = costs_of(calls, first, 8, 3)
     assert (step.contender, step.compared_with) == ("Dragoman", greedy.contender)
-    assert (step.of, step.threads, step.batch_size, step.ratio) == ("step", 1, 8, (1.75, 1.5, 2.0))
+    assert (step.of, step.threads, step.batch_size) == ("step", 1, 8)
+    assert step.ratio == (2.0, 1.333, 2.667)
     assert (call.contender, call.compared_with) == ("Dragoman int8", before.contender)
     assert (call.of, call.threads, call.ratio) == ("call", 2, (2.5, 2.0, 3.0))
-    assert (step.ms, step.compared_ms) == ((250.0, 200.0, 300.0), (150.0, 100.0, 200.0))
+    assert (step.ms, step.compared_ms) == ((250.0, 200.0, 300.0), (150.0, 75.0, 225.0))
     assert (call.ms, call.compared_ms) == ((550.0, 200.0, 900.0), (200.0, 100.0, 300.0))
     assert costs_of(calls, {}, 8, 3) == [call]
 
@@ -143,6 +162,70 @@ def test_records_have_the_keys_of_those_committed() -> None:
     beams = json.loads(replace(text, num_beams=4, costs=costs).to_json())
     assert beams.keys() - json.loads(text.to_json()).keys() == {"num_beams", "costs"}
     assert json.loads(speech.to_json())["failures"] == {"a tool": "is missing"}
+
+
+def test_tables_of_a_record() -> None:
+    """The best number of threads is in bold, and ratios are of the best."""
+
+    def row(name: str, threads: int, size: int, ms: float, *, fp32: bool) -> Measurement:
+        spread = (ms, ms - 0.5, ms + 1)
+        peers = ("A peer, 1 thread", 6 / ms, "A peer, 1 thread", 6 / ms if fp32 else None)
+        return Measurement(name, threads, fp32, size, spread, 9.0, *peers, size - 1)
+
+    measurements = [
+        row(name, threads, size, ms * size, fp32=name != "Dragoman int8")
+        for name, times in (("Dragoman int8", (2.0, 1.5)), ("A peer", (3.0, 4.0)))
+        for size in (1, 2)
+        for threads, ms in zip((1, 2), times, strict=True)
+    ]
+    ratio = (1.25, 1.0, 1.5)
+    costs = [
+        Cost("Dragoman int8", "another", threads, size, "step", (2.0, 1, 3), (1.6, 1, 2), ratio)
+        for threads in (1, 2)
+        for size in (1, 2)
+    ]
+    text = Comparison(
+        *("a shape", 1, 1, [1, 2], 1, measurements, [], {}, [], CIRCUMSTANCES),
+        num_beams=4,
+        costs=costs,
+    )
+    found = tables(json.loads(text.to_json()))
+    speed, steps = (table.replace("\N{EN DASH}", "-") for table in found)
+    assert speed.splitlines() == [
+        "|  | 1 source, 1 thread | 1 source, 2 threads | 2 sources, 1 thread | "
+        "2 sources, 2 threads | against the best peer | in fp32 | same tokens |",
+        "| --- | --- | --- | --- | --- | --- | --- | --- |",
+        "| Dragoman int8 | 2.00 (1.50-3.00) | **1.50 (1.00-2.50)** | 4.00 (3.50-5.00) | "
+        "**3.00 (2.50-4.00)** | 4.00x / 2.00x |  | 1 of 3 |",
+        "| A peer | **3.00 (2.50-4.00)** | 4.00 (3.50-5.00) | **6.00 (5.50-7.00)** | "
+        "8.00 (7.50-9.00) | 2.00x / 1.00x | 2.00x / 1.00x | 1 of 3 |",
+    ]
+    assert steps.splitlines() == [
+        "|  | threads | 1 source: ms per step, compared, ratio | "
+        "2 sources: ms per step, compared, ratio |",
+        "| --- | --- | --- | --- |",
+        *(
+            f"| Dragoman int8 | {n} | 2.00, 1.60, 1.250 (1.000-1.500) | "
+            "2.00, 1.60, 1.250 (1.000-1.500) |"
+            for n in (1, 2)
+        ),
+    ]
+
+
+def test_a_file_that_is_no_record(tmp_path: Path) -> None:
+    file = tmp_path / "record.json"
+    file.write_text("{}", encoding="utf-8")
+    outcome = CliRunner().invoke(print_tables, [str(file)])
+    assert outcome.exit_code == 1
+    assert "expected a record of dragoman.benchmarks.compare" in outcome.output
+
+
+def test_greedy_decoding_of_as_many_rows_as_beams(tmp_path: Path) -> None:
+    """All rows of a source are the same, and what one of them is without company."""
+    bundle = small_bundle(tmp_path, positions=12)
+    sources = [[3, 4, 5], [6], [7, 8, 9, 3, 4]]
+    answers = load_as_many_rows(bundle, 1)(Batch(sources, 9, num_beams=4))
+    assert answers == [load_bundle(bundle, 1)(Batch([source], 9))[0] for source in sources]
 
 
 def test_a_command_can_be_pasted(monkeypatch: pytest.MonkeyPatch) -> None:
