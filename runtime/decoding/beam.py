@@ -22,6 +22,7 @@ from .search import (
     first_draft,
 )
 
+
 @dataclass(frozen=True)
 class Beam:
     """See `search.Strategy`.

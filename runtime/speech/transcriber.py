@@ -13,7 +13,7 @@ from ..backends.errors import DeviceLostError
 from ..backends.interface import Backend
 from ..decoding.loop import Decoding, Job
 from ..decoding.options import GenerationOptions
-from ..decoding.rejection import RejectedError
+from ..decoding.rejection import NO_OUTPUT, RejectedError
 from ..decoding.results import Result, Segment, UnfinishedError
 from ..decoding.scheduling import Failed, Queue
 from ..decoding.streaming import Choice, choices, only_strategy

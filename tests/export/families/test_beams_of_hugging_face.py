@@ -77,9 +77,7 @@ def test_hypotheses_are_theirs(
     subject = beam_subject(case.subject)
     generation = subject.generation(case)
     theirs = their_hypotheses(subject, case)
-    found = beam_search_uncached(
-        subject.ours, subject.sources, case.limit, generation=generation
-    )
+    found = beam_search_uncached(subject.ours, subject.sources, case.limit, generation=generation)
     best = [hypotheses[: case.returned] for hypotheses in found]
     comparison.hold(best, theirs, case.limit)
     decoded = decoded_by(beam_model(case.subject), subject, case, generation)
