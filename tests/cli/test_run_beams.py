@@ -61,14 +61,26 @@ def test_json(run: Dragoman) -> None:
         assert hypothesis["score"] == pytest.approx(total / length**2, abs=1e-6)
 
 
-def test_a_score_that_is_no_number(dragoman: Dragoman, token_bundle: Path) -> None:
-    """Where the rules forbid every token, the score is minus infinity, which JSON does not have."""
-    forbidden = [
-        word for token in range(42) if token != 2 for word in ("--must-not-contain", token)
-    ]
-    options = ("--beams", 2, "--json", "--min-new-tokens", 24, *forbidden)
-    outcome = dragoman("run", token_bundle, *options, "3 4 5 2")
-    assert json.loads(outcome.stdout)["score"] is None
+def test_phrases_that_must_occur(run: Dragoman, model: Model) -> None:
+    options = ("--beams", 4, "--n-best", 2, "--must-contain", "N IY D", "--must-contain", "ZH")
+    outcome = run(*options, "--scores", *WORDS)
+    assert (outcome.returncode, outcome.stderr) == (0, "")
+    lines = outcome.stdout.splitlines()
+    assert all("N IY D" in line and "ZH" in line for line in lines)
+    assert lines == shown(
+        model, WORDS, num_beams=4, num_return_sequences=2, must_contain=["N IY D", "ZH"]
+    )
+
+
+def test_lines_without_an_output_keep_their_places(run: Dragoman) -> None:
+    phrase = ("--must-contain", "N IY D", "--max-new-tokens-per-source-token", 1)
+    outcome = run("--beams", 2, "--n-best", 2, *phrase, "need", "a", "all")
+    assert outcome.returncode == 1
+    assert [bool(line) for line in outcome.stdout.splitlines()] == [True] * 2 + [False] * 2 + [
+        True
+    ] * 2
+    error = "must_contain: expected at most 2 tokens, what the limit leaves, found 3"
+    assert outcome.stderr == f"line 2: {error}\n"
 
 
 def test_a_bundle_with_beams_of_its_own(

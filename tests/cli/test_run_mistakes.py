@@ -43,6 +43,11 @@ MISTAKES = {
     "--prefix 5": "--prefix: unknown to this model: '5', found '5'",
     "--must-contain N": "--must-contain: expected --beams of more than 1: it needs beam search",
     "--must-contain N --must-not-contain N": "--must-contain: 'N' is in --must-not-contain, too",
+    "--prefix N_N --must-not-contain N": "--prefix: 'N N' has a phrase of --must-not-contain",
+    "--beams 2 --must-contain N_IY --must-not-contain IY": (
+        "--must-contain: 'N IY' has a phrase of --must-not-contain"
+    ),
+    "--beams 2 --must-contain n": "--must-contain: unknown to this model: 'n', found 'n'",
     "--min-new-tokens 5 --max-new-tokens 3": (
         "--min-new-tokens: expected at most --max-new-tokens 3, found 5"
     ),
@@ -57,4 +62,5 @@ MISTAKES = {
 
 @pytest.mark.parametrize("options", MISTAKES)
 def test_options_that_cannot_be_had(run: Dragoman, options: str) -> None:
-    assert error_of(run(*options.split())) == f"Error: {MISTAKES[options]}"
+    words = [word.replace("_", " ") for word in options.split()]
+    assert error_of(run(*words)) == f"Error: {MISTAKES[options]}"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -87,7 +86,7 @@ def _outcome(result: Result) -> dict[str, Any]:
         "text": result.text,
         "tokens": result.tokens,
         "log_probability": result.log_probability,
-        "score": _number(result.score),
+        "score": result.score,
         "finish_reason": result.finish_reason,
         "end_token": result.end_token,
         "error": result.error,
@@ -99,7 +98,7 @@ def _hypothesis(hypothesis: Hypothesis) -> dict[str, Any]:
         "text": hypothesis.text,
         "tokens": hypothesis.tokens,
         "log_probability": hypothesis.log_probability,
-        "score": _number(hypothesis.score),
+        "score": hypothesis.score,
         "finish_reason": hypothesis.finish_reason,
         "end_token": hypothesis.end_token,
         "token_log_probabilities": hypothesis.token_log_probabilities,
@@ -111,11 +110,6 @@ def _hypothesis(hypothesis: Hypothesis) -> dict[str, Any]:
             for alternatives in hypothesis.alternatives
         ],
     }
-
-
-def _number(score: float) -> float | None:
-    """JSON has no infinity: that of an output which the rules do not allow is null."""
-    return score if math.isfinite(score) else None
 
 
 def _json(values: dict[str, Any]) -> str:
