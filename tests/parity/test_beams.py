@@ -62,7 +62,7 @@ def test_another_search_than_the_checkpoint_s_is_noticed(
     try:
         parity = parity_of(bundle, reference)
     finally:
-        del bundle.generate  # type: ignore[method-assign]
+        del bundle.generate
     assert not parity.passed
     assert parity.tokens.passed
     assert describe_failure(parity).startswith("parity failed: with 4 beams ")

@@ -40,7 +40,8 @@ class Twins:
 
     def step(self) -> None:
         """The graph's choice is fed back."""
-        self._same(*(state.step() for state in self.states), rows=self._running())
+        found, expected = (state.step() for state in self.states)
+        self._same(found, expected, self._running())
         self._count()
 
     def choose(self) -> None:
@@ -90,7 +91,8 @@ class Twins:
         places = [*free, *range(len(self.left), len(self.left) + sources)][:sources]
         try:
             if prompt > 1:
-                self._same(*(state.step() for state in states), rows=slice(None))
+                found, expected = (state.step() for state in states)
+                self._same(found, expected, slice(None))
                 left = [number - 1 for number in left]
             self.before_joining()
             for state, other in zip(self.states, states, strict=True):
