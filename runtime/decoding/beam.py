@@ -213,8 +213,12 @@ class BeamSearch:
             return True
         longest = strategy.early_stopping == "never" and strategy.length_penalty > 0
         length = self._rules.limit if longest else count
-        possible = self._scores[0] / float(length) ** strategy.length_penalty
+        possible = self._best_score() / float(length) ** strategy.length_penalty
         return bool(possible <= self._ended[-1].score)
+
+    def _best_score(self) -> float:
+        """Of the running hypotheses."""
+        return self._scores[0]
 
     def _is_forced(self, count: int) -> bool:
         return count == self._rules.limit and self._rules.forced_last is not None
