@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
+from numpy.typing import NDArray
 
 from .beam import HOPELESS, Beam, BeamSearch, Candidate
 from .logits_processors import Row
@@ -83,7 +84,9 @@ class ConstrainedBeamSearch(BeamSearch):
     def _best(self, outlook: Outlook, row: int, count: int) -> list[Candidate]:
         """The best overall, the best of each hypothesis, and those that come closer to having all
         phrases."""
-        found = [c for c in self._candidates_of_each(outlook, row, count) if c.score > -np.inf]
+        scores = self._under_rules(outlook, row, count)
+        found = self._candidates_of_each(outlook, row, count, scores)
+        found = [candidate for candidate in found if candidate.score > -np.inf]
         self._overdue |= {beam for beam, c in _first_of_each(found).items() if self._is_early(c)}
         found = [candidate for candidate in found if self._fits(candidate, count)]
         found.sort(key=lambda candidate: -candidate.score)
@@ -91,31 +94,32 @@ class ConstrainedBeamSearch(BeamSearch):
         best = {(c.beam, c.token): c for c in (*found[: self._candidates], *first)}
         if not self._is_forced(count):
             for beam in range(len(self._progress)):
-                for candidate in self._closer(outlook, row, beam, count):
+                for candidate in self._closer(outlook, row, beam, scores):
                     if self._fits(candidate, count):
                         best.setdefault((beam, candidate.token), candidate)
         return sorted(best.values(), key=lambda candidate: -candidate.score)
 
-    def _closer(self, outlook: Outlook, row: int, beam: int, count: int) -> list[Candidate]:
-        """A hypothesis with each token that brings it closer to having all phrases."""
-        tokens = self._required.towards(self._progress[beam])
-        if not tokens:
-            return []
-        rules, place = self._rules, row + self._rows[beam]
-        scores = self._under_rules(outlook, row, beam, count)
-        logits = outlook.logits(place, 1)[0]
-        normalizer, allowed = outlook.normalizer(place), outlook.allowed_normalizer(place)
+    def _closer(
+        self, outlook: Outlook, row: int, beam: int, scores: NDArray[np.float32] | None
+    ) -> list[Candidate]:
+        """A hypothesis with each token that brings it closer to having all phrases.
+
+        Args:
+            scores: from `_under_rules`
+        """
+        rules, place = self._rules, self._rows[beam]
         found = []
-        for token in tokens:
+        for token in self._required.towards(self._progress[beam]):
             if rules.forbid(self._running[beam].row, token):
                 continue
-            score = float(scores[token])
+            logit = outlook.logit(row + place, token)
+            own = logit - outlook.normalizer(row + place)
+            score = own if scores is None else float(scores[place, token])
             if score == -np.inf:
-                score = float(logits[token]) - normalizer
-            own = normalizer if token in rules.suppressed else allowed
-            found.append(
-                Candidate(self._scores[beam] + score, beam, token, float(logits[token]) - own)
-            )
+                score = own
+            if token not in rules.suppressed:
+                own = logit - outlook.allowed_normalizer(row + place)
+            found.append(Candidate(self._scores[beam] + score, beam, token, own))
         return found
 
     def _chosen(self, candidates: list[Candidate]) -> list[Candidate]:

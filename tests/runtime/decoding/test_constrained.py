@@ -262,7 +262,7 @@ def test_what_would_have_ended_does_not_keep_the_search_going() -> None:
     """This model ends after 3 and once there is a 5, or else writes 4 for ever, at hardly any
     cost: more probable than all that has a 5."""
     going_on = chain({START: {3: 1.0}, 3: {END: 0.9, 4: 0.1}, 4: {4: 0.97, 0: 0.02}, 0: {4: 1.0}})
-    ending = chain(dict.fromkeys(range(VOCABULARY), {END: 0.9, 4: 0.1}))
+    ending = chain({token: {END: 0.9, 4: 0.1} for token in range(VOCABULARY)})
 
     def logits(source: tuple[int, ...], history: tuple[int, ...]) -> NDArray[np.float32]:
         return (ending if 5 in history else going_on)(source, history)
