@@ -49,6 +49,14 @@ def generation_settings(generation: GenerationConfig) -> GenerationSettings:
         no_repeat_ngram_size=generation.no_repeat_ngram_size,
         encoder_no_repeat_ngram_size=generation.encoder_no_repeat_ngram_size,
         repetition_penalty=generation.repetition_penalty,
+        num_beams=generation.num_beams,
+        length_penalty=generation.length_penalty,
+        early_stopping=generation.early_stopping,
+        do_sample=generation.do_sample,
+        temperature=generation.temperature,
+        top_k=generation.top_k,
+        top_p=generation.top_p,
+        min_p=generation.min_p,
     )
 
 

@@ -1,14 +1,24 @@
-"""Generation settings that a model is published with: constraints on greedy decoding."""
+"""Generation settings that a model is published with: how the next token is chosen, and the rules
+that constrain every choice."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, field, fields
+from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+EarlyStopping = bool | Literal["never"]
+
+WITHOUT_RULES = (
+    *("prompt", "end_token_ids", "max_new_tokens", "speech"),
+    *("num_beams", "length_penalty", "early_stopping"),
+    *("do_sample", "temperature", "top_k", "top_p", "min_p"),
+)
+"""Settings that leave the logits of a step as they are."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,7 +49,10 @@ class Speech:
 
 @dataclass(frozen=True, kw_only=True)
 class GenerationConfig:
-    """Constraints on greedy decoding, with the meaning of Hugging Face's generation settings.
+    """How a model is decoded, with the meaning of Hugging Face's generation settings.
+
+    `greedy_uncached` obeys the rules and decodes greedily whatever the strategy is;
+    `beam_search_uncached` obeys the settings of beam search, too.
 
     Attributes:
         prompt: decoder input tokens after the start token; not part of the output. For a speech
@@ -63,6 +76,19 @@ class GenerationConfig:
             multiplied by it if negative (Keskar et al. 2019, section 4.1)
         max_new_tokens: the default maximum number of tokens to generate; None: unspecified
         speech: the prompt tokens of a speech model; None: unspecified, or not a speech model
+        num_beams: how many hypotheses beam search keeps; 1: no beam search
+        length_penalty: hypotheses are ranked by their log-probability divided by their length to
+            this power: 0 ranks by the log-probability, and more favours longer ones
+        early_stopping: beam search ends as soon as it has `num_beams` finished hypotheses (True);
+            when the best unfinished one would rank below them as it is (False), or at the most
+            favourable length ("never")
+        do_sample: tokens are drawn from the distribution instead
+        temperature: logits are divided by it before a token is drawn
+        top_k: tokens are drawn among this many most probable ones; 0: among all
+        top_p: tokens are drawn among the fewest most probable ones that together have at least
+            this probability; 1: among all
+        min_p: tokens are drawn among those that have at least this share of the probability of the
+            most probable one; 0: among all
     """
 
     prompt: tuple[int, ...] = ()
@@ -79,32 +105,29 @@ class GenerationConfig:
     repetition_penalty: float = 1.0
     max_new_tokens: int | None = None
     speech: Speech | None = None
+    num_beams: int = 1
+    length_penalty: float = 1.0
+    early_stopping: EarlyStopping = False
+    do_sample: bool = False
+    temperature: float = 1.0
+    top_k: int = 0
+    top_p: float = 1.0
+    min_p: float = 0.0
 
     @property
     def is_plain(self) -> bool:
-        """Whether every token is simply the argmax of the logits."""
-        return self == GenerationConfig(
-            prompt=self.prompt,
-            end_token_ids=self.end_token_ids,
-            max_new_tokens=self.max_new_tokens,
-            speech=self.speech,
-        )
+        """Whether no rule changes the logits: the greedy choice is their argmax."""
+        rules = (field for field in fields(self) if field.name not in WITHOUT_RULES)
+        return all(getattr(self, rule.name) == rule.default for rule in rules)
 
     def end_tokens(self, model_end_token_id: int) -> tuple[int, ...]:
         """The tokens that end an output."""
         return (model_end_token_id,) if self.end_token_ids is None else self.end_token_ids
 
-    def forced(self, count: int, limit: int) -> int | None:
-        """The count-th new token (the first is 1) if it is forced.
-
-        Hugging Face suppresses tokens after it has forced one. If it is the same, no token is left,
-        and the argmax is 0.
-        """
+    def _forced(self, count: int, limit: int) -> int | None:
+        """The count-th new token (the first is 1) if it is forced."""
         if count == limit and self.forced_last_token_id is not None:
-            suppressed = self._is_first(count) and (
-                self.forced_last_token_id in self.first_suppressed_token_ids
-            )
-            return 0 if suppressed else self.forced_last_token_id
+            return self.forced_last_token_id
         return self.forced_first_token_id if count == 1 else None
 
     def _is_first(self, count: int) -> bool:
@@ -113,7 +136,7 @@ class GenerationConfig:
 
     def scores(
         self,
-        logits: Tensor,
+        scores: Tensor,
         source: Sequence[int],
         prompt: list[int],
         new: list[int],
@@ -121,41 +144,47 @@ class GenerationConfig:
         end_tokens: Sequence[int],
         limit: int,
     ) -> Tensor:
-        """Logits [V] of one sequence's next token under the constraints: minus infinity for tokens
-        that they forbid. The greedy choice is the argmax.
+        """The scores [V] of one sequence's next token under the rules: minus infinity for tokens
+        that they forbid, 0 for one that they force. The greedy choice is the argmax, 0 if no token
+        is left.
+
+        As at Hugging Face, they act on logits in greedy decoding and on log-probabilities in beam
+        search, which are not normalized again.
 
         Args:
-            logits: [V]
+            scores: [V], logits or log-probabilities; not changed
             source: the tokens of the source; none for features
             prompt: start token and prompt
             new: tokens generated so far
             end_tokens: the tokens that end an output
             limit: maximum number of new tokens
         """
-        forced = self.forced(len(new) + 1, limit)
-        logits = logits.clone()
+        count = len(new) + 1
+        forced = self._forced(count, limit)
+        scores = scores.clone()
         if forced is not None:
-            only = logits[forced].clone()
-            logits[:] = -math.inf
-            logits[forced] = only
-            return logits
+            scores[:] = -math.inf
+            scores[forced] = 0
+            if self._is_first(count):  # Hugging Face suppresses after it has forced
+                scores[list(self.first_suppressed_token_ids)] = -math.inf
+            return scores
         tokens = prompt + new
         penalty = self.repetition_penalty
         for token in set(tokens) if penalty != 1 else ():
-            score = logits[token]
-            logits[token] = score * penalty if score < 0 else score / penalty
-        logits[list(self.suppressed_token_ids)] = -math.inf
-        if self._is_first(len(new) + 1):
-            logits[list(self.first_suppressed_token_ids)] = -math.inf
+            score = scores[token]
+            scores[token] = score * penalty if score < 0 else score / penalty
+        scores[list(self.suppressed_token_ids)] = -math.inf
+        if self._is_first(count):
+            scores[list(self.first_suppressed_token_ids)] = -math.inf
         if len(new) < self.min_new_tokens or len(tokens) < self.min_length:
-            logits[list(end_tokens)] = -math.inf
+            scores[list(end_tokens)] = -math.inf
         for token in (
             *_completing(tokens, tokens, self.no_repeat_ngram_size),
             *_completing(tokens, source, self.encoder_no_repeat_ngram_size),
             *self._ending_bad_words(tokens),
         ):
-            logits[token] = -math.inf
-        return logits
+            scores[token] = -math.inf
+        return scores
 
     def _ending_bad_words(self, tokens: list[int]) -> list[int]:
         """Tokens that would complete a bad word."""

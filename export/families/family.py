@@ -37,8 +37,8 @@ class Family:
             not tell the kind, it is the first that suits the checkpoint
         with_weights: called before `complete`: the configuration, corrected by what only the fields
             and the weights together show; may change the weights
-        generation: directory, generation settings, configuration and notes -> rules of decoding;
-            appends to the notes where these rules may surprise
+        generation: directory, generation settings, configuration and notes -> rules and strategy of
+            decoding; appends to the notes where these may surprise
 
             Raises: CheckpointError, ConfigError, with everything that is not supported.
         positions_grow: positions are computed, and as many as the generation settings ask for
@@ -55,7 +55,7 @@ class Family:
     )
     computed: Callable[[ModelConfig], Mapping[str, Callable[[], Tensor]]] = lambda config: {}
     generation: Callable[[Path, Values, ModelConfig, list[str]], GenerationConfig] = (
-        lambda directory, settings, config, notes: generation_config(settings, config)
+        lambda directory, settings, config, notes: generation_config(settings, config, notes)
     )
     positions_grow: bool = False
 

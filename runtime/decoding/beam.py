@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
 
 from ..backends.prediction import best_tokens
 from ..format.generation_settings import EarlyStopping
@@ -17,9 +21,6 @@ from .search import (
     Outlook,
     first_draft,
 )
-
-HOPELESS = -1e9
-"""Added to the score of what must not be chosen as long as there is anything else."""
 
 
 @dataclass(frozen=True)
@@ -49,7 +50,7 @@ class Beam:
         return BeamSearch(self, request)
 
 
-class _Candidate(NamedTuple):
+class Candidate(NamedTuple):
     """A hypothesis with one more token.
 
     Attributes:
@@ -67,16 +68,16 @@ class _Candidate(NamedTuple):
 class BeamSearch:
     """The hypotheses of one source: those running, best first, and those that have ended.
 
-    A running hypothesis has one of the request's rows. One child of each hypothesis keeps its row,
-    so that only rows of hypotheses without children are overwritten.
+    A running hypothesis has one of the request's rows, see `placed`. At first there is one; and
+    there are fewer than beams where the rules leave fewer tokens. (There Hugging Face has copies
+    with scores of -1e9 and less.)
     """
 
     def __init__(self, strategy: Beam, request: Request) -> None:
         self._strategy, self._rules = strategy, request.rules
         self.draft = first_draft(request)
         self._running = [self.draft]
-        self._scores = [0.0] + [HOPELESS] * (strategy.beams - 1)
-        self._rows = list(range(strategy.beams))
+        self._scores, self._rows = [0.0], [0]
         self._ended: list[Draft] = []
         self._candidates = max(2, 1 + len(set(request.rules.end_tokens))) * strategy.beams
         self.finished = False
@@ -92,70 +93,77 @@ class BeamSearch:
         return Need(max(self._candidates, rules.alternatives))
 
     def advance(self, outlook: Outlook, row: int) -> Continuation:
-        beams = self._strategy.beams
-        if len(self._running) < beams:  # the first time; the others wait for its children
-            self._running = self._running[:1] * beams
         count = self._running[0].count + 1
         best = self._best(outlook, row, count)
-        ending = [c.token in self._rules.end_tokens or count == self._rules.limit for c in best]
-        # Only the first `beams` candidates may end; the others are there so that enough can go on.
-        for candidate, ends in zip(best[:beams], ending, strict=False):
-            if ends:
+        # Only those chosen may end; the other candidates are there so that enough can go on.
+        for candidate in self._chosen(best):
+            if self._ends(candidate, count):
                 self._end(self._child(candidate, outlook, row), candidate.score)
-        going_on = [
-            candidate._replace(score=candidate.score + HOPELESS) if ends else candidate
-            for candidate, ends in zip(best, ending, strict=True)
-        ]
-        going_on.sort(key=lambda candidate: -candidate.score)
-        return self._go_on(going_on[:beams], outlook, row)
+        going_on = [candidate for candidate in best if not self._ends(candidate, count)]
+        return self._go_on(self._chosen(going_on), outlook, row)
 
     def outputs(self) -> list[Draft]:
         return self._ended[: self._strategy.returned]
 
-    def _best(self, outlook: Outlook, row: int, count: int) -> list[_Candidate]:
+    def _best(self, outlook: Outlook, row: int, count: int) -> list[Candidate]:
         """The best candidates of all beams together, best first."""
-        rules, beams = self._rules, self._strategy.beams
-        found: list[_Candidate] = []
-        if self._is_forced(count) and rules.forced_last is not None:
-            found = [
-                _Candidate(score, beam, rules.forced_last, 0.0)
-                for beam, score in enumerate(self._scores)
-            ]
-        elif rules.suppressed or rules.active(count):
-            found = self._best_allowed(outlook, row, count)
-        else:
-            best = outlook.candidates(row, beams, self._candidates)
-            tokens, log_probabilities = best.tokens.tolist(), best.log_probabilities.tolist()
-            for beam, (score, place) in enumerate(zip(self._scores, self._rows, strict=True)):
-                found += [
-                    _Candidate(score + log_probability, beam, token, log_probability)
-                    for token, log_probability in zip(
-                        tokens[place], log_probabilities[place], strict=True
-                    )
-                ]
+        found = [c for c in self._candidates_of_each(outlook, row, count) if c.score > -np.inf]
         found.sort(key=lambda candidate: -candidate.score)
         return found[: self._candidates]
 
-    def _best_allowed(self, outlook: Outlook, row: int, count: int) -> list[_Candidate]:
-        """The candidates of each beam under the rules, which act on log-probabilities."""
-        logits = outlook.logits(row, self._strategy.beams)
-        scores = logits.copy()
-        for draft, place in zip(self._running, self._rows, strict=True):
-            scores[place] -= outlook.normalizer(row + place)
-            self._rules.apply(scores[place], draft.row, count)
-        best = best_tokens(scores, min(self._candidates, scores.shape[1]))
+    def _chosen(self, candidates: list[Candidate]) -> list[Candidate]:
+        """Those of the candidates, best first, that get a place in the beam; best first."""
+        return candidates[: self._strategy.beams]
+
+    def _ends(self, candidate: Candidate, count: int) -> bool:
+        return candidate.token in self._rules.end_tokens or count == self._rules.limit
+
+    def _candidates_of_each(self, outlook: Outlook, row: int, count: int) -> list[Candidate]:
+        """As many of the best candidates of each beam as all beams together can need."""
+        rules = self._rules
+        if self._is_forced(count) and rules.forced_last is not None:
+            return [
+                Candidate(score, beam, rules.forced_last, 0.0)
+                for beam, score in enumerate(self._scores)
+            ]
+        if rules.suppressed or rules.active(count):
+            return self._best_allowed(outlook, row, count)
+        best = outlook.candidates(row, self._strategy.beams, self._candidates)
+        tokens, log_probabilities = best.tokens.tolist(), best.log_probabilities.tolist()
         return [
-            _Candidate(
-                score + float(scores[place, token]),
+            Candidate(score + log_probability, beam, token, log_probability)
+            for beam, (score, place) in enumerate(zip(self._scores, self._rows, strict=True))
+            for token, log_probability in zip(tokens[place], log_probabilities[place], strict=True)
+        ]
+
+    def _best_allowed(self, outlook: Outlook, row: int, count: int) -> list[Candidate]:
+        """The candidates of each beam under the rules."""
+        logits = outlook.logits(row, self._strategy.beams)
+        beams = range(len(self._scores))
+        scores = np.stack([self._under_rules(outlook, row, beam, count) for beam in beams])
+        best = best_tokens(scores, min(self._candidates, scores.shape[1])).tolist()
+        return [
+            Candidate(
+                score + float(scores[beam, token]),
                 beam,
                 token,
                 float(logits[place, token]) - outlook.allowed_normalizer(row + place),
             )
             for beam, (score, place) in enumerate(zip(self._scores, self._rows, strict=True))
-            for token in best[place].tolist()
+            for token in best[beam]
         ]
 
-    def _child(self, candidate: _Candidate, outlook: Outlook, row: int) -> Draft:
+    def _under_rules(
+        self, outlook: Outlook, row: int, beam: int, count: int
+    ) -> NDArray[np.float32]:
+        """The scores [V] of the next token of a hypothesis: log-probabilities, after the rules."""
+        place = row + self._rows[beam]
+        scores: NDArray[np.float32] = outlook.logits(place, 1)[0]
+        scores -= outlook.normalizer(place)
+        self._rules.apply(scores, self._running[beam].row, count)
+        return scores
+
+    def _child(self, candidate: Candidate, outlook: Outlook, row: int) -> Draft:
         place = row + self._rows[candidate.beam]
         alternatives: Alternatives = ()
         if not self._is_forced(self._running[candidate.beam].count + 1):
@@ -173,39 +181,28 @@ class BeamSearch:
         self._ended.sort(key=lambda ended: -ended.score)
         del self._ended[self._strategy.beams :]
 
-    def _go_on(self, candidates: list[_Candidate], outlook: Outlook, row: int) -> Continuation:
+    def _go_on(self, candidates: list[Candidate], outlook: Outlook, row: int) -> Continuation:
         """These are the running hypotheses from now on."""
         children = [self._child(candidate, outlook, row) for candidate in candidates]
         self._scores = [candidate.score for candidate in candidates]
-        tokens, parents = [0] * len(children), list(range(len(children)))
-        # The first child of a hypothesis keeps its row; the others take those without children.
-        first: dict[int, int] = {}
-        for index, candidate in enumerate(candidates):
-            first.setdefault(self._rows[candidate.beam], index)
-        free = iter([place for place in self._rows if place not in first])
-        places = []
-        for index, candidate in enumerate(candidates):
-            place = parent = self._rows[candidate.beam]
-            if first[parent] != index:
-                place = next(free)
-                parents[place] = parent
+        tokens = [0] * self._strategy.beams
+        self._rows, parents = placed([self._rows[c.beam] for c in candidates], len(tokens))
+        for place, candidate in zip(self._rows, candidates, strict=True):
             tokens[place] = candidate.token
-            places.append(place)
-        self._rows = places
         self._running = children
         self.finished = self._is_finished()
         return Continuation(tokens, parents)
 
     def _is_finished(self) -> bool:
-        strategy, count = self._strategy, self._running[0].count
-        if count >= self._rules.limit:
+        strategy = self._strategy
+        if not self._running:
             return True
         if len(self._ended) < strategy.beams:
             return False
         if strategy.early_stopping is True:
             return True
         longest = strategy.early_stopping == "never" and strategy.length_penalty > 0
-        length = self._rules.limit if longest else count
+        length = self._rules.limit if longest else self._running[0].count
         possible = self._scores[0] / float(length) ** strategy.length_penalty
         return bool(possible <= self._ended[-1].score)
 
@@ -218,3 +215,23 @@ class BeamSearch:
         if token in self._rules.end_tokens or self.draft.count >= self._rules.limit:
             self._end(self.draft, 0.0)
             self.finished = True
+
+
+def placed(rows: Sequence[int], width: int) -> tuple[list[int], list[int]]:
+    """A row for each of the hypotheses that go on: the first child of a hypothesis keeps its row,
+    the others take rows of hypotheses without children, so that few rows are overwritten.
+
+    Args:
+        rows: of the hypothesis that each of them continues
+        width: how many rows there are, at least as many as children
+
+    Returns:
+        the row of each, and which row each of all rows continues, see `search.Continuation`
+    """
+    free = iter(sorted(set(range(width)) - set(rows)))
+    places, parents = [], list(range(width))
+    for index, row in enumerate(rows):
+        place = row if row not in rows[:index] else next(free)
+        parents[place] = row
+        places.append(place)
+    return places, parents

@@ -38,6 +38,13 @@ class LogitsProcessor(Protocol):
         """Change scores [V] in place."""
 
 
+class Prohibition(LogitsProcessor, Protocol):
+    """What must not occur, whatever else is asked for."""
+
+    def forbids(self, row: Row, token: int) -> bool:
+        """Whether it would occur if this token were chosen."""
+
+
 class SuppressTokens:
     """Some tokens are never chosen."""
 
@@ -130,6 +137,12 @@ class NoBadWords:
         for beginning, last in self._words:
             if row.tokens[len(row.tokens) - len(beginning) :] == beginning:
                 scores[last] = -np.inf
+
+    def forbids(self, row: Row, token: int) -> bool:
+        return any(
+            last == token and row.tokens[len(row.tokens) - len(beginning) :] == beginning
+            for beginning, last in self._words
+        )
 
 
 def logits_processors(

@@ -10,12 +10,13 @@ from numbers import Integral, Real
 from typing import Any, NamedTuple, TypedDict, Unpack
 
 import numpy as np
+from numpy.typing import NDArray
 
 from dragoman.errors import DragomanError
 
 from ..format.generation_settings import LARGEST_LENGTH_PENALTY, EarlyStopping
 
-Phrase = str | Sequence[int]
+Phrase = str | Sequence[int] | NDArray[np.integer[Any]]
 """A text, or the target token ids of one."""
 
 DEFAULT_BATCH_SIZE = 64
@@ -34,7 +35,7 @@ class GenerationOptions:
             default
         num_beams: beam search with so many beams; 1: greedy search, or sampling. None: the
             bundle's default; 1 with `do_sample`
-        num_return_sequences: how many outputs are returned for an input, best first: at most
+        num_return_sequences: how many outputs are returned for an input: the best of beams, at most
             `num_beams`, or any number of samples
         length_penalty: beams: hypotheses are ranked by the sum of their log-probabilities over
             length ** length_penalty; None: the bundle's default
@@ -106,6 +107,10 @@ class GenerationOptions:
         ]
         if problems:
             raise DragomanError("; ".join(problems))
+        if self.prefix is not None:
+            object.__setattr__(self, "prefix", _plain(self.prefix))
+        for name in ("must_contain", "must_not_contain"):
+            object.__setattr__(self, name, tuple(map(_plain, values[name])))
         problems = list(self._contradictions())
         if problems:
             raise DragomanError("; ".join(problems))
@@ -194,8 +199,14 @@ def _number(words: str, within: Callable[[float], bool], *, optional: bool = Tru
 def _is_phrase(value: object) -> bool:
     if isinstance(value, str):
         return True
-    listed = isinstance(value, Sequence | np.ndarray) and not isinstance(value, bytes)
-    return listed and all(is_integer(token) for token in value)
+    if not isinstance(value, Sequence | np.ndarray) or isinstance(value, bytes):
+        return False
+    return all(is_integer(token) for token in value)
+
+
+def _plain(phrase: Phrase) -> Phrase:
+    """A phrase that can be compared with others; an array cannot."""
+    return phrase if isinstance(phrase, str) else tuple(int(token) for token in phrase)
 
 
 _FLAG = Kind("True, False or None", lambda v: isinstance(v, bool | np.bool_ | None))

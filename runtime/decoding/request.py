@@ -10,7 +10,13 @@ from numpy.typing import NDArray
 
 from ..format.generation_settings import GenerationSettings
 from .batching import Encodable
-from .logits_processors import LogitsProcessor, Row, SuppressTokens, logits_processors
+from .logits_processors import (
+    LogitsProcessor,
+    Prohibition,
+    Row,
+    SuppressTokens,
+    logits_processors,
+)
 
 Given = int | Sequence[int]
 """A token that the decoder is given; or several, of which it is given the most probable."""
@@ -24,6 +30,7 @@ class Rules:
         limit: the most new tokens, including the end token
         end_tokens: the tokens that end an output
         processors: in order
+        prohibitions: what must not occur, applied last
         suppressed: never chosen; the graph's own choice excludes them
         forced_first: the first new token, whatever the scores
         forced_last: the new token at the limit, likewise
@@ -33,6 +40,7 @@ class Rules:
     limit: int
     end_tokens: Sequence[int]
     processors: Sequence[LogitsProcessor] = ()
+    prohibitions: Sequence[Prohibition] = ()
     suppressed: Sequence[int] = ()
     forced_first: int | None = None
     forced_last: int | None = None
@@ -47,6 +55,7 @@ class Rules:
         end_tokens: Sequence[int],
         prompt_length: int,
         processors: Sequence[LogitsProcessor] = (),
+        prohibitions: Sequence[Prohibition] = (),
         alternatives: int = 0,
     ) -> Rules:
         """The rules that a model's settings state.
@@ -59,6 +68,7 @@ class Rules:
             limit=limit,
             end_tokens=end_tokens,
             processors=(*logits_processors(settings, end_tokens, prompt_length), *processors),
+            prohibitions=prohibitions,
             suppressed=settings.suppressed_token_ids,
             forced_first=settings.forced_first_token_id,
             forced_last=settings.last_token(limit),
@@ -67,13 +77,18 @@ class Rules:
 
     def active(self, count: int) -> list[LogitsProcessor]:
         """The processors that can change the choice of the count-th new token."""
-        return [processor for processor in self.processors if processor.active(count)]
+        everything = (*self.processors, *self.prohibitions)
+        return [processor for processor in everything if processor.active(count)]
 
     def apply(self, scores: NDArray[np.float32], row: Row, count: int) -> None:
         """Change the scores [V] of the count-th new token in place."""
         SuppressTokens(self.suppressed).apply(scores, row)
         for processor in self.active(count):
             processor.apply(scores, row)
+
+    def forbid(self, row: Row, token: int) -> bool:
+        """Whether something that must not occur would with this token."""
+        return any(prohibition.forbids(row, token) for prohibition in self.prohibitions)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

@@ -10,8 +10,10 @@ from dragoman.errors import DragomanError
 
 from ..format.manifest import Manifest
 from .beam import Beam
+from .constrained import ConstrainedBeam
 from .greedy import Greedy
 from .options import GenerationOptions
+from .required_phrases import RequiredPhrases, Ways
 from .sampling import Sample
 from .search import Strategy
 
@@ -19,9 +21,14 @@ OF_SAMPLING = ("temperature", "top_k", "top_p", "min_p", "seed")
 OF_BEAMS = ("length_penalty", "early_stopping")
 
 
-def strategies(options: GenerationOptions, manifest: Manifest) -> Sequence[Strategy]:
+def strategies(
+    options: GenerationOptions, manifest: Manifest, required: Sequence[Ways] = ()
+) -> Sequence[Strategy]:
     """How an input is decoded: with one strategy that returns all outputs or, to sample several,
     with one for each.
+
+    Args:
+        required: the phrases of `must_contain`
 
     Raises:
         DragomanError: options contradict each other, or the model cannot do what they ask.
@@ -49,14 +56,15 @@ def strategies(options: GenerationOptions, manifest: Manifest) -> Sequence[Strat
         ]
     if beams == 1:
         return [Greedy()]
-    return [
-        Beam(
-            beams,
-            length_penalty=float(_or(options.length_penalty, settings.length_penalty)),
-            early_stopping=_or(options.early_stopping, settings.early_stopping),
-            returned=options.num_return_sequences,
-        )
-    ]
+    beam = Beam(
+        beams,
+        length_penalty=float(_or(options.length_penalty, settings.length_penalty)),
+        early_stopping=_or(options.early_stopping, settings.early_stopping),
+        returned=options.num_return_sequences,
+    )
+    if required:
+        return [ConstrainedBeam(**vars(beam), required=RequiredPhrases(required))]
+    return [beam]
 
 
 def _or(value: Any, default: Any) -> Any:

@@ -16,7 +16,7 @@ from ..backends.interface import Backend
 from ..decoding.limits import GenerationLimits
 from ..decoding.loop import Decoding, Job
 from ..decoding.options import DEFAULT_BATCH_SIZE, GenerationOptions
-from ..decoding.rejection import RejectedError
+from ..decoding.rejection import NO_OUTPUT, RejectedError
 from ..decoding.results import Result, UnfinishedError
 from ..decoding.scheduling import Failed, Queue
 from ..decoding.search import Draft
@@ -66,8 +66,8 @@ class TextFrontEnd:
         if not tokens:
             return iter(())
         job = Job(0, plan.request(tokens), only_strategy(plan.strategies))
-        prefix = (Choice(token, 0.0) for token in plan.prefix)
-        return chain(prefix, choices(self._backend, self._manifest.model, job))
+        given = (Choice(token, 0.0) for token in plan.given)
+        return chain(given, choices(self._backend, self._manifest.model, job))
 
     def tokenize(self, source: Any, source_language: str | None) -> list[int]:
         """The source token ids of an input; an empty list for an empty input.
@@ -165,8 +165,10 @@ class TextFrontEnd:
             if isinstance(outcome, Failed):
                 return nothing(self.text(()), "rejected", outcome.reason)
             drafts += outcome.drafts
+        if not drafts:
+            return nothing(self.text(()), "rejected", NO_OUTPUT)
         try:
-            return result_of(drafts, plan.prefix, self._codec)
+            return result_of(drafts, plan.given, self._codec)
         except TokenizerError as failure:
             return nothing("", "rejected", str(failure))
 

@@ -1,55 +1,144 @@
-"""Prefixes and phrases: texts or token ids -> target token ids."""
+"""What must and must not occur in an output: texts or token ids -> what the decoding loop knows."""
 
 from __future__ import annotations
 
-from ..decoding.options import Phrase, shown
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from ..decoding.logits_processors import NoBadWords, Prohibition, Row
+from ..decoding.options import GenerationOptions, Phrase, shown
 from ..decoding.rejection import RejectedError
+from ..decoding.required_phrases import Ways
 from ..format.manifest import Manifest
-from .tokenizer import TextCodec, TooLongError, UnknownSymbolsError
+from .forbidden_texts import ForbiddenTexts
+from .surfaces import INCOMPLETE
+from .tokenizer import TextCodec, TokenizerError, TooLongError, UnknownSymbolsError
 
 
-def prefix_tokens(prefix: Phrase, manifest: Manifest, codec: TextCodec | None) -> tuple[int, ...]:
-    """The tokens that an output begins with.
+@dataclass(frozen=True)
+class Phrases:
+    """The options `prefix`, `must_contain` and `must_not_contain` for a model.
 
-    Raises:
-        RejectedError: it has symbols or ids that the model does not know, contains an end token, or
-            is a text and the bundle has no tokenizers.
+    Attributes:
+        prefix: tokens that the output begins with; none without a prefix
+        required: the phrases that it must contain
+        prohibitions: what must not occur
     """
-    if isinstance(prefix, str):
-        return _encoded("prefix", prefix, manifest, codec)
-    return _checked("prefix", prefix, manifest)
+
+    prefix: Sequence[int]
+    required: Sequence[Ways]
+    prohibitions: Sequence[Prohibition]
+
+    @classmethod
+    def of(
+        cls,
+        options: GenerationOptions,
+        manifest: Manifest,
+        codec: TextCodec | None,
+        prompt: Sequence[int],
+    ) -> Phrases:
+        """
+        Args:
+            prompt: what the decoder is given before the output
+
+        Raises:
+            RejectedError: one is empty, has symbols or ids that the model does not know or an end
+                token, is a text that the model writes in another way, or has a phrase of
+                `must_not_contain`; or it is a text, and the bundle has no tokenizers.
+        """
+        prohibitions = _prohibitions(options.must_not_contain, manifest, codec, len(prompt))
+
+        def allowed(tokens: Sequence[int]) -> bool:
+            row = Row((), list(prompt))
+            for token in tokens:
+                if any(prohibition.forbids(row, token) for prohibition in prohibitions):
+                    return False
+                row.tokens.append(token)
+            return True
+
+        prefix: Sequence[int] = ()
+        if options.prefix is not None:
+            (prefix,) = _ways("prefix", options.prefix, [""], manifest, codec)
+            if not allowed(prefix):
+                raise _contradiction("prefix", options.prefix)
+        required = []
+        for phrase in options.must_contain:
+            # Tokens of words differ at the beginning of a text and after a space.
+            ways = _ways("must_contain", phrase, [" ", ""], manifest, codec)
+            required.append([way for way in ways if allowed(way)])
+            if not required[-1]:
+                raise _contradiction("must_contain", phrase)
+        return cls(prefix, required, prohibitions)
 
 
-def phrase_tokens(
-    option: str, phrase: Phrase, manifest: Manifest, codec: TextCodec | None
-) -> list[tuple[int, ...]]:
-    """The token sequences that a phrase may be: at the beginning of a text, and after a space.
-
-    Args:
-        option: its name, for messages
-
-    Raises:
-        RejectedError: as for `prefix_tokens`, or it is empty.
-    """
-    if isinstance(phrase, str):
-        ways = [_encoded(option, text, manifest, codec) for text in (f" {phrase}", phrase)]
-    else:
-        ways = [_checked(option, phrase, manifest)]
-    found = [way for way in dict.fromkeys(ways) if way]
-    if not found:
-        raise RejectedError(f"{option}: expected phrases, found {shown(phrase)}")
+def _prohibitions(
+    phrases: Sequence[Phrase], manifest: Manifest, codec: TextCodec | None, begin: int
+) -> list[Prohibition]:
+    """What keeps phrases out of an output that begins there in the decoder's input."""
+    option = "must_not_contain"
+    for phrase in phrases:
+        if not phrase or (isinstance(phrase, str) and INCOMPLETE in phrase):
+            raise RejectedError(f"{option}: expected phrases, found {shown(phrase)}")
+    texts = [phrase for phrase in phrases if isinstance(phrase, str)]
+    ids = [_checked(option, phrase, manifest) for phrase in phrases if not isinstance(phrase, str)]
+    found: list[Prohibition] = [NoBadWords(ids)] if ids else []
+    if texts:
+        try:
+            surfaces = _needed(option, codec).surfaces(manifest.model.target_vocab_size)
+        except TokenizerError as error:
+            raise RejectedError(f"{option}: {error}") from error
+        found.append(ForbiddenTexts(texts, surfaces, begin))
     return found
 
 
+def _ways(
+    option: str,
+    phrase: Phrase,
+    before: Sequence[str],
+    manifest: Manifest,
+    codec: TextCodec | None,
+) -> list[tuple[int, ...]]:
+    """The different token sequences that a phrase may be.
+
+    Args:
+        before: what may stand before a text
+    """
+    if isinstance(phrase, str):
+        ways = [_encoded(option, phrase.strip(), space, manifest, codec) for space in before]
+    else:
+        ways = [_checked(option, phrase, manifest)]
+    if not all(ways):
+        raise RejectedError(f"{option}: expected a text or token ids, found {shown(phrase)}")
+    return list(dict.fromkeys(ways))
+
+
 def _encoded(
-    option: str, text: str, manifest: Manifest, codec: TextCodec | None
+    option: str, text: str, before: str, manifest: Manifest, codec: TextCodec | None
 ) -> tuple[int, ...]:
-    if codec is None:
-        raise RejectedError(f"{option}: this bundle has no tokenizers: expected token ids")
+    codec = _needed(option, codec)
+    if not text:
+        return ()
     try:
-        return tuple(codec.encode_target(text, most=manifest.model.max_target_positions).tokens)
+        found = codec.encode_target(before + text, most=manifest.model.max_target_positions)
     except (UnknownSymbolsError, TooLongError) as error:
         raise RejectedError(f"{option}: {error}, found {shown(text)}") from error
+    written = codec.decode(found.tokens).strip()
+    if written != text:
+        raise RejectedError(
+            f"{option}: expected a text as this model writes it, found {shown(text)}, which it "
+            f"writes {shown(written)}"
+        )
+    return tuple(found.tokens)
+
+
+def _needed(option: str, codec: TextCodec | None) -> TextCodec:
+    if codec is None:
+        raise RejectedError(f"{option}: this bundle has no tokenizers: expected token ids")
+    return codec
+
+
+def _contradiction(option: str, phrase: Phrase) -> RejectedError:
+    return RejectedError(f"{option}: {shown(phrase)} has a phrase of must_not_contain")
 
 
 def _checked(option: str, ids: Phrase, manifest: Manifest) -> tuple[int, ...]:

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 from dragoman.errors import DragomanError
 
+from ..decoding.constrained import ConstrainedBeam
 from ..decoding.limits import GenerationLimits
-from ..decoding.logits_processors import NoBadWords
 from ..decoding.options import GenerationOptions, shown
 from ..decoding.rejection import RejectedError
 from ..decoding.request import Request, Rules
@@ -18,7 +18,7 @@ from ..decoding.strategies import strategies
 from ..format.generation_settings import GenerationSettings
 from ..format.languages import LanguageError
 from ..format.manifest import Manifest
-from .phrases import phrase_tokens, prefix_tokens
+from .phrases import Phrases
 from .tokenizer import TextCodec
 
 
@@ -29,8 +29,7 @@ class TextPlan:
     Attributes:
         strategies: one, or to sample several outputs one for each
         prompt: the start token and the settings' prompt
-        prefix: what the output begins with
-        excluded: token sequences that must not occur
+        phrases: what the output begins with, must contain and must not contain
     """
 
     options: GenerationOptions
@@ -39,8 +38,7 @@ class TextPlan:
     settings: GenerationSettings
     end_tokens: Sequence[int]
     prompt: Sequence[int]
-    prefix: Sequence[int]
-    excluded: Sequence[Sequence[int]]
+    phrases: Phrases
 
     @classmethod
     def of(
@@ -57,44 +55,43 @@ class TextPlan:
         start, settings = manifest.model.start_token_id, manifest.generation
         if manifest.languages is not None:
             start, settings = manifest.languages.start_of(options.target_language, start, settings)
-        prefix: Sequence[int] = ()
-        if options.prefix is not None:
-            prefix = prefix_tokens(options.prefix, manifest, codec)
+        prompt = (start, *settings.prompt)
+        phrases = Phrases.of(options, manifest, codec, prompt)
         return cls(
             options,
             limits,
-            strategies(options, manifest),
+            strategies(options, manifest, phrases.required),
             settings.with_minimum(options.min_new_tokens),
             manifest.end_tokens,
-            (start, *settings.prompt),
-            prefix,
-            [
-                tokens
-                for phrase in options.must_not_contain
-                for tokens in phrase_tokens("must_not_contain", phrase, manifest, codec)
-            ],
+            prompt,
+            phrases,
         )
+
+    @property
+    def given(self) -> Sequence[int]:
+        """What the output begins with: the prefix, after a token that is forced to be the first,
+        such as a language; nothing without a prefix."""
+        forced, prefix = self.settings.forced_first_token_id, self.phrases.prefix
+        return (forced, *prefix) if prefix and forced is not None else prefix
 
     def request(self, source: list[int]) -> Request:
         """
         Raises:
-            RejectedError: the prefix leaves no room for an output.
+            RejectedError: the limit leaves no room for an output, or for the phrases that it must
+                contain.
         """
-        limit, settings, given = self.limits.new_tokens(len(source)), self.settings, self.prefix
-        if self.prefix:
-            if len(self.prefix) >= limit:
+        limit, settings, given = self.limits.new_tokens(len(source)), self.settings, self.given
+        if given:
+            if len(given) >= limit:
                 raise RejectedError(
-                    f"prefix: expected fewer tokens than the limit of {limit}, found "
-                    f"{len(self.prefix)}"
+                    f"prefix: expected fewer tokens than the limit of {limit}, found {len(given)}"
                 )
-            if settings.forced_first_token_id is not None:  # such as a language
-                given = (settings.forced_first_token_id, *given)
             settings = dataclasses.replace(
                 settings,
                 forced_first_token_id=None,
                 min_new_tokens=max(0, settings.min_new_tokens - len(given)),
             )
-        return Request(
+        request = Request(
             source=source,
             prompt=self.prompt,
             given=given,
@@ -103,10 +100,14 @@ class TextPlan:
                 limit=limit - len(given),
                 end_tokens=self.end_tokens,
                 prompt_length=len(self.prompt) + len(given),
-                processors=[NoBadWords(self.excluded)],
+                prohibitions=self.phrases.prohibitions,
                 alternatives=self.options.alternatives,
             ),
         )
+        for strategy in self.strategies:
+            if isinstance(strategy, ConstrainedBeam):
+                strategy.check(request)
+        return request
 
 
 def _check_kind(options: GenerationOptions, manifest: Manifest) -> None:

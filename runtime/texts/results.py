@@ -14,17 +14,17 @@ def nothing(text: str | None, reason: FinishReason, error: str | None = None) ->
     return Result(text, (), 0.0, reason, error)
 
 
-def result_of(drafts: Sequence[Draft], prefix: Sequence[int], codec: TextCodec | None) -> Result:
+def result_of(drafts: Sequence[Draft], given: Sequence[int], codec: TextCodec | None) -> Result:
     """The result of one source.
 
     Args:
         drafts: best first
-        prefix: what they were given to begin with
+        given: what they were given to begin with
 
     Raises:
         TokenizerError: the tokenizer fails on the tokens.
     """
-    hypotheses = tuple(_hypothesis(draft, prefix, codec) for draft in drafts)
+    hypotheses = tuple(_hypothesis(draft, given, codec) for draft in drafts)
     best = hypotheses[0]
     return Result(
         best.text,
@@ -37,12 +37,12 @@ def result_of(drafts: Sequence[Draft], prefix: Sequence[int], codec: TextCodec |
     )
 
 
-def _hypothesis(draft: Draft, prefix: Sequence[int], codec: TextCodec | None) -> Hypothesis:
-    tokens = (*prefix, *draft.tokens)
+def _hypothesis(draft: Draft, given: Sequence[int], codec: TextCodec | None) -> Hypothesis:
+    tokens = (*given, *draft.tokens)
     alternatives: tuple[tuple[Alternative, ...], ...] = ()
     if any(draft.alternatives):
         alternatives = (
-            *((),) * len(prefix),
+            *((),) * len(given),
             *(
                 tuple(
                     Alternative(token, codec.decode([token]) if codec else None, log_probability)
@@ -58,6 +58,6 @@ def _hypothesis(draft: Draft, prefix: Sequence[int], codec: TextCodec | None) ->
         draft.log_probability,
         "length" if draft.end_token is None else "end",
         draft.end_token,
-        (*(0.0,) * len(prefix), *draft.log_probabilities),
+        (*(0.0,) * len(given), *draft.log_probabilities),
         alternatives,
     )

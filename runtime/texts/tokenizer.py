@@ -19,6 +19,7 @@ from .codecs import (
     UnknownSymbolsError,
 )
 from .long_texts import TooLongError, check_length
+from .surfaces import Surfaces
 
 __all__ = [
     "EncodedTarget",
@@ -64,6 +65,7 @@ class TextCodec:
             self._source = _open(source, source_vocabulary, own_template)
         self._template = template or SourceTemplate((), ())
         self._languages = languages
+        self._surfaces: Surfaces | None = None
 
     @classmethod
     def of(
@@ -129,6 +131,19 @@ class TextCodec:
 
     def decode(self, tokens: Sequence[int]) -> str:
         return self._target.decode(tokens)
+
+    def surfaces(self, vocabulary: int) -> Surfaces:
+        """What each target token adds to a text, found out the first time.
+
+        Args:
+            vocabulary: the number of target tokens
+
+        Raises:
+            TokenizerError: see `Surfaces.of`.
+        """
+        if self._surfaces is None:
+            self._surfaces = Surfaces.of(self._target, vocabulary)
+        return self._surfaces
 
     def stream(self) -> TextStream:
         return self._target.stream()

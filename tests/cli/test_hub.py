@@ -42,6 +42,8 @@ ROOT = Path(__file__).parents[2]
 def marian(tmp_path_factory: pytest.TempPathFactory) -> Path:
     directory = tmp_path_factory.mktemp("checkpoints") / "opus-mt-xx-yy"
     write_random_text_model("tiny", directory, vocab_size=50, seed=0)
+    settings = directory / "generation_config.json"
+    settings.write_text(json.dumps(json.loads(settings.read_text()) | {"max_length": 20}))
     return directory
 
 

@@ -24,8 +24,13 @@ from dragoman.runtime.speech.language_names import CODES, language_code
 
 from ...formats.json_files import Values, read_json
 from ..generation import generation_config
+from ..settings_reader import SettingsReader
 
 TASKS = ("transcribe", "translate")
+SAMPLING = ("do_sample", "temperature")
+"""What its `generate` takes as options only, whatever the settings say."""
+LIMITS = ("max_new_tokens", "max_length")
+"""Neither counts the tokens of the prompt at Hugging Face; the first takes precedence."""
 NO_TIMESTAMPS = "<|notimestamps|>"
 MULTILINGUAL_VOCAB_SIZE = 51865
 """Models of fewer tokens know only English, though their tokenizers have tokens for languages."""
@@ -34,22 +39,24 @@ MULTILINGUAL_VOCAB_SIZE = 51865
 def generation(
     directory: Path, settings: Values, config: ModelConfig, notes: list[str]
 ) -> GenerationConfig:
-    """The rules of greedy decoding, with the tokens of prompts and one of the model's prompts.
+    """Rules and strategy of decoding, with the tokens of prompts and one of the model's prompts.
 
     Args:
         settings: fields of `generation_config.json` or, if there is none, of `config.json`
-        notes: receives a sentence if prompts are other than those of Hugging Face's `generate`
+        notes: receives a sentence for each setting that has another effect than one might expect,
+            and if prompts are other than those of Hugging Face's `generate`
 
     Raises:
         CheckpointError: the model was trained on features other than the runtime computes.
         ConfigError: settings are not supported, or have values of another form; lists them all.
     """
-    # At Hugging Face, neither limit counts the tokens of the prompt.
-    limits = ("max_new_tokens", "max_length")
-    others = {name: value for name, value in settings.items() if name not in limits}
-    rules = generation_config(others, config)
-    check_features(directory, config)
     problems: list[str] = []
+    read = SettingsReader(settings, problems)
+    stated = (read.number(name, 1, least=1) for name in LIMITS if read.states(name))
+    others = {n: v for n, v in settings.items() if n not in (*LIMITS, *SAMPLING)}
+    others["max_new_tokens"] = next(stated, None)
+    rules = generation_config(others, config, notes)
+    check_features(directory, config)
     vocabulary = _special_tokens(directory)
     languages, tasks = _languages_and_tasks(settings, vocabulary, config, problems)
     no_timestamps = _count(settings, "no_timestamps_token_id", problems)
@@ -74,12 +81,8 @@ def generation(
         default_task=task,
         default_timestamps=timestamps is True,
     )
-    stated = {name: _count(settings, name, problems) for name in limits}
-    problems += [f"{name}: expected at least 1, found 0" for name, n in stated.items() if n == 0]
     if problems:
         raise ConfigError(problems)
-    longest = next((n for n in stated.values() if n is not None), config.max_target_positions)
-    rules = dataclasses.replace(rules, max_new_tokens=longest)
     return with_prompt(rules, speech, config.max_target_positions)
 
 

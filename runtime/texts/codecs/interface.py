@@ -79,4 +79,7 @@ class Codec(Protocol):
             TokenizerError: the tokenizer fails on them.
         """
 
+    def piece(self, token: int) -> str | None:
+        """A token as the tokenizer's vocabulary writes it; None for ids that it does not have."""
+
     def stream(self) -> TextStream: ...

@@ -45,6 +45,9 @@ class LibraryCodec:
         with failures_of(self._path):
             return str(self._tokenizer.decode(list(tokens), skip_special_tokens=True))
 
+    def piece(self, token: int) -> str | None:
+        return self._tokenizer.id_to_token(token)
+
     def stream(self) -> LibraryStream:
         return LibraryStream(self._tokenizer, self._path)
 

@@ -76,12 +76,11 @@ class PieceCodec:
     def decode(self, tokens: Sequence[int]) -> str:
         return self.join([self._pieces[token] for token in tokens if token in self._pieces]).strip()
 
+    def piece(self, token: int) -> str | None:
+        return self._pieces.get(token)
+
     def stream(self) -> PieceStream:
         return PieceStream(self)
-
-    def piece(self, token: int) -> str | None:
-        """The piece of a token; None for a special token."""
-        return self._pieces.get(token)
 
     def join(self, pieces: list[str]) -> str:
         """The text of pieces, without the space before a first word."""

@@ -15,7 +15,11 @@ import torch
 
 from dragoman.export import export_bundle
 from dragoman.export.families.hugging_face import load_hugging_face, read_hugging_face
-from dragoman.export.model_description import generation_settings, model_spec
+from dragoman.export.model_description import (
+    default_max_new_tokens,
+    generation_settings,
+    model_spec,
+)
 from dragoman.reference_model import Transformer, greedy_cached, greedy_uncached, pad
 from dragoman.runtime.backends import open_backend
 from dragoman.runtime.format.bundle import Bundle
@@ -25,6 +29,7 @@ pytestmark = pytest.mark.filterwarnings(
     "ignore::DeprecationWarning",
     "ignore::FutureWarning",
     "ignore:Unfeasible length constraints:UserWarning",
+    "ignore:Using the model-agnostic default:UserWarning",
 )
 transformers: Any = importlib.import_module("transformers")
 
@@ -85,7 +90,13 @@ WITHOUT_EFFECT = ("no new tokens instead of a length", "switched off")
 
 @pytest.fixture(scope="module")
 def weights(tmp_path_factory: pytest.TempPathFactory, varied: Callable[..., Any]) -> Path:
-    config = transformers.BartConfig(
+    directory = tmp_path_factory.mktemp("weights")
+    varied(transformers.BartForConditionalGeneration(bart_config(40))).save_pretrained(directory)
+    return directory
+
+
+def bart_config(positions: int) -> Any:
+    return transformers.BartConfig(
         vocab_size=VOCABULARY,
         d_model=24,
         encoder_layers=1,
@@ -94,12 +105,9 @@ def weights(tmp_path_factory: pytest.TempPathFactory, varied: Callable[..., Any]
         decoder_attention_heads=3,
         encoder_ffn_dim=40,
         decoder_ffn_dim=40,
-        max_position_embeddings=40,
+        max_position_embeddings=positions,
         **TOKENS,
     )
-    directory = tmp_path_factory.mktemp("weights")
-    varied(transformers.BartForConditionalGeneration(config)).save_pretrained(directory)
-    return directory
 
 
 def with_settings(weights: Path, directory: Path, settings: dict[str, Any] | None) -> Path:
@@ -239,7 +247,7 @@ def test_settings_in_config_json_do_not_count_beside_a_file_of_settings(
 
 
 def test_no_end_token_is_noted(weights: Path, tmp_path: Path) -> None:
-    directory = with_settings(weights, tmp_path, {"eos_token_id": None})
+    directory = with_settings(weights, tmp_path, {"eos_token_id": None, "max_length": 20})
     read = read_hugging_face(directory)
     assert read.notes == (
         "generation_config.json has no eos_token_id: outputs end at their limit only, as those of "
@@ -251,10 +259,10 @@ def test_no_end_token_is_noted(weights: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize("stated", [None, []])
 def test_no_end_token_in_config_json_is_noted(stated: Any, weights: Path, tmp_path: Path) -> None:
     directory = with_settings(weights, tmp_path, None)
-    with_fields(directory, eos_token_id=None)
+    with_fields(directory, eos_token_id=None, max_length=20)
     if stated is not None:
         (directory / "generation_config.json").write_text(
-            json.dumps({"bos_token_id": 0, "eos_token_id": stated})
+            json.dumps({"bos_token_id": 0, "eos_token_id": stated, "max_length": 20})
         )
     (note,) = read_hugging_face(directory).notes
     file = "config.json" if stated is None else "generation_config.json"
@@ -270,6 +278,58 @@ def test_an_output_longer_than_the_positions_is_noted(weights: Path, tmp_path: P
         "outputs end after 40 tokens, as many as the model has positions; the generation settings "
         "allow 199",
     )
+
+
+STATED: list[dict[str, Any]] = [
+    {},
+    {"max_length": 9},
+    {"max_new_tokens": 9, "max_length": 3},
+    {"num_beams": 4, "length_penalty": 0.6, "early_stopping": True},
+    {"num_beams": None, "length_penalty": None, "early_stopping": None, "top_k": None},
+    {"num_beams": 2, "early_stopping": "never", "length_penalty": -1.5},
+    {"length_penalty": 2.0, "early_stopping": False},
+    {"do_sample": True},
+    {"do_sample": True, "temperature": 0.25, "top_p": 0.5, "top_k": 0, "min_p": 0.125},
+    {"do_sample": True, "top_k": 7, "num_beams": 1},
+]
+
+
+@pytest.mark.parametrize("settings", STATED, ids=str)
+def test_the_strategy_is_the_one_that_generate_takes_without_options(
+    settings: dict[str, Any], weights: Path, tmp_path: Path
+) -> None:
+    directory = with_settings(weights, tmp_path, settings)
+    theirs = transformers.BartForConditionalGeneration.from_pretrained(directory)
+    resolved, _ = theirs._prepare_generation_config(None)
+    model = load_hugging_face(directory)
+    for found in (model.generation, generation_settings(model.generation)):
+        assert found.num_beams == resolved.num_beams
+        assert found.length_penalty == resolved.length_penalty
+        assert found.early_stopping == resolved.early_stopping
+        assert found.do_sample == resolved.do_sample
+        if found.do_sample:
+            assert found.temperature == resolved.temperature
+            assert found.top_k == resolved.top_k
+            assert found.top_p == resolved.top_p
+            assert found.min_p == (resolved.min_p or 0)
+
+
+@pytest.mark.parametrize("positions", [40, 12])
+@pytest.mark.parametrize("stated", [{}, {"max_length": 9}, {"max_new_tokens": 9}], ids=str)
+def test_outputs_without_options_end_where_theirs_do(
+    stated: dict[str, Any],
+    positions: int,
+    tmp_path: Path,
+    varied: Callable[..., Any],
+) -> None:
+    """The end token is out of reach."""
+    theirs = varied(transformers.BartForConditionalGeneration(bart_config(positions)))
+    theirs.generation_config = transformers.GenerationConfig(
+        **TOKENS | {"suppress_tokens": [2]} | stated
+    )
+    theirs.save_pretrained(tmp_path)
+    generated = theirs.generate(torch.tensor([[5, 6, 2]]))
+    assert default_max_new_tokens(load_hugging_face(tmp_path)) == generated.shape[1] - 1
 
 
 @pytest.mark.parametrize("activation", ["quick_gelu", "tanh"])

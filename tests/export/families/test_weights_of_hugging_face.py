@@ -43,6 +43,7 @@ def checkpoint(tmp_path: Path, varied: Callable[..., Any]) -> Callable[..., tupl
     def save(**fields: Any) -> tuple[Any, Path]:
         config = transformers.BartConfig(**SHAPE | fields)
         theirs = varied(transformers.BartForConditionalGeneration(config))
+        theirs.generation_config.max_length = 20
         theirs.save_pretrained(tmp_path)
         return theirs, tmp_path
 

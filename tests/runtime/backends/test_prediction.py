@@ -15,8 +15,8 @@ from dragoman.runtime.backends.prediction import HostPrediction, best_tokens
 @pytest.mark.parametrize("count", [1, 2, 8, 50, 1000])
 def test_the_best_tokens_are_those_of_a_sort(rows: int, vocabulary: int, count: int) -> None:
     count = min(count, vocabulary)
-    scores = np.random.default_rng(vocabulary + count).permutation(rows * vocabulary)
-    scores = scores.reshape(rows, vocabulary).astype(np.float32)
+    order = np.random.default_rng(vocabulary + count).permutation(rows * vocabulary)
+    scores = order.reshape(rows, vocabulary).astype(np.float32)
     scores[0, : vocabulary // 2] = -np.inf
     found = best_tokens(scores, count)
     expected = -np.sort(-scores, axis=1)[:, :count]

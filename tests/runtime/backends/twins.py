@@ -40,7 +40,8 @@ class Twins:
 
     def step(self) -> None:
         """The graph's choice is fed back."""
-        self._same(self._running(), *(state.step() for state in self.states))
+        found, expected = (state.step() for state in self.states)
+        self._same(found, expected, self._running())
         self._count()
 
     def choose(self) -> None:
@@ -48,8 +49,8 @@ class Twins:
         found, expected = (state.advance() for state in self.states)
         rows = self._running()
         best = expected.candidates(3)
-        self._same(rows, Step(*found.candidates(3)), Step(*best))
-        self._same(rows, found.choice, expected.choice)
+        self._same(Step(*found.candidates(3)), Step(*best), rows)
+        self._same(found.choice, expected.choice, rows)
         for name in ("logits", "normalizers"):
             one, other = getattr(found, name)[rows], getattr(expected, name)[rows]
             np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-4)
@@ -90,7 +91,8 @@ class Twins:
         places = [*free, *range(len(self.left), len(self.left) + sources)][:sources]
         try:
             if prompt > 1:
-                self._same(slice(None), *(state.step() for state in states))
+                found, expected = (state.step() for state in states)
+                self._same(found, expected, slice(None))
                 left = [number - 1 for number in left]
             self.before_joining()
             for state, other in zip(self.states, states, strict=True):
@@ -140,7 +142,7 @@ class Twins:
     def _running(self) -> NDArray[np.bool_]:
         return np.repeat(np.array(self.left) > 0, self.width)
 
-    def _same(self, rows: NDArray[np.bool_] | slice, found: Step, expected: Step) -> None:
+    def _same(self, found: Step, expected: Step, rows: NDArray[np.bool_] | slice) -> None:
         np.testing.assert_array_equal(found.tokens[rows], expected.tokens[rows])
         np.testing.assert_allclose(
             found.log_probabilities[rows], expected.log_probabilities[rows], rtol=1e-4, atol=1e-4

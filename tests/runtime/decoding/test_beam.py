@@ -7,6 +7,7 @@ import random
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from dragoman.runtime.decoding.beam import Beam
 from dragoman.runtime.decoding.loop import Decoding, Job
@@ -87,12 +88,13 @@ def test_a_hand_worked_case() -> None:
     With length penalty 0 they rank 0.36 and 0.30; 3 4 (0.18) cannot rank above them any more.
     """
 
-    def logits(source: tuple[int, ...], history: tuple[int, ...]) -> np.ndarray:
+    def logits(source: tuple[int, ...], history: tuple[int, ...]) -> NDArray[np.float32]:
         after = {(): {3: 0.6, 4: 0.4}, (3,): {END: 0.5, 4: 0.3, 3: 0.2}, (4,): {END: 0.9, 3: 0.1}}
         probabilities = np.full(VOCABULARY, 1e-9)
         for token, probability in after.get(history[1:], {END: 1.0}).items():
             probabilities[token] = probability
-        return np.log(probabilities).astype(np.float32)
+        logits: NDArray[np.float32] = np.log(probabilities).astype(np.float32)
+        return logits
 
     job = Job(0, request([5], 9), Beam(2, length_penalty=0.0, returned=2))
     backend = ScriptedBackend(logits)

@@ -60,7 +60,8 @@ def test_whenever_requests_join_and_leave_each_gets_its_own_output(seed: int) ->
         for key in range(24)
     ]
     expected = [alone(asked, ScriptedBackend(backend.logits, suppressed=[4])) for asked in jobs]
-    loop, waiting, found = loop_of(backend), list(jobs), {}
+    loop, waiting = loop_of(backend), list(jobs)
+    found: dict[int, list[int]] = {}
     cancelled: set[int] = set()
     while waiting or loop.running:
         ended = []
@@ -117,8 +118,10 @@ def outcomes_of(
     found: dict[int, list[int] | str] = {}
     for outcome in queue.outcomes():
         assert outcome.job.key not in found
-        failed = isinstance(outcome, Failed)
-        found[outcome.job.key] = outcome.reason if failed else tokens_of(outcome)
+        if isinstance(outcome, Failed):
+            found[outcome.job.key] = outcome.reason
+        else:
+            found[outcome.job.key] = tokens_of(outcome)
     assert backend.open_states == 0
     return found
 

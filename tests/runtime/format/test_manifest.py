@@ -71,6 +71,47 @@ def test_a_parity_record_is_kept(plain_manifest: Plain) -> None:
     assert manifest.parity.tokens.divergences[0].margin == 0.01
 
 
+STRATEGIES: dict[str, list[Plain]] = {
+    "valid": [
+        {"num_beams": 4, "length_penalty": 0.6, "early_stopping": True},
+        {"num_beams": 13, "length_penalty": -50.0, "early_stopping": "never"},
+        {"do_sample": True, "temperature": 0.5, "top_k": 3, "top_p": 0.5, "min_p": 0.125},
+        {"temperature": 2.0, "top_p": 0.0, "min_p": 1.0, "num_beams": 2},
+    ],
+    "num_beams: expected 1 to 13, the vocabulary, found": [{"num_beams": n} for n in (-1, 0, 14)],
+    "length_penalty: expected -50 to 50, found": [{"length_penalty": p} for p in (51, -1e300)],
+    "early_stopping: expected true or false or 'never', found": [
+        {"early_stopping": value} for value in (1, "always", None)
+    ],
+    "do_sample: expected false with 2 beams, found true": [{"do_sample": True, "num_beams": 2}],
+    "temperature: expected over 0, in the range": [{"temperature": t} for t in (0, -1, 1e-300)],
+    "top_k: expected at least 0, found -1": [{"top_k": -1}],
+    "top_p: expected 0 to 1, found": [{"top_p": p} for p in (-0.1, 1.1)],
+    "min_p: expected 0 to 1, found": [{"min_p": p} for p in (-0.1, 1.1)],
+}
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES["valid"], ids=str)
+def test_a_strategy_is_kept(plain_manifest: Plain, strategy: Plain) -> None:
+    plain_manifest["generation"] |= strategy
+    manifest = manifest_from_json(json.dumps(plain_manifest), "p")
+    assert {name: getattr(manifest.generation, name) for name in strategy} == strategy
+    assert json.loads(manifest.to_json()) == plain_manifest
+
+
+@pytest.mark.parametrize(
+    ("problem", "strategy"),
+    [(p, strategy) for p, all_of in STRATEGIES.items() if p != "valid" for strategy in all_of],
+    ids=str,
+)
+def test_a_strategy_out_of_range_is_refused(
+    plain_manifest: Plain, problem: str, strategy: Plain
+) -> None:
+    plain_manifest["generation"] |= strategy
+    (found,) = problems_of(json.dumps(plain_manifest))
+    assert found.removeprefix("manifest.").removeprefix("generation.").startswith(problem)
+
+
 def test_a_newer_schema_asks_for_an_upgrade_and_reports_nothing_else(plain_manifest: Plain) -> None:
     newer = {"schema_version": 4, "name": 5, "whatever": "this version does not know"}
     (problem,) = problems_of(json.dumps(newer))

@@ -1,0 +1,188 @@
+"""Beam search for outputs that contain given phrases: lexically constrained decoding with dynamic
+beam allocation (Post & Vilar 2018, section 3)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from .beam import Beam, BeamSearch, Candidate
+from .logits_processors import Row
+from .rejection import RejectedError
+from .request import Request
+from .required_phrases import Progress, RequiredPhrases
+from .search import NOTHING, Continuation, Need, Outlook
+
+
+@dataclass(frozen=True)
+class ConstrainedBeam(Beam):
+    """See `search.Strategy`. Every output contains the phrases; there may be fewer outputs than
+    `returned`, if no others do within the limit.
+
+    A phrase wins over the rules of the model's settings, such as that no n-gram occurs twice: where
+    they exclude its next token, the token is scored as if there were none. It does not win over
+    `Rules.prohibitions`.
+
+    Attributes:
+        required: the phrases
+    """
+
+    required: RequiredPhrases = field(default_factory=lambda: RequiredPhrases(()))
+
+    def begin(self, request: Request) -> ConstrainedBeamSearch:
+        return ConstrainedBeamSearch(self, request)
+
+    def check(self, request: Request) -> None:
+        """
+        Raises:
+            RejectedError: the phrases do not fit in the limit, one after the other.
+        """
+        rules = request.rules
+        begun = [token for token in request.given if isinstance(token, int)]
+        if rules.forced_first is not None:
+            begun.insert(0, rules.forced_first)
+        progress = self.required.after(self.required.start, *begun)
+        room = rules.limit - (rules.forced_last is not None) - (rules.forced_first is not None)
+        if self.required.to_come(progress) > max(room, 0):
+            raise RejectedError(
+                f"must_contain: expected at most {max(room, 0)} tokens, what the limit leaves, "
+                f"found {self.required.to_come(progress)}"
+            )
+
+
+class ConstrainedBeamSearch(BeamSearch):
+    """A beam whose places are shared out to banks: hypotheses that have as many tokens of the
+    phrases. Of all tokens, only those are candidates after which the phrases still fit in the
+    limit."""
+
+    def __init__(self, strategy: ConstrainedBeam, request: Request) -> None:
+        super().__init__(strategy, request)
+        self._required, self._prompt = strategy.required, len(request.prompt)
+        self._progress: list[Progress] = []
+        """Of each running hypothesis; none before the first step."""
+        self._last = request.rules.limit - (request.rules.forced_last is not None)
+        """The last new token that is chosen."""
+
+    def need(self) -> Need:
+        need = super().need()
+        met = self._progress and not any(progress.unmet for progress in self._progress)
+        return need if met or need == NOTHING else need._replace(logits=True)
+
+    def advance(self, outlook: Outlook, row: int) -> Continuation:
+        if not self._progress:
+            begun = self.draft.row.tokens[self._prompt :]
+            self._progress = [self._required.after(self._required.start, *begun)]
+        return super().advance(outlook, row)
+
+    def _best(self, outlook: Outlook, row: int, count: int) -> list[Candidate]:
+        """The best overall, the best of each hypothesis, and those that come closer to having all
+        phrases."""
+        found = [c for c in self._candidates_of_each(outlook, row, count) if c.score > -np.inf]
+        found = [candidate for candidate in found if self._fits(candidate, count)]
+        found.sort(key=lambda candidate: -candidate.score)
+        first: dict[int, Candidate] = {}
+        for candidate in found:
+            first.setdefault(candidate.beam, candidate)
+        best = {(c.beam, c.token): c for c in (*found[: self._candidates], *first.values())}
+        if not self._is_forced(count):
+            for beam in range(len(self._progress)):
+                for candidate in self._closer(outlook, row, beam, count):
+                    if self._fits(candidate, count):
+                        best.setdefault((beam, candidate.token), candidate)
+        return sorted(best.values(), key=lambda candidate: -candidate.score)
+
+    def _closer(self, outlook: Outlook, row: int, beam: int, count: int) -> list[Candidate]:
+        """A hypothesis with each token that brings it closer to having all phrases."""
+        tokens = self._required.towards(self._progress[beam])
+        if not tokens:
+            return []
+        rules, place = self._rules, row + self._rows[beam]
+        scores = self._under_rules(outlook, row, beam, count)
+        logits = outlook.logits(place, 1)[0]
+        normalizer, allowed = outlook.normalizer(place), outlook.allowed_normalizer(place)
+        found = []
+        for token in tokens:
+            if rules.forbid(self._running[beam].row, token):
+                continue
+            score = float(scores[token])
+            if score == -np.inf:
+                score = float(logits[token]) - normalizer
+            own = normalizer if token in rules.suppressed else allowed
+            found.append(
+                Candidate(self._scores[beam] + score, beam, token, float(logits[token]) - own)
+            )
+        return found
+
+    def _chosen(self, candidates: list[Candidate]) -> list[Candidate]:
+        banks: list[list[Candidate]] = [[] for _ in range(self._required.tokens + 1)]
+        for candidate in candidates:
+            banks[self._required.tokens - self._to_come(candidate)].append(candidate)
+        sizes = allocate(self._strategy.beams, [len(bank) for bank in banks])
+        chosen = [c for bank, size in zip(banks, sizes, strict=True) for c in bank[:size]]
+        return sorted(chosen, key=lambda candidate: -candidate.score)
+
+    def _go_on(self, candidates: list[Candidate], outlook: Outlook, row: int) -> Continuation:
+        self._progress = [
+            self._required.after(self._progress[candidate.beam], candidate.token)
+            for candidate in candidates
+        ]
+        return super()._go_on(candidates, outlook, row)
+
+    def _fits(self, candidate: Candidate, count: int) -> bool:
+        """Whether the phrases can still follow it within the limit, or are there if it ends."""
+        progress, left = self._progress[candidate.beam], max(0, self._last - count)
+        if candidate.token in self._rules.end_tokens and progress.unmet:
+            return False
+        to_come = self._to_come(candidate)
+        if to_come < left or not self._rules.prohibitions:
+            return to_come <= left
+        draft = self._running[candidate.beam]
+        row = Row(draft.row.source, [*draft.row.tokens, candidate.token])
+        return to_come == left and self._completes(
+            row, self._required.after(progress, candidate.token)
+        )
+
+    def _completes(self, row: Row, progress: Progress) -> bool:
+        """Whether the phrases, one right after the other, can follow without anything that must not
+        occur."""
+        return not progress.unmet or any(
+            not self._rules.forbid(row, token)
+            and self._completes(
+                Row(row.source, [*row.tokens, token]), self._required.after(progress, token)
+            )
+            for token in self._required.towards(progress)
+        )
+
+    def _to_come(self, candidate: Candidate) -> int:
+        progress = self._required.after(self._progress[candidate.beam], candidate.token)
+        return self._required.to_come(progress)
+
+
+def allocate(places: int, candidates: Sequence[int]) -> list[int]:
+    """Share out a beam to banks: to each the same number, what is left to the last, which has
+    everything; then what a bank has too many goes to banks that lack some, the nearest first, of
+    two equally near ones to the later.
+
+    Args:
+        places: of the beam
+        candidates: of each bank
+
+    Returns:
+        the places of each, together the smaller of all places and all candidates
+    """
+    banks = len(candidates)
+    sizes = [places // banks] * banks
+    sizes[-1] += places % banks
+    for bank in range(banks):
+        if sizes[bank] <= candidates[bank]:
+            continue
+        others = sorted(range(banks), key=lambda other: (abs(other - bank), -other))
+        for other in others[1:]:
+            moved = min(sizes[bank] - candidates[bank], candidates[other] - sizes[other])
+            if moved > 0:
+                sizes[bank] -= moved
+                sizes[other] += moved
+        sizes[bank] = min(sizes[bank], candidates[bank])
+    return sizes
