@@ -47,11 +47,6 @@ Case = tuple[Transformer, Path]
 
 
 @pytest.fixture
-def device() -> DoubleDevice:
-    return DoubleDevice()
-
-
-@pytest.fixture
 def bundle(ids_case: Case) -> Bundle:
     return read_bundle(ids_case[1])
 
