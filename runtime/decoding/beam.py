@@ -107,7 +107,9 @@ class BeamSearch:
 
     def _best(self, outlook: Outlook, row: int, count: int) -> list[Candidate]:
         """The best candidates of all beams together, best first."""
-        found = [c for c in self._candidates_of_each(outlook, row, count) if c.score > -np.inf]
+        scores = self._under_rules(outlook, row, count)
+        found = self._candidates_of_each(outlook, row, count, scores)
+        found = [candidate for candidate in found if candidate.score > -np.inf]
         found.sort(key=lambda candidate: -candidate.score)
         return found[: self._candidates]
 
@@ -118,50 +120,51 @@ class BeamSearch:
     def _ends(self, candidate: Candidate, count: int) -> bool:
         return candidate.token in self._rules.end_tokens or count == self._rules.limit
 
-    def _candidates_of_each(self, outlook: Outlook, row: int, count: int) -> list[Candidate]:
-        """As many of the best candidates of each beam as all beams together can need."""
-        rules = self._rules
-        if self._is_forced(count) and rules.forced_last is not None:
-            return [
-                Candidate(score, beam, rules.forced_last, 0.0)
-                for beam, score in enumerate(self._scores)
-            ]
-        if rules.suppressed or rules.active(count):
-            return self._best_allowed(outlook, row, count)
-        best = outlook.candidates(row, self._strategy.beams, self._candidates)
-        tokens, log_probabilities = best.tokens.tolist(), best.log_probabilities.tolist()
-        return [
-            Candidate(score + log_probability, beam, token, log_probability)
-            for beam, (score, place) in enumerate(zip(self._scores, self._rows, strict=True))
-            for token, log_probability in zip(tokens[place], log_probabilities[place], strict=True)
-        ]
-
-    def _best_allowed(self, outlook: Outlook, row: int, count: int) -> list[Candidate]:
-        """The candidates of each beam under the rules."""
-        logits = outlook.logits(row, self._strategy.beams)
-        beams = range(len(self._scores))
-        scores = np.stack([self._under_rules(outlook, row, beam, count) for beam in beams])
-        best = best_tokens(scores, min(self._candidates, scores.shape[1])).tolist()
-        return [
-            Candidate(
-                score + float(scores[beam, token]),
-                beam,
-                token,
-                float(logits[place, token]) - outlook.allowed_normalizer(row + place),
-            )
-            for beam, (score, place) in enumerate(zip(self._scores, self._rows, strict=True))
-            for token in best[beam]
-        ]
-
-    def _under_rules(
-        self, outlook: Outlook, row: int, beam: int, count: int
-    ) -> NDArray[np.float32]:
-        """The scores [V] of the next token of a hypothesis: log-probabilities, after the rules."""
-        place = row + self._rows[beam]
-        scores: NDArray[np.float32] = outlook.logits(place, 1)[0]
-        scores -= outlook.normalizer(place)
-        self._rules.apply(scores, self._running[beam].row, count)
+    def _under_rules(self, outlook: Outlook, row: int, count: int) -> NDArray[np.float32] | None:
+        """The scores of next tokens, log-probabilities after the rules, of all of the request's
+        rows: [width, V]; None where no rule is active."""
+        if self._is_forced(count) or not (self._rules.suppressed or self._rules.active(count)):
+            return None
+        scores = outlook.logits(row, self._strategy.beams)
+        for draft, place in zip(self._running, self._rows, strict=True):
+            scores[place] -= outlook.normalizer(row + place)
+            self._rules.apply(scores[place], draft.row, count)
         return scores
+
+    def _candidates_of_each(
+        self, outlook: Outlook, row: int, count: int, scores: NDArray[np.float32] | None
+    ) -> list[Candidate]:
+        """As many of the best candidates of each beam as all beams together can need.
+
+        Args:
+            scores: from `_under_rules`
+        """
+        forced = self._rules.forced_last
+        if forced is not None and self._is_forced(count):
+            return [Candidate(score, beam, forced, 0.0) for beam, score in enumerate(self._scores)]
+        found: list[Candidate] = []
+        if scores is None:
+            best = outlook.candidates(row, self._strategy.beams, self._candidates)
+            tokens, log_probabilities = best.tokens.tolist(), best.log_probabilities.tolist()
+            for beam, (score, place) in enumerate(zip(self._scores, self._rows, strict=True)):
+                found += [
+                    Candidate(score + own, beam, token, own)
+                    for token, own in zip(tokens[place], log_probabilities[place], strict=True)
+                ]
+            return found
+        tokens = best_tokens(scores, min(self._candidates, scores.shape[1])).tolist()
+        for beam, (score, place) in enumerate(zip(self._scores, self._rows, strict=True)):
+            normalizer = outlook.allowed_normalizer(row + place)
+            found += [
+                Candidate(
+                    score + float(scores[place, token]),
+                    beam,
+                    token,
+                    outlook.logit(row + place, token) - normalizer,
+                )
+                for token in tokens[place]
+            ]
+        return found
 
     def _child(self, candidate: Candidate, outlook: Outlook, row: int) -> Draft:
         place = row + self._rows[candidate.beam]
@@ -203,8 +206,12 @@ class BeamSearch:
             return True
         longest = strategy.early_stopping == "never" and strategy.length_penalty > 0
         length = self._rules.limit if longest else self._running[0].count
-        possible = self._scores[0] / float(length) ** strategy.length_penalty
+        possible = self._best_score() / float(length) ** strategy.length_penalty
         return bool(possible <= self._ended[-1].score)
+
+    def _best_score(self) -> float:
+        """Of the running hypotheses."""
+        return self._scores[0]
 
     def _is_forced(self, count: int) -> bool:
         return count == self._rules.limit and self._rules.forced_last is not None

@@ -3,10 +3,11 @@ beam allocation (Post & Vilar 2018, section 3)."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
+from numpy.typing import NDArray
 
 from .beam import Beam, BeamSearch, Candidate
 from .logits_processors import Row
@@ -62,6 +63,8 @@ class ConstrainedBeamSearch(BeamSearch):
         self._required, self._prompt = strategy.required, len(request.prompt)
         self._progress: list[Progress] = []
         """Of each running hypothesis; none before the first step."""
+        self._overdue: set[int] = set()
+        """The running hypotheses that lack phrases, and else would have ended."""
         self._last = request.rules.limit - (request.rules.forced_last is not None)
         """The last new token that is chosen."""
 
@@ -79,40 +82,42 @@ class ConstrainedBeamSearch(BeamSearch):
     def _best(self, outlook: Outlook, row: int, count: int) -> list[Candidate]:
         """The best overall, the best of each hypothesis, and those that come closer to having all
         phrases."""
-        found = [c for c in self._candidates_of_each(outlook, row, count) if c.score > -np.inf]
+        scores = self._under_rules(outlook, row, count)
+        found = self._candidates_of_each(outlook, row, count, scores)
+        found = [candidate for candidate in found if candidate.score > -np.inf]
+        self._overdue |= {beam for beam, c in _first_of_each(found).items() if self._is_early(c)}
         found = [candidate for candidate in found if self._fits(candidate, count)]
         found.sort(key=lambda candidate: -candidate.score)
-        first: dict[int, Candidate] = {}
-        for candidate in found:
-            first.setdefault(candidate.beam, candidate)
-        best = {(c.beam, c.token): c for c in (*found[: self._candidates], *first.values())}
+        first = _first_of_each(found).values()
+        best = {(c.beam, c.token): c for c in (*found[: self._candidates], *first)}
         if not self._is_forced(count):
             for beam in range(len(self._progress)):
-                for candidate in self._closer(outlook, row, beam, count):
+                for candidate in self._closer(outlook, row, beam, scores):
                     if self._fits(candidate, count):
                         best.setdefault((beam, candidate.token), candidate)
         return sorted(best.values(), key=lambda candidate: -candidate.score)
 
-    def _closer(self, outlook: Outlook, row: int, beam: int, count: int) -> list[Candidate]:
-        """A hypothesis with each token that brings it closer to having all phrases."""
-        tokens = self._required.towards(self._progress[beam])
-        if not tokens:
-            return []
-        rules, place = self._rules, row + self._rows[beam]
-        scores = self._under_rules(outlook, row, beam, count)
-        logits = outlook.logits(place, 1)[0]
-        normalizer, allowed = outlook.normalizer(place), outlook.allowed_normalizer(place)
+    def _closer(
+        self, outlook: Outlook, row: int, beam: int, scores: NDArray[np.float32] | None
+    ) -> list[Candidate]:
+        """A hypothesis with each token that brings it closer to having all phrases.
+
+        Args:
+            scores: from `_under_rules`
+        """
+        rules, place = self._rules, self._rows[beam]
         found = []
-        for token in tokens:
+        for token in self._required.towards(self._progress[beam]):
             if rules.forbid(self._running[beam].row, token):
                 continue
-            score = float(scores[token])
+            logit = outlook.logit(row + place, token)
+            own = logit - outlook.normalizer(row + place)
+            score = own if scores is None else float(scores[place, token])
             if score == -np.inf:
-                score = float(logits[token]) - normalizer
-            own = normalizer if token in rules.suppressed else allowed
-            found.append(
-                Candidate(self._scores[beam] + score, beam, token, float(logits[token]) - own)
-            )
+                score = own
+            if token not in rules.suppressed:
+                own = logit - outlook.allowed_normalizer(row + place)
+            found.append(Candidate(self._scores[beam] + score, beam, token, own))
         return found
 
     def _chosen(self, candidates: list[Candidate]) -> list[Candidate]:
@@ -128,13 +133,29 @@ class ConstrainedBeamSearch(BeamSearch):
             self._required.after(self._progress[candidate.beam], candidate.token)
             for candidate in candidates
         ]
+        self._overdue = {
+            beam
+            for beam, candidate in enumerate(candidates)
+            if candidate.beam in self._overdue and self._progress[beam].unmet
+        }
         return super()._go_on(candidates, outlook, row)
+
+    def _best_score(self) -> float:
+        """The search does not go on for what is overdue: it grows longer, and with a length penalty
+        better, without being an output."""
+        others = [s for beam, s in enumerate(self._scores) if beam not in self._overdue]
+        return max(others, default=-np.inf)
+
+    def _is_early(self, candidate: Candidate) -> bool:
+        """Whether it ends without having all phrases."""
+        ends = candidate.token in self._rules.end_tokens
+        return ends and bool(self._progress[candidate.beam].unmet)
 
     def _fits(self, candidate: Candidate, count: int) -> bool:
         """Whether the phrases can still follow it within the limit, or are there if it ends."""
-        progress, left = self._progress[candidate.beam], max(0, self._last - count)
-        if candidate.token in self._rules.end_tokens and progress.unmet:
+        if self._is_early(candidate):
             return False
+        progress, left = self._progress[candidate.beam], max(0, self._last - count)
         to_come = self._to_come(candidate)
         if to_come < left or not self._rules.prohibitions:
             return to_come <= left
@@ -158,6 +179,14 @@ class ConstrainedBeamSearch(BeamSearch):
     def _to_come(self, candidate: Candidate) -> int:
         progress = self._required.after(self._progress[candidate.beam], candidate.token)
         return self._required.to_come(progress)
+
+
+def _first_of_each(candidates: Iterable[Candidate]) -> dict[int, Candidate]:
+    """The first candidate of each hypothesis."""
+    first: dict[int, Candidate] = {}
+    for candidate in candidates:
+        first.setdefault(candidate.beam, candidate)
+    return first
 
 
 def allocate(places: int, candidates: Sequence[int]) -> list[int]:

@@ -61,10 +61,9 @@ class GreedySearch:
         Where no token is left, the choice is token 0, as at Hugging Face; like a token that is
         forced, it has no probability, and 0 stands for its logarithm.
         """
-        logits: NDArray[np.float32] = outlook.logits(row, 1)[0]
-        scores = logits.copy()
+        scores: NDArray[np.float32] = outlook.logits(row, 1)[0]
         self._rules.apply(scores, self.draft.row, count)
         token = int(scores.argmax())
         if scores[token] == -np.inf:
             return token, 0.0
-        return token, float(logits[token]) - outlook.allowed_normalizer(row)
+        return token, outlook.logit(row, token) - outlook.allowed_normalizer(row)

@@ -101,8 +101,7 @@ class SampleSearch:
     def _draw(self, outlook: Outlook, row: int) -> tuple[int, float]:
         """A token, with the model's own log-probability; token 0, as in greedy search, where no
         token is left."""
-        logits = outlook.logits(row, 1)[0]
-        scores = logits.copy()
+        scores = outlook.logits(row, 1)[0]
         count = self.draft.count + 1
         self._rules.apply(scores, self.draft.row, count)
         if scores.max() == -np.inf:
@@ -110,7 +109,7 @@ class SampleSearch:
         cumulative = np.cumsum(self._strategy.probabilities(scores))
         drawn = self._strategy.uniform(count) * cumulative[-1]
         token = int(np.searchsorted(cumulative, drawn, side="right"))
-        return token, float(logits[token]) - outlook.allowed_normalizer(row)
+        return token, outlook.logit(row, token) - outlook.allowed_normalizer(row)
 
 
 def _softmax(logits: NDArray[np.float64]) -> NDArray[np.float64]:

@@ -90,6 +90,9 @@ class Outlook:
         """A copy of the logits of some rows: [width, V]."""
         return self._prediction.logits[row : row + width].copy()
 
+    def logit(self, row: int, token: int) -> float:
+        return float(self._prediction.logits[row, token])
+
     def normalizer(self, row: int) -> float:
         """Logits less this are log-probabilities among all tokens."""
         return float(self._prediction.normalizers[row])
@@ -97,7 +100,7 @@ class Outlook:
     def allowed_normalizer(self, row: int) -> float:
         """Logits less this are log-probabilities among all tokens that are not suppressed."""
         token, log_probability = self.choice(row)
-        return float(self._prediction.logits[row, token]) - log_probability
+        return self.logit(row, token) - log_probability
 
 
 class ChosenOutlook(Outlook):

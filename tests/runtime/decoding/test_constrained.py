@@ -258,6 +258,22 @@ def test_a_hand_worked_beam() -> None:
     np.testing.assert_allclose([first.score, second.score], np.log([0.2268, 0.0816]), atol=1e-3)
 
 
+def test_what_would_have_ended_does_not_keep_the_search_going() -> None:
+    """This model ends after 3 and once there is a 5, or else writes 4 for ever, at hardly any
+    cost: more probable than all that has a 5."""
+    going_on = chain({START: {3: 1.0}, 3: {END: 0.9, 4: 0.1}, 4: {4: 0.97, 0: 0.02}, 0: {4: 1.0}})
+    ending = chain({token: {END: 0.9, 4: 0.1} for token in range(VOCABULARY)})
+
+    def logits(source: tuple[int, ...], history: tuple[int, ...]) -> NDArray[np.float32]:
+        return (ending if 5 in history else going_on)(source, history)
+
+    backend = ScriptedBackend(logits)
+    strategy = constrained([[(5,)]], 3, length_penalty=0.0)
+    (found,) = decoded(backend, [Job(0, request([3], 60), strategy)])
+    assert found[0].tokens[-1] == 5
+    assert backend.calls.count("advance") < 15
+
+
 def test_when_only_the_phrases_fit_nothing_else_follows() -> None:
     """The end token is all that this model wants."""
     logits = random_logits(VOCABULARY, end=20)
