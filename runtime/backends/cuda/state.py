@@ -146,9 +146,11 @@ class DeviceState:
 
     def encoded(self, rows: int, source: int) -> dict[str, NDArray[Any]]:
         """The encoder's outputs, cut to this many rows and source positions."""
+        tensors = self._manifest.graphs["encoder"].outputs
+        found = self._memory.download(*tensors)
         return {
-            tensor.name: self._memory.download(tensor)[:rows, :, :source]
-            for tensor in self._manifest.graphs["encoder"].outputs
+            tensor.name: values[:rows, :, :source]
+            for tensor, values in zip(tensors, found, strict=True)
         }
 
     # The beginning.
