@@ -319,8 +319,8 @@ def test_of_several_requests_only_the_wrong_ones_are_rejected(
 
 @pytest.mark.parametrize("beams", [2, 5])
 def test_with_a_model_every_output_has_what_it_must(text_model: Model, beams: int) -> None:
-    """Of many sources; what is in a prefix and forbidden is rejected, and so is the end token, which
-    is a word here."""
+    """Of many sources; rejected are a prefix with what is forbidden, and the end token, which is a
+    word here."""
     generator = random.Random(beams)
     end = text_model.manifest.model.end_token_id
     words = [f"w{token}" for token in range(3, 23) if token != end]
@@ -352,7 +352,9 @@ def test_with_a_model_every_output_has_what_it_must(text_model: Model, beams: in
             assert all(f" {phrase} " in found for phrase in asked.must_contain)
             assert not any(str(phrase) in found for phrase in asked.must_not_contain)
     assert decoded > 40
-    (result,) = text_model.generate(["ab"], [options[0].replace(must_contain=[f"w{end}"])])
+    (result,) = text_model.generate(
+        ["ab"], [GenerationOptions(num_beams=beams, must_contain=[f"w{end}"])]
+    )
     assert result.error == f"must_contain: expected no end token, found {end}"
 
 
