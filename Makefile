@@ -8,13 +8,15 @@ DOCS_VENV := .venv-docs
 DOCS_BIN := $(DOCS_VENV)/bin
 PEERS_VENV := .venv-peers
 PEERS_BIN := $(PEERS_VENV)/bin
+OPENVINO_VENV := .venv-openvino
+OPENVINO_BIN := $(OPENVINO_VENV)/bin
 GPU_VENV := .venv-gpu
 GPU_BIN := $(GPU_VENV)/bin
 PIP_INSTALL := -m pip --disable-pip-version-check install --quiet
 INSTALL := $(BIN)/python $(PIP_INSTALL) --constraint constraints.txt
 HELD_OUT := reference_model/pretrained/g2p-en/held_out.tsv
 
-.PHONY: demo demo-speech test test-engines test-peers test-real lint format docs dist bench-peers gpu gpu-kit test-kit clean
+.PHONY: demo demo-speech test test-engines test-peers test-real lint format docs dist bench-peers bench-beams gpu gpu-kit test-kit clean
 
 demo: $(VENV)/installed
 	$(BIN)/dragoman build g2p-en --output bundles/g2p-en --limit 1000 --force
@@ -61,12 +63,19 @@ dist: $(VENV)/installed-dist
 	$(BIN)/python -m pytest -m dist tests/packaging
 
 # Compares with other tools on the same weights, interleaved in one run. They require other versions
-# of some libraries, and therefore a separate environment.
-test-peers: $(PEERS_VENV)/installed
-	$(PEERS_BIN)/python -m pytest -m peers tests/benchmarks tests/optimize/fusions tests/export/families/test_ctranslate2.py
+# of some libraries, and therefore a separate environment; OpenVINO's tools another one.
+test-peers: $(PEERS_VENV)/installed $(OPENVINO_VENV)/installed
+	DRAGOMAN_OPENVINO_PYTHON=$(OPENVINO_BIN)/python $(PEERS_BIN)/python -m pytest -m peers \
+		tests/benchmarks tests/optimize/fusions tests/export/families/test_ctranslate2.py
 
-bench-peers: $(PEERS_VENV)/installed
-	$(PEERS_BIN)/python -m dragoman.benchmarks.compare --output benchmarks/results
+bench-peers: $(PEERS_VENV)/installed $(OPENVINO_VENV)/installed
+	$(PEERS_BIN)/python -m dragoman.benchmarks.compare \
+		--openvino-python $(OPENVINO_BIN)/python --output benchmarks/results
+
+# The same with 4 beams.
+bench-beams: $(PEERS_VENV)/installed $(OPENVINO_VENV)/installed
+	$(PEERS_BIN)/python -m dragoman.benchmarks.compare --beams 4 --batch-size 1 --batch-size 8 \
+		--no-quality --openvino-python $(OPENVINO_BIN)/python --output benchmarks/results
 
 # All checks and measurements that need an NVIDIA GPU: nine minutes once installed. GPU_OPTIONS, such
 # as --resume, are those of the module. On a machine without a network: make gpu GPU_KIT=folder, with
@@ -92,7 +101,7 @@ test-kit: $(VENV)/installed-dev
 	$(BIN)/python -m pytest -m kit tests/benchmarks
 
 clean:
-	rm -rf $(VENV) $(DOCS_VENV) $(PEERS_VENV) $(GPU_VENV) bundles build dist gpu-kit site
+	rm -rf $(VENV) $(DOCS_VENV) $(PEERS_VENV) $(OPENVINO_VENV) $(GPU_VENV) bundles build dist gpu-kit site
 	rm -rf .mypy_cache .pytest_cache .ruff_cache .import_linter_cache
 	find . -name __pycache__ -prune -exec rm -rf {} +
 
@@ -128,6 +137,13 @@ $(DOCS_VENV)/installed: $(DOCS_VENV)/created pyproject.toml constraints.txt
 
 $(PEERS_VENV)/installed: $(PEERS_VENV)/created pyproject.toml constraints-peers.txt
 	$(PEERS_BIN)/python $(PIP_INSTALL) --constraint constraints-peers.txt --editable ".[cpu,export]" --group peers
+	@touch $@
+
+# Optimum-Intel requires torchvision, which none of these models needs and which does not import
+# beside PyTorch for processors.
+$(OPENVINO_VENV)/installed: $(OPENVINO_VENV)/created pyproject.toml constraints-openvino.txt
+	$(OPENVINO_BIN)/python $(PIP_INSTALL) --constraint constraints-openvino.txt --group peers-openvino
+	$(OPENVINO_BIN)/python -m pip uninstall --quiet --yes torchvision
 	@touch $@
 
 # onnxruntime-gpu, PyTorch with CUDA, and the full TensorRT where NVIDIA's index can be reached.

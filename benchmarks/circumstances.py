@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import shlex
+import shutil
+import subprocess
 import sys
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
 
+from .harness import Interpreter, call_in
 from .machine import machine
 
 PACKAGES = (
@@ -17,10 +22,13 @@ PACKAGES = (
     "numpy",
     "cuda-bindings",
     "onnxruntime",
+    "nncf",
     "onnxruntime-gpu",
+    "openvino",
     "tensorrt",
     "tensorrt_rtx",
     "optimum",
+    "optimum-intel",
     "optimum-onnx",
     "torch",
     "transformers",
@@ -46,20 +54,51 @@ class Circumstances:
     command: str
 
 
-def circumstances(module: str, load_average: float, *, gpu: str | None = None) -> Circumstances:
+def circumstances(
+    module: str,
+    load_average: float,
+    *,
+    gpu: str | None = None,
+    environments: Iterable[Interpreter] = (),
+    trees: Mapping[str, Path] | None = None,
+) -> Circumstances:
     """Of a measurement that this process has just made.
 
     Args:
         module: run as a command; its arguments are taken from `sys.argv`
         gpu: a description of the GPU, if the measurement is about one
+        environments: others that took part; packages that are not installed here are named, too
+        trees: other source trees that took part, by the name that they have among the versions
+
+    Raises:
+        DragomanError: an environment cannot be asked.
     """
+    versions = installed_versions()
+    for environment in environments:
+        versions = call_in(environment, installed_versions) | versions
+    for name, tree in (trees or {}).items():
+        versions[name] = commit_of(tree)
     return Circumstances(
         machine="; ".join([*([gpu] if gpu else []), machine()]),
         load_average=load_average,
-        versions=installed_versions(),
+        versions=versions,
         date=today(),
         command=command_line(module),
     )
+
+
+def commit_of(tree: Path) -> str:
+    """The commit that a source tree is at, and whether files were changed since."""
+    described = subprocess.run(
+        [
+            *(shutil.which("git") or "git", "-C", str(tree)),
+            *("describe", "--always", "--dirty", "--exclude", "*"),
+        ],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    return described.stdout.strip() or "unknown commit"
 
 
 def command_line(module: str) -> str:

@@ -2,10 +2,10 @@
 
     python -m dragoman.benchmarks.compare --output benchmarks/results
 
-Every contender decodes a fixed number of new tokens greedily; the encoder is included. In each
-round all contenders take a turn; a figure is the median over the rounds, with its range. The
-weights are random but seeded, in the shape of published models, and every tool gets the same
-checkpoint of them.
+Every contender decodes a fixed number of new tokens, greedily or with beams; the encoder is
+included. In each round all contenders take a turn, with every number of threads; a figure is the
+median over the rounds, with its range. The weights are random but seeded, in the shape of published
+models, and every tool gets the same checkpoint of them.
 """
 
 # Nothing that imports torch is imported at the top: the contenders' processes import this module,
@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import click
@@ -25,8 +25,9 @@ from dragoman.errors import DragomanError
 
 from .circumstances import circumstances
 from .gpu.contenders import engine_sizes, gpu_contenders
+from .harness import HERE, Interpreter
 from .models.shapes import SHAPES, describe
-from .text.contenders import BUNDLES, cpu_contenders
+from .text.contenders import BUNDLES, TextContender, cpu_contenders
 from .text.measuring import Figures, measure
 from .text.report import Comparison, plot, show
 from .text.word_error import word_errors
@@ -51,11 +52,19 @@ from .text.workload import Workload
     help="Sources decoded as one batch; may be repeated.",
 )
 @click.option(
+    "--beams",
+    "num_beams",
+    type=click.IntRange(min=1),
+    default=1,
+    show_default=True,
+    help="Of every source; 1 is greedy decoding.",
+)
+@click.option(
     "--threads",
     type=click.IntRange(min=1),
-    default=2,
-    show_default=True,
-    help="Threads of every contender.",
+    multiple=True,
+    help="Threads of every contender; may be repeated, and each takes part with each number "
+    "[default: 1 and 2, on a GPU 2].",
 )
 @click.option(
     "--rounds",
@@ -101,6 +110,16 @@ from .text.workload import Workload
     help="Only contenders whose name contains this text (ignoring case); may be repeated.",
 )
 @click.option(
+    "--openvino-python",
+    type=click.Path(path_type=Path),
+    help="Python of the environment with Optimum-Intel [default: the one that is running].",
+)
+@click.option(
+    "--before",
+    type=click.Path(path_type=Path),
+    help="Source tree of another version of Dragoman, which takes part.",
+)
+@click.option(
     "--quality/--no-quality",
     "with_quality",
     default=True,
@@ -115,7 +134,8 @@ from .text.workload import Workload
 def main(
     shape: str,
     batch_sizes: tuple[int, ...],
-    threads: int,
+    num_beams: int,
+    threads: tuple[int, ...],
     rounds: int,
     vocab_size: int | None,
     source_length: int,
@@ -123,6 +143,8 @@ def main(
     new_tokens: int,
     device: str,
     only: tuple[str, ...],
+    openvino_python: Path | None,
+    before: Path | None,
     with_quality: bool,
     output: Path | None,
 ) -> None:
@@ -130,6 +152,69 @@ def main(
 
     What cannot be measured, such as a tool that is not installed, is reported with the reason.
     """
+    _check_lengths(shape, source_length, longest_source, new_tokens)
+    if device == "cuda" and num_beams > 1:
+        raise click.ClickException(f"expected --beams 1 with --device cuda, found {num_beams}")
+    vocab_size = vocab_size or SHAPES[shape].vocab_size
+    workload = Workload(
+        longest_source=longest_source,
+        batch_sizes=tuple(dict.fromkeys(batch_sizes)),
+        source_length=source_length,
+        new_tokens=new_tokens,
+        tokens=(1, vocab_size - 1),  # without the end token (first) and padding (last)
+        threads=tuple(dict.fromkeys(threads)) or ((1, 2) if device == "cpu" else (2,)),
+        rounds=rounds,
+        num_beams=num_beams,
+    )
+    load_average = os.getloadavg()[0]
+    try:
+        openvino = Interpreter.of_environment(openvino_python) if openvino_python else HERE
+        earlier = Interpreter.of_tree(before) if before else None
+        if device == "cpu":
+            contenders = cpu_contenders(num_beams, openvino_in=openvino, before=earlier)
+        else:
+            contenders = gpu_contenders(engine_sizes(workload))
+        figures = _measure(shape, vocab_size, workload, contenders, only)
+        measured = {m.contender for m in figures.measurements}
+        bundles = [bundle for bundle in BUNDLES if bundle.contender in measured and with_quality]
+        word_error = word_errors(bundles, max(workload.threads)) if bundles else {}
+        where = circumstances(
+            "dragoman.benchmarks.compare",
+            load_average,
+            gpu=_gpu() if device == "cuda" else None,
+            environments=[openvino] if openvino_python else [],
+            trees={"dragoman, before": before} if before else {},
+        )
+    except DragomanError as error:
+        raise click.ClickException(str(error)) from error
+    comparison = Comparison(
+        shape=describe(shape, vocab_size),
+        source_length=source_length,
+        new_tokens=new_tokens,
+        threads=workload.threads,
+        rounds=rounds,
+        measurements=figures.measurements,
+        footprints=figures.footprints,
+        word_error=word_error,
+        failures=figures.failures,
+        circumstances=where,
+        longest_source=longest_source,
+        num_beams=num_beams,
+        costs=figures.costs,
+    )
+    show(comparison)
+    if output is not None and comparison.measurements:
+        output.mkdir(parents=True, exist_ok=True)
+        name = f"gpu-{shape}" if device == "cuda" else _name(shape, workload)
+        (output / f"{name}.json").write_text(comparison.to_json(), encoding="utf-8")
+        plot(comparison, output / f"{name}.png")
+    if not comparison.measurements:
+        raise click.ClickException("expected at least one contender that works, found none")
+
+
+def _check_lengths(
+    shape: str, source_length: int, longest_source: int | None, new_tokens: int
+) -> None:
     positions = SHAPES[shape].positions
     if max(source_length, longest_source or 0, new_tokens + 1) > positions:
         raise click.ClickException(
@@ -142,54 +227,23 @@ def main(
             f"expected --longest-source to be at least --source-length, found {longest_source} and "
             f"{source_length}"
         )
-    vocab_size = vocab_size or SHAPES[shape].vocab_size
-    workload = Workload(
-        longest_source=longest_source,
-        batch_sizes=tuple(dict.fromkeys(batch_sizes)),
-        source_length=source_length,
-        new_tokens=new_tokens,
-        tokens=(1, vocab_size - 1),  # without the end token (first) and padding (last)
-        threads=threads,
-        rounds=rounds,
-    )
-    load_average = os.getloadavg()[0]
-    try:
-        figures = _measure(shape, vocab_size, workload, device, only)
-        measured = {m.contender for m in figures.measurements}
-        bundles = [bundle for bundle in BUNDLES if bundle.contender in measured and with_quality]
-        word_error = word_errors(bundles, threads) if bundles else {}
-        gpu = _gpu() if device == "cuda" else None
-    except DragomanError as error:
-        raise click.ClickException(str(error)) from error
-    comparison = Comparison(
-        shape=describe(shape, vocab_size),
-        source_length=source_length,
-        new_tokens=new_tokens,
-        threads=threads,
-        rounds=rounds,
-        measurements=figures.measurements,
-        footprints=figures.footprints,
-        word_error=word_error,
-        failures=figures.failures,
-        circumstances=circumstances("dragoman.benchmarks.compare", load_average, gpu=gpu),
-        longest_source=longest_source,
-    )
-    show(comparison)
-    if output is not None and comparison.measurements:
-        output.mkdir(parents=True, exist_ok=True)
-        name = f"cpu-{shape}-{threads}-threads" if device == "cpu" else f"gpu-{shape}"
-        (output / f"{name}.json").write_text(comparison.to_json(), encoding="utf-8")
-        plot(comparison, output / f"{name}.png")
-    if not comparison.measurements:
-        raise click.ClickException("expected at least one contender that works, found none")
+
+
+def _name(shape: str, workload: Workload) -> str:
+    """Of the record, such as cpu-base-4-beams-1-2-threads."""
+    beams = f"-{workload.num_beams}-beams" if workload.num_beams > 1 else ""
+    return f"cpu-{shape}{beams}-{'-'.join(map(str, workload.threads))}-threads"
 
 
 def _measure(
-    shape: str, vocab_size: int, workload: Workload, device: str, only: Iterable[str]
+    shape: str,
+    vocab_size: int,
+    workload: Workload,
+    contenders: Sequence[TextContender],
+    only: Iterable[str],
 ) -> Figures:
     from .models.random_checkpoint import write_random_text_model
 
-    contenders = cpu_contenders() if device == "cpu" else gpu_contenders(engine_sizes(workload))
     names = [contender.name for contender in contenders]
     selected = {n for n in names if not only or any(text.lower() in n.lower() for text in only)}
     if not selected:

@@ -1,7 +1,7 @@
 """The Transformer of "Attention Is All You Need" in PyTorch: the definition of correct output.
 
-Reading order: config, attention, layers, embedding, generation, transformer, decoding, checkpoint,
-training.
+Reading order: config, attention, layers, embedding, generation, transformer, decoding,
+beam_search, checkpoint, training.
 """
 
 from typing import TYPE_CHECKING
@@ -10,6 +10,7 @@ from .lazy import lazy_attributes
 
 if TYPE_CHECKING:
     from .attention import scaled_dot_product_attention
+    from .beam_search import Hypothesis, beam_search_uncached
     from .checkpoint import load_checkpoint, load_weights, save_checkpoint
     from .config import PRESETS, ModelConfig, preset
     from .decoding import KeyValueCache, Source, as_batch, greedy_cached, greedy_uncached, pad
@@ -22,6 +23,7 @@ else:
         __name__,
         {
             "attention": ("scaled_dot_product_attention",),
+            "beam_search": ("Hypothesis", "beam_search_uncached"),
             "checkpoint": ("load_checkpoint", "load_weights", "save_checkpoint"),
             "config": ("PRESETS", "ModelConfig", "preset"),
             "decoding": (
@@ -40,6 +42,7 @@ __all__ = [
     "CheckpointError",
     "ConfigError",
     "GenerationConfig",
+    "Hypothesis",
     "KeyValueCache",
     "KeysValues",
     "Memory",
@@ -49,6 +52,7 @@ __all__ = [
     "Speech",
     "Transformer",
     "as_batch",
+    "beam_search_uncached",
     "greedy_cached",
     "greedy_uncached",
     "load_checkpoint",

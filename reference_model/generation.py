@@ -51,8 +51,8 @@ class Speech:
 class GenerationConfig:
     """How a model is decoded, with the meaning of Hugging Face's generation settings.
 
-    `greedy_uncached` obeys the rules and decodes greedily whatever the strategy is; `beam_search`
-    obeys the strategy, too.
+    `greedy_uncached` obeys the rules and decodes greedily whatever the strategy is;
+    `beam_search_uncached` obeys the settings of beam search, too.
 
     Attributes:
         prompt: decoder input tokens after the start token; not part of the output. For a speech

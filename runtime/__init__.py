@@ -1,4 +1,4 @@
-"""What is deployed: bundles, backends and greedy decoding. Needs neither torch nor onnx.
+"""What is deployed: bundles, backends and decoding. Needs neither torch nor onnx.
 
 from dragoman.runtime import load
 model = load("bundles/g2p-en", threads=2)
@@ -11,7 +11,15 @@ from dragoman.errors import DragomanError
 from .backends.errors import BackendError, DeviceLostError
 from .decoding.options import GenerationOptions
 from .decoding.rejection import RejectedError
-from .decoding.results import FinishReason, Result, Segment, Token, UnfinishedError
+from .decoding.results import (
+    Alternative,
+    FinishReason,
+    Hypothesis,
+    Result,
+    Segment,
+    Token,
+    UnfinishedError,
+)
 from .format.bundle import Bundle, read_bundle
 from .format.languages import LanguageError, Languages
 from .format.manifest import BundleError, Manifest
@@ -20,6 +28,7 @@ from .scoring.options import ScoringOptions
 from .scoring.results import ScoredPair, perplexity
 
 __all__ = [
+    "Alternative",
     "BackendError",
     "Bundle",
     "BundleError",
@@ -27,6 +36,7 @@ __all__ = [
     "DragomanError",
     "FinishReason",
     "GenerationOptions",
+    "Hypothesis",
     "LanguageError",
     "Languages",
     "Manifest",

@@ -64,6 +64,11 @@ class Model:
         """The graphs themselves, for checks and measurements."""
         return self._backend
 
+    @property
+    def scorer(self) -> TextScorer | SpeechScorer:
+        """Pairs of source and target as the graphs take them, for checks."""
+        return self._scorer
+
     def close(self) -> None:
         """Free what the model holds on its device. A `with` statement does it too."""
         self._backend.close()
@@ -224,7 +229,7 @@ def _front_end(manifest: Manifest, backend: Backend, codec: TextCodec | None) ->
 
 def _scorer(
     manifest: Manifest, backend: Backend, codec: TextCodec | None, front_end: FrontEnd
-) -> SpeechScorer | TextScorer:
+) -> TextScorer | SpeechScorer:
     if manifest.speech is not None and manifest.audio is not None:
         return SpeechScorer(manifest, manifest.speech, manifest.audio, backend, codec)
     return TextScorer(manifest, backend, front_end, codec)

@@ -141,9 +141,13 @@ class DoubleDevice:
     def wait(self, event: Event) -> None:
         self._note("wait")
         assert event.stream is not None, "an event that was never recorded"
-        queue = self.streams[event.stream]
-        while event.happened < event.recorded:
-            queue.pop(0)()
+        self._reach(event, event.stream, event.recorded)
+
+    def follow(self, event: Event, stream: int) -> None:
+        self._note("follow")
+        assert event.stream is not None, "an event that was never recorded"
+        assert stream not in self.capturing, "a wait for another stream is no part of a graph"
+        self._put(stream, functools.partial(self._reach, event, event.stream, event.recorded))
 
     def upload(self, address: int, values: NDArray[Any], stream: int) -> None:
         self._note("upload")
@@ -165,14 +169,16 @@ class DoubleDevice:
         self._put(stream, lambda: self._write(to, self.at(source, size).copy()))
 
     def copy_2d(
-        self, to: int, source: int, pitch: int, width: int, height: int, stream: int
+        self, to: int, to_pitch: int, source: int, pitch: int, width: int, height: int, stream: int
     ) -> None:
         self._note("copy_2d")
-        assert width <= pitch and abs(to - source) >= pitch * height
+        assert 0 < width <= min(pitch, to_pitch) and height > 0
+        read, written = (each * (height - 1) + width for each in (pitch, to_pitch))
+        assert source + read <= to or to + written <= source, "source and destination overlap"
 
         def move() -> None:
             for line in range(height):
-                self._write(to + line * pitch, self.at(source + line * pitch, width).copy())
+                self._write(to + line * to_pitch, self.at(source + line * pitch, width).copy())
 
         self._put(stream, move)
 
@@ -236,6 +242,12 @@ class DoubleDevice:
         queue = self.streams[stream]
         while queue:
             queue.pop(0)()
+
+    @locked
+    def _reach(self, event: Event, stream: int, recording: int) -> None:
+        """Do the work of a stream until it reaches a recording of an event."""
+        while event.happened < recording:
+            self.streams[stream].pop(0)()
 
     def _write(self, address: int, values: NDArray[np.uint8]) -> None:
         self.at(address, values.size)[:] = values

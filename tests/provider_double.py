@@ -131,6 +131,7 @@ class InferenceSession:
                 self._device.at(address, dtype.itemsize * math.prod(shape))
                 assert dtype == np.dtype(tensor.dtype)
                 assert _fits(tensor, shape, axes)
+            assert axes.get("batch", 0) % axes.get("source_batch", 1) == 0
         for output, cache in self._graph.caches.items():
             assert binding.outputs[output] == binding.inputs[cache], "a cache is not in place"
 

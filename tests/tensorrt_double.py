@@ -7,6 +7,7 @@ shapes are within the profile, caches are updated in place.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import json
 from pathlib import Path
 from types import SimpleNamespace
@@ -16,7 +17,7 @@ from dragoman.runtime.format.contract import GraphSpec
 from dragoman.runtime.format.executables import Profile
 from dragoman.runtime.format.plain_data import Problems, from_plain, to_plain
 
-from .device_double import ALIGNMENT, DoubleDevice, GraphOnDevice
+from .device_double import ALIGNMENT, DoubleDevice, GraphOnDevice, Work
 
 PREFIX = b"an engine of the double: "
 
@@ -78,11 +79,12 @@ def package_module(device: DoubleDevice) -> Any:
             self.addresses: dict[str, int] = {}
             self.scratch = False
             self.warm = False
-            self.captured = 0
+            self.captured: list[Work] = []
 
         def changed(self) -> None:
             """Graphs captured from the context become invalid; there must be none left."""
-            assert not self.captured or not device.graphs, "the context of a captured graph"
+            held = [work for graph in device.graphs for work in graph.work]
+            assert not any(work in held for work in self.captured), "a graph was captured from it"
             self.warm = False
 
         def set_optimization_profile_async(self, profile_index: int, stream_handle: int) -> bool:
@@ -122,9 +124,8 @@ def package_module(device: DoubleDevice) -> Any:
 
         def execute_async_v3(self, stream_handle: int) -> bool:
             engine, shapes, addresses = self.engine, dict(self.shapes), dict(self.addresses)
-            if stream_handle in device.capturing:
-                assert self.warm, "a capture before a run with these shapes and addresses"
-                self.captured += 1
+            capturing = stream_handle in device.capturing
+            assert self.warm or not capturing, "a capture before a run with these addresses"
             self.warm = True
             names = {t.name for t in (*engine.spec.inputs, *engine.spec.outputs)}
             assert self.scratch and addresses.keys() == names
@@ -132,7 +133,9 @@ def package_module(device: DoubleDevice) -> Any:
                 assert addresses[key] == addresses[tensor], "a cache is not written in place"
             if self.config.cache is not None:
                 self.config.cache.kernels = b"kernels of the double"
-            device.put(stream_handle, lambda: engine.graph.run(shapes, addresses))
+            work = functools.partial(engine.graph.run, shapes, addresses)
+            self.captured += [work] if capturing else []
+            device.put(stream_handle, work)
             return True
 
     class ICudaEngine:

@@ -10,9 +10,9 @@ from typing import NamedTuple
 from dragoman.runtime.backends.table import BACKENDS
 from dragoman.runtime.format.executables import Range
 
-from ..harness import Contender, unchanged
+from ..harness import unchanged
 from ..models.bundles import bundle_of_checkpoint, bundle_with_engines
-from ..peers.interface import Batch, Generate, Rows
+from ..peers.interface import Generate
 from ..text.contenders import REFERENCE, TextContender, ctranslate2_contender, load_bundle
 from ..text.workload import Workload
 
@@ -61,7 +61,7 @@ def engine_sizes(workload: Workload) -> EngineSizes:
 
 
 @dataclass(frozen=True)
-class BackendContender(Contender[Batch, Rows]):
+class BackendContender(TextContender):
     """Dragoman on one of its backends.
 
     Attributes:
@@ -78,12 +78,13 @@ def gpu_contenders(sizes: EngineSizes) -> list[TextContender]:
         sizes: of the engines
     """
     return [
-        Contender(
+        TextContender(
             REFERENCE,
             unchanged,
             partial(load_torch, dtype="float32"),
             needs_torch=True,
             required=True,
+            fp32=True,
         ),
         *(
             BackendContender(
@@ -100,15 +101,17 @@ def gpu_contenders(sizes: EngineSizes) -> list[TextContender]:
                 partial(bundle_of_checkpoint, target="neutral", precision=precision),
                 partial(load_bundle, backend="onnxruntime-cuda"),
                 backend="onnxruntime-cuda",
+                fp32=precision == "fp32",
             )
             for precision in PROVIDER_PRECISIONS
         ),
         *(
-            Contender(
+            TextContender(
                 f"PyTorch {precision}{', CUDA graphs' if graphs else ''}",
                 unchanged,
                 partial(load_torch, dtype=dtype, graphs=graphs),
                 needs_torch=True,
+                peer=True,
             )
             for precision, dtype in TORCH_TYPES.items()
             for graphs in (False, True)

@@ -89,16 +89,15 @@ def measure(contender: TextContender, prepared: Path) -> list[dict[str, Any]]:
 
 
 def _workload() -> Workload:
-    return Workload(BATCH_SIZES, SOURCE_LENGTH, NEW_TOKENS, (1, VOCABULARY - 1), 1, RUNS)
+    return Workload(BATCH_SIZES, SOURCE_LENGTH, NEW_TOKENS, (1, VOCABULARY - 1), (1,), RUNS)
 
 
 def stream_times(model: Model, batch: Batch) -> dict[str, float]:
     """Milliseconds that the host takes to enqueue a step, and that a step takes when steps follow
     each other in the stream; empty for a backend without a stream."""
-    sources, steps = batch
-    spec = model.manifest.model
-    source, mask = as_batch(sources, spec)
-    prompt = np.full((len(sources), 1), spec.start_token_id)
+    spec, steps = model.manifest.model, batch.new_tokens
+    source, mask = as_batch(batch.sources, spec)
+    prompt = np.full((len(batch.sources), 1), spec.start_token_id)
     enqueueing, passing = [], []
     for _ in range(RUNS + 1):
         state = model.backend.start(source, mask, prompt, steps)

@@ -5,13 +5,21 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Generic, TypeVar
+from typing import Generic, NamedTuple, TypeVar
+
+from dragoman.errors import DragomanError
+
+from .interpreter import HERE, Interpreter
 
 Work = TypeVar("Work")
 Outcome = TypeVar("Outcome")
 
 Perform = Callable[[Work], Outcome]
 """Does one work item. A call is what is timed."""
+
+
+class ContenderError(DragomanError):
+    """A contender failed; the message is the reason, without the contender's name."""
 
 
 @dataclass(frozen=True)
@@ -30,6 +38,7 @@ class Contender(Generic[Work, Outcome]):
             installed
         required: the others are judged by its outcomes, so its failure ends the run
         timed: takes part in the counted rounds; otherwise in the warm-up only, for its outcome
+        interpreter: that both functions run in
     """
 
     name: str
@@ -38,6 +47,17 @@ class Contender(Generic[Work, Outcome]):
     needs_torch: bool = False
     required: bool = False
     timed: bool = True
+    interpreter: Interpreter = HERE
+
+
+class Entrant(NamedTuple):
+    """A contender with one number of threads."""
+
+    contender: str
+    threads: int
+
+    def __str__(self) -> str:
+        return f"{self.contender}, {self.threads} thread{'s' if self.threads > 1 else ''}"
 
 
 def unchanged(checkpoint: Path, directory: Path) -> Path:

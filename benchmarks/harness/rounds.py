@@ -6,13 +6,14 @@ What else happens on the machine, and how its clock frequency drifts, then hits 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Generic
 
-from .contender import Contender, Outcome, Work
-from .worker import ContenderError, Turn, Worker, prepare
+from .contender import Contender, ContenderError, Entrant, Outcome, Work
+from .interpreter import Interpreter
+from .worker import Turn, Worker, prepare
 
 SETTLE_SECONDS = 0.3
 """Pause before every turn: some thread pools keep spinning for a while after their work."""
@@ -20,7 +21,7 @@ SETTLE_SECONDS = 0.3
 
 @dataclass(frozen=True)
 class Footprint:
-    """Memory, disk and loading time of one contender.
+    """Memory, disk and loading time of one contender with one number of threads.
 
     Attributes:
         load_seconds: from a bare interpreter, the import of libraries included
@@ -29,6 +30,7 @@ class Footprint:
     """
 
     contender: str
+    threads: int
     load_seconds: float
     peak_memory_mb: float
     disk_mb: float
@@ -42,7 +44,7 @@ class Failure:
 
 @dataclass(frozen=True)
 class Turns(Generic[Outcome]):
-    """The turns of one contender at one work item.
+    """The turns of one contender, with one number of threads, at one work item.
 
     Attributes:
         warm_up: the turn of the first round, which is not counted
@@ -65,14 +67,15 @@ class Turns(Generic[Outcome]):
 
 @dataclass(frozen=True)
 class Results(Generic[Outcome]):
-    """What all rounds gave. A contender that failed at anything is in `failures` alone.
+    """What all rounds gave. A contender that failed at anything, with any number of threads, is in
+    `failures` alone.
 
     Attributes:
-        turns: work item's name -> contender's name -> its turns, both in the order of the arguments
+        turns: work item's name -> contender and threads -> turns, in the order of the arguments
         footprints: of the timed contenders
     """
 
-    turns: dict[str, dict[str, Turns[Outcome]]]
+    turns: dict[str, dict[Entrant, Turns[Outcome]]]
     footprints: list[Footprint]
     failures: list[Failure]
 
@@ -83,7 +86,7 @@ def take_turns(
     *,
     checkpoint: Path,
     directory: Path,
-    threads: int,
+    threads: Sequence[int],
     rounds: int,
     check: Callable[[Work, Outcome], None] = lambda work, outcome: None,
     progress: Callable[[str], None] = lambda stage: None,
@@ -96,7 +99,10 @@ def take_turns(
         items: work items by name, done one after the other: all rounds of the first, then of the
             second
         checkpoint: the directory of the model, which every contender prepares from
-        directory: an existing one, for what they prepare
+        directory: an existing one, for what they prepare: contenders of one interpreter get paths
+            beside each other, and may share files there
+        threads: every contender takes part once with each number, prepared once; those that are not
+            timed with the highest only
         rounds: counted ones; one more comes before them as a warm-up
         check: raises ContenderError if an outcome is not what the work item demands
         progress: called with a description of each stage as it begins
@@ -106,8 +112,11 @@ def take_turns(
     """
     run: _Run[Work, Outcome] = _Run(check, progress)
     try:
+        folders: dict[Interpreter, Path] = {}
         for number, contender in enumerate(contenders):
-            run.start(contender, checkpoint, directory / str(number), threads)
+            folder = folders.setdefault(contender.interpreter, directory / f"by-{len(folders)}")
+            folder.mkdir(exist_ok=True)
+            run.start(contender, checkpoint, folder / str(number), threads)
         turns = {name: run.rounds(name, work, rounds) for name, work in items.items()}
         footprints = run.close()
     finally:
@@ -115,13 +124,13 @@ def take_turns(
     failed = {failure.contender for failure in run.failures}
     completed = {
         item: {
-            contender: Turns(t[0], t[1:])
-            for contender, t in taken.items()
-            if contender not in failed
+            entrant: Turns(t[0], t[1:])
+            for entrant, t in taken.items()
+            if entrant.contender not in failed
         }
         for item, taken in turns.items()
     }
-    return Results(completed, footprints, run.failures)
+    return Results(completed, [f for f in footprints if f.contender not in failed], run.failures)
 
 
 class _Run(Generic[Work, Outcome]):
@@ -136,45 +145,50 @@ class _Run(Generic[Work, Outcome]):
         self.failures: list[Failure] = []
 
     def start(
-        self, contender: Contender[Work, Outcome], checkpoint: Path, directory: Path, threads: int
+        self,
+        contender: Contender[Work, Outcome],
+        checkpoint: Path,
+        directory: Path,
+        threads: Sequence[int],
     ) -> None:
         self.progress(f"preparing {contender.name}")
         try:
             prepared = prepare(contender, checkpoint, directory)
-            self.workers.append(Worker(contender, prepared, threads))
+            for number in threads if contender.timed else [max(threads)]:
+                self.workers.append(Worker(contender, prepared, number))
         except ContenderError as error:
-            self._note(contender, error)
+            self._drop(contender, error)
 
-    def rounds(self, item: str, work: Work, rounds: int) -> dict[str, list[Turn[Outcome]]]:
-        """The turns at one work item by contender, the warm-up first."""
-        turns: dict[str, list[Turn[Outcome]]] = {w.contender.name: [] for w in self.workers}
+    def rounds(self, item: str, work: Work, rounds: int) -> dict[Entrant, list[Turn[Outcome]]]:
+        """The turns at one work item by contender and threads, the warm-up first."""
+        turns: dict[Entrant, list[Turn[Outcome]]] = {w.entrant: [] for w in self.workers}
         for number in range(rounds + 1):
             self.progress(f"{item}, round {number} of {rounds}")
-            for worker in list(self.workers):
+            for worker in self._present():
                 if number == 0 or worker.contender.timed:
                     time.sleep(SETTLE_SECONDS)
                     try:
                         turn = worker.perform(work)
                         self.check(work, turn.outcome)
                     except ContenderError as error:
-                        self._drop(worker, error)
+                        self._drop(worker.contender, error)
                     else:
-                        turns[worker.contender.name].append(turn)
+                        turns[worker.entrant].append(turn)
         return turns
 
     def close(self) -> list[Footprint]:
         """End all workers and return the footprints of the timed ones."""
         footprints = []
-        for worker in list(self.workers):
+        for worker in self._present():
             try:
                 peak = worker.close()
             except ContenderError as error:
-                self._drop(worker, error)
+                self._drop(worker.contender, error)
                 continue
             if worker.contender.timed:
                 footprints.append(
                     Footprint(
-                        worker.contender.name,
+                        *worker.entrant,
                         round(worker.load_seconds, 3),
                         round(peak, 1),
                         round(worker.disk_mb, 1),
@@ -186,12 +200,17 @@ class _Run(Generic[Work, Outcome]):
         for worker in self.workers:
             worker.kill()
 
-    def _drop(self, worker: Worker[Work, Outcome], error: ContenderError) -> None:
-        worker.kill()
-        self.workers.remove(worker)
-        self._note(worker.contender, error)
+    def _present(self) -> Iterator[Worker[Work, Outcome]]:
+        """All workers in turn, without those that are dropped meanwhile."""
+        for worker in list(self.workers):
+            if worker in self.workers:
+                yield worker
 
-    def _note(self, contender: Contender[Work, Outcome], error: ContenderError) -> None:
+    def _drop(self, contender: Contender[Work, Outcome], error: ContenderError) -> None:
+        """Note the failure and end all workers of the contender."""
         if contender.required:
             raise ContenderError(f"{contender.name}: {error}") from error
+        for worker in [w for w in self.workers if w.contender is contender]:
+            worker.kill()
+            self.workers.remove(worker)
         self.failures.append(Failure(contender.name, str(error)))

@@ -1,10 +1,13 @@
-"""What is reported of repeated measurements: the median with its range, and who is fastest."""
+"""What is reported of repeated measurements: the median with its range, ratios, who is fastest."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
+from typing import TypeVar
 
 import numpy as np
+
+Name = TypeVar("Name", bound=Hashable)
 
 Spread = tuple[float, float, float]
 """Median, lowest and highest."""
@@ -18,8 +21,12 @@ def spread(values: Sequence[float], scale: float = 1.0) -> Spread:
     return median, lowest, highest
 
 
-def fastest(medians: Mapping[str, float], prefix: str) -> str | None:
-    """The contender with the lowest median among those whose name starts with `prefix`; None if
-    there is none."""
-    names = [name for name in medians if name.startswith(prefix)]
-    return min(names, key=medians.__getitem__, default=None)
+def paired(values: Sequence[float], others: Sequence[float]) -> Spread:
+    """Median, lowest and highest of one's values over another's of the same rounds: a drift from
+    round to round hits both alike and leaves the ratio."""
+    return spread([value / other for value, other in zip(values, others, strict=True)])
+
+
+def fastest(medians: Mapping[Name, float]) -> Name | None:
+    """The name with the lowest median; None if there is none."""
+    return min(medians, key=medians.__getitem__, default=None)

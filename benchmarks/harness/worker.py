@@ -6,25 +6,17 @@ take turns: only one of them works at any time.
 
 from __future__ import annotations
 
-import multiprocessing
 import sys
 import time
 from collections.abc import Callable
-from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, Generic
 
-from dragoman.errors import DragomanError
-
 from ..machine import peak_memory_mb
-from .contender import Contender, Outcome, Perform, Work
-from .process import in_own_process
-
-
-class ContenderError(DragomanError):
-    """A contender failed; the message is the reason, without the contender's name."""
+from .children import Child, call_in, reason
+from .contender import Contender, ContenderError, Entrant, Outcome, Perform, Work
 
 
 @dataclass(frozen=True)
@@ -52,11 +44,9 @@ def prepare(contender: Contender[Work, Outcome], checkpoint: Path, directory: Pa
         ContenderError: the preparation failed, for whatever reason.
     """
     try:
-        return in_own_process(contender.prepare, checkpoint, directory)
-    except BrokenProcessPool as error:
-        raise ContenderError("preparing: its process ended unexpectedly") from error
-    except Exception as error:
-        raise ContenderError(f"preparing: {_reason(error)}") from error
+        return call_in(contender.interpreter, contender.prepare, checkpoint, directory)
+    except ContenderError as error:
+        raise ContenderError(f"preparing: {error}") from error
 
 
 class Worker(Generic[Work, Outcome]):
@@ -73,55 +63,34 @@ class Worker(Generic[Work, Outcome]):
 
     def __init__(self, contender: Contender[Work, Outcome], directory: Path, threads: int) -> None:
         self.contender = contender
-        context = multiprocessing.get_context("spawn")
-        self._connection, other = context.Pipe()
-        self._process = context.Process(
-            target=_serve,
-            args=(other, contender.load, directory, threads, contender.needs_torch),
-            daemon=True,
+        self.entrant = Entrant(contender.name, threads)
+        self._child = Child(
+            contender.interpreter,
+            _serve,
+            contender.load,
+            directory,
+            threads,
+            contender.needs_torch,
         )
-        self._process.start()
-        other.close()
-        self.load_seconds: float = self._receive()
+        self.load_seconds: float = self._child.receive()
         self.disk_mb = sum(f.stat().st_size for f in directory.rglob("*") if f.is_file()) / 1e6
 
     def perform(self, work: Work) -> Turn[Outcome]:
         """Do a work item once."""
-        self._send((work,))
-        outcome, seconds = self._receive()
+        self._child.send((work,))
+        outcome, seconds = self._child.receive()
         return Turn(outcome, seconds)
 
     def close(self) -> float:
         """End the process; returns its peak memory in MB of 10^6 bytes."""
-        self._send(())
-        peak: float = self._receive()
-        self._process.join()
+        self._child.send(())
+        peak: float = self._child.receive()
+        self._child.wait()
         return peak
 
     def kill(self) -> None:
         """End the process at once, whatever it does; may be called again."""
-        self._process.kill()
-        self._process.join()
-
-    def _send(self, request: tuple[Work, ...]) -> None:
-        try:
-            self._connection.send(request)
-        except OSError as error:
-            raise self._ended() from error
-
-    def _receive(self) -> Any:
-        try:
-            succeeded, answer = self._connection.recv()
-        except (EOFError, OSError) as error:
-            raise self._ended() from error
-        if not succeeded:
-            self._process.join()
-            raise ContenderError(answer)
-        return answer
-
-    def _ended(self) -> ContenderError:
-        self._process.join()
-        return ContenderError(f"its process ended unexpectedly, status {self._process.exitcode}")
+        self._child.kill()
 
 
 def _serve(
@@ -146,12 +115,7 @@ def _serve(
             outcome = perform(work)
             connection.send((True, (outcome, time.perf_counter() - started)))
         connection.send((True, peak_memory_mb()))
+    except EOFError:  # whoever asked is gone
+        return
     except Exception as error:
-        connection.send((False, f"{stage}: {_reason(error)}"))
-
-
-def _reason(error: Exception) -> str:
-    message = " ".join(str(error).split())
-    if isinstance(error, DragomanError):
-        return message
-    return f"{type(error).__name__}: {message[:300]}"
+        connection.send((False, f"{stage}: {reason(error)}"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -22,6 +23,7 @@ from dragoman.runtime.decoding.batching import Encodable
 from dragoman.runtime.format.writing import ScratchWriter
 from dragoman.runtime.texts.tokenizer import TextCodec
 
+from .references import References, read_references
 from .sources import assumed_language, recordings, source_tokens, windows
 
 RANDOM_SOURCES = 64
@@ -40,6 +42,7 @@ class ParityInputs:
         texts: the texts of the sources, which the bundle's own tokenizer must turn into them
         examples, recipe: where the sources come from, if there are references to score
         source_language: of the texts, for a multilingual model
+        references: sources with targets that are right, whose probability is compared
     """
 
     description: str
@@ -48,20 +51,40 @@ class ParityInputs:
     examples: list[Example] | None = None
     recipe: Recipe | None = None
     source_language: str | None = None
+    references: References | None = None
 
 
 def inputs_for(
-    checkpoint: OpenedCheckpoint, file: Path | None = None, limit: int | None = None
+    checkpoint: OpenedCheckpoint,
+    file: Path | None = None,
+    limit: int | None = None,
+    references: Path | None = None,
 ) -> ParityInputs:
     """The lines of a file, or the windows of audio files for a speech model; without a file the
     checkpoint's held-out data, or random inputs if there is none.
 
     Args:
-        limit: the most inputs; None: all
+        limit: the most inputs, and the most references; None: all
+        references: a file whose lines are a source, a tab and a reference; None: the references
+            after tabs in a file of texts, if every line has one
 
     Raises:
-        DragomanError: the file cannot be used with this checkpoint.
+        DragomanError: a file cannot be used with this checkpoint.
     """
+    inputs = _inputs(checkpoint, file, limit)
+    if references is None:
+        return inputs
+    read = read_references(
+        references,
+        audio=checkpoint.model.config.takes_audio,
+        ids=checkpoint.tokenizers is None,
+    )
+    languages = checkpoint.tokenizers.languages if checkpoint.tokenizers else None
+    read = dataclasses.replace(read, source_language=assumed_language(languages))
+    return dataclasses.replace(inputs, references=read.spread(limit))
+
+
+def _inputs(checkpoint: OpenedCheckpoint, file: Path | None, limit: int | None) -> ParityInputs:
     features = audio_features(checkpoint.model.config)
     if file is not None and features is not None:
         return _windows(file, LogMel.of(features), limit)
@@ -105,6 +128,9 @@ def _texts(
     examples = read_examples(file)
     if not examples:
         raise DragomanError(f"{file}: expected at least one line, found none")
+    references = None
+    if all(example.references for example in examples):
+        references = References.of(examples, file.name)
     description = f"{file.name}, {len(examples)} lines"
     if limit is not None and limit < len(examples):
         stride = len(examples) / limit
@@ -114,6 +140,8 @@ def _texts(
     language = assumed_language(tokenizers.languages)
     if language is not None:
         description += f", assumed to be {language}"
+    if references is not None:
+        references = dataclasses.replace(references, source_language=language).spread(limit)
     longest = checkpoint.model.config.max_source_positions
     scored = checkpoint.recipe is not None and all(e.references for e in examples)
     return ParityInputs(
@@ -123,6 +151,7 @@ def _texts(
         examples if scored else None,
         checkpoint.recipe if scored else None,
         language,
+        references,
     )
 
 

@@ -23,12 +23,14 @@ from .tolerances import TOLERANCES
 def bundle_outputs(
     model: Model, sources: Sequence[Encodable], limit: int, target_language: str | None
 ) -> list[list[int]]:
-    """Free-running output of a bundle, including the end token if one is reached."""
+    """Free-running greedy output of a bundle, including the end token if one is reached."""
     results = model.generate(
         sources,
         prompt_options(model.manifest),
         max_new_tokens=limit,
         target_language=target_language,
+        num_beams=1,
+        do_sample=False,
     )
     return [
         [*result.tokens, *([] if result.end_token is None else [result.end_token])]

@@ -27,11 +27,26 @@ def describe_failure(parity: Parity) -> str:
             f"differ; the worst, input {largest.input}, at step {largest.step}: expected token "
             f"{largest.expected_token}, found {largest.found_token}, margin {largest.margin:.3g}"
         )
-    assert parity.task is not None
-    task = parity.task
+    beams = parity.beams
+    if beams is not None and not beams.passed:
+        return (
+            f"parity failed: with {beams.beams} beams "
+            f"{beams.sequences - beams.identical - beams.ties} of {beams.sequences} sequences "
+            f"differ; scores of the others by {beams.score_difference:.3g}"
+        )
+    task, references = parity.task, parity.references
+    if task is not None and not task.passed:
+        return (
+            f"parity failed: {task.metric} is {task.bundle:.2%}, the oracle's {task.oracle:.2%}; a "
+            f"tolerance of {_rounded_up(task.bundle - task.oracle)} would pass"
+        )
+    assert references is not None
+    if references.bundle >= NOT_FINITE:
+        return "parity failed: the references cannot be scored: their probabilities are not finite"
     return (
-        f"parity failed: {task.metric} is {task.bundle:.2%}, the oracle's {task.oracle:.2%}; a "
-        f"tolerance of {_rounded_up(task.bundle - task.oracle)} would pass"
+        f"parity failed: the negative log-likelihood of references is {references.bundle:.4f} nats "
+        f"per token, the oracle's {references.oracle:.4f}; a tolerance of "
+        f"{_rounded_up(references.bundle - references.oracle)} would pass"
     )
 
 

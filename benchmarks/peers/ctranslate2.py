@@ -40,7 +40,9 @@ ACTIVATIONS: dict[Activation, str] = {
     "relu": "RELU",
     "gelu": "GELU",
     "gelu_tanh": "GELUTanh",
+    "quick_gelu": "GELUSigmoid",
     "silu": "SWISH",
+    "tanh": "Tanh",
 }
 """Names in `ctranslate2.specs.Activation`."""
 
@@ -117,14 +119,17 @@ def _check_options(config: ModelConfig) -> None:
         "norm": config.norm != "layer",
         "final_norm": final_norm != (config.norm_order == "pre"),
         "positions": config.positions == "relative",
+        "pad_has_position": not config.pad_has_position,
     }
     options = [
         f"{name}={getattr(config, name)!r}" for name, is_set in unsupported.items() if is_set
     ]
     if options:
         raise DragomanError(
-            "expected a model with tokens as source, layer norm, no gated feed-forward and no "
-            f"relative positions, which can be converted to CTranslate2, found {', '.join(options)}"
+            "expected a model with tokens as source, layer norm, no gated feed-forward, no "
+            "relative positions and a position for padding, which can be converted to CTranslate2, "
+            "found "
+            f"{', '.join(options)}"
         )
 
 

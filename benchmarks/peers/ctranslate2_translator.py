@@ -52,24 +52,30 @@ class CTranslate2Peer:
         return str(self._translator.compute_type)
 
     def generate(
-        self, sources: list[list[int]], max_new_tokens: int, min_new_tokens: int = 0
+        self,
+        sources: list[list[int]],
+        max_new_tokens: int,
+        min_new_tokens: int = 0,
+        num_beams: int = 1,
     ) -> list[list[int]]:
-        """Decode all sources greedily, as one batch.
+        """Decode all sources as one batch, greedily or with beams.
 
         Args:
             sources: token ids of each source, of any lengths. All must be in the vocabulary:
                 CTranslate2 silently takes others for padding
             max_new_tokens: the most tokens to generate, the end token included
             min_new_tokens: the end token cannot be chosen before this many others
+            num_beams: 1 is greedy; more are ranked with a length penalty of 1
 
         Returns:
-            generated ids of each source, without start and end token
+            generated ids of each source, the best of its beams, without start and end token
         """
         results = self._translator.translate_batch(
             [source_names(source) for source in sources],
             max_batch_size=len(sources),
             max_input_length=0,
-            beam_size=1,
+            beam_size=num_beams,
+            length_penalty=1,
             max_decoding_length=max_new_tokens,
             min_decoding_length=min_new_tokens,
         )
@@ -79,7 +85,9 @@ class CTranslate2Peer:
 def load(directory: Path, threads: int, *, compute_type: str, device: str) -> Generate:
     """Load a directory that `convert` wrote; every row gets exactly the requested new tokens."""
     peer = CTranslate2Peer.load(directory, threads, compute_type, device)
-    return lambda batch: peer.generate(batch.sources, batch.new_tokens, batch.new_tokens)
+    return lambda batch: peer.generate(
+        batch.sources, batch.new_tokens, batch.new_tokens, batch.num_beams
+    )
 
 
 def source_names(tokens: Iterable[int]) -> list[str]:

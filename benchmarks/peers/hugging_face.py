@@ -1,4 +1,4 @@
-"""Hugging Face transformers: greedy decoding by `generate`, in PyTorch."""
+"""Hugging Face's `generate`, for its own models and for those of tools that build on it."""
 
 from __future__ import annotations
 
@@ -23,14 +23,16 @@ def generator(model: Any) -> Generate:
 
     def generate(batch: Batch) -> Rows:
         source = torch.tensor(batch.sources)
+        ranking = {"length_penalty": 1.0, "early_stopping": False} if batch.num_beams > 1 else {}
         with torch.inference_mode():
             rows: torch.Tensor = model.generate(
                 input_ids=source,
                 attention_mask=torch.ones_like(source),
-                num_beams=1,
+                num_beams=batch.num_beams,
                 do_sample=False,
                 min_new_tokens=batch.new_tokens,
                 max_new_tokens=batch.new_tokens,
+                **ranking,
             )
         generated: Rows = rows[:, 1:].tolist()
         return generated

@@ -13,14 +13,17 @@ class Batch(NamedTuple):
     Attributes:
         sources: token ids, without padding
         new_tokens: tokens that every row generates; the end token does not end it early
+        num_beams: 1 for greedy decoding. Beams are ranked by the sum of log-probabilities over the
+            length, and all take every step
     """
 
     sources: list[list[int]]
     new_tokens: int
+    num_beams: int = 1
 
 
 Rows = list[list[int]]
-"""Generated token ids of each source, without the start token."""
+"""Generated token ids of each source, without the start token; of beams, the best."""
 
 Generate = Callable[[Batch], Rows]
 

@@ -8,8 +8,11 @@ from typing import Any
 from dragoman.errors import DragomanError
 
 
-def import_library(name: str) -> Any:
+def import_library(name: str, *, group: str = "peers") -> Any:
     """Import an optional module, untyped.
+
+    Args:
+        group: of dependencies, which installs it
 
     Raises:
         DragomanError: it cannot be imported.
@@ -17,4 +20,6 @@ def import_library(name: str) -> Any:
     try:
         return importlib.import_module(name)
     except ImportError as error:
-        raise DragomanError(f"cannot import {name} ({error}): pip install --group peers") from error
+        raise DragomanError(
+            f"cannot import {name} ({error}): pip install --group {group}"
+        ) from error

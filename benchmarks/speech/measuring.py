@@ -91,13 +91,13 @@ def measure(
         {CLIPS: clips},
         checkpoint=whisper,
         directory=directory,
-        threads=threads,
+        threads=[threads],
         rounds=rounds,
         progress=progress,
     )
     rounds_of = {
-        name: [Round.of(clips, turn.outcome) for turn in turns.counted]
-        for name, turns in results.turns[CLIPS].items()
+        entrant.contender: [Round.of(clips, turn.outcome) for turn in turns.counted]
+        for entrant, turns in results.turns[CLIPS].items()
     }
     return figures(rounds_of, transcripts, audio_seconds), results.failures
 
@@ -124,5 +124,5 @@ def figures(
 
 
 def _ratio(medians: Mapping[str, float], contender: str) -> float | None:
-    best = fastest(medians, FASTER_WHISPER)
+    best = fastest({n: m for n, m in medians.items() if n.startswith(FASTER_WHISPER)})
     return None if best is None else round(medians[best] / medians[contender], 3)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -10,39 +10,69 @@ import numpy as np
 
 from ..harness import (
     ContenderError,
+    Entrant,
     Failure,
     Footprint,
     Spread,
     Turns,
     fastest,
+    paired,
     spread,
     take_turns,
 )
 from ..peers.interface import Batch, Rows
-from .contenders import CTRANSLATE2, REFERENCE, TextContender
+from .contenders import AS_MANY_ROWS, BEFORE, REFERENCE, TextContender
 from .workload import Workload
 
 
 @dataclass(frozen=True)
 class Measurement:
-    """One contender at one batch size.
+    """One contender with one number of threads at one batch size.
 
     Attributes:
+        fp32: it computes in fp32
+        batch_size: sources
         ms_per_step: wall-clock time of a call, the encoder included, over the number of new tokens
-        tokens_per_second: new tokens of all rows over the median time of a call
-        ratio: median time of the fastest CTranslate2 mode at this batch size over this contender's:
-            above 1, this contender is faster; None if no mode was measured
-        best_ctranslate2: the name of that mode
-        identical: rows of the batch that equal the reference's in fp32
+        tokens_per_second: new tokens of all sources over the median time of a call
+        best_peer: the fastest mode of another tool at this batch size, at its best number of
+            threads; None if none was measured
+        ratio: its median time over this one's: above 1, this contender is faster
+        best_fp32_peer, fp32_ratio: the same among those that compute in fp32; None of others
+        identical: sources whose tokens equal the reference's in fp32
     """
 
     contender: str
+    threads: int
+    fp32: bool
     batch_size: int
     ms_per_step: Spread
     tokens_per_second: float
+    best_peer: str | None
     ratio: float | None
-    best_ctranslate2: str | None
+    best_fp32_peer: str | None
+    fp32_ratio: float | None
     identical: int
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What one contender takes relative to another.
+
+    Attributes:
+        compared_with: the other contender
+        of: "step": a step after the first, without the encoder; "call"
+        ms, compared_ms: times of the contender and of the other
+        ratio: the first over the second, round by round
+    """
+
+    contender: str
+    compared_with: str
+    threads: int
+    batch_size: int
+    of: str
+    ms: Spread
+    compared_ms: Spread
+    ratio: Spread
 
 
 @dataclass(frozen=True)
@@ -50,12 +80,13 @@ class Figures:
     """A contender that failed at anything is in `failures` alone."""
 
     measurements: list[Measurement]
+    costs: list[Cost]
     footprints: list[Footprint]
     failures: list[Failure]
 
 
 def measure(
-    contenders: Iterable[TextContender],
+    contenders: Sequence[TextContender],
     selected: set[str],
     workload: Workload,
     *,
@@ -65,6 +96,8 @@ def measure(
 ) -> Figures:
     """Measure the selected contenders. The reference takes part in the warm-up in any case: the
     others are compared with its tokens.
+
+    With beams, a batch of one new token is measured too: the difference is the steps alone.
 
     Args:
         contenders: the reference among them
@@ -76,14 +109,19 @@ def measure(
     Raises:
         ContenderError: the reference failed.
     """
-    names = {size: f"batch {size}" for size in workload.batch_sizes}
+    batches = {_name(size): workload.batch(size) for size in workload.batch_sizes}
+    if workload.num_beams > 1 and workload.new_tokens > 1:
+        batches |= {
+            _name(size, first=True): workload.batch(size)._replace(new_tokens=1)
+            for size in workload.batch_sizes
+        }
     results = take_turns(
         [
-            replace(contender, timed=contender.name in selected)
+            replace(contender, timed=contender.timed and contender.name in selected)
             for contender in contenders
             if contender.name in selected or contender.required
         ],
-        {name: workload.batch(size) for size, name in names.items()},
+        batches,
         checkpoint=checkpoint,
         directory=directory,
         threads=workload.threads,
@@ -91,12 +129,19 @@ def measure(
         check=check_lengths,
         progress=progress,
     )
-    measurements = [
-        measurement
-        for size, name in names.items()
-        for measurement in measurements_of(results.turns[name], size, workload.new_tokens)
-    ]
-    return Figures(measurements, results.footprints, results.failures)
+    measurements: list[Measurement] = []
+    costs: list[Cost] = []
+    by_name = {contender.name: contender for contender in contenders}
+    for size in workload.batch_sizes:
+        turns = results.turns[_name(size)]
+        first = results.turns.get(_name(size, first=True), {})
+        measurements += measurements_of(turns, by_name, size, workload.new_tokens)
+        costs += costs_of(turns, first, size, workload.new_tokens)
+    return Figures(measurements, costs, results.footprints, results.failures)
+
+
+def _name(batch_size: int, *, first: bool = False) -> str:
+    return f"batch {batch_size}{', first token' if first else ''}"
 
 
 def check_lengths(batch: Batch, rows: Rows) -> None:
@@ -110,22 +155,87 @@ def check_lengths(batch: Batch, rows: Rows) -> None:
 
 
 def measurements_of(
-    turns: Mapping[str, Turns[Rows]], batch_size: int, new_tokens: int
+    turns: Mapping[Entrant, Turns[Rows]],
+    contenders: Mapping[str, TextContender],
+    batch_size: int,
+    new_tokens: int,
 ) -> list[Measurement]:
-    """The figures of one batch size, from every contender's turns at it."""
-    expected = turns[REFERENCE].outcome
-    timed = {name: t for name, t in turns.items() if t.counted}
-    medians = {name: float(np.median(t.seconds)) for name, t in timed.items()}
-    best = fastest(medians, CTRANSLATE2)
-    return [
-        Measurement(
-            contender=name,
-            batch_size=batch_size,
-            ms_per_step=spread(timed[name].seconds, 1e3 / new_tokens),
-            tokens_per_second=round(batch_size * new_tokens / median, 1),
-            ratio=None if best is None else round(medians[best] / median, 3),
-            best_ctranslate2=best,
-            identical=sum(a == b for a, b in zip(expected, timed[name].outcome, strict=True)),
+    """The figures of one batch size, from every contender's turns at it.
+
+    Args:
+        contenders: by name
+    """
+    expected = next(t.outcome for entrant, t in turns.items() if entrant.contender == REFERENCE)
+    timed = {
+        entrant: t
+        for entrant, t in turns.items()
+        if t.counted and not entrant.contender.endswith(AS_MANY_ROWS)
+    }
+    medians = {entrant: float(np.median(t.seconds)) for entrant, t in timed.items()}
+    peers = {entrant: m for entrant, m in medians.items() if contenders[entrant.contender].peer}
+    best = fastest(peers)
+    best_fp32 = fastest({e: m for e, m in peers.items() if contenders[e.contender].fp32})
+
+    def ratio(peer: Entrant | None, seconds: float) -> float | None:
+        return None if peer is None else round(medians[peer] / seconds, 3)
+
+    measurements = []
+    for entrant, seconds in medians.items():
+        exact = contenders[entrant.contender].fp32
+        best_exact = best_fp32 if exact else None
+        measurements.append(
+            Measurement(
+                contender=entrant.contender,
+                threads=entrant.threads,
+                fp32=exact,
+                batch_size=batch_size,
+                ms_per_step=spread(timed[entrant].seconds, 1e3 / new_tokens),
+                tokens_per_second=round(batch_size * new_tokens / seconds, 1),
+                best_peer=str(best) if best else None,
+                ratio=ratio(best, seconds),
+                best_fp32_peer=str(best_exact) if best_exact else None,
+                fp32_ratio=ratio(best_exact, seconds),
+                identical=sum(
+                    a == b for a, b in zip(expected, timed[entrant].outcome, strict=True)
+                ),
+            )
         )
-        for name, median in medians.items()
+    return measurements
+
+
+def costs_of(
+    turns: Mapping[Entrant, Turns[Rows]],
+    first: Mapping[Entrant, Turns[Rows]],
+    batch_size: int,
+    new_tokens: int,
+) -> list[Cost]:
+    """What a step of beams costs over a greedy step of as many rows, and a call of Dragoman over
+    one of the version before.
+
+    Args:
+        first: the turns that generated one token only; none if that was not measured
+    """
+    calls = {entrant: t.seconds for entrant, t in turns.items() if t.counted}
+    steps = {
+        entrant: [
+            (call - float(np.median(t.seconds))) / (new_tokens - 1) for call in calls[entrant]
+        ]
+        for entrant, t in first.items()
+        if t.counted
+    }
+    return [
+        Cost(
+            contender=entrant.contender,
+            compared_with=other.contender,
+            threads=entrant.threads,
+            batch_size=batch_size,
+            of=of,
+            ms=spread(seconds[entrant], 1e3),
+            compared_ms=spread(seconds[other], 1e3),
+            ratio=paired(seconds[entrant], seconds[other]),
+        )
+        for suffix, of, seconds in ((AS_MANY_ROWS, "step", steps), (BEFORE, "call", calls))
+        for entrant in seconds
+        for other in [entrant._replace(contender=f"{entrant.contender}{suffix}")]
+        if other in seconds
     ]

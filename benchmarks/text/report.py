@@ -11,9 +11,9 @@ from rich.console import Console
 from rich.table import Table
 
 from ..circumstances import Circumstances
-from ..harness import Failure, Footprint
-from .contenders import CTRANSLATE2
-from .measuring import Measurement
+from ..harness import Entrant, Failure, Footprint
+from .contenders import CTRANSLATE2, DRAGOMAN
+from .measuring import Cost, Measurement
 
 
 @dataclass(frozen=True)
@@ -22,15 +22,18 @@ class Comparison:
 
     Attributes:
         shape: a description of the model
+        threads: every contender takes part with each of these numbers
         word_error: of the trained model g2p-en in Dragoman's precisions, by contender
         longest_source: if lengths are drawn between `source_length` and this one; not in the record
             otherwise
+        num_beams: not in the record of greedy decoding
+        costs: not in the record if there are none
     """
 
     shape: str
     source_length: int
     new_tokens: int
-    threads: int
+    threads: Sequence[int]
     rounds: int
     measurements: Sequence[Measurement]
     footprints: Sequence[Footprint]
@@ -38,12 +41,15 @@ class Comparison:
     failures: Sequence[Failure]
     circumstances: Circumstances
     longest_source: int | None = None
+    num_beams: int = 1
+    costs: Sequence[Cost] = ()
 
     def to_json(self) -> str:
         figures = asdict(self)
         circumstances = figures.pop("circumstances")
-        if self.longest_source is None:
-            del figures["longest_source"]
+        for name, usual in (("longest_source", None), ("num_beams", 1), ("costs", ())):
+            if figures[name] == usual:
+                del figures[name]
         return json.dumps(figures | circumstances, indent=1) + "\n"
 
     @property
@@ -51,14 +57,16 @@ class Comparison:
         return list(dict.fromkeys(m.batch_size for m in self.measurements))
 
 
-MINIMUM_WIDTH = 124
+MINIMUM_WIDTH = 132
 HEADINGS = (
     "",
     "batch",
+    "threads",
     "ms/step",
     "lowest - highest",
     "tokens/s",
-    f"x best {CTRANSLATE2}",
+    "x best peer",
+    "x in fp32",
     "same tokens",
     "g2p-en error",
 )
@@ -70,13 +78,24 @@ def show(comparison: Comparison) -> None:
     if console.width < MINIMUM_WIDTH:
         console = Console(width=MINIMUM_WIDTH)
     console.print(_table(comparison))
-    best = {m.batch_size: m.best_ctranslate2 for m in comparison.measurements if m.best_ctranslate2}
-    for size, mode in best.items():
-        console.print(f"best {CTRANSLATE2} mode at batch {size}: {mode}")
+    for size in comparison.batch_sizes:
+        at_size = [m for m in comparison.measurements if m.batch_size == size]
+        best = next((m.best_peer for m in at_size if m.best_peer), None)
+        in_fp32 = next((m.best_fp32_peer for m in at_size if m.best_fp32_peer), None)
+        if best is not None:
+            console.print(f"best peer at batch {size}: {best}; in fp32: {in_fp32}")
+    for c in comparison.costs:
+        median, lowest, highest = c.ratio
+        console.print(
+            f"{Entrant(c.contender, c.threads)}, batch {c.batch_size}: "
+            f"a {c.of} takes {c.ms[0]:.2f} ms, {median:.3f} ({lowest:.3f} - {highest:.3f}) "
+            f"times that of {c.compared_with}",
+            soft_wrap=True,
+        )
     for f in comparison.footprints:
         console.print(
-            f"{f.contender}: load {f.load_seconds:.2f} s, peak memory {f.peak_memory_mb:.0f} MB, "
-            f"disk {f.disk_mb:.0f} MB"
+            f"{Entrant(f.contender, f.threads)}: load {f.load_seconds:.2f} s, peak memory "
+            f"{f.peak_memory_mb:.0f} MB, disk {f.disk_mb:.0f} MB"
         )
     where = comparison.circumstances
     console.print(f"{where.machine}; load average before: {where.load_average:.2f}")
@@ -86,16 +105,20 @@ def show(comparison: Comparison) -> None:
         console.print(line, soft_wrap=True, markup=False)
 
 
+def describe_decoding(num_beams: int) -> str:
+    return "greedy" if num_beams == 1 else f"{num_beams} beams"
+
+
 def _table(comparison: Comparison) -> Table:
     longest = f" to {comparison.longest_source}" if comparison.longest_source else ""
     table = Table(
         title=f"{comparison.shape}; source {comparison.source_length}{longest}, "
         f"{comparison.new_tokens} new "
-        f"tokens, {comparison.threads} threads, {comparison.rounds} rounds",
+        f"tokens, {describe_decoding(comparison.num_beams)}, {comparison.rounds} rounds",
         title_justify="left",
     )
     for heading in HEADINGS:
-        table.add_column(heading, justify="right" if heading else "left")
+        table.add_column(heading, justify="right" if heading else "left", no_wrap=not heading)
     for size in comparison.batch_sizes:
         for m in (m for m in comparison.measurements if m.batch_size == size):
             median, lowest, highest = m.ms_per_step
@@ -103,10 +126,12 @@ def _table(comparison: Comparison) -> Table:
             table.add_row(
                 m.contender,
                 str(m.batch_size),
+                str(m.threads),
                 f"{median:.2f}",
                 f"{lowest:.2f} - {highest:.2f}",
                 f"{m.tokens_per_second:,.0f}",
                 "" if m.ratio is None else f"{m.ratio:.2f}",
+                "" if m.fp32_ratio is None else f"{m.fp32_ratio:.2f}",
                 f"{m.identical}/{m.batch_size}",
                 f"{error:.2%}" if error is not None else "",
             )
@@ -115,27 +140,32 @@ def _table(comparison: Comparison) -> Table:
 
 
 def plot(comparison: Comparison, path: Path) -> None:
-    """Draw tokens per second as bars: one panel with its own scale for each batch size."""
+    """Draw tokens per second, each contender's at its best number of threads, as bars: one panel
+    with its own scale for each batch size."""
     from matplotlib.figure import Figure
 
     sizes = comparison.batch_sizes
     names = list(dict.fromkeys(m.contender for m in comparison.measurements))[::-1]
     figure = Figure(figsize=(2 + 2.8 * len(sizes), 1.2 + 0.3 * len(names)), layout="constrained")
     for axes, size in zip(figure.subplots(1, len(sizes), squeeze=False)[0], sizes, strict=True):
-        by_contender = {m.contender: m for m in comparison.measurements if m.batch_size == size}
-        lengths = [by_contender[name].tokens_per_second for name in names]
+        at_size = [m for m in comparison.measurements if m.batch_size == size]
+        lengths = [max(m.tokens_per_second for m in at_size if m.contender == n) for n in names]
         bars = axes.barh(range(len(names)), lengths, color=[_colour(name) for name in names])
         axes.bar_label(bars, fmt="{:,.0f}", fontsize=8, padding=2)
         axes.set_yticks(range(len(names)), names if size == sizes[0] else [])
         axes.set_xlim(0, max(lengths) * 1.2)
         axes.set_title(f"batch {size}", fontsize=9)
         axes.spines[["top", "right"]].set_visible(False)
+    threads = " or ".join(map(str, comparison.threads))
     figure.supxlabel("new tokens per second", fontsize=9)
-    figure.suptitle(f"{comparison.shape}, {comparison.threads} threads", fontsize=10)
+    figure.suptitle(
+        f"{comparison.shape}, {describe_decoding(comparison.num_beams)}, {threads} threads",
+        fontsize=10,
+    )
     figure.savefig(path, dpi=150)
 
 
 def _colour(contender: str) -> str:
-    if contender.startswith("Dragoman"):
+    if contender.startswith(DRAGOMAN):
         return "tab:blue"
     return "tab:orange" if contender.startswith(CTRANSLATE2) else "tab:gray"

@@ -18,24 +18,26 @@ class Workload:
         longest_source: lengths are drawn up to this one; None: all sources have the same length
         new_tokens: tokens that every row generates
         tokens: source tokens are drawn from range(*tokens)
-        threads: of every contender
+        threads: every contender takes part with each of these numbers
         rounds: counted ones
+        num_beams: of every source; 1: greedy
     """
 
     batch_sizes: tuple[int, ...]
     source_length: int
     new_tokens: int
     tokens: tuple[int, int]
-    threads: int
+    threads: tuple[int, ...]
     rounds: int
     longest_source: int | None = None
+    num_beams: int = 1
 
     def batch(self, size: int) -> Batch:
-        """The batch of this size, the same at every call."""
+        """The batch of this many sources, the same at every call."""
         generator = np.random.default_rng(size)
         longest = self.longest_source or self.source_length
         sources: list[list[int]] = generator.integers(*self.tokens, (size, longest)).tolist()
         if longest > self.source_length:
             lengths = generator.integers(self.source_length, longest + 1, size)
             sources = [source[:n] for source, n in zip(sources, lengths, strict=True)]
-        return Batch(sources, self.new_tokens)
+        return Batch(sources, self.new_tokens, self.num_beams)

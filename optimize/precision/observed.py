@@ -64,7 +64,7 @@ def observe(
     backend = OnnxRuntimeBackend(bundle, threads=None)
     limit = min(LONGEST, manifest.default_max_new_tokens)
     results = Model(bundle, backend).generate(
-        chosen, prompt_options(manifest), max_new_tokens=limit
+        chosen, prompt_options(manifest), max_new_tokens=limit, num_beams=1, do_sample=False
     )
     targets = [list(result.tokens) for result in results]
     prompt = [model.start_token_id, *manifest.generation.prompt]

@@ -22,9 +22,6 @@ from .search import (
     first_draft,
 )
 
-HOPELESS = -1e9
-"""Added to the score of what must not be chosen as long as there is anything else."""
-
 
 @dataclass(frozen=True)
 class Beam:
@@ -71,15 +68,16 @@ class Candidate(NamedTuple):
 class BeamSearch:
     """The hypotheses of one source: those running, best first, and those that have ended.
 
-    A running hypothesis has one of the request's rows, see `placed`.
+    A running hypothesis has one of the request's rows, see `placed`. At first there is one; and
+    there are fewer than beams where the rules leave fewer tokens. (There Hugging Face has copies
+    with scores of -1e9 and less.)
     """
 
     def __init__(self, strategy: Beam, request: Request) -> None:
         self._strategy, self._rules = strategy, request.rules
         self.draft = first_draft(request)
         self._running = [self.draft]
-        self._scores = [0.0] + [HOPELESS] * (strategy.beams - 1)
-        self._rows = list(range(strategy.beams))
+        self._scores, self._rows = [0.0], [0]
         self._ended: list[Draft] = []
         self._candidates = max(2, 1 + len(set(request.rules.end_tokens))) * strategy.beams
         self.finished = False
@@ -95,21 +93,13 @@ class BeamSearch:
         return Need(max(self._candidates, rules.alternatives))
 
     def advance(self, outlook: Outlook, row: int) -> Continuation:
-        if len(self._running) < len(self._scores):  # the first time; all are the same
-            self._running = self._running[:1] * len(self._scores)
         count = self._running[0].count + 1
         best = self._best(outlook, row, count)
         # Only those chosen may end; the other candidates are there so that enough can go on.
         for candidate in self._chosen(best):
             if self._ends(candidate, count):
                 self._end(self._child(candidate, outlook, row), candidate.score)
-        going_on = [
-            candidate._replace(score=candidate.score + HOPELESS)
-            if self._ends(candidate, count)
-            else candidate
-            for candidate in best
-        ]
-        going_on.sort(key=lambda candidate: -candidate.score)
+        going_on = [candidate for candidate in best if not self._ends(candidate, count)]
         return self._go_on(self._chosen(going_on), outlook, row)
 
     def outputs(self) -> list[Draft]:
@@ -119,6 +109,7 @@ class BeamSearch:
         """The best candidates of all beams together, best first."""
         scores = self._under_rules(outlook, row, count)
         found = self._candidates_of_each(outlook, row, count, scores)
+        found = [candidate for candidate in found if candidate.score > -np.inf]
         found.sort(key=lambda candidate: -candidate.score)
         return found[: self._candidates]
 
@@ -206,15 +197,15 @@ class BeamSearch:
         return Continuation(tokens, parents)
 
     def _is_finished(self) -> bool:
-        strategy, count = self._strategy, self._running[0].count
-        if count >= self._rules.limit:
+        strategy = self._strategy
+        if not self._running:
             return True
         if len(self._ended) < strategy.beams:
             return False
         if strategy.early_stopping is True:
             return True
         longest = strategy.early_stopping == "never" and strategy.length_penalty > 0
-        length = self._rules.limit if longest else count
+        length = self._rules.limit if longest else self._running[0].count
         possible = self._best_score() / float(length) ** strategy.length_penalty
         return bool(possible <= self._ended[-1].score)
 

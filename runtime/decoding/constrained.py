@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from .beam import HOPELESS, Beam, BeamSearch, Candidate
+from .beam import Beam, BeamSearch, Candidate
 from .logits_processors import Row
 from .rejection import RejectedError
 from .request import Request
@@ -61,7 +61,6 @@ class ConstrainedBeamSearch(BeamSearch):
     def __init__(self, strategy: ConstrainedBeam, request: Request) -> None:
         super().__init__(strategy, request)
         self._required, self._prompt = strategy.required, len(request.prompt)
-        self._scores = [0.0]
         self._progress: list[Progress] = []
         """Of each running hypothesis; none before the first step."""
         self._overdue: set[int] = set()
@@ -76,7 +75,6 @@ class ConstrainedBeamSearch(BeamSearch):
 
     def advance(self, outlook: Outlook, row: int) -> Continuation:
         if not self._progress:
-            self._rows = self._rows[:1]
             begun = self.draft.row.tokens[self._prompt :]
             self._progress = [self._required.after(self._required.start, *begun)]
         return super().advance(outlook, row)
@@ -125,8 +123,7 @@ class ConstrainedBeamSearch(BeamSearch):
     def _chosen(self, candidates: list[Candidate]) -> list[Candidate]:
         banks: list[list[Candidate]] = [[] for _ in range(self._required.tokens + 1)]
         for candidate in candidates:
-            if candidate.score > HOPELESS / 2:  # others have ended
-                banks[self._required.tokens - self._to_come(candidate)].append(candidate)
+            banks[self._required.tokens - self._to_come(candidate)].append(candidate)
         sizes = allocate(self._strategy.beams, [len(bank) for bank in banks])
         chosen = [c for bank, size in zip(banks, sizes, strict=True) for c in bank[:size]]
         return sorted(chosen, key=lambda candidate: -candidate.score)
@@ -142,9 +139,6 @@ class ConstrainedBeamSearch(BeamSearch):
             if candidate.beam in self._overdue and self._progress[beam].unmet
         }
         return super()._go_on(candidates, outlook, row)
-
-    def _is_finished(self) -> bool:
-        return not self._running or super()._is_finished()
 
     def _best_score(self) -> float:
         """The search does not go on for what is overdue: it grows longer, and with a length penalty

@@ -154,8 +154,8 @@ class DecodingLoop(Generic[Key]):
             self.close()
 
     def _start(self, group: Sequence[Decoding[Key]]) -> list[Decoding[Key]]:
-        """Start a group with prompts of one length, and let it join those that are running. A prompt
-        of several tokens is read at once, and the first token decoded."""
+        """Start a group with prompts of one length, and let it join those that are running. A
+        prompt of several tokens is read at once, and the first token decoded."""
         prompts = np.asarray([d.search.draft.row.tokens for d in group], np.int64)
         source, mask = as_batch([d.job.request.source for d in group], self._model)
         state = self._backend.start(source, mask, prompts, self._capacity, self._width)

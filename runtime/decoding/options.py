@@ -35,7 +35,7 @@ class GenerationOptions:
             default
         num_beams: beam search with so many beams; 1: greedy search, or sampling. None: the
             bundle's default; 1 with `do_sample`
-        num_return_sequences: how many outputs are returned for an input, best first: at most
+        num_return_sequences: how many outputs are returned for an input: the best of beams, at most
             `num_beams`, or any number of samples
         length_penalty: beams: hypotheses are ranked by the sum of their log-probabilities over
             length ** length_penalty; None: the bundle's default

@@ -7,3 +7,6 @@ from dragoman.errors import DragomanError
 
 class RejectedError(DragomanError):
     """An input that cannot be decoded."""
+
+
+NO_OUTPUT = "found no output that all rules and phrases allow"

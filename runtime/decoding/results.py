@@ -91,8 +91,9 @@ class Result:
         end_token: the token that ended the output, which of speech is that of the last window;
             None: the limit did, or there is no output
         score: of texts, that of the best hypothesis; of speech, the sum of those of the windows
-        hypotheses: of texts, as many as were asked for, best first; the first is the output. None
-            of an input that was not decoded, and none of speech, which is decoded in windows
+        hypotheses: of texts, as many as were asked for; the first is the output. Those of beams are
+            ranked, samples are in the order of their numbers. None of an input that was not
+            decoded, and none of speech, which is decoded in windows
     """
 
     text: str | None

@@ -50,28 +50,38 @@ class Queue(Generic[Key]):
             self._backend, self._model, width=width, capacity=capacity
         )
         most = max(1, self._rows // width)
+        tried = 0
+        ended: list[Decoding[Key]]
+        failure: str | None
         try:
             while True:
                 group = self._next(waiting, loop, most)
+                tried += len(group)
                 try:
-                    yield from loop.admit(group)
+                    ended, failure = loop.admit(group), None
                 except (BackendError, MemoryError) as error:
-                    if not loop.running:
-                        yield from self._apart(group, error)
-                        return
+                    ended, failure = [], _reason(error)
+                yield from ended
+                if failure and not loop.running:
+                    yield from self._apart(group, failure, alone=tried == 1)
+                    return
+                if failure:
                     waiting.extendleft(reversed(group))
                     most = len(loop.running)  # no more than these, then
-                if not loop.running:
-                    return
-                loop.compact()
                 running = loop.running
+                if not running:
+                    return
                 try:
-                    ended = loop.step()
+                    loop.compact()
+                    ended, failure = loop.step(), None
                 except (BackendError, MemoryError) as error:
                     loop.close()
-                    yield from self._apart([decoding.job for decoding in running], error)
-                    return
+                    ended, failure = [], _reason(error)
                 yield from ended
+                if failure:
+                    jobs = [decoding.job for decoding in running]
+                    yield from self._apart(jobs, failure, alone=tried == 1)
+                    return
         finally:
             loop.close()
 
@@ -88,19 +98,25 @@ class Queue(Generic[Key]):
             widest = max(widest, self._length(job))
             together = (len(running) + len(group) + 1) * widest <= self._tokens
             alone = not running and not group
-            if not loop.takes(job) or not (together or alone):
+            # With prompts of one length they are admitted, or fail to be, together.
+            alike = not group or _prompt_length(group[0]) == _prompt_length(job)
+            if not loop.takes(job) or not (together or alone) or not alike:
                 break
             group.append(waiting.popleft())
         return group
 
     def _apart(
-        self, jobs: Sequence[Job[Key]], error: Exception
+        self, jobs: Sequence[Job[Key]], reason: str, *, alone: bool
     ) -> Iterator[Decoding[Key] | Failed[Key]]:
-        """After a failure, as for lack of memory, decode each half of the jobs on its own."""
-        if len(jobs) == 1:
-            yield Failed(jobs[0], str(error) or "not enough memory")
+        """After a failure, as for lack of memory, decode each half of the jobs on its own.
+
+        Args:
+            alone: whether the batch had no other jobs before
+        """
+        if alone:
+            yield Failed(jobs[0], reason)
             return
-        middle = len(jobs) // 2
+        middle = (len(jobs) + 1) // 2
         for half in (jobs[:middle], jobs[middle:]):
             waiting = deque(half)
             while waiting:
@@ -110,3 +126,13 @@ class Queue(Generic[Key]):
         """Positions of the source."""
         source = job.request.source
         return len(source) if isinstance(source, list) else self._model.max_source_positions
+
+
+def _prompt_length(job: Job[Key]) -> int:
+    return len(job.request.prompt)
+
+
+def _reason(error: Exception) -> str:
+    """What went wrong. The exception itself must not outlive its handler: its traceback holds what
+    failed, such as the sessions of a GPU, whose memory the next attempt needs."""
+    return str(error) or "not enough memory"

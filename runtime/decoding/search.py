@@ -183,7 +183,7 @@ class Search(Protocol):
     def finished(self) -> bool: ...
 
     def outputs(self) -> list[Draft]:
-        """What it has found when it is finished, best first."""
+        """What it has found when it is finished, best first; none if the rules leave no token."""
 
 
 class Strategy(Protocol):

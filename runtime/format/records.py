@@ -59,6 +59,44 @@ class TokenParity:
 
 
 @dataclass(frozen=True)
+class BeamParity:
+    """The best hypotheses of the bundle's default beam search compared with the oracle's.
+
+    Attributes:
+        sequences: compared, with fewer tokens at most than the bundle's limit
+        ties: other tokens with the same score
+        score_difference: the largest of identical hypotheses, divided by max(1, the oracle's score)
+    """
+
+    beams: int
+    sequences: int
+    identical: int
+    ties: int
+    score_difference: float
+    passed: bool
+
+
+@dataclass(frozen=True)
+class ReferenceParity:
+    """How probable given references are.
+
+    Attributes:
+        references: where they are from
+        tokens: of all targets, end tokens included
+        oracle, bundle: negative log-likelihood per token, in nats: the logarithm of the perplexity
+        tolerance: how much higher the bundle's may be
+    """
+
+    references: str
+    pairs: int
+    tokens: int
+    oracle: float
+    bundle: float
+    tolerance: float
+    passed: bool
+
+
+@dataclass(frozen=True)
 class TaskParity:
     """The metric of the model's task, for the oracle and the bundle, on the same references."""
 
@@ -79,6 +117,8 @@ class Parity:
     tensors: tuple[TensorParity, ...]
     tokens: TokenParity
     task: TaskParity | None = None
+    references: ReferenceParity | None = None
+    beams: BeamParity | None = None
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from ..backends.interface import Backend
 from ..decoding.batching import batches
@@ -34,13 +34,8 @@ def score_in_batches(
     left = {i: pair for i, pair in enumerate(pairs) if isinstance(pair, ForcedPair)}
     indices = list(left)
     rows = min(max_batch_size, backend.limits.rows or max_batch_size)
-    if model.takes_audio:
-        rows = min(rows, MAX_WINDOWS)
-    for batch in batches(
-        [_length(left[i], model) for i in indices],
-        max_batch_size=rows,
-        max_batch_tokens=min(MAX_TOKENS, MAX_LOGITS // model.target_vocab_size),
-    ):
+    lengths = [(len(left[i].source), len(left[i].read)) for i in indices]
+    for batch in forcing_batches(model, lengths, rows):
         members = [indices[i] for i in batch]
         scored = decode_or_split(
             lambda part: [
@@ -56,6 +51,19 @@ def score_in_batches(
     return [results[i] for i in range(len(pairs))]
 
 
-def _length(pair: ForcedPair, model: ModelSpec) -> int:
-    """Positions of the longer side; of audio those of the target, since windows are all alike."""
-    return max(len(pair.read), 0 if model.takes_audio else len(pair.source))
+def forcing_batches(
+    model: ModelSpec, lengths: Sequence[tuple[int, int]], max_batch_size: int
+) -> Iterator[list[int]]:
+    """Group pairs of similar length so that their logits fit into memory.
+
+    Args:
+        lengths: of each pair, the positions of its source and those that the decoder reads
+
+    Yields:
+        indices into `lengths`, each exactly once
+    """
+    # Windows of audio are all alike.
+    longer = [read if model.takes_audio else max(source, read) for source, read in lengths]
+    rows = min(max_batch_size, MAX_WINDOWS) if model.takes_audio else max_batch_size
+    tokens = min(MAX_TOKENS, MAX_LOGITS // model.target_vocab_size)
+    return batches(longer, max_batch_size=rows, max_batch_tokens=tokens)

@@ -67,25 +67,38 @@ class SpeechScorer:
         request = self._request(options)
         scored: list[ScoredPair] = []
         for first in range(0, len(pairs), MAX_OPEN):
-            scored += self._score(pairs[first : first + MAX_OPEN], request, options)
+            heard = self._all_heard(pairs[first : first + MAX_OPEN], request)
+            prepared = [self._prepared(each, request, options.end_token) for each in heard]
+            results = score_in_batches(
+                self._backend, self._manifest.model, prepared, options.max_batch_size
+            )
+            scored += map(self._with_language, results, heard)
         return scored
 
-    def _score(
-        self, pairs: Sequence[Any], request: PromptRequest, options: ScoringOptions
-    ) -> list[ScoredPair]:
+    def prepare(
+        self, pairs: Sequence[Any], options: ScoringOptions
+    ) -> list[ForcedPair | ScoredPair]:
+        """The pairs as the graphs take them, all in memory; those that cannot be scored are
+        rejected.
+
+        Raises:
+            DragomanError: as for `Model.score`.
+        """
+        request = self._request(options)
+        heard = self._all_heard(pairs, request)
+        return [self._prepared(each, request, options.end_token) for each in heard]
+
+    def _all_heard(
+        self, pairs: Sequence[Any], request: PromptRequest
+    ) -> Sequence[Heard | ScoredPair]:
         heard = [self._heard(pair, request) for pair in pairs]
-        if self._speech.languages and request.language_token(self._speech) is None:
-            heard = self._with_languages(heard)
-        prepared = [self._prepared(each, request, options.end_token) for each in heard]
-        scored = score_in_batches(
-            self._backend, self._manifest.model, prepared, options.max_batch_size
-        )
-        return [
-            dataclasses.replace(result, language=self._speech.language_of(each.language))
-            if isinstance(each, Heard) and result.error is None
-            else result
-            for result, each in zip(scored, heard, strict=True)
-        ]
+        detecting = self._speech.languages and request.language_token(self._speech) is None
+        return self._with_languages(heard) if detecting else heard
+
+    def _with_language(self, result: ScoredPair, heard: Heard | ScoredPair) -> ScoredPair:
+        if isinstance(heard, ScoredPair) or result.error is not None:
+            return result
+        return dataclasses.replace(result, language=self._speech.language_of(heard.language))
 
     def _heard(self, pair: Any, request: PromptRequest) -> Heard | ScoredPair:
         try:

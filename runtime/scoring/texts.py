@@ -35,6 +35,17 @@ class TextScorer:
         self._targets = Targets(manifest, codec)
 
     def score(self, pairs: Sequence[Any], options: ScoringOptions) -> list[ScoredPair]:
+        model, prepared = self._manifest.model, self.prepare(pairs, options)
+        return score_in_batches(self._backend, model, prepared, options.max_batch_size)
+
+    def prepare(
+        self, pairs: Sequence[Any], options: ScoringOptions
+    ) -> list[ForcedPair | ScoredPair]:
+        """The pairs as the graphs take them; those that cannot be scored are rejected.
+
+        Raises:
+            DragomanError, LanguageError: as for `Model.score`.
+        """
         given = self._given(options)
         prepared: list[ForcedPair | ScoredPair] = []
         for pair in pairs:
@@ -42,9 +53,7 @@ class TextScorer:
                 prepared.append(self._prepared(*split_pair(pair), given, options))
             except RejectedError as error:
                 prepared.append(rejected(str(error)))
-        return score_in_batches(
-            self._backend, self._manifest.model, prepared, options.max_batch_size
-        )
+        return prepared
 
     def _prepared(
         self, source: Any, target: Any, given: tuple[int, ...], options: ScoringOptions

@@ -13,7 +13,7 @@ from ..backends.errors import DeviceLostError
 from ..backends.interface import Backend
 from ..decoding.loop import Decoding, Job
 from ..decoding.options import GenerationOptions
-from ..decoding.rejection import RejectedError
+from ..decoding.rejection import NO_OUTPUT, RejectedError
 from ..decoding.results import Result, Segment, UnfinishedError
 from ..decoding.scheduling import Failed, Queue
 from ..decoding.streaming import Choice, choices, only_strategy
@@ -171,6 +171,8 @@ class Transcriber:
         """Add the output of a window to its recording; the result, if it was the last."""
         if isinstance(outcome, Failed):
             return _rejected(outcome.reason)
+        if not outcome.drafts:
+            return _rejected(NO_OUTPUT)
         recording, _ = opened[outcome.job.key]
         if outcome.found:
             (recording.language,) = outcome.found

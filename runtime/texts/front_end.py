@@ -16,7 +16,7 @@ from ..backends.interface import Backend
 from ..decoding.limits import GenerationLimits
 from ..decoding.loop import Decoding, Job
 from ..decoding.options import DEFAULT_BATCH_SIZE, GenerationOptions
-from ..decoding.rejection import RejectedError
+from ..decoding.rejection import NO_OUTPUT, RejectedError
 from ..decoding.results import Result, UnfinishedError
 from ..decoding.scheduling import Failed, Queue
 from ..decoding.search import Draft
@@ -25,8 +25,6 @@ from ..format.manifest import Manifest
 from .plan import TextPlan
 from .results import nothing, result_of
 from .tokenizer import TextCodec, TokenizerError, TooLongError, UnknownSymbolsError
-
-NO_OUTPUT = "found no output with all of must_contain and nothing of must_not_contain"
 
 
 class TextFrontEnd:

@@ -54,6 +54,8 @@ OPTIONS: dict[str, dict[str, Any]] = {
     },
     "embedding-norm-unscaled": {"embedding_norm": True, "scale_embedding": False},
     "bare-norm": {"norm_gain": False, "norm_bias": False, "norm_epsilon": 0.1},
+    "quick-gelu": {"activation": "quick_gelu"},
+    "tanh": {"activation": "tanh"},
     "no-biases": NO_BIASES,
     "no-key-bias": {"key_bias": False},
     "wide-heads": {"d_head": 16},
@@ -76,6 +78,7 @@ REFUSED: dict[str, dict[str, Any]] = {
         "relative_buckets": 8,
         "relative_max_distance": 16,
     },
+    "pad_has_position": {"pad_has_position": False},
 }
 """Options that are not converted."""
 
@@ -227,5 +230,5 @@ def test_errors_of_conversion_and_loading(tmp_path: Path, monkeypatch: pytest.Mo
     with pytest.raises(DragomanError, match="float13"):
         CTranslate2Peer.load(tmp_path / "new", threads=1, compute_type="float13")
     monkeypatch.setitem(sys.modules, "ctranslate2", None)
-    with pytest.raises(DragomanError, match=r"dragoman\[peers\]"):
+    with pytest.raises(DragomanError, match=r"pip install --group peers$"):
         convert(model, tmp_path / "other")

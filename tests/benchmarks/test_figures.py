@@ -3,21 +3,57 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
 from dragoman.benchmarks.circumstances import Circumstances, command_line
-from dragoman.benchmarks.harness import ContenderError, Failure, Turn, Turns
+from dragoman.benchmarks.harness import ContenderError, Entrant, Failure, Turn, Turns, unchanged
 from dragoman.benchmarks.peers.interface import Batch, Stages
 from dragoman.benchmarks.speech.contenders import load_transcriber
 from dragoman.benchmarks.speech.measuring import Round, figures
 from dragoman.benchmarks.speech.report import SpeechComparison
-from dragoman.benchmarks.text.contenders import REFERENCE
-from dragoman.benchmarks.text.measuring import check_lengths, measurements_of
+from dragoman.benchmarks.text.contenders import (
+    AS_MANY_ROWS,
+    BEFORE,
+    REFERENCE,
+    TextContender,
+    load_as_many_rows,
+    load_bundle,
+)
+from dragoman.benchmarks.text.measuring import (
+    Cost,
+    Measurement,
+    check_lengths,
+    costs_of,
+    measurements_of,
+)
 from dragoman.benchmarks.text.report import Comparison
+from dragoman.benchmarks.text.tables import main as print_tables
+from dragoman.benchmarks.text.tables import tables
+
+from ..small_bundle import small_bundle
 
 CIRCUMSTANCES = Circumstances("a machine", 0.5, {"dragoman": "0"}, "2026-01-01", "a command")
+
+
+def contender(name: str, *, fp32: bool = False, peer: bool = False) -> TextContender:
+    """One of which nothing is run."""
+    return TextContender(name, unchanged, lambda d, n: lambda batch: [], fp32=fp32, peer=peer)
+
+
+CONTENDERS = {
+    made.name: made
+    for made in (
+        contender(REFERENCE, fp32=True),
+        contender("Dragoman", fp32=True),
+        contender("Dragoman int8"),
+        contender("CTranslate2 float32", fp32=True, peer=True),
+        contender("OpenVINO int8", peer=True),
+    )
+}
 
 
 def turns(rows: list[list[int]], *seconds: float) -> Turns[list[list[int]]]:
@@ -26,20 +62,52 @@ def turns(rows: list[list[int]], *seconds: float) -> Turns[list[list[int]]]:
 
 def test_texts() -> None:
     right, half = [[1, 2], [3, 4]], [[1, 2], [3, 5]]
-    ours, slow, fast = measurements_of(
+    ours, more, slow, fast, faster = measurements_of(
         {
-            REFERENCE: turns(right),
-            "ours": turns(right, 0.2, 0.1, 0.4),
-            "CTranslate2 slow": turns(right, 0.8),
-            "CTranslate2 fast": turns(half, 0.3, 0.3),
+            Entrant(REFERENCE, 2): turns(right, 0.01),
+            Entrant("Dragoman", 1): turns(right, 0.2, 0.1, 0.4),
+            Entrant("Dragoman int8", 2): turns(half, 0.1),
+            Entrant("CTranslate2 float32", 1): turns(right, 0.8),
+            Entrant("OpenVINO int8", 1): turns(half, 0.3, 0.3),
+            Entrant("CTranslate2 float32", 2): turns(right, 0.5),
+            Entrant(f"Dragoman{AS_MANY_ROWS}", 1): turns(half, 0.1, 0.1, 0.1),
         },
+        CONTENDERS,
         2,
         2,
-    )
+    )[1:]
     assert (ours.ms_per_step, ours.tokens_per_second) == ((100.0, 50.0, 200.0), 20.0)
-    assert (ours.ratio, slow.ratio, fast.ratio) == (1.5, 0.375, 1.0)
-    assert {m.best_ctranslate2 for m in (ours, slow, fast)} == {"CTranslate2 fast"}
+    assert (ours.ratio, slow.ratio, fast.ratio, faster.ratio) == (1.5, 0.375, 1.0, 0.6)
+    assert {m.best_peer for m in (ours, more, slow, fast)} == {"OpenVINO int8, 1 thread"}
+    assert (ours.fp32_ratio, slow.fp32_ratio, faster.fp32_ratio) == (2.5, 0.625, 1.0)
+    assert {m.best_fp32_peer for m in (ours, slow, faster)} == {"CTranslate2 float32, 2 threads"}
+    assert (more.fp32_ratio, more.best_fp32_peer) == (None, None)
     assert (ours.identical, fast.identical) == (2, 1)
+
+
+def test_costs_of_beams_and_of_a_version() -> None:
+    """Beams by the steps after the first, versions by whole calls; round by round."""
+    rows = [[1, 2, 3]]
+    beams, greedy = Entrant("Dragoman", 1), Entrant(f"Dragoman{AS_MANY_ROWS}", 1)
+    now, before = Entrant("Dragoman int8", 2), Entrant(f"Dragoman int8{BEFORE}", 2)
+    other = Entrant(f"Dragoman int8{BEFORE}", 1)
+    calls = {
+        beams: turns(rows, 0.5, 0.7),
+        greedy: turns(rows, 0.5, 0.8),
+        now: turns(rows, 0.2, 0.9),
+        before: turns(rows, 0.1, 0.3),
+        other: turns(rows, 0.1, 0.3),
+    }
+    first = {beams: turns(rows, 0.1, 0.1), greedy: turns(rows, 0.3, 0.4)}
+    step, call = costs_of(calls, first, 8, 3)
+    assert (step.contender, step.compared_with) == ("Dragoman", greedy.contender)
+    assert (step.of, step.threads, step.batch_size) == ("step", 1, 8)
+    assert step.ratio == (2.0, 1.333, 2.667)
+    assert (call.contender, call.compared_with) == ("Dragoman int8", before.contender)
+    assert (call.of, call.threads, call.ratio) == ("call", 2, (2.5, 2.0, 3.0))
+    assert (step.ms, step.compared_ms) == ((250.0, 200.0, 300.0), (150.0, 75.0, 225.0))
+    assert (call.ms, call.compared_ms) == ((550.0, 200.0, 900.0), (200.0, 100.0, 300.0))
+    assert costs_of(calls, {}, 8, 3) == [call]
 
 
 @pytest.mark.parametrize("rows", [[[1, 2]], [[1, 2], [3]], [[1, 2, 3], [4, 5, 6]], []])
@@ -81,7 +149,7 @@ RESULTS = Path(__file__).parents[2] / "benchmarks" / "results"
 
 def test_records_have_the_keys_of_those_committed() -> None:
     failures = [Failure("a tool", "is missing")]
-    text = Comparison("a shape", 1, 1, 1, 1, [], [], {}, failures, CIRCUMSTANCES)
+    text = Comparison("a shape", 1, 1, [1], 1, [], [], {}, failures, CIRCUMSTANCES)
     speech = SpeechComparison("a model", 1, 1.0, 1, 1, [], failures, CIRCUMSTANCES)
     for record, file in (
         (text, "cpu-base-2-threads.json"),
@@ -89,7 +157,75 @@ def test_records_have_the_keys_of_those_committed() -> None:
     ):
         committed = json.loads((RESULTS / file).read_text(encoding="utf-8"))
         assert list(json.loads(record.to_json())) == list(committed)
+    ratio = (1.25, 1.0, 1.5)
+    costs = [Cost("Dragoman", "another", 1, 8, "step", ratio, ratio, ratio)]
+    beams = json.loads(replace(text, num_beams=4, costs=costs).to_json())
+    assert beams.keys() - json.loads(text.to_json()).keys() == {"num_beams", "costs"}
     assert json.loads(speech.to_json())["failures"] == {"a tool": "is missing"}
+
+
+def test_tables_of_a_record() -> None:
+    """The best number of threads is in bold, and ratios are of the best."""
+
+    def row(name: str, threads: int, size: int, ms: float, *, fp32: bool) -> Measurement:
+        spread = (ms, ms - 0.5, ms + 1)
+        peers = ("A peer, 1 thread", 6 / ms, "A peer, 1 thread", 6 / ms if fp32 else None)
+        return Measurement(name, threads, fp32, size, spread, 9.0, *peers, size - 1)
+
+    measurements = [
+        row(name, threads, size, ms * size, fp32=name != "Dragoman int8")
+        for name, times in (("Dragoman int8", (2.0, 1.5)), ("A peer", (3.0, 4.0)))
+        for size in (1, 2)
+        for threads, ms in zip((1, 2), times, strict=True)
+    ]
+    ratio = (1.25, 1.0, 1.5)
+    costs = [
+        Cost("Dragoman int8", "another", threads, size, "step", (2.0, 1, 3), (1.6, 1, 2), ratio)
+        for threads in (1, 2)
+        for size in (1, 2)
+    ]
+    text = Comparison(
+        *("a shape", 1, 1, [1, 2], 1, measurements, [], {}, [], CIRCUMSTANCES),
+        num_beams=4,
+        costs=costs,
+    )
+    found = tables(json.loads(text.to_json()))
+    speed, steps = (table.replace("\N{EN DASH}", "-") for table in found)
+    assert speed.splitlines() == [
+        "|  | 1 source, 1 thread | 1 source, 2 threads | 2 sources, 1 thread | "
+        "2 sources, 2 threads | against the best peer | in fp32 | same tokens |",
+        "| --- | --- | --- | --- | --- | --- | --- | --- |",
+        "| Dragoman int8 | 2.00 (1.50-3.00) | **1.50 (1.00-2.50)** | 4.00 (3.50-5.00) | "
+        "**3.00 (2.50-4.00)** | 4.00x / 2.00x |  | 1 of 3 |",
+        "| A peer | **3.00 (2.50-4.00)** | 4.00 (3.50-5.00) | **6.00 (5.50-7.00)** | "
+        "8.00 (7.50-9.00) | 2.00x / 1.00x | 2.00x / 1.00x | 1 of 3 |",
+    ]
+    assert steps.splitlines() == [
+        "|  | threads | 1 source: ms per step, compared, ratio | "
+        "2 sources: ms per step, compared, ratio |",
+        "| --- | --- | --- | --- |",
+        *(
+            f"| Dragoman int8 | {n} | 2.00, 1.60, 1.250 (1.000-1.500) | "
+            "2.00, 1.60, 1.250 (1.000-1.500) |"
+            for n in (1, 2)
+        ),
+    ]
+
+
+def test_a_file_that_is_no_record(tmp_path: Path) -> None:
+    file = tmp_path / "record.json"
+    file.write_text("{}", encoding="utf-8")
+    outcome = CliRunner().invoke(print_tables, [str(file)])
+    assert outcome.exit_code == 1
+    assert "expected a record of dragoman.benchmarks.compare" in outcome.output
+
+
+def test_greedy_decoding_of_as_many_rows_as_beams(tmp_path: Path) -> None:
+    """All rows of a source are the same, and what one of them is without company."""
+    bundle = small_bundle(tmp_path, positions=12)
+    sources = [[3, 4, 5], [6], [7, 8, 9, 3, 4]]
+    answers = load_as_many_rows(bundle, 1)(Batch(sources, 9, num_beams=4))
+    assert answers == [load_bundle(bundle, 1)(Batch([source], 9))[0] for source in sources]
 
 
 def test_a_command_can_be_pasted(monkeypatch: pytest.MonkeyPatch) -> None:

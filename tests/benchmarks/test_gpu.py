@@ -20,7 +20,7 @@ from dragoman.benchmarks.gpu.kernel_times import Activity, split
 from dragoman.benchmarks.gpu.parts import NO_TIME, PARTS, Part
 from dragoman.benchmarks.gpu.records import Record, read_records, write_records
 from dragoman.benchmarks.gpu.time_split import stream_times
-from dragoman.benchmarks.harness import Contender, unchanged
+from dragoman.benchmarks.harness import unchanged
 from dragoman.benchmarks.peers.interface import Batch
 from dragoman.benchmarks.text.contenders import TextContender
 from dragoman.benchmarks.text.workload import Workload
@@ -31,7 +31,7 @@ from ..device_double import DoubleDevice
 from ..provider_double import opened
 from ..small_bundle import small_bundle
 
-WORKLOAD = Workload((1, 8, 32, 128), 260, 128, (1, 50263), 1, 3, longest_source=440)
+WORKLOAD = Workload((1, 8, 32, 128), 260, 128, (1, 50263), (1,), 3, longest_source=440)
 DEVICE = {"gigabytes_per_second": 3000.0, "microseconds_per_launch": 2.0}
 BASE = "Marian base, vocabulary 32000, random weights"
 BART = "BART bart-large-cnn, vocabulary 50264, random weights"
@@ -294,7 +294,7 @@ def test_without_a_profiler_the_rest_is_still_measured(
 ) -> None:
     monkeypatch.setattr(time_split, "BATCH_SIZES", (1,))
     monkeypatch.setattr(time_split, "VOCABULARY", 17)
-    contender: TextContender = Contender("other fp16", unchanged, lambda d, n: lambda batch: [])
+    contender = TextContender("other fp16", unchanged, lambda d, n: lambda batch: [])
     (row,) = time_split.measure(contender, bundle)
     assert row["ms/step"] >= 0
     assert row["kernels"] == ""

@@ -45,14 +45,14 @@ SMALL_WHISPER = checkpoint_configs.WHISPER_TINY_EN | {
 }
 """Vocabulary, mel bins and positions are those of the real one."""
 
-SUMMARIES = Workload((3,), 9, 4, (1, 199), 1, 1, longest_source=21)
+SUMMARIES = Workload((3,), 9, 4, (1, 199), (1,), 1, longest_source=21)
 
 
 def test_sources_of_several_lengths() -> None:
-    sources, new_tokens = SUMMARIES.batch(50)
-    assert {len(source) for source in sources} == set(range(9, 22))
-    assert new_tokens == 4
-    assert SUMMARIES.batch(50) == (sources, new_tokens)
+    batch = SUMMARIES.batch(50)
+    assert {len(source) for source in batch.sources} == set(range(9, 22))
+    assert (batch.new_tokens, batch.num_beams) == (4, 1)
+    assert SUMMARIES.batch(50) == batch
 
 
 @pytest.fixture(scope="module")
@@ -103,12 +103,16 @@ def test_the_shape_of_bart_is_compared(tmp_path: Path, monkeypatch: pytest.Monke
         contenders: Any, selected: set[str], workload: Workload, *, checkpoint: Path, **_: Any
     ) -> Figures:
         given.update(json.loads((checkpoint / "config.json").read_text()), workload=workload)
-        rows = [Measurement(n, 3, (1.0, 1.0, 1.0), 9.0, None, None, 3) for n in sorted(selected)]
-        return Figures(rows, [], [])
+        rows = [
+            Measurement(n, 2, True, 3, (1.0, 1.0, 1.0), 9.0, None, None, None, None, 3)
+            for n in sorted(selected)
+        ]
+        return Figures(rows, [], [], [])
 
     monkeypatch.setattr(compare, "measure", measure)
     options = ["--shape", "bart-tiny", "--batch-size", "3", "--rounds", "1", "--no-quality"]
     options += ["--source-length", "9", "--longest-source", "21", "--new-tokens", "4"]
+    options += ["--threads", "2"]
     command = [*options, "--only", "Dragoman fp32", "--output", str(tmp_path)]
     result = CliRunner().invoke(compare.main, command)
     assert result.exit_code == 0, result.output
@@ -116,7 +120,7 @@ def test_the_shape_of_bart_is_compared(tmp_path: Path, monkeypatch: pytest.Monke
     assert (given["model_type"], given["vocab_size"]) == ("bart", 264)
     assert (
         given["workload"].batch(3).sources
-        == Workload((3,), 9, 4, (1, 263), 1, 1, longest_source=21).batch(3).sources
+        == Workload((3,), 9, 4, (1, 263), (1,), 1, longest_source=21).batch(3).sources
     )
     record = json.loads((tmp_path / "cpu-bart-tiny-2-threads.json").read_text())
     assert record["shape"] == "BART bart-tiny, vocabulary 264, random weights"

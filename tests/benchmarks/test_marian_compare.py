@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from dragoman.benchmarks.harness import Contender, ContenderError, unchanged
+from dragoman.benchmarks.harness import ContenderError, unchanged
 from dragoman.benchmarks.models.bundles import bundle_of_checkpoint
 from dragoman.benchmarks.models.random_checkpoint import write_random_text_model
 from dragoman.benchmarks.text import contenders as c
@@ -16,7 +16,7 @@ from dragoman.benchmarks.text.measuring import measure
 from dragoman.benchmarks.text.workload import Workload
 
 WORKLOAD = Workload(
-    batch_sizes=(1, 3), source_length=6, new_tokens=4, tokens=(1, 199), threads=1, rounds=2
+    batch_sizes=(1, 3), source_length=6, new_tokens=4, tokens=(1, 199), threads=(1,), rounds=2
 )
 
 
@@ -30,8 +30,8 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_failures_are_named_and_left_out(checkpoint: Path, tmp_path: Path) -> None:
     [good] = c.dragoman_contenders([c.BundleKind("good", "neutral", "fp32")])
     [unknown] = c.dragoman_contenders([c.BundleKind("unknown", "moon", "fp32")])
-    not_a_bundle = Contender("no bundle", unchanged, c.load_bundle)
-    no_torch = Contender("no torch", unchanged, c.load_reference)
+    not_a_bundle = c.TextContender("no bundle", unchanged, c.load_bundle)
+    no_torch = c.TextContender("no torch", unchanged, c.load_reference)
     figures = measure(
         [c.reference(), unknown, not_a_bundle, no_torch, good],
         {"good", "unknown", "no bundle", "no torch"},
@@ -57,6 +57,6 @@ def test_failures_are_named_and_left_out(checkpoint: Path, tmp_path: Path) -> No
 
 def test_a_broken_reference_is_an_error(checkpoint: Path, tmp_path: Path) -> None:
     prepare = partial(bundle_of_checkpoint, target="moon", precision="fp32")
-    broken = Contender(c.REFERENCE, prepare, c.load_reference, required=True)
+    broken = c.TextContender(c.REFERENCE, prepare, c.load_reference, required=True)
     with pytest.raises(ContenderError, match="Reference"):
         measure([broken], set(), WORKLOAD, checkpoint=checkpoint, directory=tmp_path)

@@ -10,13 +10,14 @@ import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from subprocess import CompletedProcess
+from typing import Any
 
 import pytest
 
 from dragoman.cli import main
 from dragoman.reference_model import ModelConfig, Transformer, save_checkpoint
 from dragoman.reference_model.recipes import Example, g2p_en, write_examples
-from dragoman.runtime import Bundle, read_bundle
+from dragoman.runtime import Bundle, Model, load, read_bundle
 
 from ..random_weights import random_transformer
 
@@ -135,9 +136,36 @@ def bundle(build_outcome: tuple[Path, Outcome]) -> Path:
     return directory
 
 
+@pytest.fixture(scope="session")
+def model(bundle: Path) -> Model:
+    """What the command line is compared with."""
+    return load(bundle, threads=1)
+
+
+@pytest.fixture
+def run(dragoman: Callable[..., Outcome], bundle: Path) -> Callable[..., Outcome]:
+    """`dragoman run` with the bundle."""
+
+    def run(*arguments: object, stdin: bytes = b"") -> Outcome:
+        return dragoman("run", bundle, "--threads", 1, *arguments, stdin=stdin)
+
+    return run
+
+
 @pytest.fixture
 def bundle_copy(bundle: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(bundle, tmp_path / "copy"))
+
+
+def publish(directory: Path, **settings: Any) -> None:
+    """Let a bundle be one of a model that was published with these generation settings."""
+    import dataclasses
+
+    from dragoman.runtime.format.writing import write_manifest
+
+    manifest = read_bundle(directory).manifest
+    generation = dataclasses.replace(manifest.generation, **settings)
+    write_manifest(dataclasses.replace(manifest, generation=generation), directory)
 
 
 @pytest.fixture(scope="session")

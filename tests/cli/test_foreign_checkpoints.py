@@ -159,7 +159,7 @@ def test_a_multilingual_directory_becomes_a_bundle_with_languages(
         assert [line.strip() for line in found.stdout.splitlines()] == expected
     missing = dragoman("run", bundle, "--source-language", "eng_Latn", "a")
     assert missing.returncode == 2
-    assert "target_language: expected one of the" in missing.stderr
+    assert "--target-language: expected one of the" in missing.stderr
     unknown = dragoman("run", bundle, "--source-language", "eng", "--target-language", "deu", "a")
     assert unknown.returncode == 2
     assert "the closest are deu_Latn" in unknown.stderr

@@ -6,8 +6,32 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 from subprocess import CompletedProcess
+from typing import Any
+
+import pytest
+
+from .conftest import publish
 
 Dragoman = Callable[..., CompletedProcess[str]]
+
+
+STRATEGIES: list[tuple[dict[str, Any], str]] = [
+    (
+        {"num_beams": 4, "length_penalty": 0.6, "early_stopping": True},
+        "decodes 4 beams, length penalty 0.6, early stopping true new tokens",
+    ),
+    (
+        {"num_beams": 2, "early_stopping": "never", "temperature": 2.0, "min_length": 3},
+        "decodes 2 beams, length penalty 1, early stopping never new tokens at most 24 by default "
+        "settings min_length 3; temperature 2.0 tokenizers",
+    ),
+    ({"do_sample": True}, "decodes samples new tokens"),
+    (
+        {"do_sample": True, "temperature": 0.7, "top_k": 50, "top_p": 0.9, "length_penalty": 2.0},
+        "decodes samples, temperature 0.7, top_k 50, top_p 0.9 new tokens at most 24 by default "
+        "settings length_penalty 2.0 tokenizers",
+    ),
+]
 
 
 def words(text: str) -> str:
@@ -31,6 +55,7 @@ def test_the_output_for_people(dragoman: Dragoman, bundle: Path) -> None:
         "decoder 1 layers, heads: 2 of size 16",
         "vocabulary 29 source, 42 target",
         "positions 32 source, 24 target",
+        "decodes greedily",
         "new tokens at most 24 by default",
         "tokenizers inside",
         "parity passed: 9 of 9 sequences identical (held_out.tsv, 9 lines; onnxruntime)",
@@ -42,6 +67,14 @@ def test_the_output_for_people(dragoman: Dragoman, bundle: Path) -> None:
         assert any(name in row and f"{size:,}" in row for row in outcome.stdout.splitlines())
     for role in ("past_key", "cross_value", "next_token", "[batch, 2, capacity, 16]"):
         assert role in output
+
+
+@pytest.mark.parametrize(("settings", "shown"), STRATEGIES)
+def test_how_it_decodes_by_default(
+    dragoman: Dragoman, bundle_copy: Path, settings: dict[str, Any], shown: str
+) -> None:
+    publish(bundle_copy, **settings)
+    assert shown in words(dragoman("inspect", bundle_copy).stdout)
 
 
 def test_a_bundle_that_was_not_verified(dragoman: Dragoman, token_bundle: Path) -> None:

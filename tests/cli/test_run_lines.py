@@ -4,28 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from pathlib import Path
 from subprocess import CompletedProcess
 
 import pytest
 
-from dragoman.runtime import Model, load
+from dragoman.runtime import Model
 
 Outcome = CompletedProcess[str]
 Dragoman = Callable[..., Outcome]
-
-
-@pytest.fixture(scope="session")
-def model(bundle: Path) -> Model:
-    return load(bundle, threads=1)
-
-
-@pytest.fixture
-def run(dragoman: Dragoman, bundle: Path) -> Dragoman:
-    def run(*arguments: object, stdin: bytes = b"") -> Outcome:
-        return dragoman("run", bundle, "--threads", 1, *arguments, stdin=stdin)
-
-    return run
 
 
 def texts(model: Model, *words: str) -> list[str]:
@@ -95,24 +81,6 @@ def test_case_and_accents_are_the_tokenizers_business(run: Dragoman, model: Mode
     assert outcome.stdout.splitlines() == texts(model, "need", "need")
 
 
-def test_json(run: Dragoman, model: Model) -> None:
-    outcome = run("--json", stdin=b"need\n\nna\xffve\n")
-    assert outcome.returncode == 1
-    need, empty, bad = (json.loads(line) for line in outcome.stdout.splitlines())
-    (expected,) = model.generate(["need"])
-    assert need == {
-        "text": expected.text,
-        "tokens": list(expected.tokens),
-        "log_probability": pytest.approx(expected.log_probability),
-        "finish_reason": expected.finish_reason,
-        "error": None,
-        "end_token": expected.end_token,
-    }
-    assert (empty["finish_reason"], empty["text"], empty["tokens"]) == ("empty", "", [])
-    assert (bad["finish_reason"], bad["text"], bad["tokens"]) == ("rejected", "", [])
-    assert bad["error"] == "expected UTF-8 text: invalid start byte at byte 2"
-
-
 def test_stream_prints_the_same_as_generate(run: Dragoman, model: Model) -> None:
     lines = b"dragoman\n\nn3rd\nneed\n"
     outcome = run("--stream", stdin=lines)
@@ -140,8 +108,8 @@ def test_limits_on_new_tokens(run: Dragoman, model: Model) -> None:
     assert lengths("--max-new-tokens", 24) == lengths()
 
 
-@pytest.mark.parametrize("option", ["source_language", "target_language"])
+@pytest.mark.parametrize("option", ["--source-language", "--target-language"])
 def test_languages_of_a_model_that_has_none(run: Dragoman, option: str) -> None:
-    outcome = run(f"--{option.replace('_', '-')}", "de", "dragoman")
+    outcome = run(option, "de", "dragoman")
     assert (outcome.returncode, outcome.stdout) == (2, "")
     assert f"{option}: expected none, this model has no languages, found 'de'" in outcome.stderr

@@ -17,11 +17,6 @@ Dragoman = Callable[..., Outcome]
 PAIRS = [("dragoman", "D R AE G AH M AH N"), ("need", "N IY D"), ("a", ""), ("need", "AH")]
 
 
-@pytest.fixture(scope="session")
-def model(bundle: Path) -> Model:
-    return load(bundle, threads=1)
-
-
 @pytest.fixture
 def score(dragoman: Dragoman, bundle: Path) -> Dragoman:
     def score(*arguments: object, stdin: bytes = b"") -> Outcome:
@@ -131,5 +126,5 @@ def test_options_of_other_models(score: Dragoman) -> None:
     outcome = score("--target-language", "de", stdin=lines_of(PAIRS))
     assert outcome.returncode == 2
     assert outcome.stderr == (
-        "Error: target_language: expected none, this model has no languages, found 'de'\n"
+        "Error: --target-language: expected none, this model has no languages, found 'de'\n"
     )

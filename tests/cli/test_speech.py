@@ -16,6 +16,7 @@ from dragoman.runtime.format.manifest import Manifest
 from dragoman.runtime.format.validation import manifest_from_json
 
 from ..speech_models import RATE, noise, save, whisper
+from .test_run_json import documented
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
 
@@ -107,6 +108,44 @@ def test_json_has_segments(dragoman: Dragoman, built: Path, clips: Path) -> None
     assert found["language"] == "de"
     assert len(found["segments"]) > 1
     assert set(found["segments"][0]) == {"start", "end", "text", "tokens"}
+
+
+def test_json_has_the_same_keys_for_every_file(
+    dragoman: Dragoman, built: Path, clips: Path
+) -> None:
+    lines = f"{clips / 'a.wav'}\n{clips / 'missing.wav'}\n".encode() + b"\xff.wav\n"
+    done = dragoman("run", built, "--json", "--threads", 1, stdin=lines)
+    assert done.returncode == 1
+    found = [json.loads(line) for line in done.stdout.splitlines()]
+    keys = [key for key in documented("### The object of a line") if key != "hypotheses"]
+    assert [[*each] for each in found] == [keys] * 3
+    assert [each["error"] is None for each in found] == [True, False, False]
+    assert [each["segments"] == [] for each in found] == [False, True, True]
+
+
+def test_beams_and_scores(dragoman: Dragoman, built: Path, clips: Path) -> None:
+    files = [clips / "b.flac", clips / "missing.wav", clips / "a.wav"]
+    with load(built, threads=1) as model:
+        expected = model.generate([files[0], files[2]], num_beams=3, length_penalty=0.5)
+    options = ("--beams", 3, "--length-penalty", 0.5, "--scores", "--threads", 1)
+    done = dragoman("run", built, *files, *options)
+    first, second = (f"{r.score:.4f}\t{(r.text or '').strip()}" for r in expected)
+    assert done.stdout == f"{first}\n\n{second}\n"
+
+
+def test_options_for_texts(dragoman: Dragoman, built: Path) -> None:
+    options = ("--prefix", "a", "--beams", 2, "--n-best", 2)
+    done = dragoman("run", built, *options, "a.wav")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == (
+        "Error: --prefix, --n-best: for text models; a speech model takes language and task\n"
+    )
+
+
+def test_segments_have_no_scores(dragoman: Dragoman, built: Path) -> None:
+    done = dragoman("run", built, "--timestamps", "--scores", "a.wav")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "--scores: expected --no-timestamps" in done.stderr
 
 
 def test_other_commands(

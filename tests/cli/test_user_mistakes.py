@@ -107,7 +107,7 @@ def test_force_replaces_a_bundle(
 
 def test_more_tokens_than_positions(dragoman: Dragoman, bundle: Path) -> None:
     message = error_of(dragoman("run", bundle, "word", "--max-new-tokens", 25))
-    assert "max_new_tokens: expected at most 24, the positions of this model, found 25" in message
+    assert "--max-new-tokens: expected at most 24, the positions of this model, found 25" in message
 
 
 def test_a_gpu_backend_without_a_gpu(

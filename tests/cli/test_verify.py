@@ -115,3 +115,58 @@ os.execv(sys.executable, [sys.executable, "-m", "dragoman", *sys.argv[1:]])
     (line,) = outcome.stderr.splitlines()
     assert line == f"Error: cannot write {unverified / 'manifest.json'}: Permission denied"
     assert (unverified / "manifest.json").read_bytes() == before
+
+
+def references_file(directory: Path, *lines: str) -> Path:
+    file = directory / "references.tsv"
+    file.write_text("".join(f"{line}\n" for line in lines))
+    return file
+
+
+def test_references_are_shown_recorded_and_inspected(
+    dragoman: Dragoman, unverified: Path, checkpoint: Path, tmp_path: Path
+) -> None:
+    file = references_file(tmp_path, "dragoman\tD R AE G AH M AH N", "need\tN IY D\tN")
+    outcome = dragoman("verify", unverified, checkpoint, "--references", file)
+    assert (outcome.returncode, outcome.stderr) == (0, "")
+    assert "nats per token of 3 references" in " ".join(outcome.stdout.replace("│", " ").split())
+    parity = record(unverified)
+    assert parity is not None and parity.references is not None
+    found = parity.references
+    assert (found.references, found.pairs, found.tokens) == ("references.tsv", 3, 9 + 4 + 2)
+    assert found.bundle == pytest.approx(found.oracle, abs=1e-4) and found.passed
+    shown = " ".join(dragoman("inspect", unverified).stdout.split())
+    assert f"references at {found.bundle:.4f} nats per token" in shown
+
+
+def test_inputs_with_references_are_references(
+    dragoman: Dragoman, unverified: Path, checkpoint: Path
+) -> None:
+    assert dragoman("verify", unverified, checkpoint).returncode == 0
+    parity = record(unverified)
+    assert parity is not None and parity.references is not None
+    assert (parity.references.references, parity.references.pairs) == ("held_out.tsv", 18)
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("need", ", line 1: expected a source, a tab and a reference, found no tab"),
+        ("need\tN D4", ", line 1: target: unknown to this model: 'D4'"),
+        (None, "expected a file of sources and references, found none at "),
+    ],
+)
+def test_bad_references_are_one_line(
+    dragoman: Dragoman,
+    unverified: Path,
+    checkpoint: Path,
+    tmp_path: Path,
+    line: str | None,
+    message: str,
+) -> None:
+    file = tmp_path if line is None else references_file(tmp_path, line)
+    outcome = dragoman("verify", unverified, checkpoint, "--references", file)
+    assert outcome.returncode == 2
+    (shown,) = outcome.stderr.splitlines()
+    assert message in shown
+    assert record(unverified) is None

@@ -52,11 +52,19 @@ class DeviceBackend(ABC):
         source_mask: NDArray[np.bool_],
         prompt: NDArray[np.int64],
         capacity: int,
+        width: int = 1,
     ) -> DeviceState:
         workspace = self._take()
         try:
             return DeviceState(
-                *(workspace, self.manifest, self._rounding, source, source_mask, prompt, capacity),
+                workspace,
+                self.manifest,
+                self._rounding,
+                source,
+                source_mask,
+                prompt,
+                capacity,
+                width,
                 self._give_back,
             )
         except BaseException:
@@ -79,7 +87,7 @@ class DeviceBackend(ABC):
         for rows in self._batches(source):
             state = self.start(source[rows], source_mask[rows], target[rows, :1], target.shape[1])
             try:
-                steps = [state.logits_after(tokens) for tokens in target[rows].T]
+                steps = [_logits_after(state, tokens) for tokens in target[rows].T]
             finally:
                 state.close()
             parts.append(np.stack(steps, axis=1))
@@ -139,3 +147,9 @@ class DeviceBackend(ABC):
         with contextlib.suppress(DragomanError):
             workspace.close()
             self._close_idle()
+
+
+def _logits_after(state: DeviceState, tokens: NDArray[np.int64]) -> NDArray[np.float32]:
+    """Logits [B, V] that follow these tokens [B], the next one of each row."""
+    state.feed(tokens)
+    return state.advance().logits

@@ -44,6 +44,9 @@ class Device(Protocol):
     def wait(self, event: Any) -> None:
         """Wait until the event is signalled."""
 
+    def follow(self, event: Any, stream: int) -> None:
+        """Let the stream wait until the event is signalled as last recorded."""
+
     def upload(self, address: int, values: NDArray[Any], stream: int) -> None:
         """Copy an array, which the caller may change as soon as this returns."""
 
@@ -54,9 +57,17 @@ class Device(Protocol):
         """Within the device; the ranges must not overlap."""
 
     def copy_2d(
-        self, to: int, source: int, pitch: int, width: int, height: int, stream: int
+        self,
+        to: int,
+        to_pitch: int,
+        source: int,
+        pitch: int,
+        width: int,
+        height: int,
+        stream: int,
     ) -> None:
-        """The first `width` bytes of each of `height` lines, `pitch` bytes apart."""
+        """The first `width` bytes of each of `height` lines, which lie `pitch` bytes apart and get
+        to lie `to_pitch` bytes apart. No line may overlap one that is written."""
 
     def clear(self, address: int, size: int, stream: int) -> None:
         """Set bytes to zero."""

@@ -58,6 +58,9 @@ class CudaDevice:
     def wait(self, event: Any) -> None:
         self._call("cudaEventSynchronize", event)
 
+    def follow(self, event: Any, stream: int) -> None:
+        self._call("cudaStreamWaitEvent", stream, event, 0)
+
     def upload(self, address: int, values: NDArray[Any], stream: int) -> None:
         # CUDA stages memory that is not page-locked before the call returns.
         values = np.ascontiguousarray(values)
@@ -73,10 +76,17 @@ class CudaDevice:
         self._call("cudaMemcpyAsync", to, source, size, kind, stream)
 
     def copy_2d(
-        self, to: int, source: int, pitch: int, width: int, height: int, stream: int
+        self,
+        to: int,
+        to_pitch: int,
+        source: int,
+        pitch: int,
+        width: int,
+        height: int,
+        stream: int,
     ) -> None:
         kind = self._cuda.cudaMemcpyKind.cudaMemcpyDeviceToDevice
-        self._call("cudaMemcpy2DAsync", to, pitch, source, pitch, width, height, kind, stream)
+        self._call("cudaMemcpy2DAsync", to, to_pitch, source, pitch, width, height, kind, stream)
 
     def clear(self, address: int, size: int, stream: int) -> None:
         self._call("cudaMemsetAsync", address, 0, size, stream)

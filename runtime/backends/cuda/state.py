@@ -1,66 +1,43 @@
 """A batch being decoded on the device. See `interface.DecodingState`.
 
-A step is enqueued long before its tokens are read: the device feeds back its own choice, and the
-host reads the tokens of several steps together, later. Whatever the device decodes after the last
-row has ended is discarded.
+Row r of the batch is row r on the device. Rows of retired sources go on there, and so do the rows
+that a batch is rounded up with; nobody reads what they choose.
 """
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ...format.contract import Change, Role, Slot
+from ...format.contract import Role, Slot
 from ...format.manifest import Manifest
-from ..interface import Step
-from .device import Bytes
-from .layout import Rounding, Sizes, multiple_of, shape_of, tensors_with_memory
-from .tensors import as_numbers, size_of
+from ..interface import DecodingState, Step
+from ..lineage import Lineage
+from .flight import Flight
+from .layout import Rounding, Sizes, shape_of
+from .memory import BatchMemory
+from .positions import Positions
+from .prediction import DevicePrediction
 from .workspace import Workspace
 
-MOST_AT_ONCE = 4
-"""Steps whose tokens are read together."""
-
-SHARE_AT_ONCE = 8
-"""... but at most one for every 8 steps done, so that a short output is not followed by a long wait
-for steps that are discarded."""
-
-IN_FLIGHT = 2
-"""Groups of steps in the stream: while the host reads one, the device works on the next."""
-
-RESULT_BUFFERS = MOST_AT_ONCE * (IN_FLIGHT + 1)
-ALIGNMENT = 256
-"""The alignment of tensors, in bytes (TensorRT, `setTensorAddress`; cudaMalloc guarantees it)."""
-
-
-@dataclass
-class _Group:
-    """Steps in the stream.
-
-    Attributes:
-        buffers: the results of each step go to this buffer on the host
-        rows: where the rows of the batch are on the device
-    """
-
-    event: Any
-    buffers: list[int]
-    rows: NDArray[np.intp]
-
-
-@dataclass
-class _Result:
-    tokens: NDArray[np.int64]
-    log_probabilities: NDArray[np.float32]
-    rows: NDArray[np.intp]
+NARROWER = 3 / 4
+"""Sources are laid out anew once the longest one is this share of what they have room for:
+attention reads all of it."""
 
 
 class DeviceState:
-    """One batch, in a workspace that it owns until `close`."""
+    """One batch, in a workspace that it owns until `close`.
+
+    Args:
+        rounding: the sizes that the batch is rounded up to
+        release: takes the workspace back
+
+    Raises:
+        BackendError: the batch is too large, or there is no memory for it.
+    """
 
     def __init__(
         self,
@@ -71,87 +48,97 @@ class DeviceState:
         source_mask: NDArray[np.bool_],
         prompt: NDArray[np.int64],
         capacity: int,
+        width: int,
         release: Callable[[Workspace], None],
     ) -> None:
         self._workspace, self._manifest, self._rounding = workspace, manifest, rounding
         self._release: Callable[[Workspace], None] | None = release
-        self._capacity = capacity
-        rows, longest = source_mask.shape
-        self._sizes = rounding.first(rows, longest, capacity)
-        self._rows = np.arange(len(source))
-        self._launched = 0
-        self._read = 0
-        self._flight: deque[_Group] = deque()
-        self._ready: deque[_Result] = deque()
+        self._capacity, self._width = capacity, width
+        self._lengths = _lengths(source_mask)
+        """Positions of each source; 0 of those that are retired."""
+        sources, length = source_mask.shape
+        sizes = rounding.first(sources, length, capacity, width)
         with workspace.preparing:
-            self._reserve()
+            self._memory = BatchMemory(workspace, manifest, sizes)
+            self._flight = Flight(workspace, self._memory)
             self._encode(source, source_mask)
-            self._begin()
-        self._prompt = prompt
-        self._last = prompt[:, -1]
+            self._memory.clear_caches()
+            workspace.prepare(sizes, self._memory.address)
+        self._positions = Positions(workspace, self._memory, capacity)
+        self._lineage = Lineage(self._rows, capacity) if width > 1 else None
+        self._read_prompt(np.repeat(prompt, width, axis=0))
 
     # interface.DecodingState
 
     def step(self) -> Step:
-        self._take_prompt()
-        if not self._ready:
-            self._fill()
-            group = self._flight.popleft()
-            self._workspace.device.wait(group.event)
-            self._workspace.return_event(group.event)
-            self._ready.extend(self._result(buffer, group.rows) for buffer in group.buffers)
-            self._fill()
-        result = self._ready.popleft()
-        self._read += 1
-        self._last = result.tokens[result.rows]
-        return Step(self._last, result.log_probabilities[result.rows])
+        self._run_ahead()
+        result = self._flight.read()
+        self._last = result.tokens
+        self._run_ahead()
+        return result
 
-    def step_choosing(self, choose: Callable[[NDArray[np.float32]], Step]) -> Step:
-        self._take_prompt()
+    def advance(self) -> DevicePrediction:
         self._rewind()
-        chosen = choose(self._logits()[self._rows, 0])
-        self._feed_rows(chosen.tokens)
-        return chosen
-
-    def keep(self, rows: NDArray[np.intp]) -> None:
-        self._rows, self._prompt = self._rows[rows], self._prompt[rows]
-        self._last = self._last[rows]
-        for group in self._flight:
-            group.rows = group.rows[rows]
-        for result in self._ready:
-            result.rows = result.rows[rows]
-        sizes = self._rounding.after(self._sizes, len(rows))
-        if sizes.rows < self._sizes.rows:
-            self._compact(sizes)
-
-    def close(self) -> None:
-        """Release the workspace; no other method may be called afterwards."""
-        release, self._release = self._release, None
-        if release is not None:
-            self._forget_flight()
-            release(self._workspace)
-
-    # Teacher forcing.
-
-    def logits_after(self, tokens: NDArray[np.int64]) -> NDArray[np.float32]:
-        """Logits [B, V] that follow these tokens [B], the next one of each row."""
-        self._feed_rows(tokens)
-        logits: NDArray[np.float32] = self._logits()[self._rows, 0]
-        return logits
+        self._launch()
+        return DevicePrediction(self._workspace, self._memory, self._manifest, self._rows)
 
     def feed(self, tokens: NDArray[np.int64]) -> None:
-        """Make these tokens the next step's input, for all rows on the device."""
-        address = self._address[Slot("token")]
-        self._workspace.device.upload(address, tokens.astype(np.int64), self._workspace.stream)
+        wide = np.full(self._memory.sizes.rows, tokens[-1], np.int64)
+        wide[: self._rows] = tokens
+        self._last = wide[: self._rows]
+        self._memory.upload(Slot("token"), wide)
 
-    # Measurement.
+    def reorder(self, parents: NDArray[np.intp]) -> None:
+        if self._lineage is None:
+            return
+        for move in self._lineage.moves(parents, self._written()):
+            self._memory.take_row(self._memory, move.row, move.to, move.begin, move.end)
+
+    def retire(self, sources: NDArray[np.intp]) -> None:
+        self._lengths[sources] = 0
+
+    def keep(self, sources: NDArray[np.intp]) -> None:
+        for to, source in enumerate(sources.tolist()):
+            if to != source:
+                self._take_source(self, source, to)
+                self._memory.move_tokens(source, to)
+        rows = self._rows_of(sources)
+        self._flight.keep(rows)
+        self._last, self._lengths = self._last[rows], self._lengths[sources]
+        sizes = self._rounding.after(self._memory.sizes, len(sources))
+        if sizes.sources < self._memory.sizes.sources:
+            self._workspace.prepare(sizes, self._memory.address)
+            self._lay_out(sizes)
+
+    def join(self, other: DecodingState, sources: NDArray[np.intp]) -> None:
+        """If there is no memory for the others, this batch stays as it is. Steps that have run
+        ahead without them are decoded again."""
+        if not isinstance(other, DeviceState):
+            raise TypeError(f"expected a DeviceState, found {type(other).__name__}")
+        self._rewind()
+        other._rewind()
+        self._make_room(other, sources)
+        self._workspace.follow(other._workspace)
+        for source, to in enumerate(sources.tolist()):
+            self._take_source(other, source, to)
+        other._workspace.follow(self._workspace)  # its memory serves other batches from now on
+        self._last[self._rows_of(sources)] = other._last
+        self.feed(self._last)
+        self._lengths[sources] = other._lengths
+        other.close()
+
+    def close(self) -> None:
+        release, self._release = self._release, None
+        if release is not None:
+            self._flight.discard()
+            release(self._workspace)
+
+    # Measurement and checks.
 
     def put(self, steps: int) -> None:
         """Enqueue steps whose tokens are not read."""
-        self._take_prompt()
         for _ in range(steps):
             self._launch()
-        self._read = self._launched
 
     def wait(self) -> None:
         """Wait until everything in the stream is done."""
@@ -159,166 +146,122 @@ class DeviceState:
 
     def encoded(self, rows: int, source: int) -> dict[str, NDArray[Any]]:
         """The encoder's outputs, cut to this many rows and source positions."""
-        device, stream = self._workspace.device, self._workspace.stream
-        outputs = {}
-        for tensor in self._manifest.graphs["encoder"].outputs:
-            shape = shape_of(tensor, self._sizes)
-            size = size_of(tensor.dtype, shape)
-            memory = self._workspace.host_memory("encoded", size)[:size]
-            device.download(memory, self._address[tensor.slot], stream)
-            device.synchronize(stream)
-            outputs[tensor.name] = as_numbers(memory, tensor.dtype, shape)[:rows, :, :source]
-        return outputs
+        return {
+            tensor.name: self._memory.download(tensor)[:rows, :, :source]
+            for tensor in self._manifest.graphs["encoder"].outputs
+        }
 
-    def _rewind(self) -> None:
-        """Go back to the step after the last one that was read: later steps used the graph's own
-        choice."""
-        if self._launched > self._read:
-            self._forget_flight()
-            self._ready.clear()
-            self._launched = self._read
-            self._feed_rows(self._last)
-
-    def _forget_flight(self) -> None:
-        for group in self._flight:
-            self._workspace.return_event(group.event)
-        self._flight.clear()
-
-    def _feed_rows(self, tokens: NDArray[np.int64]) -> None:
-        """Set the next step's input [B] for the rows of the batch; the other rows get a copy."""
-        wide = np.full(self._sizes.rows, tokens[-1])
-        wide[self._rows] = tokens
-        self.feed(wide)
-
-    def _take_prompt(self) -> None:
-        """Decode the prompt token by token for its keys and values; the last token becomes the next
-        step's input."""
-        prompt, self._prompt = self._prompt, self._prompt[:, :0]
-        for index, tokens in enumerate(prompt.T):
-            if index:
-                self._launch()
-                self._read += 1
-            self._feed_rows(tokens)
-
-    # Memory.
-
-    def _reserve(self) -> None:
-        """Reserve memory for every tensor; it keeps its address as rows leave."""
-        workspace, sizes = self._workspace, self._sizes
-        # Results have the same addresses for every batch, as captured graphs expect.
-        workspace.widest = max(workspace.widest, sizes.rows)
-        self._tokens_size = multiple_of(ALIGNMENT, 8 * workspace.widest)
-        self._result_size = self._tokens_size + 4 * workspace.widest
-        self._address: dict[Slot, int] = {}
-        for tensor in tensors_with_memory(self._manifest):
-            size = size_of(tensor.dtype, shape_of(tensor, sizes))
-            self._address[tensor.slot] = workspace.arena.reserve(str(tensor.slot), size)
-        results = workspace.arena.reserve("results", self._result_size)
-        self._address[Slot("next_token")] = results
-        self._address[Slot("next_log_probability")] = results + self._tokens_size
-        self._line = 8 * sizes.rows
-        most = self._manifest.model.max_target_positions
-        self._positions = workspace.arena.reserve("positions", self._line * most)
+    # The beginning.
 
     def _encode(self, source: NDArray[Any], source_mask: NDArray[np.bool_]) -> None:
         values_of: dict[Role, tuple[NDArray[Any], int]] = {
             "source": (source, self._manifest.model.pad_token_id),
             "source_mask": (source_mask, False),
         }
-        for tensor in tensors_with_memory(self._manifest):
-            if tensor.role in values_of:
-                values, padding = values_of[tensor.role]
-                wide = _filled(values, shape_of(tensor, self._sizes), padding)
-                address = self._address[tensor.slot]
-                self._workspace.device.upload(address, wide, self._workspace.stream)
-        self._workspace.encode(self._sizes, self._address)
+        sizes = self._memory.sizes
+        for graph in self._manifest.graphs.values():
+            for tensor in graph.inputs:
+                if tensor.role in values_of:
+                    values, padding = values_of.pop(tensor.role)
+                    wide = _filled(values, shape_of(tensor, sizes), padding)
+                    self._memory.upload(tensor.slot, wide)
+        self._workspace.encode(sizes, self._memory.address)
 
-    def _begin(self) -> None:
-        device, stream, sizes = self._workspace.device, self._workspace.stream, self._sizes
-        for tensor in self._manifest.graphs["decoder"].inputs:
-            if tensor.change is Change.APPENDED:
-                # A position not yet written is masked, but NaN would pass the mask.
-                address = self._address[tensor.slot]
-                device.clear(address, size_of(tensor.dtype, shape_of(tensor, sizes)), stream)
-        steps = np.repeat(np.arange(self._capacity)[:, None], sizes.rows, 1)
-        device.upload(self._positions, steps.astype(np.int64), stream)
-        self._results = self._workspace.host_memory("results", RESULT_BUFFERS * self._result_size)
-        self._workspace.prepare(sizes, self._address)
+    def _read_prompt(self, prompt: NDArray[np.int64]) -> None:
+        """Decode it token by token for its keys and values; the last token is the next step's."""
+        for index, tokens in enumerate(prompt.T):
+            if index:
+                self._launch()
+            self.feed(tokens)
 
     # Steps.
 
-    def _fill(self) -> None:
-        """Enqueue groups of steps, as far as there is room in the caches."""
-        while len(self._flight) < IN_FLIGHT and self._launched < self._capacity:
-            group_size = max(1, min(MOST_AT_ONCE, self._read // SHARE_AT_ONCE))
-            buffers = []
-            for _ in range(min(group_size, self._capacity - self._launched)):
-                buffers.append(self._launched % RESULT_BUFFERS)
-                self._launch()
-                memory = self._result_buffer(buffers[-1])
-                results = self._address[Slot("next_token")]
-                self._workspace.device.download(memory, results, self._workspace.stream)
-            event = self._workspace.take_event()
-            self._workspace.device.record(event, self._workspace.stream)
-            self._flight.append(_Group(event, buffers, self._rows))
+    def _run_ahead(self) -> None:
+        """Enqueue steps, as far as running rows have room in the caches."""
+        if not self._flight.full:
+            running = np.repeat(self._lengths > 0, self._width)
+            room = self._capacity - self._positions.next[: self._rows][running]
+            self._flight.fill(self._rows, int(room.max()) if len(room) else 1, self._launch)
 
     def _launch(self) -> None:
         """Enqueue one step, which reads the token that the previous one chose."""
-        device, stream, rows = self._workspace.device, self._workspace.stream, self._sizes.rows
-        step = self._positions + self._line * self._launched
-        device.copy(self._address[Slot("position")], step, 8 * rows, stream)
+        if self._lineage is not None:
+            next_ones = self._positions.next[: self._rows]
+            self._lineage.write(np.minimum(next_ones, self._capacity - 1), 1)
+        self._positions.put()
         self._workspace.step()
-        self._launched += 1
 
-    def _logits(self) -> NDArray[np.float32]:
-        """Do one step and wait for its logits, float32 [rows, 1, V]. No other may be in flight."""
-        device, stream = self._workspace.device, self._workspace.stream
-        self._launch()
-        self._read += 1
-        spec = self._manifest.graphs["decoder"].output("logits")
-        shape = shape_of(spec, self._sizes)
-        size = size_of(spec.dtype, shape)
-        memory = self._workspace.host_memory("logits", size)[:size]
-        device.download(memory, self._address[Slot("logits")], stream)
-        device.synchronize(stream)
-        return as_numbers(memory, spec.dtype, shape).astype(np.float32)
+    def _rewind(self) -> None:
+        """Go back to the step after the last one that was read: later steps used the graph's own
+        choice."""
+        steps = self._flight.discard()
+        if steps:
+            self._positions.go_back(steps)
+            self.feed(self._last)
 
-    def _result_buffer(self, index: int) -> Bytes:
-        memory = self._results[index * self._result_size : (index + 1) * self._result_size]
-        return memory
+    # Rows.
 
-    def _result(self, buffer: int, rows: NDArray[np.intp]) -> _Result:
-        memory = self._result_buffer(buffer).copy()
-        tokens = memory[: self._tokens_size].view(np.int64)
-        return _Result(tokens, memory[self._tokens_size :].view(np.float32), rows)
+    @property
+    def _rows(self) -> int:
+        return len(self._lengths) * self._width
 
-    def _compact(self, sizes: Sizes) -> None:
-        """Move rows beyond the new size to where other rows have left, on the device."""
-        rows = self._rows.copy()
-        holes = sorted(set(range(sizes.rows)) - set(rows.tolist()))
-        for index in np.flatnonzero(rows >= sizes.rows):
-            to = holes.pop(0)
-            self._move(int(rows[index]), to)
-            rows[index] = to
-        self._rows, self._sizes = rows, sizes
-        self._workspace.prepare(sizes, self._address)
+    def _rows_of(self, sources: NDArray[np.intp]) -> NDArray[np.intp]:
+        rows: NDArray[np.intp] = (self._width * sources[:, None] + np.arange(self._width)).ravel()
+        return rows
 
-    def _move(self, row: int, to: int) -> None:
-        """Move one row of everything that the decoder reads; of caches, the positions written."""
-        device, stream = self._workspace.device, self._workspace.stream
-        for tensor in self._manifest.graphs["decoder"].inputs:
-            if tensor.role == "position":  # the same for all rows
-                continue
-            shape = shape_of(tensor, self._sizes)
-            size = size_of(tensor.dtype, shape[1:])
-            base = self._address[tensor.slot]
-            there, here = base + size * to, base + size * row
-            if tensor.change is Change.APPENDED:
-                _, heads, _, width = shape
-                used = size_of(tensor.dtype, (self._launched, width))
-                device.copy_2d(there, here, size // heads, used, heads, stream)
-            else:
-                device.copy(there, here, size, stream)
+    def _written(self) -> NDArray[np.int64]:
+        """How many positions of each row are written, as soon as the stream gets there."""
+        return np.minimum(self._positions.next[: self._rows], self._capacity)
+
+    def _take_source(self, other: DeviceState, source: int, to: int) -> None:
+        """A source of this or of another batch takes a place here, with its rows."""
+        self._memory.take_source(other._memory, source, to)
+        written = other._written()
+        for beam in range(self._width):
+            row, place = source * self._width + beam, to * self._width + beam
+            self._memory.take_row(other._memory, row, place, 0, int(written[row]))
+            self._positions.next[place] = other._positions.next[row]
+            if self._lineage is not None and other._lineage is not None:
+                self._lineage.take(other._lineage, row, place)
+
+    def _make_room(self, other: DeviceState, sources: NDArray[np.intp]) -> None:
+        """For sources of another batch in these places.
+
+        Raises:
+            BackendError: there is none; this batch is as it was.
+        """
+        present = self._memory.sizes
+        staying = np.delete(self._lengths, sources[sources < len(self._lengths)])
+        length = int(max(staying.max(initial=1), other._lengths.max()))
+        if NARROWER * present.source < length < present.source:
+            length = present.source
+        count = max(len(self._lengths), int(sources.max()) + 1)
+        sizes = self._rounding.first(count, length, self._capacity, self._width)
+        if sizes != present:
+            with self._workspace.preparing:
+                self._flight.reserve(sizes.rows)
+                self._memory.grow(sizes)
+                try:
+                    self._workspace.prepare(sizes, self._memory.address)
+                except BaseException:
+                    self._workspace.prepare(present, self._memory.address)
+                    raise
+            self._lay_out(sizes)
+        new = count - len(self._lengths)
+        self._lengths = np.pad(self._lengths, (0, new))
+        self._last = np.pad(self._last, (0, new * self._width))
+        if self._lineage is not None:
+            self._lineage.resize(self._rows)
+
+    def _lay_out(self, sizes: Sizes) -> None:
+        self._memory.lay_out(sizes)
+        self._positions.resize(sizes.rows)
+
+
+def _lengths(mask: NDArray[np.bool_]) -> NDArray[np.int64]:
+    """The number of positions up to the last token of each source; padding may be anywhere."""
+    after: NDArray[np.int64] = np.maximum(1, mask.shape[1] - mask[:, ::-1].argmax(axis=1))
+    return after
 
 
 def _filled(values: NDArray[Any], shape: tuple[int, ...], padding: int) -> NDArray[Any]:

@@ -62,11 +62,19 @@ class Workspace(ABC):
         """At least this many bytes of page-locked memory. Their contents may be lost."""
         if name not in self._host or self._host[name].size < size:
             with self.preparing:
+                memory = self.device.allocate_host(size)
                 if name in self._host:
                     self.device.synchronize(self.stream)
-                    self.device.free_host(self._host.pop(name))
-                self._host[name] = self.device.allocate_host(size)
+                    self.device.free_host(self._host[name])
+                self._host[name] = memory
         return self._host[name]
+
+    def follow(self, other: Workspace) -> None:
+        """What is enqueued here from now on waits for all that is enqueued there so far."""
+        event = other.take_event()
+        self.device.record(event, other.stream)
+        self.device.follow(event, self.stream)
+        other.return_event(event)
 
     def take_event(self) -> Any:
         return self._events.pop() if self._events else self.device.new_event()

@@ -45,12 +45,14 @@ class TensorRTBackend(DeviceBackend):
 
     def rows_that_fit(self, source: int) -> int:
         """A power of two, because batches are rounded up to one; at least 1: whether a single row
-        fits shows when it is started."""
+        fits shows when it is started. There is as much room again for others that join them, which
+        are started in a workspace of their own."""
         sizes = sizes_for(self._built.profiles, 1, source)
         each = row_bytes(self.manifest, sizes) + 8 * self.manifest.model.max_target_positions
         with self._lock:
-            idle = max((workspace.arena.size for workspace in self._free), default=-self._scratch)
-        room = int(ROOM * (self._device.free_memory() + idle)) // each
+            idle = sorted(workspace.arena.size for workspace in self._free)[-2:]
+        free = self._device.free_memory() + sum(idle) - 2 * self._scratch
+        room = int(ROOM * free) // (2 * each)
         most = max(1, min(room, max(p.batch.largest for p in self._built.profiles)))
         return power_of_two(most + 1) // 2
 

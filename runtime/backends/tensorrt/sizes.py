@@ -18,46 +18,49 @@ class ProfileRounding:
     def __init__(self, engines: TensorRTEngines) -> None:
         self._engines = engines
 
-    def first(self, rows: int, source: int, capacity: int) -> Sizes:
+    def first(self, sources: int, source: int, capacity: int, width: int) -> Sizes:
         if capacity > self._engines.capacity:
             raise BackendError(
                 f"the engines hold {self._engines.capacity} target positions: found {capacity}"
             )
-        return sizes_for(self._engines.profiles, rows, source)
+        return sizes_for(self._engines.profiles, sources, source, width)
 
-    def after(self, present: Sizes, rows: int) -> Sizes:
-        return sizes_after(self._engines.profiles, present, rows)
+    def after(self, present: Sizes, sources: int) -> Sizes:
+        return sizes_after(self._engines.profiles, present, sources)
 
 
-def sizes_for(profiles: Sequence[Profile], rows: int, source: int) -> Sizes:
-    """Rows rounded up to a power of two and sources to a multiple of `SOURCE_STEP`, in the profile
-    for the smallest batches that fits.
+def sizes_for(profiles: Sequence[Profile], sources: int, source: int, width: int = 1) -> Sizes:
+    """Sources rounded up to a power of two and their length to a multiple of `SOURCE_STEP`, in the
+    profile for the smallest batches that fits.
 
     Raises:
         BackendError: none fits; says what the limits are.
     """
     for index in _by_batch(profiles):
         batch, lengths = profiles[index].batch, profiles[index].source
-        if rows <= batch.largest and source <= lengths.largest:
+        if sources * width <= batch.largest and source <= lengths.largest:
             padded = multiple_of(SOURCE_STEP, source)
             return Sizes(
                 index,
-                _rounded(rows, batch),
+                _rounded(sources, batch, width),
                 min(max(padded, lengths.smallest), lengths.largest),
+                width=width,
             )
     known = "; ".join(f"{p.batch.largest} rows of {p.source.largest} tokens" for p in profiles)
     raise BackendError(
-        f"the engines take batches of at most {known}: found {rows} rows of {source} tokens"
+        f"the engines take batches of at most {known}: found {sources * width} rows of {source} "
+        "tokens"
     )
 
 
-def sizes_after(profiles: Sequence[Profile], present: Sizes, rows: int) -> Sizes:
-    """For a batch that has this many rows left; the length of its sources stays."""
+def sizes_after(profiles: Sequence[Profile], present: Sizes, sources: int) -> Sizes:
+    """For a batch that has this many sources left; their length stays."""
     for index in _by_batch(profiles):
         batch, lengths = profiles[index].batch, profiles[index].source
         fits = lengths.smallest <= present.source <= lengths.largest
-        if fits and rows <= batch.largest:
-            return Sizes(index, _rounded(rows, batch), present.source)
+        if fits and sources * present.width <= batch.largest:
+            rounded = _rounded(sources, batch, present.width)
+            return present._replace(profile=index, sources=rounded)
     return present
 
 
@@ -65,5 +68,7 @@ def _by_batch(profiles: Sequence[Profile]) -> list[int]:
     return sorted(range(len(profiles)), key=lambda i: profiles[i].batch.largest)
 
 
-def _rounded(rows: int, batch: Range) -> int:
-    return min(max(power_of_two(rows), batch.smallest), batch.largest)
+def _rounded(sources: int, batch: Range, width: int) -> int:
+    """So that the rows of these sources are within the range."""
+    smallest, largest = -(-batch.smallest // width), batch.largest // width
+    return min(max(power_of_two(sources), smallest), largest)

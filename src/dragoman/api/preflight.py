@@ -15,6 +15,7 @@ __all__ = [
     "check_calibration",
     "check_comparison",
     "check_output",
+    "check_references",
     "check_target",
 ]
 
@@ -36,6 +37,16 @@ def check_inputs(path: str | Path | None) -> Path | None:
     """
     if path is not None and not Path(path).exists():
         raise DragomanError(f"expected a file or a directory of inputs, found nothing at {path}")
+    return None if path is None else Path(path)
+
+
+def check_references(path: str | Path | None) -> Path | None:
+    """
+    Raises:
+        DragomanError: the file does not exist.
+    """
+    if path is not None and not Path(path).is_file():
+        raise DragomanError(f"expected a file of sources and references, found none at {path}")
     return None if path is None else Path(path)
 
 

@@ -14,7 +14,7 @@ from dragoman.runtime.backends import check_backend
 from dragoman.runtime.format.bundle import Bundle, read_bundle
 from dragoman.runtime.format.records import Parity
 
-from .preflight import check_comparison
+from .preflight import check_comparison, check_references
 from .signatures import SIGNATURE_FILE, is_signed
 
 if TYPE_CHECKING:
@@ -46,6 +46,7 @@ def verify(
     *,
     revision: str | None = None,
     inputs: str | Path | None = None,
+    references: str | Path | None = None,
     limit: int | None = None,
     backend: str | None = None,
     threads: int | None = None,
@@ -61,7 +62,10 @@ def verify(
         revision: of a model at the hub: a branch, a tag or a commit; None: main
         inputs: a file of texts, one per line, references after tabs, or a directory of audio
             clips; None: the checkpoint's held-out data, or random inputs if it has none
-        limit: the most inputs; None: all
+        references: a file whose lines are a source, a tab and a reference (of speech, a path
+            relative to the file and a transcript), whose probability is compared; None: those after
+            tabs in a file of texts, if every line has one
+        limit: the most inputs, and the most references; None: all
         backend: see `runtime.load`
         threads: processor threads for the bundle; all cores if None
         record: whether to write the figures into the manifest; None: only without a limit, and not
@@ -83,6 +87,7 @@ def verify(
         )
     check_backend(read, backend)
     compared_on = check_comparison(inputs, limit, threads)
+    scored = check_references(references)
     located = locate_checkpoint(checkpoint, revision, progress)
 
     from dragoman.benchmarks.parity import inputs_for
@@ -94,7 +99,7 @@ def verify(
     progress.stage("reading the checkpoint")
     opened = open_checkpoint(located)
     _check_same_model(read, opened, checkpoint)
-    parity_inputs = inputs_for(opened, compared_on, limit)
+    parity_inputs = inputs_for(opened, compared_on, limit, scored)
     parity = compare(read, opened, parity_inputs, threads, backend, progress)
     not_recorded = None
     if record if record is not None else limit is None and not is_signed(bundle):

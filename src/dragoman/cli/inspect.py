@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -10,11 +11,10 @@ from rich.markup import escape
 
 from dragoman.printable import printable
 
-if TYPE_CHECKING:
-    from rich.table import Table
+from .engine_table import engine_table
 
+if TYPE_CHECKING:
     from dragoman.runtime import Bundle, Languages
-    from dragoman.runtime.format.executables import EngineReport, Range, TensorRTEngines
     from dragoman.runtime.format.generation_settings import GenerationSettings
     from dragoman.runtime.format.manifest import Manifest
     from dragoman.runtime.format.records import Parity, PassRecord
@@ -109,6 +109,7 @@ def _print(bundle: Bundle) -> None:
         ("decoder", f"{model.decoder_layers} layers, heads: {heads}"),
         ("vocabulary", vocabularies),
         ("positions", positions),
+        ("decodes", _strategy(manifest.generation)),
         ("new tokens", f"at most {manifest.default_max_new_tokens} by default"),
         *_settings(manifest.generation),
         ("tokenizers", "inside" if manifest.tokenizers else "none: token ids in and out"),
@@ -134,7 +135,7 @@ def _print(bundle: Bundle) -> None:
     console = Console(emoji=False)
     console.print(overview, tensors, files)
     if manifest.executable.format == "tensorrt":
-        console.print(_engines(bundle, manifest.executable))
+        console.print(engine_table(bundle, manifest.executable))
 
 
 def _text(value: str) -> str:
@@ -159,91 +160,49 @@ def _speech(manifest: Manifest) -> list[tuple[str, str]]:
     ]
 
 
+BEAM_SETTINGS = ("length_penalty", "early_stopping")
+SAMPLING_SETTINGS = ("temperature", "top_k", "top_p", "min_p")
+
+
+def _strategy(generation: GenerationSettings) -> str:
+    """How outputs are searched for unless the caller says otherwise."""
+    if generation.do_sample:
+        return ", ".join(["samples", *_changed(generation, SAMPLING_SETTINGS)])
+    if generation.num_beams > 1:
+        early = str(generation.early_stopping).lower()
+        penalty = f"length penalty {generation.length_penalty:g}"
+        return f"{generation.num_beams} beams, {penalty}, early stopping {early}"
+    return "greedily"
+
+
 def _settings(generation: GenerationSettings) -> list[tuple[str, str]]:
-    """Those that are not as everywhere: strategy and rules."""
-    plain = type(generation)()
-    changed = {n: v for n, v in vars(generation).items() if v != getattr(plain, n)}
-    shown = "; ".join(
-        f"{name} {len(value)} tokens"
-        if isinstance(value, tuple) and len(value) > SHOWN
-        else f"{name} {[*value] if isinstance(value, tuple) else value}"
-        for name, value in changed.items()
-    )
+    """Those that are not as everywhere, beside the strategy."""
+    strategy: tuple[str, ...] = ("num_beams", "do_sample")
+    if generation.do_sample:
+        strategy += SAMPLING_SETTINGS
+    elif generation.num_beams > 1:
+        strategy += BEAM_SETTINGS
+    names = [name for name in vars(generation) if name not in strategy]
+    shown = "; ".join(_changed(generation, names))
     return [("settings", shown)] if shown else []
+
+
+def _changed(generation: GenerationSettings, names: Iterable[str]) -> Iterator[str]:
+    """The settings among these that are not as everywhere."""
+    plain = type(generation)()
+    for name in names:
+        value = getattr(generation, name)
+        if value == getattr(plain, name):
+            continue
+        if isinstance(value, tuple):
+            value = f"{len(value)} tokens" if len(value) > SHOWN else [*value]
+        yield f"{name} {value}"
 
 
 def _timestamps(speech: SpeechTokens) -> str:
     if speech.no_timestamps_token_id is None:
         return "no"
     return "by default" if speech.default_timestamps else "on demand"
-
-
-def _engines(bundle: Bundle, engines: TensorRTEngines) -> Table:
-    """The engines; what only a GPU can tell is marked as such."""
-    from rich.table import Table
-
-    manifest = bundle.manifest
-    sizes = {file.path: file.size for file in manifest.files}
-    reports = list(engines.reports.values())
-    files = [manifest.graphs[name].file for name in engines.reports]
-    table = Table(
-        title=f"engines of {manifest.target} {engines.version}, CUDA {engines.cuda_version}",
-        title_justify="left",
-    )
-    for heading in ("", *engines.reports):
-        table.add_column(heading)
-    table.add_row("size", *(f"{sizes[file]:,} bytes" for file in files))
-    table.add_row("weights", *(_counts(r.weights, " bytes of ") for r in reports))
-    table.add_row("layers", *(_counts(r.layers, " ") for r in reports))
-    table.add_row("attention", *(f"{r.attentions}, {_fused(r.fused)}" for r in reports))
-    table.add_row("dequantized by separate kernels", *(_dequantizations(r) for r in reports))
-    table.add_row("memory while running", *(_memory(bundle, file) for file in files))
-    for index, profile in enumerate(engines.profiles):
-        batch, source = _range(profile.batch), _range(profile.source)
-        table.add_row(
-            f"profile {index}",
-            f"batch {batch}, source {source}",
-            f"batch {batch}, source {source}, at most {engines.capacity} new tokens",
-        )
-    capabilities = ", ".join(engines.compute_capabilities) or "the package's default"
-    table.add_row("compute capabilities", capabilities, capabilities)
-    table.add_row("refittable", *(["yes" if engines.refittable else "no"] * 2))
-    return table
-
-
-def _counts(counts: dict[str, int], between: str) -> str:
-    return "\n".join(f"{count:,}{between}{name}" for name, count in counts.items())
-
-
-def _fused(kernels: dict[str, int] | None) -> str:
-    if kernels is None:
-        return "unknown whether fused"
-    return ", ".join(f"{count} {name}" for name, count in kernels.items()) or "none fused"
-
-
-def _dequantizations(report: EngineReport) -> str:
-    count = report.dequantizations
-    return "unknown" if count is None else str(count)
-
-
-def _range(sizes: Range) -> str:
-    return f"{sizes.smallest} to {sizes.largest} (best {sizes.best})"
-
-
-def _memory(bundle: Bundle, file: str) -> str:
-    """Device memory of an engine, besides weights and tensors."""
-    from dragoman.runtime.backends.cuda import find_gpu
-    from dragoman.runtime.backends.errors import BackendError
-    from dragoman.runtime.backends.tensorrt.loaded_engine import device_memory
-
-    try:
-        find_gpu()
-    except BackendError:
-        return "known only on a GPU"
-    try:
-        return f"{device_memory(bundle, file):,} bytes"
-    except BackendError as error:
-        return str(error)
 
 
 def _passes(passes: tuple[PassRecord, ...]) -> str:
@@ -285,6 +244,12 @@ def _parity(parity: Parity | None) -> str:
     if parity.task is not None:
         task = parity.task
         text += f"; {_text(task.metric)} {task.bundle:.2%}, oracle {task.oracle:.2%}"
+    if parity.references is not None:
+        references = parity.references
+        text += (
+            f"; references at {references.bundle:.4f} nats per token, oracle "
+            f"{references.oracle:.4f} ({_text(references.references)})"
+        )
     return text
 
 

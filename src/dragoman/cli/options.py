@@ -44,8 +44,10 @@ threads_option = click.option(
 )
 backend_option = click.option(
     "--backend",
+    metavar="NAME",
     type=click.Choice(BACKEND_NAMES),
-    help="Backend to run it on [engines: the package that built them; graphs: onnxruntime].",
+    help=f"{', '.join(BACKEND_NAMES[:-1])} or {BACKEND_NAMES[-1]} [engines: the package that built "
+    "them; graphs: onnxruntime].",
 )
 inputs_option = click.option(
     "--inputs",

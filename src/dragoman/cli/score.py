@@ -5,15 +5,16 @@ from __future__ import annotations
 import dataclasses
 import json
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from .lines import IDS_EXPECTED, Line, arriving_lines, in_parts, token_ids, unreadable
 from .messages import tell
+from .option_names import option_names
 from .options import backend_option, threads_option
-from .run import Line, arriving_lines
 
 if TYPE_CHECKING:
     from dragoman.runtime import Model, ScoredPair
@@ -56,7 +57,10 @@ if TYPE_CHECKING:
 )
 @backend_option
 @threads_option
+@click.pass_context
 def score(
+    context: click.Context,
+    /,
     bundle: Path,
     pairs: Path | None,
     no_end_token: bool,
@@ -97,6 +101,8 @@ def score(
     )
     writer = _Writer(as_json)
     with load(bundle, threads=threads, backend=backend) as model:
+        with option_names(context.command):
+            model.score([], options)  # checks them before the first line arrives
         for lines in _groups(pairs):
             _score(model, lines, options, writer)
             sys.stdout.flush()
@@ -112,15 +118,9 @@ def _groups(pairs: Path | None) -> Iterator[Sequence[Line]]:
     """The lines of a file or of standard input."""
     if pairs is not None:
         with pairs.open("rb") as file:
-            yield from _parts(arriving_lines(file))
+            yield from in_parts(arriving_lines(file), GROUP)
     elif sys.stdin:  # None: closed
-        yield from _parts(arriving_lines(sys.stdin.buffer))
-
-
-def _parts(groups: Iterable[Sequence[Line]]) -> Iterator[Sequence[Line]]:
-    for lines in groups:
-        for begin in range(0, len(lines), GROUP):
-            yield lines[begin : begin + GROUP]
+        yield from in_parts(arriving_lines(sys.stdin.buffer), GROUP)
 
 
 class _Writer:
@@ -169,15 +169,12 @@ def _score(model: Model, lines: Sequence[Line], options: Any, writer: _Writer) -
 def _pair(model: Model, line: Line) -> tuple[Any, Any] | str:
     """The pair that a line states, or why it states none."""
     if isinstance(line, UnicodeDecodeError):
-        return f"expected UTF-8 text: {line.reason} at byte {line.start}"
+        return unreadable(line)
     source, *targets = line.split("\t")
     if len(targets) != 1:
         return f"expected a source and a target with one tab between, found {len(targets)} tabs"
     if model.manifest.tokenizers is not None:
         return source, targets[0]
     speech = model.manifest.speech is not None
-    try:
-        target = [int(word) for word in targets[0].split()]
-        return source if speech else [int(word) for word in source.split()], target
-    except ValueError:
-        return "expected token ids separated by spaces: this bundle has no tokenizers"
+    pair = source if speech else token_ids(source), token_ids(targets[0])
+    return IDS_EXPECTED if None in pair else pair

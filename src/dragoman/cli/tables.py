@@ -55,7 +55,13 @@ def print_passes(passes: Sequence[PassRecord]) -> None:
 
 def print_parity(parity: Parity) -> None:
     """Print the figures, failed ones first."""
-    rows = [*_tensor_rows(parity), _token_row(parity), *_task_rows(parity)]
+    rows = [
+        *_tensor_rows(parity),
+        _token_row(parity),
+        *_beam_rows(parity),
+        *_task_rows(parity),
+        *_reference_rows(parity),
+    ]
     table = Table(
         title=escape(f"parity with {parity.oracle}, on {parity.inputs}"), title_justify="left"
     )
@@ -132,9 +138,31 @@ def _token_row(parity: Parity) -> tuple[str, ...]:
     return ("tokens", "free-running greedy", found, "see docs: parity", verdict(tokens.passed))
 
 
+def _beam_rows(parity: Parity) -> list[tuple[str, ...]]:
+    beams = parity.beams
+    if beams is None:
+        return []
+    found = f"{beams.identical} of {beams.sequences} identical"
+    if beams.ties:
+        found += f", {beams.ties} as good"
+    found += f"; scores differ by {beams.score_difference:.2g}"
+    name = f"the best of {beams.beams} beams"
+    return [("tokens", name, found, "see docs: parity", verdict(beams.passed))]
+
+
 def _task_rows(parity: Parity) -> list[tuple[str, ...]]:
     if parity.task is None:
         return []
     task = parity.task
     found = f"{task.bundle:.2%}, oracle {task.oracle:.2%}"
     return [("task", task.metric, found, "see docs: parity", verdict(task.passed))]
+
+
+def _reference_rows(parity: Parity) -> list[tuple[str, ...]]:
+    if parity.references is None:
+        return []
+    references = parity.references
+    difference = references.bundle - references.oracle
+    found = f"{references.bundle:.4f}, oracle {references.oracle:.4f} ({difference:+.2g})"
+    what = f"nats per token of {references.pairs} references"
+    return [("references", what, found, f"+{references.tolerance:g}", verdict(references.passed))]

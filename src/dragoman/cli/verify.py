@@ -25,6 +25,12 @@ class VerificationFailedError(click.ClickException):
 @click.argument("checkpoint", required=False)
 @revision_option
 @inputs_option
+@click.option(
+    "--references",
+    type=click.Path(path_type=Path),
+    help="File of sources and references, with tabs between, whose probability is compared "
+    "[those of the inputs].",
+)
 @limit_option
 @backend_option
 @threads_option
@@ -51,6 +57,7 @@ def verify(
     checkpoint: str | None,
     revision: str | None,
     inputs: Path | None,
+    references: Path | None,
     limit: int | None,
     backend: str | None,
     threads: int | None,
@@ -76,7 +83,7 @@ def verify(
 
     signed = signature is not None or key is not None or bool(chain)
     if checkpoint is None:
-        options = (revision, inputs, limit, backend, threads, record)
+        options = (revision, inputs, references, limit, backend, threads, record)
         if not signed or any(option is not None for option in options):
             raise click.UsageError(
                 "expected a CHECKPOINT to compare with"
@@ -99,6 +106,7 @@ def verify(
             checkpoint,
             revision=revision,
             inputs=inputs,
+            references=references,
             limit=limit,
             backend=backend,
             threads=threads,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from dragoman.reference_model import Transformer, pad
 from dragoman.runtime import load, read_bundle
 
 from ...random_weights import randomize_hugging_face
+from .beam_cases import Subject, make_subject
 
 transformers: Any = importlib.import_module("transformers")
 
@@ -72,3 +74,9 @@ def runtime_greedy() -> Callable[..., list[list[int]]]:
         ]
 
     return generate
+
+
+@pytest.fixture(scope="session")
+def beam_subject(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Subject]:
+    """By its name in `beam_cases.MODELS`, made once."""
+    return cache(lambda name: make_subject(name, tmp_path_factory.mktemp(name)))

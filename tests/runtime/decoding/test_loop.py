@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from typing import Any
 
 import numpy as np
@@ -134,6 +135,51 @@ def test_a_batch_that_does_not_fit_is_decoded_in_parts(most: int, width: int) ->
     expected = outcomes_of(ScriptedBackend(logits), jobs, rows=64)
     found = outcomes_of(ScriptedBackend(logits, most_rows=most * width), jobs, rows=16 * width)
     assert found == expected
+
+
+@pytest.mark.parametrize("most", [2, 3, 5])
+def test_prompts_of_other_lengths_that_do_not_fit_are_decoded_once(most: int) -> None:
+    logits = random_logits(VOCABULARY, end=1.0)
+    prompts = [(1,), (1, 3), (1, 3, 4)]
+    jobs = [Job(key, request([3 + key], 5, prompt=prompts[key % 3]), Greedy()) for key in range(11)]
+    expected = {job.key: alone(job, ScriptedBackend(logits)) for job in jobs}
+    assert outcomes_of(ScriptedBackend(logits, most_rows=most), jobs, rows=8) == expected
+
+
+def test_a_failure_is_forgotten_before_the_next_attempt() -> None:
+    """An exception holds what failed, such as memory on a GPU."""
+    failures: list[weakref.ref[Exception]] = []
+
+    class NoMemoryError(BackendError):
+        def __init__(self) -> None:
+            super().__init__("no memory")
+            failures.append(weakref.ref(self))
+
+    def fail_at(rows: int) -> None:
+        assert all(failure() is None for failure in failures)
+        if rows > 1:
+            raise NoMemoryError
+
+    logits = random_logits(VOCABULARY)
+    jobs = [job(key, 4) for key in range(7)]
+    found = outcomes_of(ScriptedBackend(logits, fail_at=fail_at), jobs, rows=64)
+    assert len(failures) > 3
+    assert found == outcomes_of(ScriptedBackend(logits), jobs, rows=64)
+
+
+def test_the_last_request_of_a_batch_that_fails_is_tried_alone() -> None:
+    """A batch may need more memory than its present size says."""
+    logits = random_logits(VOCABULARY, end=-9)
+    backend = ScriptedBackend(logits)
+
+    def fail_at(rows: int) -> None:
+        if rows == 1 and "start 1" not in backend.calls:
+            raise BackendError("no memory")
+
+    backend.fail_at = fail_at
+    jobs = [job(0, 2), job(1, 9)]
+    found = outcomes_of(backend, jobs, rows=64)
+    assert found == outcomes_of(ScriptedBackend(logits), jobs, rows=64)
 
 
 def test_a_request_that_does_not_fit_even_alone_is_rejected() -> None:

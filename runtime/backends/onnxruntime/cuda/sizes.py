@@ -19,13 +19,14 @@ class PositionRounding:
     def __init__(self, model: ModelSpec) -> None:
         self._model = model
 
-    def first(self, rows: int, source: int, capacity: int) -> Sizes:
+    def first(self, sources: int, source: int, capacity: int, width: int) -> Sizes:
         return Sizes(
             0,
-            power_of_two(rows),
+            power_of_two(sources),
             min(multiple_of(SOURCE_STEP, source), self._model.max_source_positions),
             min(multiple_of(CAPACITY_STEP, capacity), self._model.max_target_positions),
+            width,
         )
 
-    def after(self, present: Sizes, rows: int) -> Sizes:
-        return present._replace(rows=power_of_two(rows))
+    def after(self, present: Sizes, sources: int) -> Sizes:
+        return present._replace(sources=power_of_two(sources))

@@ -67,6 +67,7 @@ class ProviderWorkspace(Workspace):
         _run(self._encoder, binding, self._options[NOT_CAPTURED])
 
     def prepare(self, sizes: Sizes, addresses: Addresses) -> None:
+        self.forget_what_moved()
         if sizes not in self._bindings:
             graph = self._manifest.graphs["decoder"]
             self._bindings[sizes] = _bound(self._decoder, graph, sizes, addresses)

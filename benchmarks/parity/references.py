@@ -1,0 +1,178 @@
+"""How probable given references are: negative log-likelihood per token, of oracle and bundle.
+
+It is what quality is judged by where a model has no metric of its own: the difference is the
+logarithm of the ratio of the perplexities.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from dragoman.errors import DragomanError
+from dragoman.optimize.compare import NOT_FINITE
+from dragoman.reference_model import NoMemory, Transformer
+from dragoman.reference_model.recipes import Example, read_examples
+from dragoman.runtime import Model, ScoringOptions
+from dragoman.runtime.decoding.batching import as_batch, pad
+from dragoman.runtime.decoding.options import DEFAULT_BATCH_SIZE
+from dragoman.runtime.format.records import ReferenceParity
+from dragoman.runtime.scoring.batches import forcing_batches, score_in_batches
+from dragoman.runtime.scoring.results import ScoredPair
+from dragoman.runtime.scoring.teacher_forcing import ForcedPair
+from dragoman.runtime.speech.prompts import prompt_options
+
+from .tolerances import REFERENCE_TOLERANCES
+
+
+@dataclass(frozen=True)
+class References:
+    """Sources with targets that are right.
+
+    Attributes:
+        origin: the file, for the record and for errors
+        pairs: as `Model.score` takes them; a source with several references is in several pairs
+        lines: the line of the file that each pair is from
+        source_language: of texts, for a multilingual model
+    """
+
+    origin: str
+    pairs: Sequence[tuple[Any, Any]]
+    lines: Sequence[int]
+    source_language: str | None = None
+
+    @classmethod
+    def of(
+        cls, examples: Sequence[Example], origin: str, source_language: str | None = None
+    ) -> References:
+        """Those of examples that all have some."""
+        numbered = [
+            (number, (example.source, reference))
+            for number, example in enumerate(examples, start=1)
+            for reference in example.references
+        ]
+        lines, pairs = zip(*numbered, strict=True)
+        return cls(origin, pairs, lines, source_language)
+
+    def spread(self, limit: int | None) -> References:
+        """At most so many pairs, spread evenly; None: all."""
+        if limit is None or limit >= len(self.pairs):
+            return self
+        chosen = [int(i * len(self.pairs) / limit) for i in range(limit)]
+        return dataclasses.replace(
+            self,
+            origin=f"{self.origin}, {limit} of {len(self.pairs)} pairs",
+            pairs=[self.pairs[i] for i in chosen],
+            lines=[self.lines[i] for i in chosen],
+        )
+
+
+def read_references(file: Path, *, audio: bool, ids: bool) -> References:
+    """A file whose lines are a source and its references, with tabs between.
+
+    Args:
+        audio: sources are paths, relative to the file
+        ids: references, and sources that are not audio, are token ids separated by spaces
+
+    Raises:
+        DragomanError: the file cannot be read, or a line has no reference.
+    """
+    examples = read_examples(file)
+    if not examples:
+        raise DragomanError(f"{file}: expected at least one line, found none")
+    without = next((n for n, e in enumerate(examples, start=1) if not e.references), None)
+    if without is not None:
+        raise DragomanError(
+            f"{file}, line {without}: expected a source, a tab and a reference, found no tab"
+        )
+    references = References.of(examples, file.name)
+
+    def source(text: str) -> Any:
+        if audio:
+            return file.parent / text
+        return token_ids(text) if ids else text
+
+    def token_ids(text: str) -> list[int]:
+        return [int(word) for word in text.split()]
+
+    try:
+        pairs = [(source(s), token_ids(t) if ids else t) for s, t in references.pairs]
+    except ValueError as error:
+        raise DragomanError(
+            f"{file}: expected token ids separated by spaces, for a model without tokenizers: "
+            f"{error}"
+        ) from error
+    return References(file.name, pairs, references.lines)
+
+
+def prepared(model: Model, references: References, target_language: str | None) -> list[ForcedPair]:
+    """The references as the graphs take them.
+
+    Raises:
+        DragomanError: one is not a target of the model, or its source not a source; names the line.
+    """
+    prompt = prompt_options(model.manifest)
+    options = ScoringOptions(
+        source_language=references.source_language,
+        target_language=target_language,
+        language=prompt.language,
+        task=prompt.task,
+    )
+    pairs = []
+    for line, pair in zip(
+        references.lines, model.scorer.prepare(references.pairs, options), strict=True
+    ):
+        if isinstance(pair, ScoredPair):
+            raise DragomanError(f"{references.origin}, line {line}: {pair.error}")
+        pairs.append(pair)
+    return pairs
+
+
+def compare_references(
+    model: Model, oracle: Transformer, pairs: Sequence[ForcedPair], origin: str
+) -> ReferenceParity:
+    """
+    Args:
+        pairs: from `prepared`
+        origin: for the record
+    """
+    found = score_in_batches(model.backend, model.manifest.model, pairs, DEFAULT_BATCH_SIZE)
+    tokens = sum(len(pair.target) for pair in pairs)
+    expected = -oracle_log_likelihood(oracle, model, pairs) / tokens
+    failed = any(pair.error is not None for pair in found)  # not finite, or no memory
+    bundle = NOT_FINITE if failed else -sum(pair.log_probability for pair in found) / tokens
+    tolerance = REFERENCE_TOLERANCES[model.manifest.precision]
+    return ReferenceParity(
+        references=origin,
+        pairs=len(pairs),
+        tokens=tokens,
+        oracle=expected,
+        bundle=bundle,
+        tolerance=tolerance,
+        passed=bundle - expected <= tolerance,
+    )
+
+
+@torch.inference_mode()
+def oracle_log_likelihood(oracle: Transformer, model: Model, pairs: Sequence[ForcedPair]) -> float:
+    """The log-probability that the oracle gives to all targets together."""
+    spec, total = model.manifest.model, 0.0
+    lengths = [(len(pair.source), len(pair.read)) for pair in pairs]
+    for batch in forcing_batches(spec, lengths, DEFAULT_BATCH_SIZE):
+        chosen = [pairs[i] for i in batch]
+        source, source_mask = as_batch([pair.source for pair in chosen], spec)
+        read, _ = pad([pair.read for pair in chosen], spec.pad_token_id)
+        mask = torch.from_numpy(source_mask)
+        cross = oracle.encode(torch.from_numpy(source), mask)
+        start = torch.zeros(len(chosen), dtype=torch.long)
+        logits = oracle.decode(torch.from_numpy(read), start, mask, cross, NoMemory())
+        for row, pair in zip(logits, chosen, strict=True):
+            first = len(pair.given) - 1
+            at_target = row[first : first + len(pair.target)].double().log_softmax(-1)
+            total += float(at_target[torch.arange(len(pair.target)), list(pair.target)].sum())
+    return total

@@ -1,0 +1,156 @@
+"""The tensors of a batch in the device's memory.
+
+Rows move within it, and come from that of other batches. All of it is enqueued in the stream of the
+batch.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from numpy.typing import NDArray
+
+from ...format.contract import Change, Owner, Slot, TensorSpec
+from ...format.manifest import Manifest
+from .device import Bytes
+from .layout import RowLayout, Sizes, row_layout, shape_of, tensors_with_memory
+from .results import ResultLayout
+from .tensors import as_numbers, size_of
+from .workspace import Workspace
+
+
+class BatchMemory:
+    """A place for each source, with `sizes.width` rows.
+
+    Attributes:
+        sizes: of the tensors as they lie in memory
+        address: of every tensor
+        results: how what steps choose lies in memory
+        positions: the address of room for a position of each row at each step
+    """
+
+    def __init__(self, workspace: Workspace, manifest: Manifest, sizes: Sizes) -> None:
+        self._workspace, self.sizes = workspace, sizes
+        self._most_positions = manifest.model.max_target_positions
+        self._tensors = tensors_with_memory(manifest)
+        inputs = manifest.graphs["decoder"].inputs
+        self._of_sources = [t for t in inputs if t.owner in (Owner.ENCODER_ROW, Owner.MASK)]
+        self._caches = [t for t in inputs if t.change is Change.APPENDED]
+        for name, size in self._needs(sizes).items():
+            workspace.arena.reserve(name, size)
+        self._find(sizes)
+
+    def upload(self, slot: Slot, values: NDArray[Any]) -> None:
+        self._workspace.device.upload(self.address[slot], values, self._workspace.stream)
+
+    def download(self, tensor: TensorSpec) -> NDArray[Any]:
+        """A copy of a tensor, after all that is enqueued."""
+        device, stream = self._workspace.device, self._workspace.stream
+        shape = shape_of(tensor, self.sizes)
+        size = size_of(tensor.dtype, shape)
+        memory = self._workspace.host_memory("tensor", size)[:size]
+        device.download(memory, self.address[tensor.slot], stream)
+        device.synchronize(stream)
+        return as_numbers(memory, tensor.dtype, shape)
+
+    def download_results(self, memory: Bytes) -> None:
+        """Fill memory with what the last step chose, when the stream gets there."""
+        address, size = self.address[Slot("next_token")], self.results.size
+        self._workspace.device.download(memory[:size], address, self._workspace.stream)
+
+    def clear_caches(self, first: int = 0) -> None:
+        """Of all rows from this one on: a position not yet written is masked, but NaN would pass
+        the mask."""
+        count = self.sizes.rows - first
+        for tensor in self._caches if count > 0 else ():
+            size = row_layout(tensor, self.sizes).size
+            address = self.address[tensor.slot] + first * size
+            self._workspace.device.clear(address, count * size, self._workspace.stream)
+
+    def take_source(self, other: BatchMemory, source: int, to: int) -> None:
+        """A source of this or of another batch is copied to a place. If it has more positions than
+        there are here, the last ones must be padding."""
+        for tensor in self._of_sources:
+            mine, theirs = row_layout(tensor, self.sizes), row_layout(tensor, other.sizes)
+            there = self.address[tensor.slot] + to * mine.size
+            here = other.address[tensor.slot] + source * theirs.size
+            if tensor.owner is Owner.MASK and mine.pitch > theirs.pitch:
+                self._workspace.device.clear(there, mine.size, self._workspace.stream)
+            self._copy(there, mine, here, theirs, min(mine.pitch, theirs.pitch), mine.lines)
+
+    def take_row(self, other: BatchMemory, row: int, to: int, begin: int, end: int) -> None:
+        """What a row of this or of another batch has decoded at positions `begin` to `end` is
+        copied to a row here."""
+        for tensor in self._caches if begin < end else ():
+            mine, theirs = row_layout(tensor, self.sizes), row_layout(tensor, other.sizes)
+            there = self.address[tensor.slot] + to * mine.size + begin * mine.position
+            here = other.address[tensor.slot] + row * theirs.size + begin * theirs.position
+            self._copy(there, mine, here, theirs, (end - begin) * mine.position, mine.lines)
+
+    def move_tokens(self, source: int, to: int) -> None:
+        """The next tokens of the rows of a source are copied to those of another place."""
+        tokens, size = self.address[Slot("token")], 8 * self.sizes.width
+        stream = self._workspace.stream
+        self._workspace.device.copy(tokens + to * size, tokens + source * size, size, stream)
+
+    def grow(self, sizes: Sizes) -> None:
+        """Make room for tensors of this size; they stay as they are until `lay_out`.
+
+        Raises:
+            BackendError: there is no memory; nothing has changed.
+        """
+        needs = self._needs(sizes)
+        if sizes.source != self.sizes.source:
+            needs["moving"] = max(self._size(tensor, self.sizes) for tensor in self._of_sources)
+        self._workspace.arena.grow(needs, self._workspace.stream)
+        self._find(sizes)
+
+    def lay_out(self, sizes: Sizes) -> None:
+        """Lay out the tensors for this size, for which there is room. New places get a copy of the
+        first source: a row without any token would produce NaN."""
+        present, self.sizes = self.sizes, sizes
+        if sizes.source != present.source:
+            for tensor in self._of_sources:
+                self._change_length(tensor, present)
+        for place in range(present.sources, sizes.sources):
+            self.take_source(self, 0, place)
+        self.clear_caches(present.rows)
+
+    def _change_length(self, tensor: TensorSpec, present: Sizes) -> None:
+        """Positions beyond the former length are zero, which in the mask is padding."""
+        device, stream = self._workspace.device, self._workspace.stream
+        old, new = row_layout(tensor, present), row_layout(tensor, self.sizes)
+        address, aside = self.address[tensor.slot], self._workspace.arena.address("moving")
+        device.copy(aside, address, self._size(tensor, present), stream)
+        device.clear(address, self._size(tensor, self.sizes), stream)
+        lines = min(present.sources, self.sizes.sources) * new.lines
+        self._copy(address, new, aside, old, min(new.pitch, old.pitch), lines)
+
+    def _copy(
+        self, to: int, mine: RowLayout, source: int, theirs: RowLayout, width: int, lines: int
+    ) -> None:
+        device, stream = self._workspace.device, self._workspace.stream
+        device.copy_2d(to, mine.pitch, source, theirs.pitch, width, lines, stream)
+
+    def _needs(self, sizes: Sizes) -> dict[str, int]:
+        """Bytes of what is reserved, by name."""
+        # Results have the same addresses for every batch, as captured graphs expect.
+        widest = max(self._workspace.widest, sizes.rows)
+        return {
+            **{str(tensor.slot): self._size(tensor, sizes) for tensor in self._tensors},
+            "results": ResultLayout(widest).size,
+            "positions": 8 * sizes.rows * self._most_positions,
+        }
+
+    def _find(self, sizes: Sizes) -> None:
+        """Set addresses, after memory was reserved for this size."""
+        workspace, arena = self._workspace, self._workspace.arena
+        workspace.widest = max(workspace.widest, sizes.rows)
+        self.results = ResultLayout(workspace.widest)
+        self.address = {t.slot: arena.address(str(t.slot)) for t in self._tensors}
+        self.address[Slot("next_token")] = arena.address("results")
+        self.address[Slot("next_log_probability")] = arena.address("results") + self.results.tokens
+        self.positions = arena.address("positions")
+
+    def _size(self, tensor: TensorSpec, sizes: Sizes) -> int:
+        return size_of(tensor.dtype, shape_of(tensor, sizes))

@@ -1,0 +1,5 @@
+"""`dragoman run`"""
+
+from .command import run
+
+__all__ = ["run"]

@@ -1,0 +1,129 @@
+"""What `dragoman run` writes for each line of input."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Iterator
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from ..messages import tell
+
+if TYPE_CHECKING:
+    from dragoman.runtime import Hypothesis, Result, Segment
+
+
+class Output:
+    """Writes results in the order of the lines of input, and counts the lines rejected.
+
+    Args:
+        lines_of: what is written for a result
+    """
+
+    def __init__(self, lines_of: Callable[[Result], Iterable[str]]) -> None:
+        self._lines_of = lines_of
+        self.rejected = 0
+        self.number = 0
+
+    def write(self, result: Result) -> None:
+        self.number += 1
+        if result.error is not None:
+            self.reject(result.error)
+        for line in self._lines_of(result):
+            click.echo(line)
+
+    def reject(self, reason: str) -> None:
+        self.rejected += 1
+        tell(f"line {self.number}: {reason}")
+
+
+def best(count: int, *, scores: bool) -> Callable[[Result], Iterator[str]]:
+    """`count` lines for each input, the best output first; empty ones in place of what there is
+    not.
+
+    Args:
+        scores: a score and a tab stand in front of each
+    """
+
+    def lines(result: Result) -> Iterator[str]:
+        decoded = result.finish_reason in ("end", "length")
+        outputs: list[Hypothesis | Result] = [*result.hypotheses] or [result] * decoded
+        for output in outputs:
+            score = f"{output.score:.4f}\t" if scores else ""
+            line = _one_line(output)
+            # Speech begins with a space: its words are tokens with the space before them.
+            yield score + (line if result.segments is None else line.strip())
+        yield from [""] * (count - len(outputs))
+
+    return lines
+
+
+def timed(result: Result) -> Iterator[str]:
+    """A line for each segment of speech, and an empty one."""
+    for segment in result.segments or ():
+        times = f"[{_clock(segment.start)} --> {_clock(segment.end)}]"
+        yield f"{times} {_one_line(segment).strip()}"
+    yield ""
+
+
+def json_of_texts(result: Result) -> Iterator[str]:
+    """One object, with all outputs."""
+    yield _json(_outcome(result) | {"hypotheses": [_hypothesis(h) for h in result.hypotheses]})
+
+
+def json_of_speech(result: Result) -> Iterator[str]:
+    """One object, with all segments."""
+    segments = [
+        {"start": s.start, "end": s.end, "text": s.text, "tokens": s.tokens}
+        for s in result.segments or ()
+    ]
+    yield _json(_outcome(result) | {"language": result.language, "segments": segments})
+
+
+def _outcome(result: Result) -> dict[str, Any]:
+    return {
+        "text": result.text,
+        "tokens": result.tokens,
+        "log_probability": result.log_probability,
+        "score": result.score,
+        "finish_reason": result.finish_reason,
+        "end_token": result.end_token,
+        "error": result.error,
+    }
+
+
+def _hypothesis(hypothesis: Hypothesis) -> dict[str, Any]:
+    return {
+        "text": hypothesis.text,
+        "tokens": hypothesis.tokens,
+        "log_probability": hypothesis.log_probability,
+        "score": hypothesis.score,
+        "finish_reason": hypothesis.finish_reason,
+        "end_token": hypothesis.end_token,
+        "token_log_probabilities": hypothesis.token_log_probabilities,
+        "alternatives": [
+            [
+                {"token": a.token, "text": a.text, "log_probability": a.log_probability}
+                for a in alternatives
+            ]
+            for alternatives in hypothesis.alternatives
+        ],
+    }
+
+
+def _json(values: dict[str, Any]) -> str:
+    return json.dumps(values, ensure_ascii=False, allow_nan=False)
+
+
+def _one_line(output: Hypothesis | Result | Segment) -> str:
+    """The text of each line of input on one line; of a bundle without tokenizers, token ids."""
+    text = " ".join(map(str, output.tokens)) if output.text is None else output.text
+    return " ".join(text.splitlines())
+
+
+def _clock(seconds: float) -> str:
+    """Formatted as in subtitles: 01:02:03.450."""
+    thousandths = round(seconds * 1000)
+    minutes, rest = divmod(thousandths, 60_000)
+    return f"{minutes // 60:02}:{minutes % 60:02}:{rest // 1000:02}.{rest % 1000:03}"

@@ -1,0 +1,206 @@
+"""Beam search gives the hypotheses and scores of Hugging Face's `generate`, for every family."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from dragoman.export import export_bundle
+from dragoman.export.families.hugging_face import load_hugging_face
+from dragoman.export.model_description import default_max_new_tokens, generation_settings
+from dragoman.optimize.target_bundle import optimize_bundle
+from dragoman.reference_model import (
+    GenerationConfig,
+    Hypothesis,
+    Transformer,
+    beam_search_uncached,
+)
+from dragoman.runtime import Model, load, read_bundle
+from dragoman.runtime.decoding.beam import Beam
+from dragoman.runtime.decoding.loop import Decoding, Job
+from dragoman.runtime.decoding.request import Request, Rules
+from dragoman.runtime.decoding.scheduling import Queue
+
+from ... import speech_models
+from .beam_cases import CASES, SOURCES, Case, Comparison, Subject, their_hypotheses
+
+pytestmark = pytest.mark.filterwarnings(
+    "ignore::DeprecationWarning",
+    "ignore::FutureWarning",
+    "ignore:Unfeasible length constraints:UserWarning",
+    "ignore:Using the model-agnostic default:UserWarning",
+)
+
+
+@pytest.fixture(scope="module")
+def comparison() -> Comparison:
+    """Of all cases."""
+    return Comparison()
+
+
+@pytest.fixture(scope="module")
+def comparison_of_runtime() -> Comparison:
+    """Of all cases."""
+    return Comparison()
+
+
+@pytest.fixture(scope="module")
+def beam_model(
+    beam_subject: Callable[[str], Subject], tmp_path_factory: pytest.TempPathFactory
+) -> Callable[[str], Model]:
+    """A subject as a bundle for processors."""
+
+    @cache
+    def make(name: str) -> Model:
+        neutral, bundle = (tmp_path_factory.mktemp(f"{name}-bundle") for _ in range(2))
+        export_bundle(beam_subject(name).ours, neutral, name=name)
+        return load(optimize_bundle(read_bundle(neutral), bundle, target="cpu").directory)
+
+    return make
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_hypotheses_are_theirs(
+    case: Case,
+    beam_subject: Callable[[str], Subject],
+    beam_model: Callable[[str], Model],
+    comparison: Comparison,
+    comparison_of_runtime: Comparison,
+) -> None:
+    """Those of the reference model without a cache, and those of the runtime, sources together."""
+    subject = beam_subject(case.subject)
+    generation = subject.generation(case)
+    theirs = their_hypotheses(subject, case)
+    found = beam_search_uncached(subject.ours, subject.sources, case.limit, generation=generation)
+    best = [hypotheses[: case.returned] for hypotheses in found]
+    comparison.hold(best, theirs, case.limit)
+    decoded = decoded_by(beam_model(case.subject), subject, case, generation)
+    comparison_of_runtime.hold(decoded, theirs, case.limit, steps=False)
+
+
+def decoded_by(
+    model: Model, subject: Subject, case: Case, generation: GenerationConfig
+) -> list[list[Hypothesis]]:
+    """The hypotheses of the decoding loop."""
+    spec, settings = model.manifest.model, generation_settings(generation)
+    prompt = [spec.start_token_id, *settings.prompt]
+    rules = Rules.of(
+        settings,
+        limit=case.limit,
+        end_tokens=settings.end_tokens(spec.end_token_id),
+        prompt_length=len(prompt),
+    )
+    strategy = Beam(
+        settings.num_beams, settings.length_penalty, settings.early_stopping, case.returned
+    )
+    queue: Queue[int] = Queue(model.backend, spec, rows=10**6, tokens=10**6)
+    for index, source in enumerate(subject.sources):
+        encodable = source.numpy() if isinstance(source, torch.Tensor) else list(source)
+        request = Request(source=encodable, prompt=prompt, rules=rules)
+        queue.add(Job(index, request, strategy))
+    found: dict[int, list[Hypothesis]] = {}
+    for outcome in queue.outcomes():
+        assert isinstance(outcome, Decoding)
+        found[outcome.job.key] = [
+            Hypothesis(
+                tuple(draft.row.tokens[draft.begin :]), draft.score, (*draft.log_probabilities,)
+            )
+            for draft in outcome.drafts
+        ]
+    return [found[index] for index in range(len(subject.sources))]
+
+
+def test_how_many_were_compared(
+    comparison: Comparison,
+    comparison_of_runtime: Comparison,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Enough end before their limit, and enough there; ties are rare."""
+    if comparison.compared < 1500:
+        pytest.skip("this counts what all cases above have compared")
+    with capsys.disabled():
+        print(f"\noracle: {comparison}\nruntime: {comparison_of_runtime}")
+    for counted in (comparison, comparison_of_runtime):
+        assert 0.3 < counted.ended / counted.compared < 0.7
+        assert counted.ties <= 0.01 * counted.compared
+
+
+@pytest.mark.parametrize("name", ["marian", "t5", "whisper"])
+def test_searches_differ(name: str, beam_subject: Callable[[str], Subject]) -> None:
+    """The cases would mean little otherwise."""
+    subject = beam_subject(name)
+
+    def outputs(**settings: Any) -> list[list[tuple[int, ...]]]:
+        case = Case("", name, {"num_beams": 4, "length_penalty": 1.0} | settings)
+        found = beam_search_uncached(
+            subject.ours, subject.sources, case.limit, generation=subject.generation(case)
+        )
+        return [[hypothesis.tokens for hypothesis in hypotheses] for hypotheses in found]
+
+    usual = outputs()
+    others: list[dict[str, Any]] = [
+        *({"num_beams": 2}, {"num_beams": 5}, {"length_penalty": 0.6}, {"length_penalty": 2.0}),
+        *({"early_stopping": True}, {"early_stopping": "never"}),
+    ]
+    assert all(outputs(**settings) != usual for settings in others)
+
+
+def with_settings(directory: Path, **settings: Any) -> Path:
+    """Replace generation settings of a checkpoint; None takes them away."""
+    path = directory / "generation_config.json"
+    stated = json.loads(path.read_text()) | settings
+    path.write_text(json.dumps({n: v for n, v in stated.items() if v is not None}))
+    return directory
+
+
+def best_outputs(model: Transformer, sources: list[Any]) -> list[list[int]]:
+    """Without options."""
+    found = beam_search_uncached(model, sources, default_max_new_tokens(model))
+    return [list(hypotheses[0].tokens) for hypotheses in found]
+
+
+@pytest.mark.parametrize("limit", [{"max_length": 11}, {"max_new_tokens": 12}, {}], ids=str)
+@pytest.mark.parametrize("name", ["bart", "t5"])
+def test_without_options_it_is_generate_without_options(
+    name: str, limit: dict[str, int], beam_subject: Callable[[str], Subject], tmp_path: Path
+) -> None:
+    """From the files of a checkpoint."""
+    subject = beam_subject(name)
+    subject.theirs.save_pretrained(tmp_path)
+    beams = {"num_beams": 3, "length_penalty": 1.5, "early_stopping": "never"}
+    unstated = {"max_length": None, "max_new_tokens": None}
+    with_settings(tmp_path, **{**subject.settings, **beams, **unstated, **limit})
+    theirs = type(subject.theirs).from_pretrained(tmp_path)
+    ends = subject.settings["eos_token_id"]
+    found = best_outputs(load_hugging_face(tmp_path), SOURCES)
+    for source, output in zip(SOURCES, found, strict=True):
+        (expected,) = theirs.generate(torch.tensor([source]))[:, 1:].tolist()
+        assert output == expected
+    assert any(output[-1] not in ends for output in found)
+
+
+@pytest.mark.parametrize("limit", [24, None])
+def test_a_window_of_whisper_without_options(limit: int | None, tmp_path: Path) -> None:
+    """By its own `generate`."""
+    theirs = speech_models.MODELS["english"]()
+    speech_models.save(theirs, tmp_path)
+    with_settings(tmp_path, num_beams=4, length_penalty=0.7, max_length=limit)
+    theirs = type(theirs).from_pretrained(tmp_path)
+    config = theirs.config
+    generator = torch.Generator().manual_seed(2)
+    features = torch.randn(
+        4, config.num_mel_bins, 2 * config.max_source_positions, generator=generator
+    )
+    found = best_outputs(load_hugging_face(tmp_path), list(features))
+    generated = theirs.generate(features).tolist()
+    end = config.eos_token_id
+    # It gives neither the prompt nor the end.
+    trimmed = [[token for token in row if token != end] for row in generated]
+    assert [[token for token in row if token != end] for row in found] == trimmed
+    assert max(map(len, found)) == (limit or 20)
