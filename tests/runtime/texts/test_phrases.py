@@ -46,7 +46,7 @@ class Writer:
         for token, surface in enumerate(self._surfaces):
             text = written + surface if written else surface.lstrip()
             if len(text) > len(written) and self._wanted.startswith(text):
-                scores[token] += 8 + len(surface)
+                scores[token] += 12 + 4 * len(surface)
         return scores
 
 
