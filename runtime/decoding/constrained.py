@@ -153,9 +153,11 @@ class ConstrainedBeamSearch(BeamSearch):
 
     def _fits(self, candidate: Candidate, count: int) -> bool:
         """Whether the phrases can still follow it within the limit, or are there if it ends."""
+        progress, left = self._progress[candidate.beam], max(0, self._last - count)
+        if not progress.unmet:
+            return True
         if self._is_early(candidate):
             return False
-        progress, left = self._progress[candidate.beam], max(0, self._last - count)
         to_come = self._to_come(candidate)
         if to_come < left or not self._rules.prohibitions:
             return to_come <= left

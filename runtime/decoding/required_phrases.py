@@ -37,6 +37,10 @@ class RequiredPhrases:
         self._missing: list[dict[int, int]] = [{}]
         """How many tokens each phrase that is begun at a node still lacks; 0: it ends there."""
         self._build()
+        self._ending = [
+            frozenset(phrase for phrase, count in missing.items() if not count)
+            for missing in self._missing
+        ]
         self.start = Progress(0, frozenset(range(len(self._phrases))))
         self._to_come: dict[Progress, int] = {}
         self._towards: dict[Progress, list[int]] = {}
@@ -51,8 +55,7 @@ class RequiredPhrases:
         node, unmet = progress
         for token in tokens:
             node = self._next[node].get(token, 0)
-            met = unmet & self._missing[node].keys()
-            unmet -= {phrase for phrase in met if not self._missing[node][phrase]}
+            unmet -= self._ending[node]
         return Progress(node, unmet)
 
     def to_come(self, progress: Progress) -> int:

@@ -29,15 +29,18 @@ class ForbiddenTexts:
         self._longest = max(map(len, self._texts)) - 1
         """Of the beginnings of texts."""
         always: set[int] = set()
-        completing: dict[bytes, set[int]] = {}
+        completing: dict[bytes, list[NDArray[np.intp]]] = {}
         for text in self._texts:
             always.update(surfaces.containing(text))
             for length in range(1, len(text)):
                 tokens = surfaces.beginning_with(text[length:])
-                if tokens:
-                    completing.setdefault(text[:length], set()).update(tokens)
-        self._always = _indices(always)
-        self._completing = {beginning: _indices(found) for beginning, found in completing.items()}
+                if len(tokens):
+                    completing.setdefault(text[:length], []).append(tokens)
+        self._always = np.array(sorted(always), np.intp)
+        self._completing = {
+            beginning: found[0] if len(found) == 1 else np.unique(np.concatenate(found))
+            for beginning, found in completing.items()
+        }
 
     def active(self, count: int) -> bool:
         return True
@@ -67,7 +70,3 @@ class ForbiddenTexts:
             length += len(found[-1])
         ending = b"".join(reversed(found))
         return ending[max(0, len(ending) - self._longest) :]
-
-
-def _indices(tokens: set[int]) -> NDArray[np.intp]:
-    return np.array(sorted(tokens), np.intp)

@@ -128,7 +128,7 @@ def _encoded(
             f"{option}: expected a text as this model writes it, found {shown(text)}, which it "
             f"writes {shown(written)}"
         )
-    return tuple(found.tokens)
+    return _checked(option, found.tokens, manifest)
 
 
 def _needed(option: str, codec: TextCodec | None) -> TextCodec:

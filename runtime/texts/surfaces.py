@@ -7,8 +7,11 @@ import re
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator
 from functools import cached_property
-from itertools import accumulate, islice, takewhile
+from itertools import accumulate, islice
 from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
 
 from .codecs import Codec, TokenizerError
 
@@ -57,16 +60,18 @@ class Surfaces:
             place = self._joined.find(text, self._ends[token])
         return found
 
-    def beginning_with(self, text: bytes) -> list[int]:
+    def beginning_with(self, text: bytes) -> NDArray[np.intp]:
         """The tokens whose surfaces begin with a text."""
-        from_there_on = islice(
-            self._order, bisect_left(self._order, text, key=self.__getitem__), None
-        )
-        return list(takewhile(lambda token: self[token].startswith(text), from_there_on))
+
+        def is_beyond(token: int) -> bool:
+            return not self[token].startswith(text)
+
+        first = bisect_left(self._order, text, key=self.__getitem__)
+        return self._order[first : bisect_left(self._order, True, lo=first, key=is_beyond)]
 
     @cached_property
-    def _order(self) -> list[int]:
-        return sorted(range(len(self._surfaces)), key=self.__getitem__)
+    def _order(self) -> NDArray[np.intp]:
+        return np.array(sorted(range(len(self._surfaces)), key=self.__getitem__), np.intp)
 
     @cached_property
     def _joined(self) -> bytes:

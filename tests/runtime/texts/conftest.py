@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import sentencepiece
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
 from dragoman.runtime.texts.tokenizer import TextCodec
 
@@ -45,38 +45,64 @@ def _sentencepiece(directory: Path) -> TextCodec:
 
 
 def _library(form: str) -> Tokenizer:
+    """Its vocabulary is stated, since what trainers make of ties is not."""
     unknown = "<unk>"
     special = ["<pad>", "<s>", "</s>", unknown]
+    letters = sorted(set("".join(CORPUS)) - {" "})
     if form == "metaspace":
-        tokenizer = Tokenizer(models.Unigram())
+        pieces = ["at", "cat", "\u2581cat", "\u2581the", "he", "og", "\u2581d", "ird", "\u2581and"]
+        scores = [(piece, 0.0) for piece in special] + [(piece, -3.0) for piece in pieces]
+        scores += [(letter, -6.0) for letter in ("\u2581", *letters)]
+        tokenizer = Tokenizer(models.Unigram(scores, unk_id=3))
         tokenizer.pre_tokenizer = pre_tokenizers.Metaspace()
         tokenizer.decoder = decoders.Metaspace()
-        trainer: trainers.Trainer = trainers.UnigramTrainer(
-            vocab_size=80, special_tokens=special, unk_token=unknown, show_progress=False
-        )
     elif form == "byte-level":
-        tokenizer = Tokenizer(models.BPE())
+        alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+        merges = [
+            "a t",
+            "c at",
+            "\u0120 cat",
+            "t h",
+            "th e",
+            "\u0120 the",
+            "o g",
+            "d og",
+            "\u00c3 \u00a9",
+        ]
+        tokenizer = _bpe([*special, *alphabet], merges)
         tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
         tokenizer.decoder = decoders.ByteLevel()
-        trainer = trainers.BpeTrainer(
-            vocab_size=300,
-            special_tokens=special,
-            initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
-            show_progress=False,
-        )
     elif form == "words":
-        tokenizer = Tokenizer(models.WordLevel(unk_token=unknown))
+        words = sorted({word for text in CORPUS for word in text.split()})
+        symbols = [*special, *words]
+        vocabulary = {symbol: token for token, symbol in enumerate(symbols)}
+        tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token=unknown))
         tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-        trainer = trainers.WordLevelTrainer(special_tokens=special, show_progress=False)
     else:
-        tokenizer = Tokenizer(models.BPE(unk_token=unknown, end_of_word_suffix="</w>"))
+        merges = [
+            "a t</w>",
+            "c at</w>",
+            "s at</w>",
+            "t h",
+            "th e</w>",
+            "o g</w>",
+            "d og</w>",
+            "f \u00e9",
+        ]
+        symbols = [*special, *letters, *(f"{letter}</w>" for letter in letters)]
+        tokenizer = _bpe(symbols, merges, unk_token=unknown, end_of_word_suffix="</w>")
         tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
         tokenizer.decoder = decoders.BPEDecoder()
-        trainer = trainers.BpeTrainer(
-            vocab_size=90,
-            special_tokens=special,
-            end_of_word_suffix="</w>",
-            show_progress=False,
-        )
-    tokenizer.train_from_iterator(CORPUS, trainer)
+    tokenizer.add_special_tokens(special)
     return tokenizer
+
+
+def _bpe(symbols: list[str], merges: list[str], **options: str) -> Tokenizer:
+    """
+    Args:
+        merges: two symbols each, with a space between
+    """
+    pairs = [(first, second) for first, second in map(str.split, merges)]
+    symbols = [*symbols, *(first + second for first, second in pairs)]
+    vocabulary = {symbol: token for token, symbol in enumerate(symbols)}
+    return Tokenizer(models.BPE(vocabulary, pairs, **options))

@@ -4,6 +4,7 @@ what it is told to."""
 from __future__ import annotations
 
 import json
+import random
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,7 @@ import pytest
 from numpy.typing import NDArray
 
 from dragoman import DragomanError
-from dragoman.runtime import GenerationOptions, Manifest, Result
+from dragoman.runtime import GenerationOptions, Manifest, Model, Result
 from dragoman.runtime.format.validation import manifest_from_json
 from dragoman.runtime.texts.front_end import TextFrontEnd
 from dragoman.runtime.texts.tokenizer import TextCodec
@@ -45,7 +46,7 @@ class Writer:
         for token, surface in enumerate(self._surfaces):
             text = written + surface if written else surface.lstrip()
             if len(text) > len(written) and self._wanted.startswith(text):
-                scores[token] += 8 + len(surface)
+                scores[token] += 12 + 4 * len(surface)
         return scores
 
 
@@ -112,6 +113,44 @@ def test_half_a_text_in_the_prefix_is_not_completed(manifest: Manifest, target: 
     (text,) = texts_of(model.generate([[3]], asked.replace(must_not_contain=["cat s"])))
     assert text.startswith("the cat")
     assert "cat s" not in text
+
+
+def test_a_prefix_without_its_spaces(manifest: Manifest, target: TextCodec) -> None:
+    """Those around it are not part of it: what follows may complete its last word."""
+    model = front_end(manifest, target, Writer(target, "the cat sat"))
+    asked = GenerationOptions(max_new_tokens=LIMIT)
+    results = [
+        model.generate([[3]], asked.replace(prefix=prefix))
+        for prefix in ("the cat", "the cat ", "  the cat", "\tthe cat\n")
+    ]
+    assert results == results[:1] * 4
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES, ids=["greedy", "beams", "sampling"])
+def test_the_tokens_of_a_prefix_count(
+    manifest: Manifest, target: TextCodec, strategy: dict[str, Any]
+) -> None:
+    """In the fewest and in the most new tokens, not in scores."""
+
+    def ending(source: Any, history: Any) -> NDArray[np.float32]:
+        scores = np.linspace(0, 1, VOCABULARY, dtype=np.float32)
+        scores[END] = 30
+        return scores
+
+    model = front_end(manifest, target, ending)
+    asked = GenerationOptions(prefix=[5, 6, 7], **strategy)
+    for fewest, length in ((None, 3), (2, 3), (3, 3), (5, 5)):
+        (result,) = model.generate([[3]], asked.replace(min_new_tokens=fewest))
+        assert result.tokens[:3] == (5, 6, 7)
+        assert len(result.tokens) == length
+        assert result.end_token == END
+        log_probabilities = result.hypotheses[0].token_log_probabilities
+        assert len(log_probabilities) == length + 1
+        assert log_probabilities[:3] == (0, 0, 0)
+        assert result.log_probability == pytest.approx(sum(log_probabilities))
+    (result,) = model.generate([[3]], asked.replace(min_new_tokens=4, max_new_tokens=4))
+    assert len(result.tokens) == 4
+    assert result.finish_reason == "length"
 
 
 @pytest.mark.parametrize("phrases", [["bird"], ["naïve café:", "x y z"], ["a dog", "dog"]], ids=str)
@@ -210,6 +249,13 @@ def test_a_wrong_phrase_is_one_line(
     assert message_of(manifest, target, **options).startswith(message)
 
 
+def test_arrays_of_token_ids_are_compared_as_lists() -> None:
+    """Whether a phrase is both required and forbidden."""
+    GenerationOptions(must_contain=[np.array([5, 6])], must_not_contain=[np.array([7, 8]), "cat"])
+    with pytest.raises(DragomanError, match=r"must_contain: \(5, 6\) is in must_not_contain"):
+        GenerationOptions(must_contain=[np.array([5, 6])], must_not_contain=[[5, 6]])
+
+
 @pytest.mark.parametrize("option", ["prefix", "must_contain", "must_not_contain"])
 def test_texts_need_a_tokenizer(manifest: Manifest, option: str) -> None:
     phrase = "cat" if option == "prefix" else ["cat"]
@@ -269,6 +315,47 @@ def test_of_several_requests_only_the_wrong_ones_are_rejected(
     assert results[2].tokens[:3] == (5, 6, 7)
     assert results[4].tokens == (5, 6, 7, 8)
     assert results[5].tokens == (5, 6, 7, 8)
+
+
+@pytest.mark.parametrize("beams", [2, 5])
+def test_with_a_model_every_output_has_what_it_must(text_model: Model, beams: int) -> None:
+    """Of many sources; rejected are a prefix with what is forbidden, and the end token, which is a
+    word here."""
+    generator = random.Random(beams)
+    end = text_model.manifest.model.end_token_id
+    words = [f"w{token}" for token in range(3, 23) if token != end]
+    options = [
+        GenerationOptions(
+            num_beams=beams,
+            num_return_sequences=generator.randint(1, beams),
+            max_new_tokens=generator.randint(8, 20),
+            prefix=generator.choice([None, " ".join(generator.choices(words, k=2))]),
+            must_contain=[
+                " ".join(generator.choices(words[:10], k=generator.randint(1, 3)))
+                for _ in range(generator.randint(0, 3))
+            ],
+            must_not_contain=generator.sample(words[10:], k=generator.randint(0, 4)),
+        )
+        for _ in range(60)
+    ]
+    sources = ["".join(generator.choices("abcdefgh", k=generator.randint(1, 12))) for _ in options]
+    decoded = 0
+    for result, asked in zip(text_model.generate(sources, options), options, strict=True):
+        if result.error is not None:
+            assert result.error.endswith("has a phrase of must_not_contain")
+            continue
+        decoded += 1
+        assert result.hypotheses
+        for hypothesis in result.hypotheses:
+            found = f" {hypothesis.text} "
+            assert found.startswith(f" {asked.prefix} " if asked.prefix else " ")
+            assert all(f" {phrase} " in found for phrase in asked.must_contain)
+            assert not any(str(phrase) in found for phrase in asked.must_not_contain)
+    assert decoded > 40
+    (result,) = text_model.generate(
+        ["ab"], [GenerationOptions(num_beams=beams, must_contain=[f"w{end}"])]
+    )
+    assert result.error == f"must_contain: expected no end token, found {end}"
 
 
 def test_must_contain_needs_beams(manifest: Manifest, target: TextCodec) -> None:
