@@ -1,4 +1,4 @@
-"""A reference model -> a neutral bundle: both graphs, their weights, the tokenizers."""
+"""A reference model -> a neutral bundle: its graphs, their weights, the tokenizers."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 from dragoman import __version__
+from dragoman.candidates_graph import candidates_graph, candidates_spec
 from dragoman.graph_files import write_graphs
 from dragoman.reference_model import Transformer
 from dragoman.runtime.format.bundle import Bundle
@@ -61,7 +62,10 @@ def export_bundle(
     progress("writing weights")
     files = writer(directory)
     specs = {graph: made.spec for graph, made in exported.items()}
-    write_graphs({graph: made.model for graph, made in exported.items()}, specs, files)
+    specs["candidates"] = candidates_spec(specs["decoder"])
+    models = {graph: made.model for graph, made in exported.items()}
+    models["candidates"] = candidates_graph(specs["candidates"])
+    write_graphs(models, specs, files)
     progress("checking the graphs")
     for name_of_graph, spec in specs.items():
         check_file(directory / spec.file, name_of_graph)

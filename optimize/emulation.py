@@ -65,10 +65,11 @@ def _round(graph: ir.Graph, node: ir.Node, value: ir.Value) -> None:
 def emulated_bundle(bundle: Bundle, directory: Path) -> Bundle:
     """A 16-bit bundle as one in float32 that computes the same numbers, in an empty directory. The
     manifest's precision stays unchanged."""
-    graphs = {name: ir.load(bundle.graph_path(name)) for name in bundle.manifest.graphs}
+    known = bundle.manifest.model_graphs
+    graphs = {name: ir.load(bundle.graph_path(name)) for name in known}
     for model in graphs.values():
         emulate_half(model)
-    specs = {name: _in_float32(spec) for name, spec in bundle.manifest.graphs.items()}
+    specs = {name: _in_float32(spec) for name, spec in known.items()}
     files = ScratchWriter(directory)
     write_graphs(graphs, specs, files)
     files.copy_tokenizers(bundle)

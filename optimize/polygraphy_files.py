@@ -79,7 +79,7 @@ def _script(
 ) -> Iterator[str]:
     manifest = bundle.manifest
     reference, what = (bundle, "BUNDLE") if graphs is None else (graphs, "GRAPHS")
-    names = tuple(manifest.graphs)
+    names = tuple(manifest.model_graphs)
     yield from (
         "#!/bin/sh",
         f"# Inputs of {rows} rows, recorded while {_on_one_line(manifest.name)} decoded:",
@@ -117,7 +117,7 @@ def _gpu_commands(bundle: Bundle, encoder: Feed) -> Iterator[str]:
     if manifest.target != "tensorrt":
         yield "export POLYGRAPHY_USE_TENSORRT_RTX=1"
     if manifest.executable.format == "tensorrt":
-        for name, graph in manifest.graphs.items():
+        for name, graph in manifest.model_graphs.items():
             yield f"polygraphy inspect model {_file('BUNDLE', graph.file)} --model-type engine"
             yield (
                 f"{_run(graph.file)} --trt --model-type engine "

@@ -72,6 +72,8 @@ class TargetRecipe:
             each graph, the number of Attention operators that each had before, and the model.
         file_passes: for a lone ONNX file, after `fusions.STANDARD_PASSES`; None: not possible
         finish: None: the graphs are the result
+        candidates: whether there is a graph that selects candidates, as on a GPU, which logits need
+            not leave then; on a processor it would be slower
     """
 
     passes: Callable[[str, ModelSpec, Precision], Sequence[GraphPass]]
@@ -82,3 +84,4 @@ class TargetRecipe:
     )
     file_passes: tuple[GraphPass, ...] | None = None
     finish: Finish | None = None
+    candidates: bool = False

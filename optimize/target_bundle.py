@@ -10,6 +10,7 @@ from typing import cast
 import onnx_ir as ir
 import onnxruntime
 
+from dragoman.candidates_graph import candidates_graph, candidates_spec
 from dragoman.graph_files import write_graphs
 from dragoman.runtime.decoding.batching import Encodable
 from dragoman.runtime.format.bundle import Bundle
@@ -64,7 +65,7 @@ def optimize_bundle(
     chosen.check_source(bundle, precision)
     graphs = {
         name: (ir.load(bundle.path(spec.file)), spec)
-        for name, spec in bundle.manifest.graphs.items()
+        for name, spec in bundle.manifest.model_graphs.items()
     }
     records = _own_passes(graphs, bundle.manifest, chosen, precision, progress)
     if precision != "fp32":
@@ -79,6 +80,10 @@ def optimize_bundle(
             )
     progress("writing weights")
     specs = {name: _with_types(model, spec) for name, (model, spec) in graphs.items()}
+    models = {name: model for name, (model, _) in graphs.items()}
+    if chosen.recipe.candidates:
+        specs["candidates"] = candidates_spec(specs["decoder"])
+        models["candidates"] = candidates_graph(specs["candidates"])
     optimized = dataclasses.replace(
         bundle.manifest,
         target=chosen.name,
@@ -89,7 +94,7 @@ def optimize_bundle(
         parity=None,
     )
     files = writer(directory)
-    write_graphs({name: model for name, (model, _) in graphs.items()}, specs, files)
+    write_graphs(models, specs, files)
     files.copy_tokenizers(bundle)
     return files.finish(optimized)
 

@@ -1,7 +1,8 @@
 """A GPU simulated on the processor, which enforces the contract of a device.
 
 Work in a stream is done only when somebody waits for it, so that memory that is read too early
-holds rubbish. Every address is checked: memory that is not allocated cannot be read or written.
+holds rubbish. Every address is checked: memory that is not allocated cannot be read or written. No
+row of a batch may compute NaN, not even one that nobody reads.
 """
 
 from __future__ import annotations
@@ -22,7 +23,8 @@ from dragoman.runtime.backends.errors import BackendError
 from dragoman.runtime.format.contract import GraphSpec
 
 Work = Callable[[], None]
-RUBBISH = 0xAB
+RUBBISH = 0xFF
+"""Floating-point numbers of these bytes are NaN."""
 ALIGNMENT = 256
 GUARDED = frozenset({"allocate", "free", "allocate_host", "free_host"})
 """Calls forbidden in every thread while a stream is captured for the whole process."""
@@ -277,5 +279,6 @@ class GraphOnDevice:
             feeds[tensor.name] = raw.view(dtype).reshape(shape).copy()
         outputs = self.session.run([t.name for t in self.spec.outputs], feeds)
         for tensor, values in zip(self.spec.outputs, outputs, strict=True):
+            assert values.dtype.kind != "f" or np.isfinite(values).all(), tensor.name
             raw = np.ascontiguousarray(values).view(np.uint8).reshape(-1)
             self.device.at(addresses[tensor.name], raw.size)[:] = raw

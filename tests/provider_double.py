@@ -156,16 +156,16 @@ def opened(bundle: Bundle, device: DoubleDevice, *, captures: bool = True) -> Mo
     manifest = bundle.manifest
 
     def open_sessions(stream: int) -> Sessions:
-        encoder = GraphOnDevice(
-            device, bundle.path(manifest.graphs["encoder"].file), manifest.graphs["encoder"]
-        )
-        decoder = GraphOnDevice(
-            device, bundle.path(manifest.graphs["decoder"].file), manifest.graphs["decoder"]
-        )
+        sessions = {
+            name: InferenceSession(
+                GraphOnDevice(device, bundle.path(spec.file), spec),
+                stream,
+                captures=captures and name == "decoder",
+            )
+            for name, spec in manifest.graphs.items()
+        }
         return Sessions(
-            InferenceSession(encoder, stream, captures=False),
-            InferenceSession(decoder, stream, captures=captures),
-            captures,
+            sessions["encoder"], sessions["decoder"], sessions.get("candidates"), captures
         )
 
     return Model(bundle, CudaProviderBackend(bundle, device, open_sessions))

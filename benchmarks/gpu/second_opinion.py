@@ -65,7 +65,7 @@ def _compare_engines(
     inputs = record_steps(graphs, engines, sources)
     return [
         row
-        for graph, spec in engines.manifest.graphs.items()
+        for graph, spec in engines.manifest.model_graphs.items()
         for row in compare(
             graph_runner(graphs.graph_path(graph)),
             engine_runner(engines.path(spec.file)),

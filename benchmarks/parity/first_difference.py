@@ -61,7 +61,7 @@ def first_difference(
         None if every tensor is within the tolerance
     """
     observed = observe(neutral, sources[:SOURCES])
-    for graph in neutral.manifest.graphs:
+    for graph in neutral.manifest.model_graphs:
         expected, found = (ir.load(b.graph_path(graph)) for b in (neutral, bundle))
         makers = {o.name or "": node for node in expected.graph for o in node.outputs}
         operators = {

@@ -52,14 +52,16 @@ def name(precision: str, kind: str) -> str:
 
 
 def load_slots(directory: Path, threads: int) -> Answering:
-    """Load a bundle that decodes all requests in one call."""
+    """Load a bundle that decodes all requests in one call, or as they arrive."""
     from dragoman.runtime import load
+
+    from .slots import answer_as_they_arrive
 
     model = load(directory, threads=threads)
 
     def answer(queue: Queue) -> list[Answer]:
         if any(request.arrival > 0 for request in queue.requests):
-            raise DragomanError("expected requests that all wait at the beginning")
+            return answer_as_they_arrive(model, queue)
         room = WaitingRoom(queue.requests)
         rows = generate(model, queue.requests, queue.max_batch_size)
         return [Answer(row, room.now) for row in rows]

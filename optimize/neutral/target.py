@@ -22,4 +22,5 @@ RECIPE = TargetRecipe(
     passes=lambda graph, model, precision: (),
     schemes=schemes,
     file_passes=(),
+    candidates=True,
 )

@@ -68,7 +68,7 @@ def observe(
     )
     targets = [list(result.tokens) for result in results]
     prompt = [model.start_token_id, *manifest.generation.prompt]
-    observed: dict[str, list[Observed]] = {name: [] for name in manifest.graphs}
+    observed: dict[str, list[Observed]] = {name: [] for name in manifest.model_graphs}
     lengths = [model.max_source_positions if model.takes_audio else len(s) for s in chosen]
     for batch in batches(lengths, max_batch_size=32, max_batch_tokens=4096):
         source, mask = as_batch([chosen[i] for i in batch], model)

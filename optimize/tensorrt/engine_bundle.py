@@ -9,6 +9,7 @@ from pathlib import Path
 
 import onnx_ir as ir
 
+from dragoman.candidates_graph import candidates_graph
 from dragoman.errors import DragomanError
 from dragoman.graph_files import write_graphs
 from dragoman.progress import Progress, Silent
@@ -103,9 +104,11 @@ def pinned_bundle(
         PassError: pinning changed what the decoder computes.
     """
     manifest = graphs.manifest
-    models = {name: ir.load(graphs.graph_path(name)) for name in manifest.graphs}
+    models = {name: ir.load(graphs.graph_path(name)) for name in manifest.model_graphs}
     sizes = {"query": 1, "capacity": capacity}
     specs = {name: pinned_spec(spec, sizes) for name, spec in manifest.graphs.items()}
+    if "candidates" in specs:
+        models["candidates"] = candidates_graph(specs["candidates"])
     records = apply_passes(
         models["decoder"],
         (PinShapes(manifest.graphs["decoder"], sizes),),

@@ -16,6 +16,7 @@ from dragoman.runtime.backends.tensorrt.compatibility import usable_package
 from dragoman.runtime.backends.tensorrt.messages import Messages, make_logger
 from dragoman.runtime.backends.tensorrt.packages import Package
 from dragoman.runtime.format.bundle import Bundle
+from dragoman.runtime.format.contract import OPTIONAL_GRAPHS
 from dragoman.runtime.format.executables import TensorRTEngines
 from dragoman.runtime.format.writing import BundleWriter
 
@@ -49,9 +50,12 @@ def refit_engines(
     files = BundleWriter(directory)
     with tempfile.TemporaryDirectory(dir=directory.parent, prefix=".pinned-") as temporary:
         pinned = pinned_bundle(graphs, Path(temporary), built.capacity, progress=progress)
-        for name in pinned.manifest.graphs:
-            progress(f"new weights for the engine of the {name}")
+        for name in engines.manifest.graphs:
             file = engine_file(name)
+            if name in OPTIONAL_GRAPHS:  # which have no weights
+                files.write(file, engines.path(file).read_bytes())
+                continue
+            progress(f"new weights for the engine of the {name}")
             files.write(file, refit(package, engines.path(file), pinned.graph_path(name)))
         files.copy_tokenizers(pinned)
     return files.finish(

@@ -37,4 +37,5 @@ RECIPE = TargetRecipe(
     schemes=schemes,
     half_activations="fp16",
     finish=build_engines,
+    candidates=True,
 )

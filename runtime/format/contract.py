@@ -23,7 +23,10 @@ FLOATING: frozenset[DataType] = frozenset({"float32", "float16", "bfloat16"})
 Kind = Literal["sequence-to-sequence"]
 """What a bundle's graphs are together."""
 
-GraphName = Literal["encoder", "decoder"]
+GraphName = Literal["encoder", "decoder", "candidates"]
+
+OPTIONAL_GRAPHS: frozenset[GraphName] = frozenset({"candidates"})
+"""Beside those that compute the model. Without candidates, logits leave the device."""
 
 Role = Literal[
     "source",
@@ -39,10 +42,12 @@ Role = Literal[
     "next_log_probability",
     "present_key",
     "present_value",
+    "candidate_token",
+    "candidate_log_probability",
 ]
 
-Axis = Literal["batch", "source_batch", "source", "query", "capacity"]
-"""A dynamic axis of a neutral graph. A target may pin one to a number.
+Axis = Literal["batch", "source_batch", "source", "query", "capacity", "candidates"]
+"""A dynamic axis of a neutral graph. A target may pin one to a number; `candidates` always is one.
 
 `batch` counts rows being decoded, `source_batch` the sources they are decoded from. The former is a
 multiple of the latter: row r belongs to source r // (batch / source_batch)."""
@@ -160,6 +165,14 @@ ROLES: Mapping[Role, RoleDefinition] = {
         layered=True,
         updates="past_value",
     ),
+    "candidate_token": RoleDefinition(
+        *(Owner.STEP, Change.REPLACED, ("batch", "candidates"), "int64"),
+        "the most probable tokens after the last query, best first, suppressed ones included",
+    ),
+    "candidate_log_probability": RoleDefinition(
+        *(Owner.STEP, Change.REPLACED, ("batch", "candidates"), "float32"),
+        "their log-probabilities, in nats, among all tokens",
+    ),
 }
 
 
@@ -180,6 +193,7 @@ CONTRACTS: Mapping[Kind, Mapping[GraphName, GraphContract]] = {
             ),
             ("logits", "next_token", "next_log_probability", "present_key", "present_value"),
         ),
+        "candidates": GraphContract(("logits",), ("candidate_token", "candidate_log_probability")),
     },
 }
 

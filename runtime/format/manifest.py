@@ -13,7 +13,7 @@ from typing import Any, Literal
 from dragoman.errors import DragomanError
 
 from .audio import AudioFeatures
-from .contract import GraphSpec, Kind
+from .contract import OPTIONAL_GRAPHS, GraphSpec, Kind
 from .executables import Executable
 from .generation_settings import STRATEGY, GenerationSettings
 from .languages import Languages
@@ -88,6 +88,11 @@ class Manifest:
     passes: tuple[PassRecord, ...] = ()
     notes: tuple[str, ...] = ()
     origin: Origin | None = None
+
+    @property
+    def model_graphs(self) -> dict[str, GraphSpec]:
+        """The graphs that compute the model: those of every bundle of its kind."""
+        return {name: spec for name, spec in self.graphs.items() if name not in OPTIONAL_GRAPHS}
 
     @property
     def end_tokens(self) -> tuple[int, ...]:

@@ -9,7 +9,14 @@ from collections.abc import Iterator
 
 from dragoman.strict_json import parse_json
 
-from .contract import CONTRACTS, neutral_graph, shape_breaches, slot_breaches
+from .contract import (
+    CONTRACTS,
+    OPTIONAL_GRAPHS,
+    GraphSpec,
+    neutral_graph,
+    shape_breaches,
+    slot_breaches,
+)
 from .executables import TensorRTEngines
 from .manifest import SCHEMA_VERSION, BundleError, Manifest
 from .plain_data import Problems, from_plain
@@ -58,10 +65,11 @@ def manifest_from_json(text: str, origin: str) -> Manifest:
 
 def inconsistencies(manifest: Manifest) -> list[str]:
     """All inconsistencies, a line each."""
-    expected, layers = CONTRACTS[manifest.kind], manifest.model.decoder_layers
-    if set(manifest.graphs) != set(expected):
+    known, layers = CONTRACTS[manifest.kind], manifest.model.decoder_layers
+    needed = [name for name in known if name not in OPTIONAL_GRAPHS]
+    if not set(needed) <= set(manifest.graphs) <= set(known):
         found = ", ".join(manifest.graphs) or "none"
-        graphs = [f"graphs: expected {', '.join(expected)} for kind {manifest.kind}, found {found}"]
+        graphs = [f"graphs: expected {', '.join(needed)} for kind {manifest.kind}, found {found}"]
     elif layers > max(len(graph.inputs) for graph in manifest.graphs.values()):
         graphs = [
             f"model.decoder_layers: found {layers}, but the graphs have inputs for fewer layers"
@@ -179,6 +187,8 @@ def _graphs(manifest: Manifest) -> Iterator[str]:
     model, audio = manifest.model, manifest.audio
     sizes_known = not model.problems() and not (audio and audio.problems())
     for name in CONTRACTS[manifest.kind]:
+        if name not in manifest.graphs:
+            continue
         graph = manifest.graphs[name]
         settings = audio if sizes_known else None
         expected = neutral_graph(name, graph.file, model, settings, kind=manifest.kind)
@@ -186,3 +196,20 @@ def _graphs(manifest: Manifest) -> Iterator[str]:
             yield f"graphs.{name}.{problem}"
         for problem in shape_breaches(graph, expected) if sizes_known else ():
             yield f"graphs.{name}.{problem}"
+    if "candidates" in manifest.graphs and sizes_known:
+        yield from _candidates(manifest.graphs["candidates"], manifest)
+
+
+def _candidates(graph: GraphSpec, manifest: Manifest) -> Iterator[str]:
+    """They are selected from the logits as the decoder computes them, and are of one number."""
+    found = {(tensor.role, tensor.dtype, tensor.shape) for tensor in graph.inputs}
+    logits = manifest.graphs["decoder"].outputs
+    if not found <= {(tensor.role, tensor.dtype, tensor.shape) for tensor in logits}:
+        yield "graphs.candidates.inputs: expected the decoder's logits"
+    counts = {tensor.shape[-1] for tensor in graph.outputs}
+    vocabulary = manifest.model.target_vocab_size
+    if not (len(counts) == 1 and all(isinstance(n, int) and n <= vocabulary for n in counts)):
+        yield (
+            f"graphs.candidates.outputs: expected one number of candidates, at most {vocabulary}, "
+            f"found {', '.join(map(str, counts))}"
+        )

@@ -291,7 +291,8 @@ def test_an_existing_signature_is_kept(signed: Path, keys: tuple[Path, Path]) ->
         api.sign(signed, keys[1], overwrite=True)  # the public one
     assert (signed / SIGNATURE).read_bytes() == before
     assert sorted(path.name for path in signed.iterdir()) == [
-        *("decoder.onnx", "encoder.onnx", "manifest.json", SIGNATURE, "weights.bin")
+        *("candidates.onnx", "decoder.onnx", "encoder.onnx"),
+        *("manifest.json", SIGNATURE, "weights.bin"),
     ]
 
 

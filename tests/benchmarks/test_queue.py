@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,12 @@ from click.testing import CliRunner
 from dragoman.benchmarks.circumstances import Circumstances
 from dragoman.benchmarks.harness import ContenderError, Entrant, Interpreter, Turn, Turns
 from dragoman.benchmarks.queue.__main__ import main
-from dragoman.benchmarks.queue.contenders import contenders, load_frozen
+from dragoman.benchmarks.queue.contenders import (
+    Answering,
+    contenders,
+    load_frozen,
+    load_slots,
+)
 from dragoman.benchmarks.queue.measuring import check_lengths, measurements_of
 from dragoman.benchmarks.queue.report import QueueComparison
 from dragoman.benchmarks.queue.requests import (
@@ -108,13 +114,24 @@ def alone(bundle: Path) -> list[list[int]]:
     ]
 
 
+COMING = [request._replace(arrival=n / 1e4) for n, request in enumerate(REQUESTS)]
+
+
+@pytest.mark.parametrize("requests", [REQUESTS, COMING], ids=["waiting", "coming"])
+@pytest.mark.parametrize("load_bundle", [load_frozen, load_slots])
 @pytest.mark.parametrize("max_batch_size", [1, 3, 32])
-def test_frozen_batches(bundle: Path, max_batch_size: int) -> None:
-    queue = Queue(REQUESTS, max_batch_size)
-    answers = load_frozen(bundle, 1)(queue)
+def test_every_request_is_answered_as_if_alone(
+    bundle: Path,
+    max_batch_size: int,
+    load_bundle: Callable[[Path, int], Answering],
+    requests: list[Request],
+) -> None:
+    queue = Queue(requests, max_batch_size)
+    answers = load_bundle(bundle, 1)(queue)
     assert [answer.tokens for answer in answers] == alone(bundle)
     check_lengths(queue, answers)
-    assert all(answer.finished > 0 for answer in answers)
+    for answer, request in zip(answers, requests, strict=True):
+        assert answer.finished > request.arrival
 
 
 def test_answers_of_other_lengths() -> None:

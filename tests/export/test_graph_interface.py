@@ -76,7 +76,8 @@ def test_the_manifest_written_is_the_one_returned(tiny_bundle: tuple[Path, Manif
     directory, manifest = tiny_bundle
     text = (directory / "manifest.json").read_text(encoding="utf-8")
     assert manifest_from_json(text, "here") == manifest
-    assert sorted(f.path for f in manifest.files) == ["decoder.onnx", "encoder.onnx", "weights.bin"]
+    files = ["candidates.onnx", "decoder.onnx", "encoder.onnx", "weights.bin"]
+    assert sorted(f.path for f in manifest.files) == files
     assert (manifest.target, manifest.precision, manifest.parity) == ("neutral", "fp32", None)
     assert manifest.default_max_new_tokens == 128
     assert set(manifest.tool_versions) == {"dragoman", "torch", "onnx", "onnx-ir", "onnxscript"}
@@ -93,7 +94,7 @@ def test_opset_24_of_the_default_domain_and_nothing_else(
 
 def test_onnx_checker_accepts_the_graphs(tiny_bundle: tuple[Path, Manifest]) -> None:
     directory, _ = tiny_bundle
-    for name in ("encoder.onnx", "decoder.onnx"):
+    for name in ("encoder.onnx", "decoder.onnx", "candidates.onnx"):
         onnx.checker.check_model(directory / name, full_check=True)
 
 

@@ -1,7 +1,7 @@
 """NVIDIA GPUs: finding one, its memory, streams and graphs; shared by all backends on a GPU.
 
-Reading order: device, driver, layout, arena, workspace, memory, positions, flight, prediction,
-state, backend.
+Reading order: device, driver, layout, arena, workspace, results, memory, positions, flight,
+prediction, state, backend.
 """
 
 from .device import Device

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 from numpy.typing import NDArray
 
 from ...format.contract import Change, Owner, Slot, TensorSpec
@@ -43,15 +44,19 @@ class BatchMemory:
     def upload(self, slot: Slot, values: NDArray[Any]) -> None:
         self._workspace.device.upload(self.address[slot], values, self._workspace.stream)
 
-    def download(self, tensor: TensorSpec) -> NDArray[Any]:
-        """A copy of a tensor, after all that is enqueued."""
+    def download(self, *tensors: TensorSpec) -> list[NDArray[Any]]:
+        """Copies of tensors, after all that is enqueued."""
         device, stream = self._workspace.device, self._workspace.stream
-        shape = shape_of(tensor, self.sizes)
-        size = size_of(tensor.dtype, shape)
-        memory = self._workspace.host_memory("tensor", size)[:size]
-        device.download(memory, self.address[tensor.slot], stream)
+        sizes = [self._size(tensor, self.sizes) for tensor in tensors]
+        whole = self._workspace.host_memory("tensors", sum(sizes))
+        parts = np.split(whole[: sum(sizes)], np.cumsum(sizes)[:-1])
+        for tensor, part in zip(tensors, parts, strict=True):
+            device.download(part, self.address[tensor.slot], stream)
         device.synchronize(stream)
-        return as_numbers(memory, tensor.dtype, shape)
+        return [
+            as_numbers(part, tensor.dtype, shape_of(tensor, self.sizes))
+            for tensor, part in zip(tensors, parts, strict=True)
+        ]
 
     def download_results(self, memory: Bytes) -> None:
         """Fill memory with what the last step chose, when the stream gets there."""

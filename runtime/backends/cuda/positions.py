@@ -8,6 +8,7 @@ place of others may be at other positions.
 from __future__ import annotations
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ...format.contract import Slot
 from .memory import BatchMemory
@@ -20,48 +21,53 @@ class Positions:
 
     Args:
         capacity: the number of positions
-
-    Attributes:
-        next: int64 [rows on the device], where each decodes next
     """
 
     def __init__(self, workspace: Workspace, memory: BatchMemory, capacity: int) -> None:
         self._workspace, self._memory, self._capacity = workspace, memory, capacity
-        self.next = np.zeros(memory.sizes.rows, np.int64)
-        self._first = np.zeros(0, np.int64)
-        self._line = 0
+        self._begin = np.zeros(memory.sizes.rows, np.int64)
+        self._steps = 0
+        self._uploaded: NDArray[np.int64] | None = None
+        """`_begin` as the table has it; None: the table is not what it must be."""
+        self._first = 0
+
+    @property
+    def next(self) -> NDArray[np.int64]:
+        """[rows on the device], where each decodes next; beyond the last position, nobody reads
+        what it decodes."""
+        return self._begin + self._steps
+
+    def place(self, row: int, position: int) -> None:
+        """A row decodes next at this position."""
+        self._begin[row] = position - self._steps
+        if self._uploaded is not None and self._uploaded[row] != self._begin[row]:
+            self._uploaded = None
 
     def resize(self, rows: int) -> None:
         """New rows begin at position 0."""
-        missing = max(0, rows - len(self.next))
-        self.next = np.pad(self.next, (0, missing))[:rows]
+        missing = max(0, rows - len(self._begin))
+        if missing:
+            self._uploaded = None
+        begin = np.pad(self._begin, (0, missing), constant_values=-self._steps)
+        self._begin = begin[:rows]
 
     def put(self) -> None:
         """Enqueue the positions of a step."""
-        if not self._table_holds():
-            self._upload()
-        table = self._memory.positions + 8 * len(self._first) * self._line
-        self._workspace.device.copy(
-            *(self._memory.address[Slot("position")], table),
-            *(8 * len(self.next), self._workspace.stream),
-        )
-        self.next += 1
-        self._line += 1
+        line = self._steps - self._first
+        if self._uploaded is None or not 0 <= line < self._capacity:
+            self._uploaded, line = self._upload(), 0
+        table = self._memory.positions + 8 * len(self._uploaded) * line
+        address, size = self._memory.address[Slot("position")], 8 * len(self._begin)
+        self._workspace.device.copy(address, table, size, self._workspace.stream)
+        self._steps += 1
 
     def go_back(self, steps: int) -> None:
         """Decode the last steps again."""
-        self.next -= steps
-        self._line -= steps
+        self._steps -= steps
 
-    def _table_holds(self) -> bool:
-        """Whether the next line of the table is what it must be; it may have more rows."""
-        known = 0 <= self._line < self._capacity
-        return known and np.array_equal(self._first[: len(self.next)] + self._line, self.next)
-
-    def _upload(self) -> None:
-        self._first, self._line = self.next.copy(), 0
-        table = self.next + np.arange(self._capacity)[:, None]
-        self._workspace.device.upload(
-            *(self._memory.positions, np.minimum(table, self._capacity - 1)),
-            self._workspace.stream,
-        )
+    def _upload(self) -> NDArray[np.int64]:
+        """A line for the next step and each that may follow."""
+        table = np.minimum(self.next + np.arange(self._capacity)[:, None], self._capacity - 1)
+        self._workspace.device.upload(self._memory.positions, table, self._workspace.stream)
+        self._first = self._steps
+        return self._begin.copy()

@@ -7,6 +7,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
+from ...format.contract import GraphSpec
 from ...format.manifest import Manifest
 from ..interface import Candidates, Step
 from ..prediction import HostPrediction
@@ -32,7 +33,7 @@ class DevicePrediction:
 
     @cached_property
     def logits(self) -> NDArray[np.float32]:
-        found = self._memory.download(self._manifest.graphs["decoder"].output("logits"))
+        (found,) = self._memory.download(self._manifest.graphs["decoder"].output("logits"))
         logits: NDArray[np.float32] = found[self._rows, -1].astype(np.float32, copy=False)
         return logits
 
@@ -41,9 +42,24 @@ class DevicePrediction:
         return self._on_host.normalizers
 
     def candidates(self, count: int) -> Candidates:
-        return self._on_host.candidates(count)
+        """Selected on the device, if the bundle has a graph for it and that gives as many."""
+        graph = self._manifest.graphs.get("candidates")
+        if graph is None or count > _number(graph):
+            return self._on_host.candidates(count)
+        self._workspace.select_candidates(self._memory.sizes, self._memory.address)
+        found = self._memory.download(
+            graph.output("candidate_token"), graph.output("candidate_log_probability")
+        )
+        tokens, log_probabilities = (values[self._rows, :count] for values in found)
+        return Candidates(tokens, log_probabilities)
 
     @cached_property
     def _on_host(self) -> HostPrediction:
         suppressed = self._manifest.generation.suppressed_token_ids
         return HostPrediction(self.logits, self.choice, suppressed)
+
+
+def _number(graph: GraphSpec) -> int:
+    """Of the candidates that a graph selects."""
+    number = graph.output("candidate_token").shape[-1]
+    return number if isinstance(number, int) else 0

@@ -146,9 +146,11 @@ class DeviceState:
 
     def encoded(self, rows: int, source: int) -> dict[str, NDArray[Any]]:
         """The encoder's outputs, cut to this many rows and source positions."""
+        tensors = self._manifest.graphs["encoder"].outputs
+        found = self._memory.download(*tensors)
         return {
-            tensor.name: self._memory.download(tensor)[:rows, :, :source]
-            for tensor in self._manifest.graphs["encoder"].outputs
+            tensor.name: values[:rows, :, :source]
+            for tensor, values in zip(tensors, found, strict=True)
         }
 
     # The beginning.
@@ -220,7 +222,7 @@ class DeviceState:
         for beam in range(self._width):
             row, place = source * self._width + beam, to * self._width + beam
             self._memory.take_row(other._memory, row, place, 0, int(written[row]))
-            self._positions.next[place] = other._positions.next[row]
+            self._positions.place(place, int(other._positions.next[row]))
             if self._lineage is not None and other._lineage is not None:
                 self._lineage.take(other._lineage, row, place)
 

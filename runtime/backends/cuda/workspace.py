@@ -51,6 +51,11 @@ class Workspace(ABC):
         """Enqueue one decoding step. The tokens that it chooses become the input of the next."""
 
     @abstractmethod
+    def select_candidates(self, sizes: Sizes, addresses: Addresses) -> None:
+        """Enqueue the selection of candidates from the logits of the last step; the bundle has a
+        graph for it."""
+
+    @abstractmethod
     def forget_addresses(self) -> None:
         """Drop everything that holds addresses, above all captured graphs."""
 

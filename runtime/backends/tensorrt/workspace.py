@@ -70,6 +70,9 @@ class EngineWorkspace(Workspace):
         self._warm.add(sizes)
         self._work()
 
+    def select_candidates(self, sizes: Sizes, addresses: Addresses) -> None:
+        self._context("candidates", sizes, addresses).run(self.stream)
+
     def forget_addresses(self) -> None:
         self._bound.clear()
         self._warm.clear()

@@ -31,14 +31,15 @@ def engine_table(bundle: Bundle, engines: TensorRTEngines) -> Table:
     table.add_row("memory while running", *(_memory(bundle, file) for file in files))
     for index, profile in enumerate(engines.profiles):
         batch, source = _range(profile.batch), _range(profile.source)
-        table.add_row(
-            f"profile {index}",
-            f"batch {batch}, source {source}",
-            f"batch {batch}, source {source}, at most {engines.capacity} new tokens",
-        )
+        limits = {
+            "encoder": f"batch {batch}, source {source}",
+            "decoder": f"batch {batch}, source {source}, at most {engines.capacity} new tokens",
+            "candidates": f"batch {batch}",
+        }
+        table.add_row(f"profile {index}", *(limits[name] for name in engines.reports))
     capabilities = ", ".join(engines.compute_capabilities) or "the package's default"
-    table.add_row("compute capabilities", capabilities, capabilities)
-    table.add_row("refittable", *(["yes" if engines.refittable else "no"] * 2))
+    table.add_row("compute capabilities", *([capabilities] * len(reports)))
+    table.add_row("refittable", *(["yes" if engines.refittable else "no"] * len(reports)))
     return table
 
 

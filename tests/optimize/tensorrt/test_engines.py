@@ -36,7 +36,9 @@ def engines_of(bundle: Bundle) -> TensorRTEngines:
 def reports(bundle: Bundle) -> tuple[EngineReport, EngineReport]:
     """Of encoder and decoder."""
     found = engines_of(bundle).reports
-    assert [*found] == ["encoder", "decoder"]
+    assert [*found] == ["encoder", "decoder", "candidates"]
+    assert found["candidates"].layers["topk"] == 1
+    assert [*found["candidates"].weights] == ["int64"]  # two numbers
     return found["encoder"], found["decoder"]
 
 
@@ -89,6 +91,7 @@ def test_a_bundle_of_engines_holds_no_graphs(
     graphs = optimize(odd_heads, "fp16", "tensorrt-rtx")
     build_engines(graphs, tmp_path, one_profile)
     assert sorted(p.name for p in tmp_path.iterdir()) == [
+        "candidates.engine",
         "decoder.engine",
         "encoder.engine",
         "manifest.json",

@@ -47,11 +47,6 @@ Case = tuple[Transformer, Path]
 
 
 @pytest.fixture
-def device() -> DoubleDevice:
-    return DoubleDevice()
-
-
-@pytest.fixture
 def bundle(ids_case: Case) -> Bundle:
     return read_bundle(ids_case[1])
 
@@ -326,7 +321,7 @@ def test_a_device_without_room_for_the_weights(bundle: Bundle) -> None:
 
 
 def test_a_device_without_room_for_any_batch(bundle: Bundle) -> None:
-    (result,) = opened(bundle, DoubleDevice(room=9000)).generate([[3, 4]], max_new_tokens=CAPACITY)
+    (result,) = opened(bundle, DoubleDevice(room=13000)).generate([[3, 4]], max_new_tokens=CAPACITY)
     assert result.finish_reason == "rejected"
     assert result.error is not None and "out of memory" in result.error
 
@@ -426,6 +421,7 @@ def test_a_session_that_cannot_capture_is_opened_without_graphs(
     assert not stream_sessions.captures
     assert [(file, options["enable_cuda_graph"]) for file, options in opened] == [
         ("encoder.onnx", "0"),
+        ("candidates.onnx", "0"),
         ("decoder.onnx", "1"),
         ("decoder.onnx", "0"),
     ]

@@ -12,51 +12,19 @@ import numpy as np
 import pytest
 
 from dragoman.reference_model import Transformer
-from dragoman.runtime import Bundle, GenerationOptions, Model, read_bundle
+from dragoman.runtime import Bundle, GenerationOptions, Model
 from dragoman.runtime.backends.cuda.state import DeviceState
 from dragoman.runtime.backends.errors import BackendError
 from dragoman.runtime.backends.tensorrt import workspace as tensorrt_workspace
 
-from ... import provider_double
 from ...device_double import DoubleDevice
 from .agreement import ALLOCATING, same
-from .engines import CAPACITY, ENGINES, engines_of, opened
+from .engines import CAPACITY, opened
 from .twins import Twins
 
 Case = tuple[Transformer, Path]
 Open = Callable[[DoubleDevice], Model]
 Sources = Callable[..., list[list[int]]]
-
-
-@pytest.fixture(scope="module")
-def engines(ids_case: Case, tmp_path_factory: pytest.TempPathFactory) -> Bundle:
-    return engines_of(ids_case[1], tmp_path_factory, ENGINES)
-
-
-@pytest.fixture(params=["tensorrt-rtx", "onnxruntime-cuda"])
-def open_on(
-    request: pytest.FixtureRequest,
-    engines: Bundle,
-    ids_case: Case,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> Open:
-    """Opens the model on a device."""
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    if request.param == "tensorrt-rtx":
-        return lambda device: opened(engines, device)
-    bundle = read_bundle(ids_case[1])
-    return lambda device: provider_double.opened(bundle, device)
-
-
-@pytest.fixture
-def device() -> DoubleDevice:
-    return DoubleDevice()
-
-
-@pytest.fixture
-def model(open_on: Open, device: DoubleDevice) -> Model:
-    return open_on(device)
 
 
 def twins_of(model: Model, ids_model: Model, seed: int, width: int = 1) -> Twins:

@@ -44,17 +44,6 @@ def _cache_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
 
 
-@pytest.fixture(scope="module")
-def engines(ids_case: tuple[Transformer, Path], tmp_path_factory: pytest.TempPathFactory) -> Bundle:
-    """A bundle whose engines the double runs."""
-    return engines_of(ids_case[1], tmp_path_factory, ENGINES)
-
-
-@pytest.fixture
-def device() -> DoubleDevice:
-    return DoubleDevice()
-
-
 @pytest.fixture
 def model(engines: Bundle, device: DoubleDevice) -> Model:
     return opened(engines, device)

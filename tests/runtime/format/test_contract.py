@@ -55,6 +55,8 @@ EXPECTED: dict[Role, tuple[Owner, Change, tuple[str, ...], str | None]] = {
     "next_log_probability": (Owner.STEP, Change.REPLACED, ("batch",), "float32"),
     "present_key": (DECODER, Change.APPENDED, OF_CACHE, None),
     "present_value": (DECODER, Change.APPENDED, OF_CACHE, None),
+    "candidate_token": (Owner.STEP, Change.REPLACED, ("batch", "candidates"), "int64"),
+    "candidate_log_probability": (Owner.STEP, Change.REPLACED, ("batch", "candidates"), "float32"),
 }
 
 
@@ -133,6 +135,16 @@ def test_the_graphs_of_a_speech_model() -> None:
     others = neutral_graph("decoder", "d.onnx", TEXT, None)
     assert tensors(decoder)[9:] == tensors(others)[9:]
     assert tensors(decoder)[:2] == tensors(others)[:2]
+
+
+def test_the_graph_of_candidates() -> None:
+    candidates = neutral_graph("candidates", "c.onnx", TEXT, None)
+    assert tensors(candidates) == [
+        ("logits", "float32", ("batch", "query", 19)),
+        ("candidate_token", "int64", ("batch", "candidates")),
+        ("candidate_log_probability", "float32", ("batch", "candidates")),
+    ]
+    assert candidates == neutral_graph("candidates", "c.onnx", SPEECH, AUDIO)
 
 
 def test_a_tensor_knows_its_slot_owner_and_change() -> None:

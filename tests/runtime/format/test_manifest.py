@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -10,6 +11,8 @@ import pytest
 
 from dragoman.runtime.format.manifest import BundleError, Manifest
 from dragoman.runtime.format.validation import manifest_from_json
+
+from ..conftest import tensor
 
 Plain = dict[str, Any]
 
@@ -353,6 +356,44 @@ INCONSISTENT: dict[str, tuple[Callable[[Plain], None], list[str]]] = {
         ["model.decoder_layers: found 1000000000, but the graphs have inputs for fewer layers"],
     ),
 }
+
+
+def candidates(number: int | str, vocabulary: int = 13, dtype: str = "float32") -> Plain:
+    """A graph that selects candidates, as plain data."""
+    return {
+        "file": "decoder.onnx",
+        "inputs": [tensor("logits", dtype, "batch", "query", vocabulary)],
+        "outputs": [
+            tensor("candidate_token", "int64", "batch", number),
+            tensor("candidate_log_probability", "float32", "batch", number),
+        ],
+    }
+
+
+def test_candidates_may_be_selected_by_a_graph(plain_manifest: Plain) -> None:
+    plain_manifest["graphs"]["candidates"] = candidates(13)
+    manifest = manifest_from_json(json.dumps(plain_manifest), "here")
+    assert [*manifest.graphs] == ["encoder", "decoder", "candidates"]
+    assert [*manifest.model_graphs] == ["encoder", "decoder"]
+
+
+@pytest.mark.parametrize(
+    ("graph", "problem"),
+    [
+        (candidates(14), "outputs: expected one number of candidates, at most 13, found 14"),
+        (candidates("candidates"), "outputs: expected one number of candidates, at most 13, found"),
+        (candidates(3, vocabulary=12), "inputs: logits: expected shape ['batch', 'query', 13]"),
+        (candidates(3, dtype="float16"), "inputs: expected the decoder's logits"),
+        (candidates(3) | {"outputs": []}, "outputs: no tensor with role candidate_token"),
+        (candidates(0), "outputs: candidate_token: expected shape"),
+    ],
+)
+def test_candidates_are_selected_from_the_decoders_logits(
+    plain_manifest: Plain, graph: Plain, problem: str
+) -> None:
+    plain_manifest["graphs"]["candidates"] = graph
+    with pytest.raises(BundleError, match=re.escape(f"graphs.candidates.{problem}")):
+        manifest_from_json(json.dumps(plain_manifest), "here")
 
 
 @pytest.mark.parametrize("name", INCONSISTENT)

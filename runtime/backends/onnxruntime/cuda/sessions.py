@@ -1,4 +1,4 @@
-"""The two sessions that work in one stream, and the options of their runs."""
+"""The sessions that work in one stream, and the options of their runs."""
 
 from __future__ import annotations
 
@@ -26,11 +26,13 @@ class Sessions:
     """
     Attributes:
         encoder, decoder: sessions of ONNX Runtime
+        candidates: likewise; None: the bundle has no such graph
         captures: whether runs of the decoder can be captured as CUDA graphs
     """
 
     encoder: Any
     decoder: Any
+    candidates: Any
     captures: bool
 
 
@@ -47,13 +49,16 @@ def open_sessions(bundle: Bundle, stream: int) -> Sessions:
     Raises:
         BackendError: the provider cannot load the graphs.
     """
-    encoder = _session(bundle, stream, "encoder")
+    encoder, candidates = _session(bundle, stream, "encoder"), None
+    if "candidates" in bundle.manifest.graphs:
+        candidates = _session(bundle, stream, "candidates")
     try:
-        return Sessions(encoder, _session(bundle, stream, "decoder", captures=True), True)
+        decoder = _session(bundle, stream, "decoder", captures=True)
+        return Sessions(encoder, decoder, candidates, captures=True)
     except BackendError as error:
         decoder = _session(bundle, stream, "decoder")
         log.info("%s: decoding without CUDA graphs: %s", bundle.directory, str(error))
-        return Sessions(encoder, decoder, False)
+        return Sessions(encoder, decoder, candidates, captures=False)
 
 
 def run_options(graph: int) -> onnxruntime.RunOptions:

@@ -1,4 +1,4 @@
-"""A workspace of ONNX Runtime: two sessions in its stream, and a binding for each size of batch.
+"""A workspace of ONNX Runtime: sessions in its stream, and a binding for each size of batch.
 
 The provider captures a run as a CUDA graph when it sees the graph's number for the first time in a
 thread: it runs the model twice without a graph, captures a third run, and launches that. A step
@@ -47,7 +47,9 @@ class ProviderWorkspace(Workspace):
         self._manifest = manifest
         self._encoder: Any = None
         self._decoder: Any = None
+        self._candidates: Any = None
         self._bindings: dict[Sizes, Any] = {}
+        self._selections: dict[Sizes, Any] = {}
         self._options = {NOT_CAPTURED: run_options(NOT_CAPTURED)}
         self._graphs: dict[Sizes, int] = {}
         self._captured = 0
@@ -59,6 +61,7 @@ class ProviderWorkspace(Workspace):
             self.close()
             raise
         self._encoder, self._decoder = sessions.encoder, sessions.decoder
+        self._candidates = sessions.candidates
         self._captures = sessions.captures
 
     def encode(self, sizes: Sizes, addresses: Addresses) -> None:
@@ -84,13 +87,27 @@ class ProviderWorkspace(Workspace):
                 self._first_run(sizes)
         self.device.copy(self._token, self._chosen, 8 * sizes.rows, self.stream)
 
+    def select_candidates(self, sizes: Sizes, addresses: Addresses) -> None:
+        """Not captured: it has few nodes."""
+        options = self._options[NOT_CAPTURED]
+        if sizes in self._selections:
+            _run(self._candidates, self._selections[sizes], options)
+            return
+        with self.preparing:  # the provider allocates
+            graph = self._manifest.graphs["candidates"]
+            binding = _bound(self._candidates, graph, sizes, addresses)
+            _run(self._candidates, binding, options)
+        self._selections[sizes] = binding
+
     def forget_addresses(self) -> None:
         self._bindings.clear()
+        self._selections.clear()
         self._graphs.clear()
 
     def drop(self) -> None:
         self._bindings.clear()
-        self._encoder = self._decoder = None
+        self._selections.clear()
+        self._encoder = self._decoder = self._candidates = None
 
     def _first_run(self, sizes: Sizes) -> None:
         """The first run with these sizes and addresses in this thread."""

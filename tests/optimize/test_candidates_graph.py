@@ -1,0 +1,73 @@
+"""The graph of candidates selects what NumPy selects, and is where a GPU's backends find it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+import onnxruntime
+import pytest
+
+from dragoman.candidates_graph import candidates_graph, candidates_spec
+from dragoman.optimize.in_memory import InMemorySession
+from dragoman.optimize.tensorrt.engine_bundle import pinned_bundle
+from dragoman.runtime import Bundle
+from dragoman.runtime.format.contract import DataType, GraphSpec, TensorSpec
+
+Optimize = Callable[..., Bundle]
+
+
+def decoder(vocabulary: int, dtype: DataType) -> GraphSpec:
+    """As much of one as candidates need."""
+    logits = TensorSpec("logits", "logits", dtype, ("batch", "query", vocabulary))
+    return GraphSpec("decoder.onnx", (), (logits,))
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+@pytest.mark.parametrize(
+    ("rows", "queries", "vocabulary"), [(1, 1, 5), (7, 1, 32), (7, 3, 33), (3, 2, 2100)]
+)
+def test_the_best_tokens_and_their_log_probabilities(
+    rows: int, queries: int, vocabulary: int, dtype: DataType
+) -> None:
+    spec = candidates_spec(decoder(vocabulary, dtype))
+    model = candidates_graph(spec)
+    onnx.checker.check_model(ir.to_proto(model), full_check=True)
+    generator = np.random.default_rng(vocabulary)
+    logits = (5 * generator.standard_normal((rows, queries, vocabulary))).astype(dtype)
+    session = InMemorySession(model, onnxruntime.SessionOptions())
+    found = session.run({"logits": logits})
+    last = logits[:, -1].astype(np.float64)
+    expected = last - np.log(np.exp(last).sum(1, keepdims=True))
+    count = min(32, vocabulary)
+    assert [found[t.name].dtype for t in spec.outputs] == [np.int64, np.float32]
+    tokens = found["candidate_token"].astype(np.int64)
+    log_probabilities = found["candidate_log_probability"].astype(np.float32)
+    assert tokens.shape == log_probabilities.shape == (rows, count)
+    np.testing.assert_allclose(log_probabilities, -np.sort(-expected, axis=1)[:, :count], atol=1e-5)
+    chosen = np.take_along_axis(expected, tokens, 1)
+    np.testing.assert_allclose(log_probabilities, chosen, atol=1e-5)
+    assert all(len(set(row)) == count for row in tokens.tolist())
+
+
+def test_bundles_for_a_gpu_have_it_in_the_format_of_their_logits(
+    neutral: Bundle, optimize: Optimize, tmp_path: Path
+) -> None:
+    formats = {"fp32": "float32", "fp16": "float16", "bf16": "bfloat16", "int8": "float32"}
+    bundles = {"fp32": neutral}
+    bundles |= {p: optimize(neutral, p, "neutral") for p in formats if p != "fp32"}
+    for precision, dtype in formats.items():
+        manifest = bundles[precision].manifest
+        (logits,) = manifest.graphs["candidates"].inputs
+        assert logits == manifest.graphs["decoder"].output("logits")
+        assert logits.dtype == dtype
+        assert not any(record.graph == "candidates" for record in manifest.passes)
+    for_engines = optimize(neutral, "int8", "tensorrt-rtx")
+    pinned = pinned_bundle(for_engines, tmp_path, 9)
+    (logits,) = pinned.manifest.graphs["candidates"].inputs
+    assert (logits.dtype, logits.shape) == ("float16", ("batch", 1, 2100))
+    onnx.checker.check_model(pinned.graph_path("candidates"), full_check=True)
+    assert "candidates" not in optimize(neutral).manifest.graphs
