@@ -79,7 +79,7 @@ class BeamSearch:
         self._running = [self.draft]
         self._scores, self._rows = [0.0], [0]
         self._ended: list[Draft] = []
-        self._candidates = max(2, 1 + len(set(request.rules.end_tokens))) * strategy.beams
+        self._candidates = max(2, 1 + len(set(request.rules.end_tokens))) * strategy.width
         self.finished = False
         if self.draft.count:  # a forced token
             self._take_forced()
@@ -115,7 +115,7 @@ class BeamSearch:
 
     def _chosen(self, candidates: list[Candidate]) -> list[Candidate]:
         """Those of the candidates, best first, that get a place in the beam; best first."""
-        return candidates[: self._strategy.beams]
+        return candidates[: self._strategy.width]
 
     def _ends(self, candidate: Candidate, count: int) -> bool:
         return candidate.token in self._rules.end_tokens or count == self._rules.limit
@@ -125,7 +125,7 @@ class BeamSearch:
         rows: [width, V]; None where no rule is active."""
         if self._is_forced(count) or not (self._rules.suppressed or self._rules.active(count)):
             return None
-        scores = outlook.logits(row, self._strategy.beams)
+        scores = outlook.logits(row, self._strategy.width)
         for draft, place in zip(self._running, self._rows, strict=True):
             scores[place] -= outlook.normalizer(row + place)
             self._rules.apply(scores[place], draft.row, count)
@@ -144,7 +144,7 @@ class BeamSearch:
             return [Candidate(score, beam, forced, 0.0) for beam, score in enumerate(self._scores)]
         found: list[Candidate] = []
         if scores is None:
-            best = outlook.candidates(row, self._strategy.beams, self._candidates)
+            best = outlook.candidates(row, self._strategy.width, self._candidates)
             tokens, log_probabilities = best.tokens.tolist(), best.log_probabilities.tolist()
             for beam, (score, place) in enumerate(zip(self._scores, self._rows, strict=True)):
                 found += [
@@ -188,7 +188,7 @@ class BeamSearch:
         """These are the running hypotheses from now on."""
         children = [self._child(candidate, outlook, row) for candidate in candidates]
         self._scores = [candidate.score for candidate in candidates]
-        tokens = [0] * self._strategy.beams
+        tokens = [0] * self._strategy.width
         self._rows, parents = placed([self._rows[c.beam] for c in candidates], len(tokens))
         for place, candidate in zip(self._rows, candidates, strict=True):
             tokens[place] = candidate.token

@@ -16,6 +16,9 @@ from .request import Request
 from .required_phrases import Progress, RequiredPhrases
 from .search import NOTHING, Continuation, Need, Outlook
 
+MOST_BANKS = 64
+"""Beams grow with the tokens of phrases up to here; then banks share places."""
+
 
 @dataclass(frozen=True)
 class ConstrainedBeam(Beam):
@@ -31,6 +34,13 @@ class ConstrainedBeam(Beam):
     """
 
     required: RequiredPhrases = field(default_factory=lambda: RequiredPhrases(()))
+
+    @property
+    def width(self) -> int:
+        """So many times the beams that each bank has a place: else the upper ones take all places,
+        and phrases stand at the beginning. A multiple, so that requests can share batches."""
+        banks = min(self.required.tokens + 1, MOST_BANKS)
+        return -(-banks // self.beams) * self.beams
 
     def begin(self, request: Request) -> ConstrainedBeamSearch:
         return ConstrainedBeamSearch(self, request)
@@ -124,7 +134,7 @@ class ConstrainedBeamSearch(BeamSearch):
         banks: list[list[Candidate]] = [[] for _ in range(self._required.tokens + 1)]
         for candidate in candidates:
             banks[self._required.tokens - self._to_come(candidate)].append(candidate)
-        sizes = allocate(self._strategy.beams, [len(bank) for bank in banks])
+        sizes = allocate(self._strategy.width, [len(bank) for bank in banks])
         chosen = [c for bank, size in zip(banks, sizes, strict=True) for c in bank[:size]]
         return sorted(chosen, key=lambda candidate: -candidate.score)
 

@@ -139,8 +139,7 @@ class TextFrontEnd:
         queue: Queue[tuple[int, int]] = Queue(
             self._backend, self._manifest.model, rows=rows, tokens=tokens
         )
-        # Longest first, so that what does not fit into memory fails at once, not after an hour.
-        for index in sorted(accepted, key=lambda index: -len(accepted[index][0])):
+        for index in _largest_first(accepted):
             source, plan = accepted[index]
             try:
                 request = plan.request(source)
@@ -183,6 +182,18 @@ class TextFrontEnd:
             rows = rows_that_fit or DEFAULT_BATCH_SIZE
             tokens = tokens if rows_that_fit is None else rows * longest
         return min(rows, self._backend.limits.rows or rows), tokens
+
+
+def _largest_first(accepted: Mapping[int, tuple[list[int], TextPlan]]) -> list[int]:
+    """Sources in the order in which they are decoded: those of one width together, since they can
+    share batches, and the longest first, so that what does not fit into memory fails at once, not
+    after an hour."""
+
+    def size(index: int) -> tuple[int, int]:
+        source, plan = accepted[index]
+        return plan.strategies[0].width, len(source)
+
+    return sorted(accepted, key=size, reverse=True)
 
 
 def token_ids(source: Sequence[int] | NDArray[Any], *, or_text: str = "") -> list[int]:

@@ -421,20 +421,56 @@ def test_requests_with_and_without_phrases_share_a_batch() -> None:
         given = (4,) * (index % 3)
         asked = request([3 + index % 2] * (1 + index % 4), 4 + index % 5, given=given)
         wanted = phrases[index % 4]
-        strategy = constrained(wanted, 3, returned=3) if wanted else Beam(3, returned=3)
+        strategy = constrained(wanted, returned=3) if wanted else Beam(4, returned=3)
         jobs.append(Job(index, asked, strategy))
     alone = [decoded(ScriptedBackend(logits), [job])[0] for job in jobs]
     backend = ScriptedBackend(logits)
-    together = decoded(backend, jobs, rows=12)
+    together = decoded(backend, jobs, rows=16)
     assert "join" in backend.calls
     assert [[d.row.tokens for d in drafts] for drafts in together] == [
         [d.row.tokens for d in drafts] for drafts in alone
     ]
 
 
-def test_more_tokens_of_phrases_than_beams() -> None:
+@pytest.mark.parametrize(
+    ("beams", "tokens", "width"),
+    [
+        (4, 1, 4),
+        (4, 3, 4),
+        (4, 4, 8),
+        (2, 5, 6),
+        (5, 5, 10),
+        (3, 63, 66),
+        (3, 400, 66),
+        (80, 70, 80),
+    ],
+)
+def test_each_bank_has_a_place(beams: int, tokens: int, width: int) -> None:
+    """Up to a limit; in multiples of the beams."""
+    assert constrained([[[3] * tokens]], beams).width == width
+
+
+def test_more_tokens_of_phrases_than_banks() -> None:
     """The beam is filled in the banks that have candidates."""
-    phrases: list[Ways] = [[(3, 4, 5)], [(0, 0)], [(5, 5)], [(4,)]]
+    phrases: list[Ways] = [[[3, 4, 5] * 13], [[0, 0] * 15]]
     logits = random_logits(VOCABULARY)
-    for draft in drafts_of(logits, request([3], 20), constrained(phrases, 2, returned=2)):
+    for draft in drafts_of(logits, request([3], 75), constrained(phrases, 2, returned=2)):
         assert satisfied(draft.tokens, phrases)
+
+
+def test_a_phrase_of_many_tokens_is_put_where_it_belongs() -> None:
+    """This model writes 3, 4 and 4, then 5 and the phrase 3, 3, 3, 3, 3 if there is nothing else to
+    write. With two places, the phrase would begin at once."""
+    text = (3, 4, 4, 5, 3, 3, 3, 3, 3, END)
+
+    def logits(source: tuple[int, ...], history: tuple[int, ...]) -> NDArray[np.float32]:
+        scores = np.zeros(VOCABULARY, np.float32)
+        begun = history[1:]
+        if begun == text[: len(begun)] and len(begun) < len(text):
+            scores[text[len(begun)]] = 4
+        scores[END] += 3 * (len(begun) == 3)
+        return scores
+
+    strategy = constrained([[(3, 3, 3, 3, 3)]], 2)
+    (draft,) = drafts_of(logits, request([3], 20), strategy)
+    assert tuple(draft.row.tokens[1:]) == text
