@@ -235,13 +235,20 @@ class Comparison:
         limit: int,
         *,
         steps: bool = True,
+        length_penalty: float = 1.0,
     ) -> None:
         """Assert that for each source all hypotheses are the same, in the same order, but for
         ties, and that scores are equal within 1e-4.
 
         Args:
             steps: whether the log-probabilities of tokens are those after the rules, as theirs
+            length_penalty: a negative one multiplies the sum of log-probabilities, and with it
+                what it is exact to
         """
+
+        def scale(length: int) -> float:
+            return float(max(1.0, length**-length_penalty))
+
         assert len(found) == len(expected)
         for index, (ours, theirs) in enumerate(zip(found, expected, strict=True)):
             where = f"source {index}: found {ours}, expected {theirs}"
@@ -249,8 +256,7 @@ class Comparison:
             for mine, other in zip(ours, theirs, strict=True):
                 self.compared += 1
                 self.ended += len(other.tokens) < limit
-                # A negative length penalty makes scores so large that float32 ends before 1e-4.
-                assert abs(mine.score - other.score) < max(1e-4, 1e-6 * abs(other.score)), where
+                assert abs(mine.score - other.score) < 1e-4 * scale(len(other.tokens)), where
                 if mine.tokens != other.tokens:
                     assert abs(mine.score - other.score) < 1e-5, where
                     self.ties += 1

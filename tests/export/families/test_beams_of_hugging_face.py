@@ -81,7 +81,8 @@ def test_hypotheses_are_theirs(
     best = [hypotheses[: case.returned] for hypotheses in found]
     comparison.hold(best, theirs, case.limit)
     decoded = decoded_by(beam_model(case.subject), subject, case, generation)
-    comparison_of_runtime.hold(decoded, theirs, case.limit, steps=False)
+    penalty = generation.length_penalty
+    comparison_of_runtime.hold(decoded, theirs, case.limit, steps=False, length_penalty=penalty)
 
 
 def decoded_by(
