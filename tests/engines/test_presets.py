@@ -78,10 +78,14 @@ def test_engines(neutral: Bundle, precision: Precision, tmp_path: Path) -> None:
         encoder, decoder = engines.reports["encoder"], engines.reports["decoder"]
         expected = 2 * layers["decoder_layers"] * len(profiles)
         assert decoder.fused is not None and encoder.fused is not None
-        assert sum(decoder.fused.values()) == expected
         if precision == "fp32":
-            assert [warning.partition(":")[0] for warning in warnings] == ["encoder"]
+            # Rows that may share a source have several queries together, a single row has one.
+            several = [batch for batch in batches if batch.largest > 1]
+            assert sum(decoder.fused.values()) == expected - layers["decoder_layers"] * len(several)
+            found = [warning.partition(":")[0] for warning in warnings]
+            assert found == ["encoder", *["decoder"] * len(several)]
         else:
+            assert sum(decoder.fused.values()) == expected
             assert sum(encoder.fused.values()) == layers["encoder_layers"] * len(profiles)
             # Of a gated feed-forward in int8 one weight in each layer is written out in fp16.
             gated = layers["gated_feed_forward"] and precision == "int8"

@@ -48,7 +48,9 @@ def test_engines(neutral: Bundle, precision: Precision, tmp_path: Path) -> None:
     assert isinstance(engines, TensorRTEngines)
     encoder, decoder = engines.reports["encoder"], engines.reports["decoder"]
     assert decoder.fused is not None
-    assert sum(decoder.fused.values()) == 2 * layers["decoder_layers"] * len(profiles)
+    # In fp32 several queries have no fused kernel: those of rows that may share a source.
+    fused = {"fp16": 2 * len(profiles), "fp32": 2 * len(profiles) - 1}[precision]
+    assert sum(decoder.fused.values()) == fused * layers["decoder_layers"]
     expected = layers["encoder_layers"] * len(profiles)
     if precision == "fp16":
         assert encoder.fused is not None
