@@ -53,9 +53,12 @@ class GenerationOptions:
         alternatives: how many of the best tokens are reported for each step
         prefix: texts: what the output begins with, as text or token ids; its tokens count in
             `max_new_tokens` and `min_new_tokens`, not in scores
-        must_contain: phrases that an output must contain, as texts or token ids (lexically
-            constrained beam search, which needs beams)
-        must_not_contain: phrases that must not occur, likewise, with any strategy
+        must_contain: phrases that every output must contain, as texts or token ids, each once. It
+            needs beams, and takes a multiple of them if all phrases together have as many tokens or
+            more (lexically constrained beam search, Post & Vilar 2018). There are fewer outputs
+            than `num_return_sequences` if no others contain them
+        must_not_contain: phrases that must not occur, with any strategy: texts whatever tokens they
+            would consist of, within longer words too; token ids as this very sequence
         max_batch_size: the most sequences decoded together: inputs, times beams; None: as many as a
             GPU has memory for, or `DEFAULT_BATCH_SIZE` on a processor
         max_batch_tokens: the most source tokens decoded together, including padding; None:

@@ -48,7 +48,8 @@ class Hypothesis:
 
     Attributes:
         text: the decoded tokens; None for a bundle without tokenizers
-        tokens: generated ids, without start and end token; they begin with the prefix, if any
+        tokens: generated ids, without start and end token; they begin with the prefix, if any,
+            after a token that is forced to be the first, such as a language
         score: what ranks it: with beams, the sum of log-probabilities after all rules, divided by
             length ** length_penalty, the end token counted and the prefix not; else the same as
             `log_probability`

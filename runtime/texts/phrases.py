@@ -124,9 +124,10 @@ def _encoded(
         raise RejectedError(f"{option}: {error}, found {shown(text)}") from error
     written = codec.decode(found.tokens).strip()
     if written != text:
+        # With all their spaces, which may be the only difference.
         raise RejectedError(
-            f"{option}: expected a text as this model writes it, found {shown(text)}, which it "
-            f"writes {shown(written)}"
+            f"{option}: expected a text as this model writes it, found {text[:60]!r}, which it "
+            f"writes {written[:60]!r}"
         )
     return _checked(option, found.tokens, manifest)
 

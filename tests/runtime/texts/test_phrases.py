@@ -284,6 +284,14 @@ def test_what_a_model_cannot_write_is_refused(
     )
 
 
+def test_a_message_shows_spaces(manifest: Manifest, target: TextCodec) -> None:
+    if target.decode(target.encode_target("the  cat").tokens) == "the cat":
+        assert message_of(manifest, target, prefix="the  cat") == (
+            "prefix: expected a text as this model writes it, found 'the  cat', which it writes "
+            "'the cat'"
+        )
+
+
 def test_of_several_requests_only_the_wrong_ones_are_rejected(
     manifest: Manifest, target: TextCodec
 ) -> None:
