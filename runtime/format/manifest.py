@@ -99,4 +99,7 @@ class Manifest:
         for name in ("notes", "origin"):
             if not getattr(self, name):  # as in bundles of versions that do not know it
                 del plain[name]
+        for name in ("references", "distributions"):
+            if self.parity is not None and getattr(self.parity, name) is None:
+                del plain["parity"][name]
         return json.dumps(plain, indent=1, allow_nan=False) + "\n"
