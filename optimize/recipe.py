@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple, Protocol
@@ -65,7 +65,8 @@ class TargetRecipe:
 
     Attributes:
         passes: of a graph by name, before weights and activations change their precision
-        schemes: how int8 and int4 quantize these graphs
+        schemes: how int8 and int4 quantize graphs of these names, whose embeddings have these
+            widths
         half_activations: the precision of activations beside quantized weights; None: fp32, or
             what the scheme itself makes of them
         check: whether the passes matched everything they are meant for. Called with the records of
@@ -77,7 +78,7 @@ class TargetRecipe:
     """
 
     passes: Callable[[str, ModelSpec, Precision], Sequence[GraphPass]]
-    schemes: Callable[[Precision, Graphs], Schemes]
+    schemes: Callable[[Precision, Collection[str], Collection[int]], Schemes]
     half_activations: Precision | None = None
     check: Callable[[Mapping[str, Sequence[PassRecord]], Mapping[str, int], ModelSpec], None] = (
         lambda records, attentions, model: None

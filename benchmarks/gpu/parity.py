@@ -31,7 +31,7 @@ BACKENDS = (
 PRECISIONS = ("fp16", "fp32", "bf16", "int8", "int4")
 """In the order in which they are worth knowing."""
 
-COLUMNS = ("passed", "logits", "tokens", "task")
+COLUMNS = ("passed", "logits", "divergence", "tokens", "task")
 
 
 @click.command()
@@ -75,12 +75,19 @@ def _parity(subject: Subject, bundle: Path, backend: str) -> dict[str, Any]:
     with load(bundle, backend=backend) as model:
         parity = check_parity(model, subject.model, subject.inputs, backend=backend)
     logits = next(t for t in parity.tensors if t.name == "logits")
+    distributions = parity.distributions
+    assert distributions is not None
     return {
         "passed": parity.passed,
-        "logits": f"{logits.difference:.2g} of {logits.tolerance:g}",
+        "logits": _of(logits.difference, logits.tolerance),
+        "divergence": _of(distributions.bundle.mean, distributions.allowed),
         "tokens": f"{parity.tokens.identical} of {parity.tokens.sequences}",
         "task": f"{parity.task.bundle:.2%}" if parity.task else "",
     }
+
+
+def _of(found: float, allowed: float | None) -> str:
+    return f"{found:.2g}" if allowed is None else f"{found:.2g} of {allowed:.2g}"
 
 
 def _speed(bundle: Path, backend: str, times: dict[str, int]) -> dict[str, Any]:

@@ -11,12 +11,15 @@ from dragoman.reference_model import Transformer
 from dragoman.runtime import Model
 from dragoman.runtime.format.records import Parity
 
+from .distributions import DistributionMeter
+from .forced import forced_batches
 from .inputs import ParityInputs
 from .oracle import oracle_for, oracle_outputs
 from .references import compare_references, prepared
+from .rounded_oracle import rounded_oracle
 from .strategy import compare_beams
 from .task import compare_task
-from .tensors import compare_tensors
+from .tensors import TensorMeters
 from .tokens import bundle_outputs, compare_tokens
 
 
@@ -43,28 +46,32 @@ def check_parity(
     pairs = prepared(model, inputs.references, target_language) if inputs.references else []
     limit = model.manifest.default_max_new_tokens
     expected = oracle_outputs(oracle, inputs.sources, limit, advance)
-    tensors, largest_logit = compare_tensors(model, oracle, inputs.sources, expected)
+    precision = model.manifest.precision
+    rounded = None if precision == "fp32" else rounded_oracle(oracle, model.manifest)
+    meters = TensorMeters(model.manifest)
+    distances = DistributionMeter(precision, rounded, random=inputs.random)
+    for batch in forced_batches(model, oracle, inputs.sources, expected):
+        meters.add(batch)
+        distances.add(batch)
+    tensors, distributions = meters.results(), distances.result()
     found = bundle_outputs(model, inputs.sources, limit, target_language)
     tokens = compare_tokens(
         oracle,
         inputs.sources,
         expected,
         found,
-        model.manifest.precision,
+        precision,
         limit=limit,
-        largest_logit=largest_logit,
+        largest_logit=meters.largest_logit,
     )
     beams = compare_beams(model, oracle, inputs.sources, limit, target_language)
     task = compare_task(model, inputs, expected, found)
     references = None
     if inputs.references:
         references = compare_references(model, oracle, pairs, inputs.references.origin)
+    judged = [*tensors, distributions, tokens, beams, task, references]
     return Parity(
-        passed=all(t.passed for t in tensors)
-        and tokens.passed
-        and (beams is None or beams.passed)
-        and (task is None or task.passed)
-        and (references is None or references.passed),
+        passed=all(level.passed for level in judged if level is not None),
         oracle=f"reference_model, PyTorch {torch.__version__}, fp32, without a cache",
         inputs=inputs.description,
         backend=backend,
@@ -73,6 +80,7 @@ def check_parity(
         task=task,
         references=references,
         beams=beams,
+        distributions=distributions,
     )
 
 

@@ -43,6 +43,7 @@ class ParityInputs:
         examples, recipe: where the sources come from, if there are references to score
         source_language: of the texts, for a multilingual model
         references: sources with targets that are right, whose probability is compared
+        random: whether the sources are random, and say nothing about quality
     """
 
     description: str
@@ -52,6 +53,7 @@ class ParityInputs:
     recipe: Recipe | None = None
     source_language: str | None = None
     references: References | None = None
+    random: bool = False
 
 
 def inputs_for(
@@ -114,12 +116,12 @@ def random_inputs(
             log_mel.chunk(random_sound(generator, log_mel.sampling_rate, log_mel.samples))
             for _ in range(count)
         ]
-        return ParityInputs(f"{count} windows of random sound (seed {seed})", sounds)
+        return ParityInputs(f"{count} windows of random sound (seed {seed})", sounds, random=True)
     vocabulary = config.source_vocab_size or 0
     longest = min(LONGEST_RANDOM, config.max_source_positions)
     lengths = [1, longest, *generator.integers(1, longest + 1, size=max(0, count - 2))][:count]
     tokens = [generator.integers(0, vocabulary, size=n).tolist() for n in lengths]
-    return ParityInputs(f"{count} random sources (seed {seed})", tokens)
+    return ParityInputs(f"{count} random sources (seed {seed})", tokens, random=True)
 
 
 def _texts(

@@ -16,17 +16,18 @@ import torch
 
 from dragoman.errors import DragomanError
 from dragoman.optimize.compare import NOT_FINITE
-from dragoman.reference_model import NoMemory, Transformer
+from dragoman.reference_model import Transformer
 from dragoman.reference_model.recipes import Example, read_examples
 from dragoman.runtime import Model, ScoringOptions
 from dragoman.runtime.decoding.batching import as_batch, pad
 from dragoman.runtime.decoding.options import DEFAULT_BATCH_SIZE
 from dragoman.runtime.format.records import ReferenceParity
-from dragoman.runtime.scoring.batches import forcing_batches, score_in_batches
+from dragoman.runtime.scoring.batches import score_in_batches
 from dragoman.runtime.scoring.results import ScoredPair
 from dragoman.runtime.scoring.teacher_forcing import ForcedPair
 from dragoman.runtime.speech.prompts import prompt_options
 
+from .forced import oracle_batches, oracle_pass
 from .tolerances import REFERENCE_TOLERANCES
 
 
@@ -158,20 +159,16 @@ def compare_references(
     )
 
 
-@torch.inference_mode()
 def oracle_log_likelihood(oracle: Transformer, model: Model, pairs: Sequence[ForcedPair]) -> float:
     """The log-probability that the oracle gives to all targets together."""
     spec, total = model.manifest.model, 0.0
     lengths = [(len(pair.source), len(pair.read)) for pair in pairs]
-    for batch in forcing_batches(spec, lengths, DEFAULT_BATCH_SIZE):
+    for batch in oracle_batches(spec, lengths):
         chosen = [pairs[i] for i in batch]
         source, source_mask = as_batch([pair.source for pair in chosen], spec)
         read, _ = pad([pair.read for pair in chosen], spec.pad_token_id)
-        mask = torch.from_numpy(source_mask)
-        cross = oracle.encode(torch.from_numpy(source), mask)
-        start = torch.zeros(len(chosen), dtype=torch.long)
-        logits = oracle.decode(torch.from_numpy(read), start, mask, cross, NoMemory())
-        for row, pair in zip(logits, chosen, strict=True):
+        _, logits = oracle_pass(oracle, source, source_mask, read)
+        for row, pair in zip(torch.from_numpy(logits), chosen, strict=True):
             first = len(pair.given) - 1
             at_target = row[first : first + len(pair.target)].double().log_softmax(-1)
             total += float(at_target[torch.arange(len(pair.target)), list(pair.target)].sum())

@@ -5,7 +5,7 @@ from __future__ import annotations
 from decimal import ROUND_CEILING, Context
 
 from dragoman.optimize.compare import NOT_FINITE
-from dragoman.runtime.format.records import Parity
+from dragoman.runtime.format.records import DistributionParity, Parity
 
 
 def describe_failure(parity: Parity) -> str:
@@ -19,6 +19,9 @@ def describe_failure(parity: Parity) -> str:
             f"parity failed: {first.name} differs by {first.difference:.3g}, allowed "
             f"{first.tolerance:g}; a tolerance of {_rounded_up(worst)} would pass"
         )
+    distributions = parity.distributions
+    if distributions is not None and not distributions.passed:
+        return _describe_distributions(distributions)
     tokens = parity.tokens
     if not tokens.passed:
         largest = max(tokens.divergences, key=lambda d: d.margin)
@@ -47,6 +50,17 @@ def describe_failure(parity: Parity) -> str:
         f"parity failed: the negative log-likelihood of references is {references.bundle:.4f} nats "
         f"per token, the oracle's {references.oracle:.4f}; a tolerance of "
         f"{_rounded_up(references.bundle - references.oracle)} would pass"
+    )
+
+
+def _describe_distributions(found: DistributionParity) -> str:
+    mean = found.bundle.mean
+    if found.rounded is None or found.allowed is None or found.bundle.largest >= NOT_FINITE:
+        return "parity failed: the distributions of the next token are not finite"
+    return (
+        f"parity failed: the distributions of the next token are {mean:.3g} nats from the oracle's "
+        f"on average, allowed {found.allowed:.3g} (rounding to nearest alone: "
+        f"{found.rounded.mean:.3g}); a tolerance of {_rounded_up(mean)} would pass"
     )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from dragoman.runtime.format.manifest import Precision
 from dragoman.runtime.format.model_spec import ModelSpec
@@ -10,9 +10,8 @@ from dragoman.runtime.format.records import PassRecord
 
 from ..graph_pass import GraphPass, PassError
 from ..precision.blocks import BlockQuantized
-from ..precision.embeddings import embedding_widths
 from ..precision.int8 import Int8
-from ..recipe import Graphs, Schemes, TargetRecipe
+from ..recipe import Schemes, TargetRecipe
 from ..tidy import Tidy
 from .attention import ATTENTION
 from .bias_gelu import BIAS_GELU
@@ -44,13 +43,13 @@ def passes(graph: str, model: ModelSpec, precision: Precision) -> Sequence[Graph
     return (*FUSIONS, *(FP32 if precision == "fp32" else ()))
 
 
-def schemes(precision: Precision, graphs: Graphs) -> Schemes:
+def schemes(precision: Precision, graphs: Collection[str], widths: Collection[int]) -> Schemes:
     """With int4, the encoder is int8: it processes many tokens at once, for which 8 bits are faster
     than 4."""
     int8, blocks = Int8(), BlockQuantized(4, BLOCK, error=0.2)
     if precision == "int8":
         return Schemes(dict.fromkeys(graphs, int8), int8)
-    divisible = all(width % BLOCK == 0 for width in embedding_widths(graphs))
+    divisible = all(width % BLOCK == 0 for width in widths)
     return Schemes({"encoder": int8, "decoder": blocks}, blocks if divisible else int8)
 
 

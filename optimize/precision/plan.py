@@ -12,7 +12,7 @@ from ..graph_pass import GraphPass
 from ..graph_values import floats
 from ..recipe import Graphs, Schemes, TargetRecipe
 from .calibration import calibrate
-from .embeddings import embedding_tables, tied_product_input
+from .embeddings import embedding_tables, embedding_widths, tied_product_input
 from .half import Half
 from .observed import Observed
 from .ranges import largest_magnitudes
@@ -48,7 +48,8 @@ def precision_passes(
     """
     if precision in HALF:
         return {name: (half,) for name, half in _half(graphs, precision, observed).items()}
-    quantization = _quantization(graphs, recipe.schemes(precision, graphs), observed)
+    schemes = recipe.schemes(precision, graphs, embedding_widths(graphs))
+    quantization = _quantization(graphs, schemes, observed)
     if recipe.half_activations is None:
         return {name: (step,) for name, step in quantization.items()}
     activations = _half(graphs, recipe.half_activations, observed)

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from dragoman.runtime.format.manifest import Precision
 from dragoman.runtime.format.model_spec import ModelSpec
 
 from ..graph_pass import GraphPass
 from ..precision.weight_only import EngineWeightOnly
-from ..recipe import Graphs, Schemes, TargetRecipe
+from ..recipe import Schemes, TargetRecipe
 from ..tidy import Tidy
 from .attention import PRIMITIVE_ATTENTION, needs_primitives
 from .engine_bundle import build_engines
@@ -25,7 +25,7 @@ def passes(graph: str, model: ModelSpec, precision: Precision) -> Sequence[Graph
     return ()
 
 
-def schemes(precision: Precision, graphs: Graphs) -> Schemes:
+def schemes(precision: Precision, graphs: Collection[str], widths: Collection[int]) -> Schemes:
     """As for the neutral target, with scales that engines fuse into matrix products."""
     rows = EngineWeightOnly(8, None, error=0.05)
     products = rows if precision == "int8" else EngineWeightOnly(4, BLOCK, error=0.2)

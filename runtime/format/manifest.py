@@ -108,7 +108,7 @@ class Manifest:
         for name in STRATEGY:
             if getattr(self.generation, name) == getattr(GenerationSettings, name):
                 del plain["generation"][name]
-        for name in ("references", "beams"):
+        for name in ("references", "beams", "distributions"):
             if self.parity is not None and getattr(self.parity, name) is None:
                 del plain["parity"][name]
         return json.dumps(plain, indent=1, allow_nan=False) + "\n"

@@ -21,19 +21,60 @@ class Origin:
 
 @dataclass(frozen=True)
 class TensorParity:
-    """A teacher-forced tensor compared with the oracle's. `difference` is the largest absolute
-    difference divided by max(1, the largest absolute value of the oracle's tensor). If positions
-    are excused, those that differ most are, and the largest difference is that of the others;
-    `positions_beyond` counts all that differ by more than the tolerance."""
+    """A teacher-forced tensor compared with the oracle's.
+
+    Attributes:
+        difference: the largest absolute difference divided by max(1, the largest absolute value of
+            the oracle's tensor)
+        tolerance: the largest difference that is allowed; None: the tensor need only be finite
+        positions: that were compared
+        positions_beyond: of these, those that differ by more than the tolerance
+    """
 
     name: str
     largest_absolute: float
     largest_relative: float
     difference: float
-    tolerance: float
+    tolerance: float | None
     passed: bool
     positions: int = 0
     positions_beyond: int = 0
+
+
+@dataclass(frozen=True)
+class Distance:
+    """How far distributions of the next token are from the oracle's, over several positions.
+
+    Attributes:
+        mean, median, percentile_99, largest: of the Kullback-Leibler divergences, in nats
+        same_choice: the share of positions with the same most probable token
+    """
+
+    mean: float
+    median: float
+    percentile_99: float
+    largest: float
+    same_choice: float
+
+
+@dataclass(frozen=True)
+class DistributionParity:
+    """Distributions of the next token compared with the oracle's, along the oracle's own outputs.
+
+    Attributes:
+        positions: tokens that were predicted
+        bundle: the bundle's distance
+        rounded: that of the oracle itself with weights and activations rounded to nearest; None at
+            fp32
+        allowed: the largest mean divergence of the bundle; None at fp32, where tensors and tokens
+            decide
+    """
+
+    positions: int
+    bundle: Distance
+    rounded: Distance | None
+    allowed: float | None
+    passed: bool
 
 
 @dataclass(frozen=True)
@@ -119,6 +160,7 @@ class Parity:
     task: TaskParity | None = None
     references: ReferenceParity | None = None
     beams: BeamParity | None = None
+    distributions: DistributionParity | None = None
 
 
 @dataclass(frozen=True)

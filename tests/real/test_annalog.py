@@ -16,12 +16,17 @@ from typing import Any
 import pytest
 import torch
 
+from dragoman.benchmarks.parity import ParityInputs, check_parity
 from dragoman.benchmarks.real_models import package
 from dragoman.export import export_bundle
 from dragoman.export.families.pytorch_seq2seq import load_pytorch_seq2seq
 from dragoman.optimize.target_bundle import optimize_bundle
 from dragoman.reference_model import Transformer
-from dragoman.runtime import load, read_bundle
+from dragoman.runtime import Model, load, read_bundle
+from dragoman.runtime.backends import open_backend
+from dragoman.runtime.format.manifest import Precision
+
+from ..parity.damage import damaged, three_bits
 
 pytestmark = pytest.mark.real
 
@@ -158,3 +163,24 @@ def test_the_bundle_gives_their_tokens(
     ]
     assert found == expected
     assert len({tuple(row) for row in found}) > len(found) // 2
+
+
+@pytest.mark.parametrize("precision", ["int8", "int4"])
+def test_distributions_are_what_the_precision_makes_of_them(
+    ours: Transformer, sources: list[list[int]], tmp_path: Path, precision: Precision
+) -> None:
+    """In three bits they are not. (Scales of a layer that are off by a tenth, or a head that is
+    gone, cost this model less than 8 bits do.)"""
+    for name in ("neutral", "cpu", "damaged"):
+        (tmp_path / name).mkdir()
+    neutral = export_bundle(ours, tmp_path / "neutral", name="annalog")
+    sound = optimize_bundle(neutral, tmp_path / "cpu", precision=precision)
+    inputs = ParityInputs("molecules", sources[::5])
+    for bundle, passes in (
+        (sound, True),
+        (damaged(sound, tmp_path / "damaged", three_bits), False),
+    ):
+        with Model(bundle, open_backend(bundle, "onnxruntime", 1)) as model:
+            parity = check_parity(model, ours, inputs, backend="onnxruntime")
+        assert parity.distributions is not None
+        assert parity.distributions.passed is parity.passed is passes

@@ -12,12 +12,19 @@ from typing import Any
 import pytest
 import soundfile
 
+from dragoman.benchmarks.parity import ParityInputs, check_parity
+from dragoman.benchmarks.parity.sources import windows
 from dragoman.benchmarks.real_models import whisper
 from dragoman.benchmarks.speech.clips import read_clips, word_error
 from dragoman.export import export_bundle
 from dragoman.export.checkpoints import read_checkpoint
+from dragoman.export.model_description import audio_features
 from dragoman.optimize.target_bundle import optimize_bundle
-from dragoman.runtime import load, read_bundle
+from dragoman.runtime import Model, load, read_bundle
+from dragoman.runtime.audio import LogMel
+from dragoman.runtime.backends import open_backend
+
+from ..parity.damage import damaged, three_bits
 
 pytestmark = [
     pytest.mark.real,
@@ -91,6 +98,22 @@ def test_text_is_that_of_hugging_face(
         expected = [i for i in row if i < token("endoftext")]
         assert list(result.tokens) == expected, clip.name
         assert result.text == tokenizer.decode(expected, skip_special_tokens=True)
+
+
+def test_distributions_are_what_8_bits_make_of_them(model: Any, tmp_path: Path) -> None:
+    """In three bits they are not."""
+    _, directory, bundles = model
+    reference = read_checkpoint(directory).model
+    features = audio_features(reference.config)
+    assert features is not None
+    inputs = ParityInputs("clips", windows(LIBRIVOX[:3], LogMel.of(features)))
+    sound = read_bundle(bundles["int8"])
+    for bundle, passes in ((sound, True), (damaged(sound, tmp_path, three_bits), False)):
+        with Model(bundle, open_backend(bundle, "onnxruntime", 2)) as loaded:
+            parity = check_parity(loaded, reference, inputs, backend="onnxruntime")
+        assert parity.distributions is not None
+        assert parity.distributions.passed is passes
+        assert parity.passed or not passes
 
 
 @pytest.mark.parametrize("precision", ["fp32", "int8"])

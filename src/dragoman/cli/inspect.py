@@ -241,6 +241,13 @@ def _parity(parity: Parity | None) -> str:
         f"{verdict}: {parity.tokens.identical} of {parity.tokens.sequences} sequences identical "
         f"({_text(parity.inputs)}; {_text(parity.backend)})"
     )
+    if parity.distributions is not None:
+        distance, rounded = parity.distributions.bundle, parity.distributions.rounded
+        alone = "" if rounded is None else f" (rounding alone {rounded.mean:.2g})"
+        text += (
+            f"; distributions {distance.mean:.2g} nats apart{alone}, same choice at "
+            f"{distance.same_choice:.2%}"
+        )
     if parity.task is not None:
         task = parity.task
         text += f"; {_text(task.metric)} {task.bundle:.2%}, oracle {task.oracle:.2%}"

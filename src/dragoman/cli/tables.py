@@ -57,6 +57,7 @@ def print_parity(parity: Parity) -> None:
     """Print the figures, failed ones first."""
     rows = [
         *_tensor_rows(parity),
+        *_distribution_rows(parity),
         _token_row(parity),
         *_beam_rows(parity),
         *_task_rows(parity),
@@ -122,8 +123,26 @@ def _tensor_rows(parity: Parity) -> list[tuple[str, ...]]:
         if beyond:
             found += f"; more than allowed at {beyond} of {tensor.positions} positions"
         name = tensor.name if tensor in logits else f"cross keys and values, worst {tensor.name}"
-        rows.append(("tensors", name, found, f"{tensor.tolerance:g}", verdict(tensor.passed)))
+        allowed = "finite" if tensor.tolerance is None else f"{tensor.tolerance:g}"
+        rows.append(("tensors", name, found, allowed, verdict(tensor.passed)))
     return rows
+
+
+def _distribution_rows(parity: Parity) -> list[tuple[str, ...]]:
+    """None of records of older versions."""
+    distributions = parity.distributions
+    if distributions is None:
+        return []
+    distance, rounded, allowed = distributions.bundle, distributions.rounded, ""
+    found = (
+        f"mean {distance.mean:.2g} (median {distance.median:.2g}, 99 % below "
+        f"{distance.percentile_99:.2g}, largest {distance.largest:.2g}); same choice at "
+        f"{distance.same_choice:.2%} of {distributions.positions}"
+    )
+    if rounded is not None and distributions.allowed is not None:
+        allowed = f"{distributions.allowed:.2g} (rounding alone {rounded.mean:.2g})"
+    what = "divergence, nats a token"
+    return [("distributions", what, found, allowed, verdict(distributions.passed))]
 
 
 def _token_row(parity: Parity) -> tuple[str, ...]:

@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 
 import numpy as np
+import onnx_ir as ir
 import pytest
 import torch
 from numpy.typing import NDArray
 
+from dragoman.optimize.compare import run
+from dragoman.optimize.target_bundle import optimize_bundle
 from dragoman.reference_model import Transformer
-from dragoman.runtime import Model
+from dragoman.runtime import Model, load, read_bundle
 from dragoman.runtime.backends.errors import BackendError
 from dragoman.runtime.backends.onnxruntime.cpu.backend import OnnxRuntimeBackend
 from dragoman.runtime.backends.onnxruntime.cpu.memory import HostBuffer
 from dragoman.runtime.backends.onnxruntime.cpu.state import BoundState
 from dragoman.runtime.decoding.batching import pad
+from dragoman.runtime.format.manifest import Precision
 
 Pair = tuple[Transformer, Model]
 RandomSources = Callable[..., list[list[int]]]
@@ -233,3 +238,21 @@ def test_a_buffer_that_grows_keeps_what_it_holds() -> None:
 def test_a_batch_that_no_memory_holds_is_an_error_of_the_backend(positions: int) -> None:
     with pytest.raises(BackendError, match=rf"no memory for an array of float32 .*{positions}"):
         HostBuffer((2, 3, positions, 4), np.float32)
+
+
+@pytest.mark.parametrize("precision", ["int8", "int4"])
+def test_weights_in_integers_leave_activations_alone(
+    ids_case: tuple[Transformer, Path], tmp_path: Path, precision: Precision
+) -> None:
+    """ONNX Runtime fuses their products, and by itself would round what they multiply to 8 bits."""
+    bundle = optimize_bundle(
+        read_bundle(ids_case[1]), tmp_path, target="neutral", precision=precision
+    )
+    graph = bundle.manifest.graphs["encoder"]
+    tokens = np.array([[3, 7, 1, 9, 9], [4, 5, 6, 8, 2]])
+    feeds = {t.name: tokens if t.role == "source" else tokens > 0 for t in graph.inputs}
+    as_written = run(ir.load(bundle.graph_path("encoder")), feeds)
+    with load(tmp_path, threads=1) as model:
+        found = model.backend.encode(tokens, tokens > 0)
+    for name, expected in as_written.items():
+        np.testing.assert_allclose(found[name], np.asarray(expected, float), atol=1e-5, rtol=0)

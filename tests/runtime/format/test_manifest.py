@@ -115,6 +115,51 @@ def test_a_strategy_out_of_range_is_refused(
     assert found.removeprefix("manifest.").removeprefix("generation.").startswith(problem)
 
 
+def test_figures_that_older_versions_do_not_know_are_kept(plain_manifest: Plain) -> None:
+    distance = {
+        "mean": 0.01,
+        "median": 0.001,
+        "percentile_99": 0.1,
+        "largest": 0.5,
+        "same_choice": 0.75,
+    }
+    tensor = {"name": "logits", "largest_absolute": 1.5, "largest_relative": 0.25}
+    tensor |= {"difference": 0.1, "tolerance": None, "passed": True}
+    tensor |= {"positions": 15, "positions_beyond": 0}
+    plain_manifest["parity"] = {
+        "passed": True,
+        "oracle": "PyTorch",
+        "inputs": "ten words",
+        "backend": "onnxruntime",
+        "tensors": [tensor],
+        "tokens": {"sequences": 10, "identical": 10, "divergences": [], "passed": True},
+        "task": None,
+        "references": {
+            "references": "references.tsv",
+            "pairs": 10,
+            "tokens": 57,
+            "oracle": 1.25,
+            "bundle": 1.5,
+            "tolerance": 0.2,
+            "passed": False,
+        },
+        "distributions": {
+            "positions": 40,
+            "bundle": distance,
+            "rounded": distance | {"mean": 0.02},
+            "allowed": 0.04,
+            "passed": True,
+        },
+    }
+    manifest = manifest_from_json(json.dumps(plain_manifest), "p")
+    assert json.loads(manifest.to_json()) == plain_manifest
+    assert manifest.parity is not None and manifest.parity.distributions is not None
+    assert manifest.parity.distributions.bundle.same_choice == 0.75
+    plain_manifest["parity"]["distributions"] |= {"rounded": None, "allowed": None}
+    manifest = manifest_from_json(json.dumps(plain_manifest), "p")
+    assert json.loads(manifest.to_json()) == plain_manifest
+
+
 def test_a_newer_schema_asks_for_an_upgrade_and_reports_nothing_else(plain_manifest: Plain) -> None:
     newer = {"schema_version": 4, "name": 5, "whatever": "this version does not know"}
     (problem,) = problems_of(json.dumps(newer))

@@ -48,6 +48,9 @@ class OnnxRuntimeBackend:
         options.inter_op_num_threads = 1
         options.log_severity_level = 3
         options.add_session_config_entry("session.intra_op.allow_spinning", "1" if spin else "0")
+        # Where a graph's weights alone are integers, the activations are not rounded behind its
+        # back. Nodes that state their own level keep it.
+        options.add_session_config_entry("session.qdq_matmulnbits_accuracy_level", "1")
         return options
 
     @property
