@@ -32,8 +32,8 @@ def engine_table(bundle: Bundle, engines: TensorRTEngines) -> Table:
     for index, profile in enumerate(engines.profiles):
         batch, source = _range(profile.batch), _range(profile.source)
         limits = {
-            "encoder": f"batch {batch}, source {source}",
-            "decoder": f"batch {batch}, source {source}, at most {engines.capacity} new tokens",
+            "encoder": f"batch {batch}\nsource {source}",
+            "decoder": f"batch {batch}\nsource {source}\nat most {engines.capacity} new tokens",
             "candidates": f"batch {batch}",
         }
         table.add_row(f"profile {index}", *(limits[name] for name in engines.reports))
