@@ -47,6 +47,7 @@ def test_a_bundle_is_profiled(tmp_path: Path) -> None:
     ):
         assert text in " ".join(outcome.output.split())
     assert sorted(path.name for path in tmp_path.iterdir()) == [
+        "candidates.onnx",
         "decoder.onnx",
         "encoder.onnx",
         "manifest.json",
