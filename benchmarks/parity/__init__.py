@@ -1,7 +1,8 @@
 """Parity: does a bundle compute what the trained model computes?
 
-Reading order: sources, inputs, tolerances, oracle, tensors, tokens, task, check, first_difference,
-verdict. The oracle is `reference_model` in PyTorch, fp32, decoding without a cache.
+Reading order: sources, references, inputs, tolerances, oracle, forced, tensors, rounded_oracle,
+distributions, tokens, strategy, task, check, first_difference, verdict. The oracle is
+`reference_model` in PyTorch, fp32, decoding without a cache.
 """
 
 from .check import check_parity

@@ -86,4 +86,5 @@ def damaged(bundle: Bundle, directory: Path, damage: Damage) -> Bundle:
     assert changes, "the damage changed nothing"
     files = ScratchWriter(directory)
     write_graphs(graphs, bundle.manifest.graphs, files)
+    files.copy_tokenizers(bundle)
     return files.finish(bundle.manifest)

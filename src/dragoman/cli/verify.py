@@ -66,10 +66,11 @@ def verify(
     key: Path | None,
     chain: tuple[Path, ...],
 ) -> None:
-    """Compare BUNDLE with the PyTorch model of CHECKPOINT: tensors, then tokens, then the task.
+    """Compare BUNDLE with the PyTorch model of CHECKPOINT: numbers, then tokens, then the task.
 
-    CHECKPOINT is as for `dragoman build`. At fp32 every free-running greedy token must be the same.
-    Exit status 1 if parity fails. With a signature, all files are first compared with what was
+    CHECKPOINT is as for `dragoman build`. At fp32 every free-running greedy token must be the same;
+    below it, distributions of the next token must be as near as the precision allows. Exit status 1
+    if parity fails. With a signature, all files are first compared with what was
     signed; CHECKPOINT may then be left out.
 
     \b
