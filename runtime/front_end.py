@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import Any, Protocol
+from collections.abc import Callable, Iterator, Sequence
+from itertools import repeat
+from typing import Any, Protocol, TypeVar
+
+from dragoman.errors import DragomanError
 
 from .decoding.options import GenerationOptions
 from .decoding.results import Result
 from .decoding.streaming import Choice
+
+Plan = TypeVar("Plan")
 
 
 class FrontEnd(Protocol):
@@ -45,3 +50,26 @@ class FrontEnd(Protocol):
 
     def text(self, tokens: Sequence[int]) -> str | None:
         """The text of target tokens, without special tokens; None without tokenizers."""
+
+
+def planned(
+    options: GenerationOptions | Sequence[GenerationOptions],
+    count: int,
+    plan: Callable[[GenerationOptions], Plan],
+) -> Iterator[Plan | DragomanError]:
+    """The plan of each of `count` sources. If all sources have the same options, wrong ones are an
+    error of the call; else of the source.
+
+    Raises:
+        DragomanError: see `plan`.
+    """
+    if isinstance(options, GenerationOptions):
+        return repeat(plan(options), count)
+
+    def attempt(each: GenerationOptions) -> Plan | DragomanError:
+        try:
+            return plan(each)
+        except DragomanError as error:
+            return error
+
+    return map(attempt, options)

@@ -14,7 +14,7 @@ from dragoman.runtime import Model
 from dragoman.runtime.decoding.batching import Encodable
 from dragoman.runtime.format.manifest import Precision
 from dragoman.runtime.format.records import Divergence, TokenParity
-from dragoman.runtime.speech.prompts import prompt_options
+from dragoman.runtime.speech.prompts import greedy_options
 
 from .oracle import for_torch
 from .tolerances import TOLERANCES
@@ -26,11 +26,9 @@ def bundle_outputs(
     """Free-running greedy output of a bundle, including the end token if one is reached."""
     results = model.generate(
         sources,
-        prompt_options(model.manifest),
+        greedy_options(model.manifest),
         max_new_tokens=limit,
         target_language=target_language,
-        num_beams=1,
-        do_sample=False,
     )
     return [
         [*result.tokens, *([] if result.end_token is None else [result.end_token])]

@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.table import Table
 
 from ..circumstances import Circumstances
+from ..closing import show_circumstances
 from ..harness import Failure, Spread
 from .measuring import Measurement
 
@@ -78,12 +79,7 @@ def show(comparison: QueueComparison) -> None:
         table.add_section()
     console = Console(width=132)
     console.print(table)
-    where = comparison.circumstances
-    console.print(f"{where.machine}; load average before: {where.load_average:.2f}")
-    console.print(where.command, soft_wrap=True, markup=False)
-    for failure in comparison.failures:
-        line = f"not measured: {failure.contender}: {failure.reason}"
-        console.print(line, soft_wrap=True, markup=False)
+    show_circumstances(console, comparison.circumstances, comparison.failures)
 
 
 def _range(lengths: tuple[int, int]) -> str:

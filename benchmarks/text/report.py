@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.table import Table
 
 from ..circumstances import Circumstances
+from ..closing import show_circumstances
 from ..harness import Entrant, Failure, Footprint
 from .contenders import CTRANSLATE2, DRAGOMAN
 from .measuring import Cost, Measurement
@@ -97,12 +98,7 @@ def show(comparison: Comparison) -> None:
             f"{Entrant(f.contender, f.threads)}: load {f.load_seconds:.2f} s, peak memory "
             f"{f.peak_memory_mb:.0f} MB, disk {f.disk_mb:.0f} MB"
         )
-    where = comparison.circumstances
-    console.print(f"{where.machine}; load average before: {where.load_average:.2f}")
-    console.print(where.command, soft_wrap=True, markup=False)
-    for failure in comparison.failures:
-        line = f"not measured: {failure.contender}: {failure.reason}"
-        console.print(line, soft_wrap=True, markup=False)
+    show_circumstances(console, comparison.circumstances, comparison.failures)
 
 
 def describe_decoding(num_beams: int) -> str:

@@ -15,7 +15,7 @@ from dragoman.runtime.format.bundle import Bundle
 from dragoman.runtime.format.contract import Change, GraphSpec, Role
 from dragoman.runtime.format.manifest import Manifest
 from dragoman.runtime.model import Model
-from dragoman.runtime.speech.prompts import prompt_options
+from dragoman.runtime.speech.prompts import greedy_options
 
 from ..random_sources import random_sources
 from ..samples import Samples
@@ -64,7 +64,7 @@ def observe(
     backend = OnnxRuntimeBackend(bundle, threads=None)
     limit = min(LONGEST, manifest.default_max_new_tokens)
     results = Model(bundle, backend).generate(
-        chosen, prompt_options(manifest), max_new_tokens=limit, num_beams=1, do_sample=False
+        chosen, greedy_options(manifest), max_new_tokens=limit
     )
     targets = [list(result.tokens) for result in results]
     prompt = [model.start_token_id, *manifest.generation.prompt]

@@ -58,12 +58,8 @@ class Lineage:
                 ours[:] = theirs
         return moves
 
-    def place(self, row: int, to: int) -> None:
-        """One row takes the place of another."""
-        self._writers[to] = self._writers[row]
-
     def take(self, other: Lineage, row: int, to: int) -> None:
-        """A row of another batch of the same capacity takes the place of a row."""
+        """A row of this or of another batch of the same capacity takes the place of a row."""
         self._writers[to] = other._writers[row]
 
     def resize(self, rows: int) -> None:

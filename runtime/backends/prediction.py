@@ -59,9 +59,9 @@ def best_tokens(scores: NDArray[np.float32], count: int) -> NDArray[np.int64]:
         int64 [B, count]
     """
     rows, vocabulary = scores.shape
-    depth = int(np.sqrt(vocabulary / count)) if count else 1
-    blocks = vocabulary // max(depth, 1)
-    if depth < 2 or blocks < BLOCKS_PER_CANDIDATE * count:
+    depth = max(1, int(np.sqrt(vocabulary / count)))
+    blocks = vocabulary // depth
+    if blocks < BLOCKS_PER_CANDIDATE * count:
         within = np.broadcast_to(np.arange(vocabulary), scores.shape)
         return _sorted(scores, within, count)
     whole = blocks * depth

@@ -1,5 +1,6 @@
 """Decoding: which inputs share a batch, the loop over steps, and what it yields.
 
-Reading order: options, batching, logits_processors, greedy, outputs, results. The backend is behind
-`backends.interface`; texts and speech are clients.
+Reading order: options, limits, batching, logits_processors, request, search; single, greedy,
+sampling; beam, required_phrases, constrained; strategies, loop, scheduling, streaming, results. The
+backend is behind `backends.interface`; texts and speech are clients.
 """

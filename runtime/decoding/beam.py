@@ -19,6 +19,7 @@ from .search import (
     Draft,
     Need,
     Outlook,
+    finish,
     first_draft,
 )
 
@@ -80,13 +81,14 @@ class BeamSearch:
         self._scores, self._rows = [0.0], [0]
         self._ended: list[Draft] = []
         self._candidates = max(2, 1 + len(set(request.rules.end_tokens))) * strategy.width
-        self.finished = False
-        if self.draft.count:  # a forced token
-            self._take_forced()
+        # A forced token may be the last.
+        self.finished = self.draft.count > 0 and finish(self.draft, self._rules)
+        if self.finished:
+            self._end(self.draft, 0.0)
 
     def need(self) -> Need:
         rules, count = self._rules, self._running[0].count + 1
-        if self._is_forced(count):
+        if rules.forced_at(count) is not None:
             return NOTHING
         if rules.suppressed or rules.active(count):
             return Need(rules.alternatives, logits=True)
@@ -98,7 +100,9 @@ class BeamSearch:
         # Only those chosen may end; the other candidates are there so that enough can go on.
         for candidate in self._chosen(best):
             if self._ends(candidate, count):
-                self._end(self._child(candidate, outlook, row), candidate.score)
+                child = self._child(candidate, outlook, row)
+                finish(child, self._rules)
+                self._end(child, candidate.score)
         going_on = [candidate for candidate in best if not self._ends(candidate, count)]
         return self._go_on(self._chosen(going_on), outlook, row)
 
@@ -123,7 +127,8 @@ class BeamSearch:
     def _under_rules(self, outlook: Outlook, row: int, count: int) -> NDArray[np.float32] | None:
         """The scores of next tokens, log-probabilities after the rules, of all of the request's
         rows: [width, V]; None where no rule is active."""
-        if self._is_forced(count) or not (self._rules.suppressed or self._rules.active(count)):
+        rules = self._rules
+        if rules.forced_at(count) is not None or not (rules.suppressed or rules.active(count)):
             return None
         scores = outlook.logits(row, self._strategy.width)
         for draft, place in zip(self._running, self._rows, strict=True):
@@ -139,8 +144,8 @@ class BeamSearch:
         Args:
             scores: from `_under_rules`
         """
-        forced = self._rules.forced_last
-        if forced is not None and self._is_forced(count):
+        forced = self._rules.forced_at(count)
+        if forced is not None:
             return [Candidate(score, beam, forced, 0.0) for beam, score in enumerate(self._scores)]
         found: list[Candidate] = []
         if scores is None:
@@ -169,7 +174,7 @@ class BeamSearch:
     def _child(self, candidate: Candidate, outlook: Outlook, row: int) -> Draft:
         place = row + self._rows[candidate.beam]
         alternatives: Alternatives = ()
-        if not self._is_forced(self._running[candidate.beam].count + 1):
+        if self._rules.forced_at(self._running[candidate.beam].count + 1) is None:
             alternatives = outlook.alternatives(place, self._rules.alternatives)
         return self._running[candidate.beam].followed_by(
             candidate.token, candidate.log_probability, alternatives
@@ -177,8 +182,6 @@ class BeamSearch:
 
     def _end(self, draft: Draft, score: float) -> None:
         """Rank a hypothesis that has ended among the others; the worst leaves."""
-        token = draft.row.tokens[-1]
-        draft.end_token = token if token in self._rules.end_tokens else None
         draft.score = score / float(draft.count) ** self._strategy.length_penalty
         self._ended.append(draft)
         self._ended.sort(key=lambda ended: -ended.score)
@@ -212,16 +215,6 @@ class BeamSearch:
     def _best_score(self) -> float:
         """Of the running hypotheses."""
         return self._scores[0]
-
-    def _is_forced(self, count: int) -> bool:
-        return count == self._rules.limit and self._rules.forced_last is not None
-
-    def _take_forced(self) -> None:
-        """The first token was forced: it may be the last."""
-        token = self.draft.row.tokens[-1]
-        if token in self._rules.end_tokens or self.draft.count >= self._rules.limit:
-            self._end(self.draft, 0.0)
-            self.finished = True
 
 
 def placed(rows: Sequence[int], width: int) -> tuple[list[int], list[int]]:

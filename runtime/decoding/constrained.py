@@ -100,7 +100,7 @@ class ConstrainedBeamSearch(BeamSearch):
         found.sort(key=lambda candidate: -candidate.score)
         first = _first_of_each(found).values()
         best = {(c.beam, c.token): c for c in (*found[: self._candidates], *first)}
-        if not self._is_forced(count):
+        if self._rules.forced_at(count) is None:
             for beam in range(len(self._progress)):
                 for candidate in self._closer(outlook, row, beam, scores):
                     if self._fits(candidate, count):

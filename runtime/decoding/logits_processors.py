@@ -92,7 +92,7 @@ class RepetitionPenalty:
         self._penalty = np.float32(penalty)
 
     def active(self, count: int) -> bool:
-        return bool(self._penalty != 1)
+        return True
 
     def apply(self, scores: NDArray[np.float32], row: Row) -> None:
         seen = list(set(row.tokens))
@@ -111,7 +111,7 @@ class NoRepeatNgram:
         self._size, self._earlier = size, earlier
 
     def active(self, count: int) -> bool:
-        return self._size > 0
+        return True
 
     def apply(self, scores: NDArray[np.float32], row: Row) -> None:
         before = self._size - 1
@@ -156,11 +156,19 @@ def logits_processors(
         prompt_length: of the start token and the prompt
     """
     fewest = max(settings.min_new_tokens, settings.min_length - prompt_length)
-    return [
-        RepetitionPenalty(settings.repetition_penalty),
-        NoRepeatNgram(settings.no_repeat_ngram_size, lambda row: row.tokens),
-        NoRepeatNgram(settings.encoder_no_repeat_ngram_size, lambda row: row.source),
-        NoBadWords(settings.bad_words),
-        MinNewTokens(fewest, end_tokens),
-        SuppressTokensAt(settings.first_free, settings.first_suppressed_token_ids),
-    ]
+    # Those that never act are left out here, and not asked at every step of every row.
+    found: list[LogitsProcessor] = []
+    if settings.repetition_penalty != 1:
+        found.append(RepetitionPenalty(settings.repetition_penalty))
+    if settings.no_repeat_ngram_size:
+        found.append(NoRepeatNgram(settings.no_repeat_ngram_size, lambda row: row.tokens))
+    if settings.encoder_no_repeat_ngram_size:
+        found.append(NoRepeatNgram(settings.encoder_no_repeat_ngram_size, lambda row: row.source))
+    if settings.bad_words:
+        found.append(NoBadWords(settings.bad_words))
+    if fewest > 0:
+        found.append(MinNewTokens(fewest, end_tokens))
+    if settings.first_suppressed_token_ids:
+        first = settings.first_free
+        found.append(SuppressTokensAt(first, settings.first_suppressed_token_ids))
+    return found

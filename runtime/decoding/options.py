@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from numbers import Integral, Real
-from typing import Any, NamedTuple, TypedDict, Unpack
+from typing import TYPE_CHECKING, Any, NamedTuple, TypedDict, TypeVar, Unpack
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,6 +15,11 @@ from numpy.typing import NDArray
 from dragoman.errors import DragomanError
 
 from ..format.generation_settings import LARGEST_LENGTH_PENALTY, EarlyStopping
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
+Options = TypeVar("Options", bound="DataclassInstance")
 
 Phrase = str | Sequence[int] | NDArray[np.integer[Any]]
 """A text, or the target token ids of one."""
@@ -135,13 +140,7 @@ class GenerationOptions:
         Raises:
             DragomanError: an option is unknown or out of range.
         """
-        known = [field.name for field in dataclasses.fields(self)]
-        unknown = [name for name in changes if name not in known]
-        if unknown:
-            raise DragomanError(
-                f"unknown option {', '.join(unknown)}: expected some of {', '.join(known)}"
-            )
-        return dataclasses.replace(self, **changes)
+        return replaced(self, changes)
 
 
 class GenerationKeywords(TypedDict, total=False):
@@ -253,6 +252,21 @@ KINDS: dict[str, Kind] = {
     "task": _CODE,
     "timestamps": _FLAG,
 }
+
+
+def replaced(options: Options, changes: Mapping[str, Any]) -> Options:
+    """Options of a call with some changed by name.
+
+    Raises:
+        DragomanError: an option is unknown or out of range.
+    """
+    known = [field.name for field in dataclasses.fields(options)]
+    unknown = [name for name in changes if name not in known]
+    if unknown:
+        raise DragomanError(
+            f"unknown option {', '.join(unknown)}: expected some of {', '.join(known)}"
+        )
+    return dataclasses.replace(options, **changes)
 
 
 def shown(value: object) -> str:

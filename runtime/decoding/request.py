@@ -75,6 +75,10 @@ class Rules:
             alternatives=alternatives,
         )
 
+    def forced_at(self, count: int) -> int | None:
+        """The token that is forced as the count-th new one, because the limit is reached."""
+        return self.forced_last if count == self.limit else None
+
     def active(self, count: int) -> list[LogitsProcessor]:
         """The processors that can change the choice of the count-th new token."""
         everything = (*self.processors, *self.prohibitions)

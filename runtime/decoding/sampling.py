@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from ..backends.prediction import best_tokens
 from .request import Request
-from .search import NOTHING, Continuation, Draft, Need, Outlook, finish, first_draft
+from .single import SingleSearch
 
 NUCLEUS = 256
 """Tokens that are sorted first to find the smallest set that holds `top_p`; it is rarely larger."""
@@ -67,49 +67,20 @@ class Sample:
         return probabilities
 
 
-class SampleSearch:
-    """One hypothesis."""
+class SampleSearch(SingleSearch):
+    """See `Sample`."""
 
     def __init__(self, strategy: Sample, request: Request) -> None:
-        self._strategy, self._rules = strategy, request.rules
-        self.draft = first_draft(request)
-        self.finished = self.draft.count > 0 and finish(self.draft, self._rules)
+        super().__init__(request)
+        self._strategy = strategy
 
-    def need(self) -> Need:
-        if self._is_forced():
-            return NOTHING
-        return Need(self._rules.alternatives, logits=True)
+    def _sees_logits(self, count: int) -> bool:
+        return True
 
-    def advance(self, outlook: Outlook, row: int) -> Continuation:
-        rules, draft = self._rules, self.draft
-        if self._is_forced() and rules.forced_last is not None:
-            draft.append(rules.forced_last, 0.0)
-        else:
-            token, log_probability = self._draw(outlook, row)
-            draft.append(token, log_probability, outlook.alternatives(row, rules.alternatives))
-        draft.score += draft.log_probabilities[-1]
-        self.finished = finish(draft, rules)
-        return Continuation([draft.row.tokens[-1]])
-
-    def outputs(self) -> list[Draft]:
-        return [self.draft]
-
-    def _is_forced(self) -> bool:
-        last = self.draft.count + 1 == self._rules.limit
-        return last and self._rules.forced_last is not None
-
-    def _draw(self, outlook: Outlook, row: int) -> tuple[int, float]:
-        """A token, with the model's own log-probability; token 0, as in greedy search, where no
-        token is left."""
-        scores = outlook.logits(row, 1)[0]
-        count = self.draft.count + 1
-        self._rules.apply(scores, self.draft.row, count)
-        if scores.max() == -np.inf:
-            return 0, 0.0
+    def _pick(self, scores: NDArray[np.float32], count: int) -> int:
         cumulative = np.cumsum(self._strategy.probabilities(scores))
         drawn = self._strategy.uniform(count) * cumulative[-1]
-        token = int(np.searchsorted(cumulative, drawn, side="right"))
-        return token, outlook.logit(row, token) - outlook.allowed_normalizer(row)
+        return int(np.searchsorted(cumulative, drawn, side="right"))
 
 
 def _softmax(logits: NDArray[np.float64]) -> NDArray[np.float64]:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import dataclasses
 from dataclasses import dataclass
 from typing import TypedDict, Unpack
 
 from dragoman.errors import DragomanError
 
-from ..decoding.options import DEFAULT_BATCH_SIZE, is_integer, shown
+from ..decoding.options import DEFAULT_BATCH_SIZE, is_integer, replaced, shown
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,13 +63,7 @@ class ScoringOptions:
         Raises:
             DragomanError: an option is unknown or out of range.
         """
-        known = [field.name for field in dataclasses.fields(self)]
-        unknown = [name for name in changes if name not in known]
-        if unknown:
-            raise DragomanError(
-                f"unknown option {', '.join(unknown)}: expected some of {', '.join(known)}"
-            )
-        return dataclasses.replace(self, **changes)
+        return replaced(self, changes)
 
 
 class ScoringKeywords(TypedDict, total=False):

@@ -15,16 +15,14 @@ from dragoman.errors import DragomanError
 from ..audio import AudioError, LogMel
 from ..backends.interface import Backend
 from ..decoding.batching import as_batch
-from ..decoding.outputs import decode_or_split
 from ..decoding.rejection import RejectedError
 from ..format.audio import AudioFeatures
 from ..format.manifest import Manifest
 from ..format.speech import SpeechTokens
-from ..speech.language_names import language_code
 from ..speech.prompts import PromptRequest
 from ..speech.recording import open_recording
 from ..texts.tokenizer import TextCodec
-from .batches import MAX_WINDOWS, score_in_batches
+from .batches import MAX_WINDOWS, score_in_batches, score_or_split
 from .options import ScoringOptions
 from .results import ScoredPair, rejected
 from .targets import Targets, split_pair
@@ -143,7 +141,7 @@ class SpeechScorer:
         for first in range(0, len(waiting), MAX_WINDOWS):
             indices = waiting[first : first + MAX_WINDOWS]
             batch = [each for i in indices if isinstance(each := heard[i], Heard)]
-            detected = decode_or_split(self._detected, batch, rejected)
+            detected = score_or_split(self._detected, batch, rejected)
             for i, each in zip(indices, detected, strict=True):
                 named[i] = each
         return named
@@ -171,8 +169,4 @@ class SpeechScorer:
                 "source_language and target_language are for text models; a speech model takes "
                 "language and task"
             )
-        name = options.language
-        language = None if name is None else language_code(name)
-        request = PromptRequest(language, options.task, options.timestamps)
-        request.check(self._speech)
-        return request
+        return PromptRequest.of(options, self._speech)

@@ -5,13 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from dragoman.errors import DragomanError
-
 from ..backends.interface import Backend
 from ..decoding.rejection import RejectedError
-from ..format.languages import LanguageError
 from ..format.manifest import Manifest
 from ..front_end import FrontEnd
+from ..texts.plan import check_languages, start_of
 from ..texts.tokenizer import TextCodec
 from .batches import score_in_batches
 from .options import ScoringOptions
@@ -76,25 +74,8 @@ class TextScorer:
             LanguageError: a language is unknown, missing, or given to a model without languages.
             DragomanError: an option is for speech models.
         """
-        if options.language is not None or options.task is not None or options.timestamps:
-            raise DragomanError(
-                "language, task and timestamps are for speech models; a multilingual text model "
-                "takes source_language and target_language"
-            )
-        model, settings = self._manifest.model, self._manifest.generation
-        start, languages = model.start_token_id, self._manifest.languages
-        if languages is not None:
-            if options.source_language is not None:
-                languages.source_token(options.source_language)
-            start, settings = languages.start_of(options.target_language, start, settings)
-        for side, code in (
-            ("source", options.source_language),
-            ("target", options.target_language),
-        ):
-            if languages is None and code is not None:
-                raise LanguageError(
-                    f"{side}_language: expected none, this model has no languages, found {code!r}"
-                )
+        check_languages(options, self._manifest)
+        start, settings = start_of(self._manifest, options.target_language)
         forced = settings.forced_first_token_id
         return (start, *settings.prompt, *([] if forced is None else [forced]))
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass
+from typing import Protocol
 
 from dragoman.errors import DragomanError
 
@@ -11,6 +12,19 @@ from ..decoding.options import GenerationOptions
 from ..format.manifest import Manifest
 from ..format.speech import SpeechTokens
 from .language_names import language_code
+
+
+class PromptOptions(Protocol):
+    """Options of a call that say what a speech model is told."""
+
+    @property
+    def language(self) -> str | None: ...
+
+    @property
+    def task(self) -> str | None: ...
+
+    @property
+    def timestamps(self) -> bool | None: ...
 
 
 @dataclass(frozen=True)
@@ -28,7 +42,7 @@ class PromptRequest:
     timestamps: bool = False
 
     @classmethod
-    def of(cls, options: GenerationOptions, speech: SpeechTokens) -> PromptRequest:
+    def of(cls, options: PromptOptions, speech: SpeechTokens) -> PromptRequest:
         """The request in the options of a call.
 
         Raises:
@@ -98,6 +112,11 @@ def prompt_options(manifest: Manifest) -> GenerationOptions:
         task=_name_in(manifest.speech.tasks, prompt),
         timestamps=False,
     )
+
+
+def greedy_options(manifest: Manifest) -> GenerationOptions:
+    """The same, and greedy search whatever the bundle's own strategy is."""
+    return prompt_options(manifest).replace(num_beams=1, do_sample=False)
 
 
 def _name_in(tokens: dict[str, int], prompt: tuple[int, ...]) -> str | None:

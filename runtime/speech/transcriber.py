@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from itertools import repeat
 from typing import Any
 
 from dragoman.errors import DragomanError
@@ -20,6 +19,7 @@ from ..decoding.streaming import Choice, choices, only_strategy
 from ..format.audio import AudioFeatures
 from ..format.manifest import Manifest
 from ..format.speech import SpeechTokens
+from ..front_end import planned
 from ..texts.tokenizer import TextCodec, TokenizerError
 from .plan import SpeechPlan
 from .prompts import PromptRequest
@@ -62,7 +62,7 @@ class Transcriber:
 
     def stream(self, source: Any, options: GenerationOptions) -> Iterator[Choice]:
         """The choices for audio of at most a window, as they are made."""
-        plan = SpeechPlan.of(options, self._manifest, self._speech)
+        plan = self._plan(options)
         strategy = only_strategy([plan.strategy])
         try:
             recording = open_recording(source, self._log_mel)
@@ -92,42 +92,25 @@ class Transcriber:
         self, sources: Sequence[Any], options: GenerationOptions | Sequence[GenerationOptions]
     ) -> Iterator[tuple[int, Result]]:
         """Results as they are completed, each with the index of its source."""
-        plans = list(self._plans(options, len(sources)))
-        usable = [plan for plan in plans if isinstance(plan, SpeechPlan)]
-        rows = min((self._rows(plan) for plan in usable), default=1)
+        plans = list(planned(options, len(sources), self._plan))
+        usable = {id(plan): plan for plan in plans if isinstance(plan, SpeechPlan)}
+        rows = min(map(self._rows, usable.values()), default=1)
         tokens = rows * self._manifest.model.max_source_positions
         queue: Queue[int] = Queue(self._backend, self._manifest.model, rows=rows, tokens=tokens)
         waiting = iter(enumerate(zip(sources, plans, strict=True)))
         opened: dict[int, tuple[Recording, SpeechPlan]] = {}
         yield from self._open_more(waiting, opened, rows, queue)
-        while opened:
-            for outcome in queue.outcomes():
-                result = self._add(outcome, opened)
-                if result is None:
-                    queue.add(self._job(outcome.job.key, *opened[outcome.job.key]))
-                    continue
-                del opened[outcome.job.key]
-                yield outcome.job.key, result
-                yield from self._open_more(waiting, opened, rows, queue)
+        for outcome in queue.outcomes():
+            result = self._add(outcome, opened)
+            if result is None:
+                queue.add(self._job(outcome.job.key, *opened[outcome.job.key]))
+                continue
+            del opened[outcome.job.key]
+            yield outcome.job.key, result
+            yield from self._open_more(waiting, opened, rows, queue)
 
-    def _plans(
-        self, options: GenerationOptions | Sequence[GenerationOptions], count: int
-    ) -> Iterator[SpeechPlan | DragomanError]:
-        """The plan of each source. If all sources have the same options, wrong ones are an error of
-        the call; else of the source.
-
-        Raises:
-            DragomanError: see `SpeechPlan.of`.
-        """
-        if isinstance(options, GenerationOptions):
-            return repeat(SpeechPlan.of(options, self._manifest, self._speech), count)
-        return map(self._plan, options)
-
-    def _plan(self, options: GenerationOptions) -> SpeechPlan | DragomanError:
-        try:
-            return SpeechPlan.of(options, self._manifest, self._speech)
-        except DragomanError as error:
-            return error
+    def _plan(self, options: GenerationOptions) -> SpeechPlan:
+        return SpeechPlan.of(options, self._manifest, self._speech)
 
     def _open_more(
         self,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import chain, repeat
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -22,6 +22,7 @@ from ..decoding.scheduling import Failed, Queue
 from ..decoding.search import Draft
 from ..decoding.streaming import Choice, choices, only_strategy
 from ..format.manifest import Manifest
+from ..front_end import planned
 from .plan import TextPlan
 from .results import nothing, result_of
 from .tokenizer import TextCodec, TokenizerError, TooLongError, UnknownSymbolsError
@@ -42,7 +43,8 @@ class TextFrontEnd:
     ) -> list[Result]:
         results: dict[int, Result] = {}
         accepted: dict[int, tuple[list[int], TextPlan]] = {}
-        for index, (source, plan) in enumerate(zip(sources, self._plans(options), strict=False)):
+        plans = planned(options, len(sources), self._plan)
+        for index, (source, plan) in enumerate(zip(sources, plans, strict=True)):
             try:
                 if isinstance(plan, DragomanError):
                     raise RejectedError(str(plan))
@@ -61,7 +63,7 @@ class TextFrontEnd:
         return [results[index] for index in range(len(sources))]
 
     def stream(self, source: Any, options: GenerationOptions) -> Iterator[Choice]:
-        plan = TextPlan.of(options, self._manifest, self._codec)
+        plan = self._plan(options)
         tokens = self.tokenize(source, options.source_language)
         if not tokens:
             return iter(())
@@ -109,24 +111,8 @@ class TextFrontEnd:
         """The text of target tokens, without special tokens; None without tokenizers."""
         return self._codec.decode(tokens) if self._codec else None
 
-    def _plans(
-        self, options: GenerationOptions | Sequence[GenerationOptions]
-    ) -> Iterator[TextPlan | DragomanError]:
-        """The plan of each source. If all sources have the same options, wrong ones are an error of
-        the call; else of the source.
-
-        Raises:
-            DragomanError: see `TextPlan.of`.
-        """
-        if isinstance(options, GenerationOptions):
-            return repeat(TextPlan.of(options, self._manifest, self._codec))
-        return map(self._plan, options)
-
-    def _plan(self, options: GenerationOptions) -> TextPlan | DragomanError:
-        try:
-            return TextPlan.of(options, self._manifest, self._codec)
-        except DragomanError as error:
-            return error
+    def _plan(self, options: GenerationOptions) -> TextPlan:
+        return TextPlan.of(options, self._manifest, self._codec)
 
     def _decoded(
         self, accepted: Mapping[int, tuple[list[int], TextPlan]]

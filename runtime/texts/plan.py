@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 from dragoman.errors import DragomanError
 
@@ -50,11 +51,9 @@ class TextPlan:
             LanguageError: a language is unknown, missing, or given to a model without languages.
             RejectedError: a prefix or phrase is not one that the model can produce.
         """
-        _check_kind(options, manifest)
+        check_languages(options, manifest)
         limits = GenerationLimits.of(options, manifest)
-        start, settings = manifest.model.start_token_id, manifest.generation
-        if manifest.languages is not None:
-            start, settings = manifest.languages.start_of(options.target_language, start, settings)
+        start, settings = start_of(manifest, options.target_language)
         prompt = (start, *settings.prompt)
         phrases = Phrases.of(options, manifest, codec, prompt)
         return cls(
@@ -110,9 +109,33 @@ class TextPlan:
         return request
 
 
-def _check_kind(options: GenerationOptions, manifest: Manifest) -> None:
+class LanguageOptions(Protocol):
+    """Options of a call that text models and speech models take."""
+
+    @property
+    def source_language(self) -> str | None: ...
+
+    @property
+    def target_language(self) -> str | None: ...
+
+    @property
+    def language(self) -> str | None: ...
+
+    @property
+    def task(self) -> str | None: ...
+
+    @property
+    def timestamps(self) -> bool | None: ...
+
+
+def check_languages(options: LanguageOptions, manifest: Manifest) -> None:
     """Check that no option is for speech, and the languages. A wrong language is an error of the
-    call, not of one of its inputs."""
+    call, not of one of its inputs.
+
+    Raises:
+        DragomanError: an option is for speech models.
+        LanguageError: a language is unknown, missing, or given to a model without languages.
+    """
     if options.language is not None or options.task is not None or options.timestamps:
         raise DragomanError(
             "language, task and timestamps are for speech models; a multilingual text model "
@@ -128,3 +151,15 @@ def _check_kind(options: GenerationOptions, manifest: Manifest) -> None:
         languages.target_token(options.target_language)
         if options.source_language is not None:
             languages.source_token(options.source_language)
+
+
+def start_of(manifest: Manifest, target_language: str | None) -> tuple[int, GenerationSettings]:
+    """The start token and the generation settings for a target language; None: the default.
+
+    Raises:
+        LanguageError: the language is unknown, or None and there is no default.
+    """
+    start, settings = manifest.model.start_token_id, manifest.generation
+    if manifest.languages is None:
+        return start, settings
+    return manifest.languages.start_of(target_language, start, settings)

@@ -16,16 +16,13 @@ from ...format.contract import Role, Slot
 from ...format.manifest import Manifest
 from ..interface import DecodingState, Step
 from ..lineage import Lineage
+from ..places import rows_of, source_lengths, source_room
 from .flight import Flight
 from .layout import Rounding, Sizes, shape_of
 from .memory import BatchMemory
 from .positions import Positions
 from .prediction import DevicePrediction
 from .workspace import Workspace
-
-NARROWER = 3 / 4
-"""Sources are laid out anew once the longest one is this share of what they have room for:
-attention reads all of it."""
 
 
 class DeviceState:
@@ -54,7 +51,7 @@ class DeviceState:
         self._workspace, self._manifest, self._rounding = workspace, manifest, rounding
         self._release: Callable[[Workspace], None] | None = release
         self._capacity, self._width = capacity, width
-        self._lengths = _lengths(source_mask)
+        self._lengths = source_lengths(source_mask)
         """Positions of each source; 0 of those that are retired."""
         sources, length = source_mask.shape
         sizes = rounding.first(sources, length, capacity, width)
@@ -102,7 +99,7 @@ class DeviceState:
             if to != source:
                 self._take_source(self, source, to)
                 self._memory.move_tokens(source, to)
-        rows = self._rows_of(sources)
+        rows = rows_of(sources, self._width)
         self._flight.keep(rows)
         self._last, self._lengths = self._last[rows], self._lengths[sources]
         sizes = self._rounding.after(self._memory.sizes, len(sources))
@@ -122,7 +119,7 @@ class DeviceState:
         for source, to in enumerate(sources.tolist()):
             self._take_source(other, source, to)
         other._workspace.follow(self._workspace)  # its memory serves other batches from now on
-        self._last[self._rows_of(sources)] = other._last
+        self._last[rows_of(sources, self._width)] = other._last
         self.feed(self._last)
         self._lengths[sources] = other._lengths
         other.close()
@@ -207,10 +204,6 @@ class DeviceState:
     def _rows(self) -> int:
         return len(self._lengths) * self._width
 
-    def _rows_of(self, sources: NDArray[np.intp]) -> NDArray[np.intp]:
-        rows: NDArray[np.intp] = (self._width * sources[:, None] + np.arange(self._width)).ravel()
-        return rows
-
     def _written(self) -> NDArray[np.int64]:
         """How many positions of each row are written, as soon as the stream gets there."""
         return np.minimum(self._positions.next[: self._rows], self._capacity)
@@ -234,9 +227,8 @@ class DeviceState:
         """
         present = self._memory.sizes
         staying = np.delete(self._lengths, sources[sources < len(self._lengths)])
-        length = int(max(staying.max(initial=1), other._lengths.max()))
-        if NARROWER * present.source < length < present.source:
-            length = present.source
+        longest = int(max(staying.max(initial=1), other._lengths.max()))
+        length = source_room(present.source, longest)
         count = max(len(self._lengths), int(sources.max()) + 1)
         sizes = self._rounding.first(count, length, self._capacity, self._width)
         if sizes != present:
@@ -258,12 +250,6 @@ class DeviceState:
     def _lay_out(self, sizes: Sizes) -> None:
         self._memory.lay_out(sizes)
         self._positions.resize(sizes.rows)
-
-
-def _lengths(mask: NDArray[np.bool_]) -> NDArray[np.int64]:
-    """The number of positions up to the last token of each source; padding may be anywhere."""
-    after: NDArray[np.int64] = np.maximum(1, mask.shape[1] - mask[:, ::-1].argmax(axis=1))
-    return after
 
 
 def _filled(values: NDArray[Any], shape: tuple[int, ...], padding: int) -> NDArray[Any]:

@@ -14,7 +14,10 @@ from numpy.typing import NDArray
 
 from dragoman.runtime.backends.interface import DecodingState, Limits, Step
 from dragoman.runtime.backends.prediction import HostPrediction
+from dragoman.runtime.decoding.loop import Decoding, Job
 from dragoman.runtime.decoding.request import Request, Rules
+from dragoman.runtime.decoding.scheduling import Queue
+from dragoman.runtime.decoding.search import Draft
 from dragoman.runtime.format.generation_settings import GenerationSettings
 from dragoman.runtime.format.model_spec import ModelSpec
 
@@ -233,3 +236,20 @@ def request(
         **more,
     )
     return Request(source=source, prompt=prompt, rules=rules, given=given)
+
+
+def decoded(
+    backend: ScriptedBackend, jobs: Sequence[Job[int]], *, rows: int = 10**6
+) -> list[list[Draft]]:
+    """The outputs of each job."""
+    queue: Queue[int] = Queue(backend, spec(64), rows=rows, tokens=10**6)
+    for job in jobs:
+        queue.add(job)
+    found = {outcome.job.key: outcome for outcome in queue.outcomes()}
+    assert backend.open_states == 0
+    drafts = []
+    for job in jobs:
+        outcome = found[job.key]
+        assert isinstance(outcome, Decoding)
+        drafts.append(outcome.drafts)
+    return drafts

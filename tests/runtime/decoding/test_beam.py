@@ -10,31 +10,14 @@ import pytest
 from numpy.typing import NDArray
 
 from dragoman.runtime.decoding.beam import Beam
-from dragoman.runtime.decoding.loop import Decoding, Job
-from dragoman.runtime.decoding.scheduling import Queue
+from dragoman.runtime.decoding.loop import Job
 from dragoman.runtime.decoding.search import Draft
 from dragoman.runtime.format.generation_settings import EarlyStopping, GenerationSettings
 
-from .scripted import END, START, ScriptedBackend, random_logits, request, spec
+from .scripted import END, START, ScriptedBackend, decoded, random_logits, request
 from .slow_beams import Found, slow_beams
 
 VOCABULARY = 11
-
-
-def found_by(
-    backend: ScriptedBackend, jobs: list[Job[int]], *, rows: int = 10**6
-) -> list[list[Draft]]:
-    queue: Queue[int] = Queue(backend, spec(VOCABULARY), rows=rows, tokens=10**6)
-    for job in jobs:
-        queue.add(job)
-    outcomes = {outcome.job.key: outcome for outcome in queue.outcomes()}
-    assert backend.open_states == 0
-    drafts = []
-    for job in jobs:
-        outcome = outcomes[job.key]
-        assert isinstance(outcome, Decoding)
-        drafts.append(outcome.drafts)
-    return drafts
 
 
 def same(drafts: list[Draft], expected: list[Found]) -> None:
@@ -73,9 +56,9 @@ def test_hypotheses_and_scores_are_those_of_the_slow_search(
         )
     assert sum(found[0].tokens[-1] == END for found in expected) > 4
     backend = ScriptedBackend(random_logits(VOCABULARY, end=1.5))
-    for drafts, found in zip(found_by(backend, jobs), expected, strict=True):
+    for drafts, found in zip(decoded(backend, jobs), expected, strict=True):
         same(drafts, found)
-    for drafts, found in zip(found_by(backend, jobs, rows=3 * beams), expected, strict=True):
+    for drafts, found in zip(decoded(backend, jobs, rows=3 * beams), expected, strict=True):
         same(drafts, found)
     assert "join" in backend.calls
 
@@ -98,7 +81,7 @@ def test_a_hand_worked_case() -> None:
 
     job = Job(0, request([5], 9), Beam(2, length_penalty=0.0, returned=2))
     backend = ScriptedBackend(logits)
-    ((first, second),) = found_by(backend, [job])
+    ((first, second),) = decoded(backend, [job])
     assert (first.tokens, second.tokens) == ([4], [3])
     np.testing.assert_allclose([first.score, second.score], np.log([0.36, 0.30]), atol=1e-5)
     np.testing.assert_allclose(first.log_probabilities, np.log([0.4, 0.9]), atol=1e-5)
@@ -123,7 +106,7 @@ def test_as_many_beams_as_sequences_find_the_most_probable_one() -> None:
 
     best = max(sequences, key=log_probability)
     strategy = Beam(27, length_penalty=0.0, early_stopping="never")
-    ((draft,),) = found_by(ScriptedBackend(logits), [Job(0, request([3], 3), strategy)])
+    ((draft,),) = decoded(ScriptedBackend(logits), [Job(0, request([3], 3), strategy)])
     assert tuple(draft.row.tokens[1:]) == best
     assert draft.log_probability == pytest.approx(log_probability(best), abs=1e-5)
 
@@ -150,7 +133,7 @@ def test_rules_hold_in_every_hypothesis(settings: GenerationSettings) -> None:
         Job(index, request([3 + index], 6, settings=settings), Beam(4, returned=4))
         for index in range(7)
     ]
-    for drafts in found_by(backend, jobs):
+    for drafts in decoded(backend, jobs):
         assert [draft.score for draft in drafts] == sorted((d.score for d in drafts), reverse=True)
         for draft in drafts:
             tokens = draft.row.tokens[1:]
@@ -170,7 +153,7 @@ def test_rules_hold_in_every_hypothesis(settings: GenerationSettings) -> None:
 def test_alternatives_of_a_hypothesis_are_those_of_its_own_history() -> None:
     logits = random_logits(VOCABULARY)
     asked = request([4], 6, alternatives=3)
-    ((first, second),) = found_by(ScriptedBackend(logits), [Job(0, asked, Beam(3, returned=2))])
+    ((first, second),) = decoded(ScriptedBackend(logits), [Job(0, asked, Beam(3, returned=2))])
     for draft in (first, second):
         for step, alternatives in enumerate(draft.alternatives):
             scores = logits((4,), tuple(draft.row.tokens[: 1 + step]))
@@ -183,6 +166,6 @@ def test_alternatives_of_a_hypothesis_are_those_of_its_own_history() -> None:
 def test_a_child_keeps_the_row_of_its_parent() -> None:
     """Rows move only where a hypothesis has no child: the backend checks that no parent moves."""
     backend = ScriptedBackend(random_logits(VOCABULARY, end=-9))
-    found_by(backend, [Job(0, request([3], 30), Beam(5))])
+    decoded(backend, [Job(0, request([3], 30), Beam(5))])
     assert backend.calls.count("advance") == 30
     assert 0 < backend.calls.count("reorder") < 30

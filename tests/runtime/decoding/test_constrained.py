@@ -15,15 +15,14 @@ from numpy.typing import NDArray
 from dragoman.runtime.decoding.beam import Beam, placed
 from dragoman.runtime.decoding.constrained import ConstrainedBeam, allocate
 from dragoman.runtime.decoding.logits_processors import NoBadWords
-from dragoman.runtime.decoding.loop import Decoding, Job
+from dragoman.runtime.decoding.loop import Job
 from dragoman.runtime.decoding.rejection import RejectedError
 from dragoman.runtime.decoding.request import Request
 from dragoman.runtime.decoding.required_phrases import RequiredPhrases, Ways
-from dragoman.runtime.decoding.scheduling import Queue
 from dragoman.runtime.decoding.search import Draft
 from dragoman.runtime.format.generation_settings import EarlyStopping, GenerationSettings
 
-from .scripted import END, START, Logits, ScriptedBackend, random_logits, request, spec
+from .scripted import END, START, Logits, ScriptedBackend, decoded, random_logits, request
 from .test_required_phrases import occurs, random_phrases, satisfied
 
 VOCABULARY = 6
@@ -32,23 +31,6 @@ WORDS = (0, 3, 4, 5)
 
 def constrained(phrases: Sequence[Ways], beams: int = 4, **more: Any) -> ConstrainedBeam:
     return ConstrainedBeam(beams, required=RequiredPhrases(phrases), **more)
-
-
-def decoded(
-    backend: ScriptedBackend, jobs: Sequence[Job[int]], *, rows: int = 10**6
-) -> list[list[Draft]]:
-    """The outputs of each job."""
-    queue: Queue[int] = Queue(backend, spec(64), rows=rows, tokens=10**6)
-    for job in jobs:
-        queue.add(job)
-    found = {outcome.job.key: outcome for outcome in queue.outcomes()}
-    assert backend.open_states == 0
-    drafts = []
-    for job in jobs:
-        outcome = found[job.key]
-        assert isinstance(outcome, Decoding)
-        drafts.append(outcome.drafts)
-    return drafts
 
 
 def drafts_of(logits: Logits, asked: Request, strategy: Beam) -> list[Draft]:

@@ -42,12 +42,9 @@ class HostBuffer:
         part = [slice(row, row + 1), *(slice(0, size) for size in values.shape)]
         self._array[tuple(part)] = values
 
-    def move(self, row: int, to: int, begin: int = 0, end: int | None = None) -> None:
-        """Copy one row over another; of buffers with positions, in axis 1 of a row, these alone."""
-        if self._array.ndim < 3:
-            self._array[to] = self._array[row]
-        else:
-            self._array[to, :, begin:end] = self._array[row, :, begin:end]
+    def move(self, row: int, to: int, begin: int, end: int) -> None:
+        """Copy these positions, in axis 1 of a row, from one row to another."""
+        self._array[to, :, begin:end] = self._array[row, :, begin:end]
 
     def resize(self, shape: tuple[int, ...]) -> bool:
         """Change the shape; what lies in both shapes is kept, what is new in axes other than the

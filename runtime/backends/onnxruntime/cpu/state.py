@@ -17,6 +17,7 @@ from ....format.contract import Change, Owner, Slot, TensorSpec
 from ....format.manifest import Manifest
 from ...interface import DecodingState, Step
 from ...lineage import Lineage
+from ...places import rows_of, source_lengths, source_room
 from ...prediction import HostPrediction
 from ..sessions import run
 from .memory import HostBuffer
@@ -24,10 +25,6 @@ from .memory import HostBuffer
 _TOKEN, _POSITION, _MASK = Slot("token"), Slot("position"), Slot("source_mask")
 _NEXT, _LOG_PROBABILITY = Slot("next_token"), Slot("next_log_probability")
 _LOGITS = Slot("logits")
-
-NARROWER = 3 / 4
-"""Cross keys and values are laid out anew once the longest source is this share of what they have
-room for: attention reads all of it."""
 
 
 class BoundState:
@@ -117,18 +114,14 @@ class BoundState:
                 self._buffers[slot].move(move.row, move.to, move.begin, move.end)
 
     def retire(self, sources: NDArray[np.intp]) -> None:
-        rows = self._rows(sources)
+        rows = rows_of(sources, self._width)
         self._running[rows] = 0
         self._buffers[_POSITION].read()[rows] = 0
 
     def keep(self, sources: NDArray[np.intp]) -> None:
         for to, source in enumerate(sources.tolist()):
             if to != source:
-                for slot in self._of_sources:
-                    self._buffers[slot].move(source, to)
-                pairs = zip(self._rows([source]).tolist(), self._rows([to]).tolist(), strict=True)
-                for row, place in pairs:
-                    self._move_row(row, place)
+                self._take_source(self, source, to)
         self._resize(len(sources), self._source_length)
         self._bind()
 
@@ -137,28 +130,18 @@ class BoundState:
             raise TypeError(f"expected a BoundState, found {type(other).__name__}")
         present = self._buffers[_MASK].shape[0]
         staying = np.setdiff1d(np.flatnonzero(self._running[:: self._width]), sources)
-        longest = max(_longest(self._buffers[_MASK].read()[staying]), other._source_length)
-        narrow = longest <= NARROWER * self._source_length
-        length = longest if narrow else max(longest, self._source_length)
+        lengths = source_lengths(self._buffers[_MASK].read()[staying])
+        longest = int(max(lengths.max(initial=1), other._source_length))
+        length = source_room(self._source_length, longest)
         count = max(present, int(sources.max()) + 1)
         if (count, length) != (present, self._source_length):
             self._resize(count, length)
             self._bind()
-        for index, source in enumerate(sources.tolist()):
-            for slot in self._of_sources:
-                self._buffers[slot].put(source, other._buffers[slot].read()[index])
-            self._buffers[_MASK].read()[source, other._source_length :] = False
-            pairs = zip(other._rows([index]).tolist(), self._rows([source]).tolist(), strict=True)
-            for row, to in pairs:
-                self._take_row(other, row, to)
+        for source, to in enumerate(sources.tolist()):
+            self._take_source(other, source, to)
 
     def close(self) -> None:
         """A buffer is freed when the last reference to it is gone."""
-
-    def _rows(self, sources: NDArray[np.intp] | list[int]) -> NDArray[np.intp]:
-        first = self._width * np.asarray(sources, np.intp)
-        rows: NDArray[np.intp] = (first[:, None] + np.arange(self._width)).ravel()
-        return rows
 
     @property
     def _source_length(self) -> int:
@@ -176,15 +159,13 @@ class BoundState:
             self._lineage.write(position, queries)
         position += queries * self._running
 
-    def _move_row(self, row: int, to: int) -> None:
-        position = self._buffers[_POSITION].read()
-        for slot in self._caches:
-            self._buffers[slot].move(row, to, 0, int(position[row]))
-        for slot in (_TOKEN, _POSITION):
-            self._buffers[slot].move(row, to)
-        self._running[to] = self._running[row]
-        if self._lineage is not None:
-            self._lineage.place(row, to)
+    def _take_source(self, other: BoundState, source: int, to: int) -> None:
+        """A source of this or of another batch takes a place here, with its rows."""
+        for slot in self._of_sources:
+            self._buffers[slot].put(to, other._buffers[slot].read()[source])
+        self._buffers[_MASK].read()[to, other._source_length :] = False
+        for beam in range(self._width):
+            self._take_row(other, source * self._width + beam, to * self._width + beam)
 
     def _take_row(self, other: BoundState, row: int, to: int) -> None:
         written = int(other._buffers[_POSITION].read()[row])
@@ -241,9 +222,3 @@ class BoundState:
     def _memory_of(self, tensor: TensorSpec) -> HostBuffer:
         """Of an output that updates an input, the input's."""
         return self._buffers[tensor.memory]
-
-
-def _longest(mask: NDArray[np.bool_]) -> int:
-    """The number of positions up to the last token of any source; padding may be anywhere."""
-    used = np.flatnonzero(mask.any(axis=0))
-    return int(used[-1]) + 1 if len(used) else 0

@@ -1,0 +1,32 @@
+"""Places of sources in a batch: the rows and the positions that they take."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+NARROWER = 3 / 4
+"""Sources are laid out anew once the longest one is this share of what they have room for:
+attention reads all of it."""
+
+
+def rows_of(sources: NDArray[np.intp], width: int) -> NDArray[np.intp]:
+    """The rows of some sources, `width` each."""
+    rows: NDArray[np.intp] = (width * sources[:, None] + np.arange(width)).ravel()
+    return rows
+
+
+def source_lengths(mask: NDArray[np.bool_]) -> NDArray[np.int64]:
+    """The number of positions up to the last token of each source; padding may be anywhere."""
+    after: NDArray[np.int64] = np.maximum(1, mask.shape[1] - mask[:, ::-1].argmax(axis=1))
+    return after
+
+
+def source_room(present: int, longest: int) -> int:
+    """How many positions sources are given room for.
+
+    Args:
+        present: what they have room for
+        longest: of those that remain and those that join
+    """
+    return present if NARROWER * present < longest < present else longest
