@@ -27,7 +27,7 @@ TEXTS = ["a small house", "the graph", "it runs what deploys, and more of it"]
 
 
 def spm(path: Path, kind: str) -> None:
-    lines = [line for line in (ROOT / "README.md").read_text(encoding="utf-8").splitlines() if line]
+    lines = [line for line in (ROOT / "LICENSE").read_text(encoding="utf-8").splitlines() if line]
     model = io.BytesIO()
     sentencepiece.SentencePieceTrainer.train(
         sentence_iterator=iter(lines), model_writer=model, vocab_size=300, model_type=kind,
@@ -120,7 +120,7 @@ def theirs(kind: str, directory: Path, **settings: Any) -> list[str]:
     batch = tokenizer(TEXTS, return_tensors="pt", padding=True)
     if code := settings.pop("target", None):
         settings["forced_bos_token_id"] = tokenizer.convert_tokens_to_ids(code)
-    tokens = model.generate(**batch, num_beams=1, do_sample=False, **settings)
+    tokens = model.generate(**batch, **settings)
     return [t.strip() for t in tokenizer.batch_decode(tokens, skip_special_tokens=True)]
 
 
