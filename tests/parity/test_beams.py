@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -10,7 +11,8 @@ from dragoman.benchmarks.parity import check_parity, describe_failure, random_in
 from dragoman.benchmarks.parity.strategy import MOST_SOURCES
 from dragoman.cli.tables import print_parity
 from dragoman.reference_model import GenerationConfig, Transformer
-from dragoman.runtime import Model
+from dragoman.runtime import GenerationOptions, Model
+from dragoman.runtime.decoding.batching import Encodable
 from dragoman.runtime.format.records import Parity
 
 
@@ -53,10 +55,12 @@ def test_another_search_than_the_checkpoint_s_is_noticed(
     reference, bundle = searched
     generate = bundle.generate
 
-    def generate_otherwise(*args: object, **options: object) -> object:
-        if "num_beams" not in options:
-            options |= {"length_penalty": -3.0, "early_stopping": "never"}
-        return generate(*args, **options)  # type: ignore[arg-type]
+    def generate_otherwise(
+        sources: list[Encodable], options: GenerationOptions, **changes: Any
+    ) -> object:
+        if options.num_beams is None:
+            changes |= {"length_penalty": -3.0, "early_stopping": "never"}
+        return generate(sources, options, **changes)
 
     bundle.generate = generate_otherwise  # type: ignore[method-assign, assignment]
     try:
