@@ -220,7 +220,7 @@ def generator(model: Model) -> Generate:
     def generate(batch: Batch) -> Rows:
         options: dict[str, Any] = {
             "max_new_tokens": batch.new_tokens,
-            "max_batch_size": len(batch.sources),
+            "max_batch_size": len(batch.sources) * batch.num_beams,
             "max_batch_tokens": 1 << 30,
         }
         if batch.num_beams > 1:  # the end token, which is never the best, could be among the beams
