@@ -82,7 +82,9 @@ def optimize_bundle(
     specs = {name: _with_types(model, spec) for name, (model, spec) in graphs.items()}
     models = {name: model for name, (model, _) in graphs.items()}
     if chosen.recipe.candidates:
-        specs["candidates"] = candidates_spec(specs["decoder"])
+        specs["candidates"] = candidates_spec(
+            specs["decoder"], bundle.manifest.generation.suppressed_token_ids
+        )
         models["candidates"] = candidates_graph(specs["candidates"])
     optimized = dataclasses.replace(
         bundle.manifest,

@@ -146,9 +146,10 @@ class Model:
 
         Args:
             pairs: sources as for `generate`, of speech at most a window each, and their targets:
-                texts, or token ids without start token. What decoding is given, the start token,
-                a prompt and a forced first token (such as the target language's), is read and not
-                scored. The end token is appended and scored, see `ScoringOptions.end_token`.
+                texts, or token ids without start token, such as `Result.tokens`. What decoding is
+                given, the start token, a prompt and a forced first token (such as the target
+                language's, with which ids may begin), is read and not scored. The end token is
+                appended and scored, see `ScoringOptions.end_token`.
             options: see `ScoringOptions`
             changes: options by name, in place of or in addition to `options`
 
@@ -163,7 +164,10 @@ class Model:
             DeviceLostError: the device failed for good.
         """
         _check_list(pairs)
-        return self._scorer.score(pairs, (options or ScoringOptions()).replace(**changes))
+        given = ScoringOptions() if options is None else options
+        if not isinstance(given, ScoringOptions):
+            raise DragomanError(f"options: expected ScoringOptions, found {shown(given)}")
+        return self._scorer.score(pairs, given.replace(**changes))
 
     def tokenize(self, source: Source, source_language: str | None = None) -> list[int]:
         """The source token ids of a text; none for an empty one.

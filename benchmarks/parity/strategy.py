@@ -13,6 +13,7 @@ import numpy as np
 from dragoman.reference_model import Transformer, beam_search_uncached
 from dragoman.runtime import Model
 from dragoman.runtime.decoding.batching import Encodable
+from dragoman.runtime.decoding.rejection import NO_OUTPUT
 from dragoman.runtime.format.records import BeamParity
 from dragoman.runtime.speech.prompts import prompt_options
 
@@ -67,7 +68,7 @@ def compare_beams(
     identical, ties, differences = 0, 0, []
     for result, hypotheses in zip(found, searched, strict=True):
         if not hypotheses:  # the rules leave no token
-            identical += result.error is not None
+            identical += (result.error or "").endswith(NO_OUTPUT)
             continue
         best = hypotheses[0]
         end = [] if result.end_token is None else [result.end_token]

@@ -43,7 +43,7 @@ class Prediction(Protocol):
         """The graph's own choice, suppressed tokens excluded."""
 
     def candidates(self, count: int) -> Candidates:
-        """The `count` best tokens of each row, suppressed tokens included."""
+        """The `count` best tokens of each row, suppressed tokens excluded."""
 
     @property
     def logits(self) -> NDArray[np.float32]:

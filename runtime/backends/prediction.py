@@ -39,9 +39,29 @@ class HostPrediction:
         return total
 
     def candidates(self, count: int) -> Candidates:
-        tokens = best_tokens(self.logits, count)
+        more = min(count + len(self._suppressed), self.logits.shape[1])
+        tokens = best_tokens(self.logits, more)
         chosen = np.take_along_axis(self.logits, tokens, 1)
-        return Candidates(tokens, chosen - self.normalizers[:, None])
+        found = Candidates(tokens, chosen - self.normalizers[:, None])
+        return without(found, self._suppressed, count)
+
+
+def without(candidates: Candidates, suppressed: Sequence[int], count: int) -> Candidates:
+    """The first `count` candidates that are not suppressed.
+
+    Args:
+        candidates: of each row, best first: `count` and as many more as tokens are suppressed, or
+            all tokens
+    """
+    if not suppressed:
+        return candidates
+    tokens, log_probabilities = candidates
+    left_out = np.isin(tokens, suppressed)
+    least = tokens.shape[1] - int(left_out.sum(axis=1).max(initial=0))
+    order = np.argsort(left_out, axis=1, kind="stable")[:, : min(count, least)]
+    return Candidates(
+        np.take_along_axis(tokens, order, 1), np.take_along_axis(log_probabilities, order, 1)
+    )
 
 
 def best_tokens(scores: NDArray[np.float32], count: int) -> NDArray[np.int64]:

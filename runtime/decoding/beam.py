@@ -90,9 +90,10 @@ class BeamSearch:
         rules, count = self._rules, self._running[0].count + 1
         if rules.forced_at(count) is not None:
             return NOTHING
-        if rules.suppressed or rules.active(count):
+        excluded = rules.excluded(count)
+        if excluded is None:
             return Need(rules.alternatives, logits=True)
-        return Need(max(self._candidates, rules.alternatives))
+        return Need(max(self._candidates + len(excluded), rules.alternatives))
 
     def advance(self, outlook: Outlook, row: int) -> Continuation:
         count = self._running[0].count + 1
@@ -126,9 +127,9 @@ class BeamSearch:
 
     def _under_rules(self, outlook: Outlook, row: int, count: int) -> NDArray[np.float32] | None:
         """The scores of next tokens, log-probabilities after the rules, of all of the request's
-        rows: [width, V]; None where no rule is active."""
+        rows: [width, V]; None where no rule changes any."""
         rules = self._rules
-        if rules.forced_at(count) is not None or not (rules.suppressed or rules.active(count)):
+        if rules.forced_at(count) is not None or rules.excluded(count) is not None:
             return None
         scores = outlook.logits(row, self._strategy.width)
         for draft, place in zip(self._running, self._rows, strict=True):
@@ -149,12 +150,17 @@ class BeamSearch:
             return [Candidate(score, beam, forced, 0.0) for beam, score in enumerate(self._scores)]
         found: list[Candidate] = []
         if scores is None:
-            best = outlook.candidates(row, self._strategy.width, self._candidates)
+            excluded = self._rules.excluded(count) or set()
+            best = outlook.candidates(row, self._strategy.width, self._candidates + len(excluded))
             tokens, log_probabilities = best.tokens.tolist(), best.log_probabilities.tolist()
             for beam, (score, place) in enumerate(zip(self._scores, self._rows, strict=True)):
+                allowed = outlook.allowed(row + place)
                 found += [
-                    Candidate(score + own, beam, token, own)
-                    for token, own in zip(tokens[place], log_probabilities[place], strict=True)
+                    Candidate(score + among_all, beam, token, among_all - allowed)
+                    for token, among_all in zip(
+                        tokens[place], log_probabilities[place], strict=True
+                    )
+                    if token not in excluded
                 ]
             return found
         tokens = best_tokens(scores, min(self._candidates, scores.shape[1])).tolist()

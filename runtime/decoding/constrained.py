@@ -19,6 +19,10 @@ from .search import NOTHING, Continuation, Need, Outlook
 MOST_BANKS = 64
 """Beams grow with the tokens of phrases up to here; then banks share places."""
 
+MOST_ORDERS = 1000
+"""Beginnings of orders of the phrases that are tried to find one in which all fit: with
+prohibitions it is a search for a path through all of them, which takes exponential time."""
+
 
 @dataclass(frozen=True)
 class ConstrainedBeam(Beam):
@@ -179,14 +183,20 @@ class ConstrainedBeamSearch(BeamSearch):
 
     def _completes(self, row: Row, progress: Progress) -> bool:
         """Whether the phrases, one right after the other, can follow without anything that must not
-        occur."""
-        return not progress.unmet or any(
-            not self._rules.forbid(row, token)
-            and self._completes(
-                Row(row.source, [*row.tokens, token]), self._required.after(progress, token)
-            )
-            for token in self._required.towards(progress)
-        )
+        occur; or, if that takes long to find out, perhaps."""
+        open_ends = [(row, progress)]
+        for _ in range(MOST_ORDERS):
+            if not open_ends:
+                return False
+            row, progress = open_ends.pop()
+            if not progress.unmet:
+                return True
+            open_ends += [
+                (Row(row.source, [*row.tokens, token]), self._required.after(progress, token))
+                for token in self._required.towards(progress)
+                if not self._rules.forbid(row, token)
+            ]
+        return True
 
     def _to_come(self, candidate: Candidate) -> int:
         progress = self._required.after(self._progress[candidate.beam], candidate.token)

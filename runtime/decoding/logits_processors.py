@@ -46,42 +46,38 @@ class Prohibition(LogitsProcessor, Protocol):
 
 
 class SuppressTokens:
-    """Some tokens are never chosen."""
+    """Some tokens are never chosen. All that it and its subclasses do is to exclude `tokens`."""
 
-    def __init__(self, token_ids: Sequence[int]) -> None:
-        self._ids = list(token_ids)
+    def __init__(self, tokens: Sequence[int]) -> None:
+        self.tokens = list(tokens)
 
     def active(self, count: int) -> bool:
-        return bool(self._ids)
+        return bool(self.tokens)
 
     def apply(self, scores: NDArray[np.float32], row: Row) -> None:
-        scores[self._ids] = -np.inf
+        scores[self.tokens] = -np.inf
 
 
-class SuppressTokensAt:
+class SuppressTokensAt(SuppressTokens):
     """Some tokens are not chosen as the count-th new token."""
 
-    def __init__(self, count: int, token_ids: Sequence[int]) -> None:
-        self._count, self._ids = count, list(token_ids)
+    def __init__(self, count: int, tokens: Sequence[int]) -> None:
+        super().__init__(tokens)
+        self._count = count
 
     def active(self, count: int) -> bool:
-        return count == self._count and bool(self._ids)
-
-    def apply(self, scores: NDArray[np.float32], row: Row) -> None:
-        scores[self._ids] = -np.inf
+        return count == self._count and super().active(count)
 
 
-class MinNewTokens:
+class MinNewTokens(SuppressTokens):
     """No end token is among the first `count` new tokens."""
 
     def __init__(self, count: int, end_tokens: Sequence[int]) -> None:
-        self._count, self._end = count, list(end_tokens)
+        super().__init__(end_tokens)
+        self._count = count
 
     def active(self, count: int) -> bool:
-        return count <= self._count
-
-    def apply(self, scores: NDArray[np.float32], row: Row) -> None:
-        scores[self._end] = -np.inf
+        return count <= self._count and super().active(count)
 
 
 class RepetitionPenalty:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -92,7 +91,8 @@ class DecodingLoop(Generic[Key]):
 
     def admit(self, jobs: Iterable[Job[Key]]) -> list[Decoding[Key]]:
         """Encode sources and let them join the batch. If that fails, those that are running go on
-        unharmed.
+        unharmed. Of several jobs all are admitted or none, if they all have the same
+        `Request.read_at_once`.
 
         Returns:
             those that have ended already
@@ -107,7 +107,7 @@ class DecodingLoop(Generic[Key]):
         by_length: dict[int, list[Decoding[Key]]] = {}
         for decoding in new:
             if not decoding.search.finished:
-                length = len(decoding.search.draft.row.tokens)
+                length = decoding.job.request.read_at_once
                 by_length.setdefault(length, []).append(decoding)
         for group in by_length.values():
             ended += self._start(group)
@@ -205,13 +205,29 @@ def _advance(state: DecodingState, slots: Slots[Key]) -> list[Decoding[Key]]:
     needs = [_need(decoding) for decoding in slots if decoding is not None]
     if all(need == NOTHING for need in needs):
         outlook: Outlook = ChosenOutlook(state.step())
+        _check_finite(outlook, slots)
+        width = outlook.rows // len(slots)
         for place, decoding in enumerate(slots):
             if decoding is not None:
-                decoding.search.advance(outlook, place)
+                decoding.search.advance(outlook, place * width)
     else:
         outlook = Outlook(state.advance(), max(need.candidates for need in needs))
+        _check_finite(outlook, slots)
         _feed(state, slots, outlook)
     return _retire(state, slots)
+
+
+def _check_finite(outlook: Outlook, slots: Slots[Key]) -> None:
+    """A logit that is not a number, or infinite, makes the probability of every choice of its row
+    no number.
+
+    Raises:
+        BackendError: there is one in a row in use.
+    """
+    width = outlook.rows // len(slots)
+    for place, decoding in enumerate(slots):
+        if decoding is not None and not outlook.is_finite(place * width, width):
+            raise BackendError("the model's logits are not finite numbers")
 
 
 def _need(decoding: Decoding[Key]) -> Need:
@@ -258,9 +274,6 @@ def _retire(state: DecodingState, slots: Slots[Key]) -> list[Decoding[Key]]:
     places = []
     for place, decoding in enumerate(slots):
         if decoding is not None and decoding.search.finished:
-            for draft in decoding.drafts:
-                if not math.isfinite(draft.log_probability):
-                    raise BackendError("the model's logits are not finite numbers")
             ended.append(decoding)
             places.append(place)
             slots[place] = None

@@ -27,6 +27,10 @@ Phrase = str | Sequence[int] | NDArray[np.integer[Any]]
 DEFAULT_BATCH_SIZE = 64
 
 
+MOST_SAMPLES = 10_000
+"""Of one input in one call."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class GenerationOptions:
     """Options of one call of `Model.generate` or `Model.stream`.
@@ -41,7 +45,7 @@ class GenerationOptions:
         num_beams: beam search with so many beams; 1: greedy search, or sampling. None: the
             bundle's default; 1 with `do_sample`
         num_return_sequences: how many outputs are returned for an input: the best of beams, at most
-            `num_beams`, or any number of samples
+            `num_beams`, or `MOST_SAMPLES` samples
         length_penalty: beams: hypotheses are ranked by the sum of their log-probabilities over
             length ** length_penalty; None: the bundle's default
         early_stopping: beams: True: end an input with the first `num_beams` hypotheses that end;
@@ -54,7 +58,7 @@ class GenerationOptions:
         min_p: sampling: draw from the tokens that have at least this share of the most probable
             one's probability. None for these four: the bundle's default
         seed: sampling: the same request with the same seed gives the same output, alone and in any
-            company; None: another one each time
+            company; None: another one for each input
         alternatives: how many of the best tokens are reported for each step
         prefix: texts: what the output begins with, as text or token ids; its tokens count in
             `max_new_tokens` and `min_new_tokens`, not in scores
@@ -115,6 +119,8 @@ class GenerationOptions:
         ]
         if problems:
             raise DragomanError("; ".join(problems))
+        if isinstance(values["early_stopping"], np.bool_):
+            object.__setattr__(self, "early_stopping", bool(values["early_stopping"]))
         if self.prefix is not None:
             object.__setattr__(self, "prefix", _plain(self.prefix))
         for name in ("must_contain", "must_not_contain"):
@@ -202,6 +208,8 @@ def _is_phrase(value: object) -> bool:
     if isinstance(value, str):
         return True
     if not isinstance(value, Sequence | np.ndarray) or isinstance(value, bytes):
+        return False
+    if isinstance(value, np.ndarray) and value.ndim != 1:
         return False
     return all(is_integer(token) for token in value)
 

@@ -84,6 +84,15 @@ class Rules:
         everything = (*self.processors, *self.prohibitions)
         return [processor for processor in everything if processor.active(count)]
 
+    def excluded(self, count: int) -> set[int] | None:
+        """The tokens that are not chosen as the count-th new one, beside those that are suppressed;
+        None if the rules do more than to exclude tokens."""
+        active = self.active(count)
+        plain = [processor for processor in active if isinstance(processor, SuppressTokens)]
+        if len(plain) < len(active):
+            return None
+        return {token for processor in plain for token in processor.tokens}
+
     def apply(self, scores: NDArray[np.float32], row: Row, count: int) -> None:
         """Change the scores [V] of the count-th new token in place."""
         SuppressTokens(self.suppressed).apply(scores, row)
@@ -114,6 +123,11 @@ class Request:
     def source_tokens(self) -> Sequence[int]:
         """None of audio."""
         return self.source if isinstance(self.source, list) else ()
+
+    @property
+    def read_at_once(self) -> int:
+        """How many tokens the decoder begins with: the prompt, and a first token that is forced."""
+        return len(self.prompt) + (self.rules.forced_first is not None)
 
     @property
     def capacity(self) -> int:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import secrets
 from dataclasses import dataclass
 
 import numpy as np
@@ -21,7 +23,8 @@ class Sample:
 
     Attributes:
         seed: of the random numbers. The number for a token depends on it, on `index` and on the
-            token's position alone: not on the batch, its order or the threads.
+            token's position alone: not on the batch, its order or the threads. None: every request
+            has one of its own.
         index: which of several samples of one input this is
         temperature: logits are divided by it
         top_k: only the so many most probable tokens are drawn from; 0: all
@@ -30,7 +33,7 @@ class Sample:
         min_p: only those that have this share of the most probable one's probability
     """
 
-    seed: int
+    seed: int | None
     index: int = 0
     temperature: float = 1.0
     top_k: int = 0
@@ -42,18 +45,24 @@ class Sample:
         return 1
 
     def begin(self, request: Request) -> SampleSearch:
+        if self.seed is None:
+            return SampleSearch(dataclasses.replace(self, seed=secrets.randbits(64)), request)
         return SampleSearch(self, request)
 
     def uniform(self, step: int) -> float:
         """The random number of a step, in [0, 1): Philox (Salmon et al. 2011), whose counter is the
         step."""
+        if self.seed is None:
+            raise ValueError("expected a seed")
         bits = np.random.Philox(key=np.array([self.seed, self.index], np.uint64), counter=step)
         return float(np.random.Generator(bits).random())
 
     def probabilities(self, scores: NDArray[np.float32]) -> NDArray[np.float64]:
         """The probabilities that tokens are drawn with, from scores [V]; in the order of Hugging
         Face: temperature, top_k, top_p, min_p."""
-        logits = scores.astype(np.float64) / self.temperature
+        # Differences to the largest: however low the temperature, none of them overflows to NaN.
+        with np.errstate(over="ignore"):
+            logits = (scores.astype(np.float64) - scores.max()) / self.temperature
         if 0 < self.top_k < len(logits):
             least = scores[best_tokens(scores[None], self.top_k)[0, -1]]
             logits[scores < least] = -np.inf  # what equals the last of them stays
@@ -99,5 +108,6 @@ def _nucleus(probabilities: NDArray[np.float64], share: float) -> NDArray[np.boo
         if before[-1] >= share or size == len(probabilities):
             kept = np.zeros(len(probabilities), np.bool_)
             kept[best[before < share]] = True
+            kept[best[0]] = True  # a share of 0 leaves the most probable one
             return kept
         size = min(8 * size, len(probabilities))

@@ -98,8 +98,8 @@ class Queue(Generic[Key]):
             widest = max(widest, self._length(job))
             together = (len(running) + len(group) + 1) * widest <= self._tokens
             alone = not running and not group
-            # With prompts of one length they are admitted, or fail to be, together.
-            alike = not group or _prompt_length(group[0]) == _prompt_length(job)
+            # Only these are admitted, or fail to be, together.
+            alike = not group or group[0].request.read_at_once == job.request.read_at_once
             if not loop.takes(job) or not (together or alone) or not alike:
                 break
             group.append(waiting.popleft())
@@ -126,10 +126,6 @@ class Queue(Generic[Key]):
         """Positions of the source."""
         source = job.request.source
         return len(source) if isinstance(source, list) else self._model.max_source_positions
-
-
-def _prompt_length(job: Job[Key]) -> int:
-    return len(job.request.prompt)
 
 
 def _reason(error: Exception) -> str:

@@ -67,6 +67,10 @@ class Outlook:
         """Of the batch."""
         return len(self._tokens)
 
+    def is_finite(self, row: int, width: int) -> bool:
+        """Whether the probabilities of some rows' choices are numbers."""
+        return all(map(math.isfinite, self._log_probabilities[row : row + width]))
+
     def choice(self, row: int) -> tuple[int, float]:
         """The graph's own choice and its log-probability."""
         return self._tokens[row], self._log_probabilities[row]
@@ -80,11 +84,26 @@ class Outlook:
         return Candidates(tokens[rows, :count], log_probabilities[rows, :count])
 
     def alternatives(self, row: int, count: int) -> Alternatives:
-        """The best tokens of a row."""
+        """The best tokens of a row and their log-probabilities, both among those that are not
+        suppressed; none that are impossible."""
         if not count:
             return ()
-        best = self.candidates(row, 1, count)
-        return tuple(zip(best.tokens[0].tolist(), best.log_probabilities[0].tolist(), strict=True))
+        best, allowed = self.candidates(row, 1, count), self.allowed(row)
+        return tuple(
+            (token, log_probability - allowed)
+            for token, log_probability in zip(
+                best.tokens[0].tolist(), best.log_probabilities[0].tolist(), strict=True
+            )
+            if log_probability > -math.inf
+        )
+
+    def allowed(self, row: int) -> float:
+        """The log-probability of all tokens together that are not suppressed: log-probabilities
+        among all tokens less this are log-probabilities among them. Candidates were asked for."""
+        if self._candidates is None:
+            raise ValueError("no candidates were asked for")
+        best = self._candidates.log_probabilities[row, :1].tolist()
+        return best[0] - self.choice(row)[1] if best else 0.0
 
     def logits(self, row: int, width: int) -> NDArray[np.float32]:
         """A copy of the logits of some rows: [width, V]."""

@@ -18,6 +18,7 @@ class SingleSearch(ABC):
         self._rules = request.rules
         self.draft = first_draft(request)
         self.finished = self.draft.count > 0 and finish(self.draft, self._rules)
+        self._outputs = [self.draft]
 
     def need(self) -> Need:
         count = self.draft.count + 1
@@ -33,6 +34,9 @@ class SingleSearch(ABC):
             draft.append(forced, 0.0)
         else:
             token, log_probability = self._choose(outlook, row, count)
+            if rules.forbid(draft.row, token):  # no token was left
+                self._outputs, self.finished = [], True
+                return Continuation([token])
             draft.append(token, log_probability, outlook.alternatives(row, rules.alternatives))
         self.finished = finish(draft, rules)
         if self.finished:
@@ -40,7 +44,7 @@ class SingleSearch(ABC):
         return Continuation([draft.row.tokens[-1]])
 
     def outputs(self) -> list[Draft]:
-        return [self.draft]
+        return self._outputs
 
     @abstractmethod
     def _sees_logits(self, count: int) -> bool:
@@ -54,7 +58,8 @@ class SingleSearch(ABC):
         """A token that the rules allow, with the model's own log-probability.
 
         Where no token is left, the choice is token 0, as at Hugging Face; like a token that is
-        forced, it has no probability, and 0 stands for its logarithm.
+        forced, it has no probability, and 0 stands for its logarithm. If it must not occur, there
+        is no output.
         """
         scores: NDArray[np.float32] = outlook.logits(row, 1)[0]
         self._rules.apply(scores, self.draft.row, count)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import Sequence
 from typing import Any
 
@@ -12,7 +11,7 @@ from ..format.manifest import Manifest
 from .beam import Beam
 from .constrained import ConstrainedBeam
 from .greedy import Greedy
-from .options import GenerationOptions
+from .options import MOST_SAMPLES, GenerationOptions
 from .required_phrases import RequiredPhrases, Ways
 from .sampling import Sample
 from .search import Strategy
@@ -42,10 +41,9 @@ def strategies(
         beams = 1 if sampling else settings.num_beams
     _check(options, manifest, beams, sampling=sampling)
     if sampling:
-        seed = secrets.randbits(64) if options.seed is None else options.seed
         return [
             Sample(
-                seed,
+                options.seed,
                 index,
                 temperature=_or(options.temperature, settings.temperature),
                 top_k=_or(options.top_k, settings.top_k),
@@ -80,6 +78,10 @@ def _check(options: GenerationOptions, manifest: Manifest, beams: int, *, sampli
         problems.append(
             f"num_return_sequences: expected at most num_beams {beams}, found {returned}"
             + (": greedy search finds one" if beams == 1 else "")
+        )
+    if sampling and returned > MOST_SAMPLES:
+        problems.append(
+            f"num_return_sequences: expected at most {MOST_SAMPLES} samples, found {returned}"
         )
     if options.alternatives > vocabulary:
         problems.append(

@@ -44,31 +44,38 @@ class TextScorer:
         Raises:
             DragomanError, LanguageError: as for `Model.score`.
         """
-        given = self._given(options)
+        given, forced = self._given(options)
         prepared: list[ForcedPair | ScoredPair] = []
         for pair in pairs:
             try:
-                prepared.append(self._prepared(*split_pair(pair), given, options))
+                prepared.append(self._prepared(*split_pair(pair), given, forced, options))
             except RejectedError as error:
                 prepared.append(rejected(str(error)))
         return prepared
 
     def _prepared(
-        self, source: Any, target: Any, given: tuple[int, ...], options: ScoringOptions
+        self,
+        source: Any,
+        target: Any,
+        given: tuple[int, ...],
+        forced: int | None,
+        options: ScoringOptions,
     ) -> ForcedPair:
         tokens = self._front_end.tokenize(source, options.source_language)
         if not tokens:
             raise RejectedError("expected a source, found an empty one")
         if not isinstance(target, str):
             ids = self._targets.ids(target)
+            if forced is not None and ids[:1] == [forced]:
+                ids = ids[1:]  # it is given, as to the outputs of `generate` that begin with it
             return ForcedPair(tokens, given, self._targets.finished(ids, given, options.end_token))
         encoded = self._targets.encode(target)
         ids = [*_unread(encoded.before, given), *encoded.tokens]
         return ForcedPair(tokens, given, self._targets.finished(ids, given, options.end_token))
 
-    def _given(self, options: ScoringOptions) -> tuple[int, ...]:
+    def _given(self, options: ScoringOptions) -> tuple[tuple[int, ...], int | None]:
         """What the decoder reads before every target: the start token, the prompt and a forced
-        first token, such as the target language's.
+        first token, such as the target language's; and that token by itself.
 
         Raises:
             LanguageError: a language is unknown, missing, or given to a model without languages.
@@ -77,7 +84,7 @@ class TextScorer:
         check_languages(options, self._manifest)
         start, settings = start_of(self._manifest, options.target_language)
         forced = settings.forced_first_token_id
-        return (start, *settings.prompt, *([] if forced is None else [forced]))
+        return (start, *settings.prompt, *([] if forced is None else [forced])), forced
 
 
 def _unread(before: Sequence[int], given: Sequence[int]) -> Sequence[int]:

@@ -5,6 +5,8 @@ It has no weights: sizes and number formats of the decoder's logits are all that
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import onnx_ir as ir
 from numpy.typing import NDArray
@@ -13,17 +15,21 @@ from dragoman.runtime.format.contract import GraphSpec, TensorSpec
 
 FILE = "candidates.onnx"
 MOST = 32
-"""Candidates of each row: enough for 16 beams with one end token."""
+"""Candidates of each row that are not suppressed: enough for 16 beams with one end token."""
 
 OPSET = 24
 IR_VERSION = 10
 
 
-def candidates_spec(decoder: GraphSpec) -> GraphSpec:
-    """The specification of the graph for a decoder."""
+def candidates_spec(decoder: GraphSpec, suppressed: Sequence[int]) -> GraphSpec:
+    """The specification of the graph for a decoder.
+
+    Args:
+        suppressed: tokens that are never chosen; they are among the candidates, in addition
+    """
     logits = decoder.output("logits")
     batch, _, vocabulary = logits.shape
-    shape = (batch, min(MOST, int(vocabulary)))
+    shape = (batch, min(MOST + len(suppressed), int(vocabulary)))
     return GraphSpec(
         FILE,
         (logits,),

@@ -33,7 +33,7 @@ def decoder(vocabulary: int, dtype: DataType) -> GraphSpec:
 def test_the_best_tokens_and_their_log_probabilities(
     rows: int, queries: int, vocabulary: int, dtype: DataType
 ) -> None:
-    spec = candidates_spec(decoder(vocabulary, dtype))
+    spec = candidates_spec(decoder(vocabulary, dtype), ())
     model = candidates_graph(spec)
     onnx.checker.check_model(ir.to_proto(model), full_check=True)
     generator = np.random.default_rng(vocabulary)
@@ -51,6 +51,12 @@ def test_the_best_tokens_and_their_log_probabilities(
     chosen = np.take_along_axis(expected, tokens, 1)
     np.testing.assert_allclose(log_probabilities, chosen, atol=1e-5)
     assert all(len(set(row)) == count for row in tokens.tolist())
+
+
+def test_suppressed_tokens_are_candidates_in_addition() -> None:
+    large, small = decoder(2100, "float32"), decoder(33, "float32")
+    assert candidates_spec(large, range(90)).output("candidate_token").shape == ("batch", 122)
+    assert candidates_spec(small, range(9)).output("candidate_token").shape == ("batch", 33)
 
 
 def test_bundles_for_a_gpu_have_it_in_the_format_of_their_logits(

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from ...format.contract import GraphSpec
 from ...format.manifest import Manifest
 from ..interface import Candidates, Step
-from ..prediction import HostPrediction
+from ..prediction import HostPrediction, without
 from .memory import BatchMemory
 from .workspace import Workspace
 
@@ -44,14 +44,16 @@ class DevicePrediction:
     def candidates(self, count: int) -> Candidates:
         """Selected on the device, if the bundle has a graph for it and that gives as many."""
         graph = self._manifest.graphs.get("candidates")
-        if graph is None or count > _number(graph):
+        suppressed = self._manifest.generation.suppressed_token_ids
+        more = min(count + len(suppressed), self._manifest.model.target_vocab_size)
+        if graph is None or more > _number(graph):
             return self._on_host.candidates(count)
         self._workspace.select_candidates(self._memory.sizes, self._memory.address)
         found = self._memory.download(
             graph.output("candidate_token"), graph.output("candidate_log_probability")
         )
-        tokens, log_probabilities = (values[self._rows, :count] for values in found)
-        return Candidates(tokens, log_probabilities)
+        tokens, log_probabilities = (values[self._rows, :more] for values in found)
+        return without(Candidates(tokens, log_probabilities), suppressed, count)
 
     @cached_property
     def _on_host(self) -> HostPrediction:

@@ -38,7 +38,7 @@ def sizes_for(profiles: Sequence[Profile], sources: int, source: int, width: int
     """
     for index in _by_batch(profiles):
         batch, lengths = profiles[index].batch, profiles[index].source
-        if sources * width <= batch.largest and source <= lengths.largest:
+        if _fits(sources, batch, width) and source <= lengths.largest:
             padded = multiple_of(SOURCE_STEP, source)
             return Sizes(
                 index,
@@ -58,7 +58,7 @@ def sizes_after(profiles: Sequence[Profile], present: Sizes, sources: int) -> Si
     for index in _by_batch(profiles):
         batch, lengths = profiles[index].batch, profiles[index].source
         fits = lengths.smallest <= present.source <= lengths.largest
-        if fits and sources * present.width <= batch.largest:
+        if fits and _fits(sources, batch, present.width):
             rounded = _rounded(sources, batch, present.width)
             return present._replace(profile=index, sources=rounded)
     return present
@@ -68,7 +68,12 @@ def _by_batch(profiles: Sequence[Profile]) -> list[int]:
     return sorted(range(len(profiles)), key=lambda i: profiles[i].batch.largest)
 
 
+def _fits(sources: int, batch: Range, width: int) -> bool:
+    """Whether a range has a multiple of the width that is enough for the rows of these sources."""
+    return max(sources, -(-batch.smallest // width)) * width <= batch.largest
+
+
 def _rounded(sources: int, batch: Range, width: int) -> int:
-    """So that the rows of these sources are within the range."""
+    """So that the rows of these sources, which fit, are within the range."""
     smallest, largest = -(-batch.smallest // width), batch.largest // width
     return min(max(power_of_two(sources), smallest), largest)

@@ -241,12 +241,16 @@ def _parity(parity: Parity | None) -> str:
         f"{verdict}: {parity.tokens.identical} of {parity.tokens.sequences} sequences identical "
         f"({_text(parity.inputs)}; {_text(parity.backend)})"
     )
+    if parity.beams is not None:
+        beams = parity.beams
+        text += f"; with {beams.beams} beams {beams.identical} of {beams.sequences} identical"
     if parity.distributions is not None:
         distance, rounded = parity.distributions.bundle, parity.distributions.rounded
         alone = "" if rounded is None else f" (rounding alone {rounded.mean:.2g})"
         text += (
-            f"; distributions {distance.mean:.2g} nats apart{alone}, same choice at "
-            f"{distance.same_choice:.2%}"
+            f"; distributions {distance.mean:.2g} nats apart{alone}, median "
+            f"{distance.median:.2g}, 99 % below {distance.percentile_99:.2g}, largest "
+            f"{distance.largest:.2g}, same choice at {distance.same_choice:.2%}"
         )
     if parity.task is not None:
         task = parity.task

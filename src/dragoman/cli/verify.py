@@ -68,10 +68,10 @@ def verify(
 ) -> None:
     """Compare BUNDLE with the PyTorch model of CHECKPOINT: numbers, then tokens, then the task.
 
-    CHECKPOINT is as for `dragoman build`. At fp32 every free-running greedy token must be the same;
-    below it, distributions of the next token must be as near as the precision allows. Exit status 1
-    if parity fails. With a signature, all files are first compared with what was
-    signed; CHECKPOINT may then be left out.
+    CHECKPOINT is as for `dragoman build`. At fp32 every free-running greedy token must be the same,
+    and so must every best hypothesis if the bundle decodes with beams; below it, distributions of
+    the next token must be as near as the precision allows. Exit status 1 if parity fails. With a
+    signature, all files are first compared with what was signed; CHECKPOINT may then be left out.
 
     \b
     dragoman verify bundles/g2p-en g2p-en

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from collections.abc import Callable
 from functools import cache
@@ -38,6 +39,9 @@ pytestmark = pytest.mark.filterwarnings(
 )
 
 
+MakeModel = Callable[[str, tuple[int, ...]], Model]
+
+
 @pytest.fixture(scope="module")
 def comparison() -> Comparison:
     """Of all cases."""
@@ -53,13 +57,19 @@ def comparison_of_runtime() -> Comparison:
 @pytest.fixture(scope="module")
 def beam_model(
     beam_subject: Callable[[str], Subject], tmp_path_factory: pytest.TempPathFactory
-) -> Callable[[str], Model]:
-    """A subject as a bundle for processors."""
+) -> MakeModel:
+    """A subject as a bundle for processors, whose graphs suppress some tokens."""
 
     @cache
-    def make(name: str) -> Model:
+    def make(name: str, suppressed: tuple[int, ...]) -> Model:
         neutral, bundle = (tmp_path_factory.mktemp(f"{name}-bundle") for _ in range(2))
-        export_bundle(beam_subject(name).ours, neutral, name=name)
+        ours = beam_subject(name).ours
+        present = ours.generation
+        ours.generation = dataclasses.replace(present, suppressed_token_ids=suppressed)
+        try:
+            export_bundle(ours, neutral, name=name)
+        finally:
+            ours.generation = present
         return load(optimize_bundle(read_bundle(neutral), bundle, target="cpu").directory)
 
     return make
@@ -69,7 +79,7 @@ def beam_model(
 def test_hypotheses_are_theirs(
     case: Case,
     beam_subject: Callable[[str], Subject],
-    beam_model: Callable[[str], Model],
+    beam_model: MakeModel,
     comparison: Comparison,
     comparison_of_runtime: Comparison,
 ) -> None:
@@ -80,7 +90,8 @@ def test_hypotheses_are_theirs(
     found = beam_search_uncached(subject.ours, subject.sources, case.limit, generation=generation)
     best = [hypotheses[: case.returned] for hypotheses in found]
     comparison.hold(best, theirs, case.limit)
-    decoded = decoded_by(beam_model(case.subject), subject, case, generation)
+    model = beam_model(case.subject, generation.suppressed_token_ids)
+    decoded = decoded_by(model, subject, case, generation)
     penalty = generation.length_penalty
     comparison_of_runtime.hold(decoded, theirs, case.limit, steps=False, length_penalty=penalty)
 

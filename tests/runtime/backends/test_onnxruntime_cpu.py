@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx_ir as ir
@@ -16,6 +17,7 @@ from dragoman.optimize.target_bundle import optimize_bundle
 from dragoman.reference_model import Transformer
 from dragoman.runtime import Model, load, read_bundle
 from dragoman.runtime.backends.errors import BackendError
+from dragoman.runtime.backends.onnxruntime.cpu import memory
 from dragoman.runtime.backends.onnxruntime.cpu.backend import OnnxRuntimeBackend
 from dragoman.runtime.backends.onnxruntime.cpu.memory import HostBuffer
 from dragoman.runtime.backends.onnxruntime.cpu.state import BoundState
@@ -132,6 +134,45 @@ def test_sources_join_at_other_positions_and_of_other_lengths(
         )
 
 
+@pytest.mark.parametrize("allocations", [0, 1, 4])
+def test_a_batch_that_others_cannot_join_goes_on_unharmed(
+    pair: Pair,
+    random_sources: RandomSources,
+    monkeypatch: pytest.MonkeyPatch,
+    allocations: int,
+) -> None:
+    """Memory runs out after so many allocations; then others join."""
+    reference, model = pair
+    sources = [source[:4] for source in random_sources(reference.config, 3, seed=2)]
+    later = [[*source, 5, 6, 7, 8] for source in sources[:2]]
+    present, alone = start(model, sources, 14), start(model, sources, 14)
+    other, other_alone = start(model, later, 14), start(model, later, 14)
+    for state in (present, alone, other, other_alone):
+        state.step()
+    zeros, left = memory._zeros, allocations
+
+    def few(shape: tuple[int, ...], dtype: type[np.generic]) -> NDArray[Any]:
+        nonlocal left
+        left -= 1
+        if left < 0:
+            raise BackendError("no memory")
+        return zeros(shape, dtype)
+
+    before = addresses(present)
+    with monkeypatch.context() as patched:
+        patched.setattr(memory, "_zeros", few)
+        with pytest.raises(BackendError, match="no memory"):
+            present.join(other, np.array([3, 4]))
+    assert addresses(present) == before
+    for _ in range(3):
+        found, expected = present.step(), alone.step()
+        np.testing.assert_array_equal(found.tokens, expected.tokens)
+    present.join(other, np.array([3, 4]))
+    for _ in range(3):
+        found, old, new = present.step(), alone.step(), other_alone.step()
+        np.testing.assert_array_equal(found.tokens, [*old.tokens, *new.tokens])
+
+
 def test_a_retired_source_never_reaches_the_capacity(
     pair: Pair, random_sources: RandomSources
 ) -> None:
@@ -215,9 +256,11 @@ def test_a_buffer_keeps_its_address_while_rows_leave_and_come_back() -> None:
     address = buffer.read().ctypes.data
     buffer.move(3, 1, 0, 2)
     np.testing.assert_array_equal(buffer.read()[1, 0, :, 0], [9, 10, 5])
-    assert not buffer.resize((2, 1, 3, 1))
-    assert buffer.shape == (2, 1, 3, 1)
-    assert not buffer.resize((4, 1, 3, 1))
+    for rows in (2, 4):
+        room = buffer.room_for((rows, 1, 3, 1))
+        assert room is None
+        buffer.resize((rows, 1, 3, 1), room)
+        assert buffer.shape == (rows, 1, 3, 1)
     assert buffer.read().ctypes.data == address
     np.testing.assert_array_equal(buffer.read()[3], values[3])
 
@@ -226,11 +269,11 @@ def test_a_buffer_that_grows_keeps_what_it_holds() -> None:
     buffer = HostBuffer((2, 1, 3, 1), np.float32)
     values = np.arange(6, dtype=np.float32).reshape(2, 1, 3, 1)
     buffer.write(values)
-    assert buffer.resize((3, 1, 5, 1))
+    buffer.resize((3, 1, 5, 1), buffer.room_for((3, 1, 5, 1)))
     expected = np.zeros((3, 1, 5, 1), np.float32)
     expected[:2, :, :3] = values
     np.testing.assert_array_equal(buffer.read(), expected)
-    assert buffer.resize((3, 1, 2, 1))
+    buffer.resize((3, 1, 2, 1), buffer.room_for((3, 1, 2, 1)))
     np.testing.assert_array_equal(buffer.read(), expected[:, :, :2])
 
 

@@ -32,7 +32,25 @@ def test_normalizers_count_suppressed_tokens() -> None:
     prediction = HostPrediction(logits, Step(highest, log_probabilities.astype(np.float32)), [1])
     np.testing.assert_allclose(prediction.normalizers, np.log(np.exp(logits).sum(1)), rtol=1e-6)
     best = prediction.candidates(2)
-    assert best.tokens.tolist() == [[1, 2], [2, 0]]
+    assert best.tokens.tolist() == [[2, 0], [2, 0]]
+    expected = np.take_along_axis(logits, best.tokens, 1) - prediction.normalizers[:, None]
+    np.testing.assert_allclose(best.log_probabilities, expected, rtol=1e-6)
+    assert prediction.candidates(4).tokens.tolist() == [[2, 0, 3], [2, 0, 3]]
+
+
+@pytest.mark.parametrize("count", [1, 3, 9, 14])
+def test_suppressed_tokens_are_no_candidates(count: int) -> None:
+    """Of 14, 5 are suppressed: mostly likely ones in one row, and unlikely ones in the other."""
+    logits = np.random.default_rng(count).standard_normal((2, 14)).astype(np.float32)
+    suppressed = [3, 4, 7, 10, 13]
+    logits[0, suppressed] += 9
+    logits[1, suppressed] -= 9
+    allowed = logits.copy()
+    allowed[:, suppressed] = -np.inf
+    order = np.argsort(-allowed, axis=1)[:, : min(count, 9)]
+    choice = Step(order[:, 0], np.full(2, -1.0, np.float32))
+    found = HostPrediction(logits, choice, suppressed).candidates(count)
+    np.testing.assert_array_equal(found.tokens, order)
 
 
 def test_only_positions_after_two_rows_parted_are_moved() -> None:

@@ -413,6 +413,8 @@ def test_sizes_outside_all_profiles() -> None:
         sizes_for(PROFILES, 17, 3)
     with pytest.raises(BackendError, match="found 18 rows of 3 tokens"):
         sizes_for(PROFILES, 6, 3, 3)
+    with pytest.raises(BackendError, match="found 4 rows of 3 tokens"):
+        sizes_for((Profile(Range(5, 6, 6), Range(20, 20, 40)),), 1, 3, 4)  # no 5 or 6 is 4 times n
     least = (Profile(Range(4, 4, 6), Range(20, 20, 40)),)
     assert sizes_for(least, 1, 2) == Sizes(0, 4, 20)
     assert sizes_for(least, 5, 33) == Sizes(0, 6, 40)

@@ -116,7 +116,8 @@ class ScriptedState:
         logits = np.stack([self._logits(row) for row in range(len(self.histories))])
         allowed = logits.copy()
         allowed[:, list(self.backend.suppressed)] = -np.inf
-        normalizer = np.log(np.exp(allowed - allowed.max(1, keepdims=True)).sum(1))
+        with np.errstate(invalid="ignore"):  # infinite logits give NaN
+            normalizer = np.log(np.exp(allowed - allowed.max(1, keepdims=True)).sum(1))
         choice = Step(allowed.argmax(1), -normalizer.astype(np.float32))
         return HostPrediction(logits, choice, self.backend.suppressed)
 

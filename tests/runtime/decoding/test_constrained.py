@@ -374,6 +374,18 @@ def test_what_cannot_be_has_no_outputs() -> None:
     assert {3, 4} <= set(draft.tokens)
 
 
+def test_the_order_of_many_phrases_is_not_searched_for_ever() -> None:
+    """Phrases of one token, of which the last may follow none of the others: in no order do all
+    fit, and there are 11 factorial of them to try."""
+    logits = random_logits(16)
+    last, others = 15, range(3, 14)
+    asked = request([3], 13, prohibitions=[NoBadWords([(other, last) for other in others])])
+    drafts = drafts_of(logits, asked, constrained([[(token,)] for token in (*others, last)]))
+    for draft in drafts:
+        assert {*others, last} <= set(draft.tokens)
+        assert not any(occurs(draft.tokens, (other, last)) for other in others)
+
+
 # In the loop.
 
 

@@ -11,11 +11,13 @@ import pytest
 from dragoman.runtime.backends.errors import BackendError
 from dragoman.runtime.decoding.beam import Beam
 from dragoman.runtime.decoding.greedy import Greedy
+from dragoman.runtime.decoding.logits_processors import NoBadWords
 from dragoman.runtime.decoding.loop import Decoding, DecodingLoop, Job
 from dragoman.runtime.decoding.request import Request
 from dragoman.runtime.decoding.sampling import Sample
 from dragoman.runtime.decoding.scheduling import Failed, Queue
 from dragoman.runtime.decoding.search import Strategy
+from dragoman.runtime.format.generation_settings import GenerationSettings
 
 from .scripted import END, START, ScriptedBackend, random_logits, request, spec
 
@@ -97,8 +99,6 @@ def test_the_most_probable_of_several_given_tokens_is_given() -> None:
 
 
 def test_a_request_that_is_over_at_once_is_not_started() -> None:
-    from dragoman.runtime.format.generation_settings import GenerationSettings
-
     backend = ScriptedBackend(random_logits(VOCABULARY))
     settings = GenerationSettings(forced_first_token_id=END)
     for strategy in (Greedy(), Sample(1), Beam(3)):
@@ -144,6 +144,16 @@ def test_prompts_of_other_lengths_that_do_not_fit_are_decoded_once(most: int) ->
     jobs = [Job(key, request([3 + key], 5, prompt=prompts[key % 3]), Greedy()) for key in range(11)]
     expected = {job.key: alone(job, ScriptedBackend(logits)) for job in jobs}
     assert outcomes_of(ScriptedBackend(logits, most_rows=most), jobs, rows=8) == expected
+
+
+def test_a_prefix_in_place_of_a_forced_first_token_does_not_decode_others_twice() -> None:
+    """Requests that begin with other numbers of tokens, of which one fits and one does not."""
+    logits = random_logits(VOCABULARY, end=1.0)
+    forcing = GenerationSettings(forced_first_token_id=4)
+    requests = [request([3 + key], 5, settings=forcing if key % 2 else None) for key in range(6)]
+    jobs = [Job(key, each, Greedy()) for key, each in enumerate(requests)]
+    expected = {job.key: alone(job, ScriptedBackend(logits)) for job in jobs}
+    assert outcomes_of(ScriptedBackend(logits, most_rows=1), jobs, rows=8) == expected
 
 
 def test_a_failure_is_forgotten_before_the_next_attempt() -> None:
@@ -208,18 +218,35 @@ def test_a_step_that_fails_is_repeated_in_parts() -> None:
     assert found == expected
 
 
-def test_numbers_that_are_not_finite_reject_their_request_alone() -> None:
+@pytest.mark.parametrize("strategy", [Greedy(), Sample(4), Beam(3)], ids=str)
+@pytest.mark.parametrize("number", [np.nan, np.inf])
+def test_numbers_that_are_not_finite_reject_their_request_alone(
+    strategy: Strategy, number: float
+) -> None:
     usual = random_logits(VOCABULARY)
 
     def logits(source: tuple[int, ...], history: tuple[int, ...]) -> Any:
         values = usual(source, history)
-        return np.full_like(values, np.nan) if source[0] == 5 and len(history) > 2 else values
+        if source[0] == 5 and len(history) > 1:
+            values[4] = number
+        return values
 
-    jobs = [job(key, 5, Greedy()) for key in range(7)]
+    jobs = [job(key, 5, strategy) for key in range(7)]
     found = outcomes_of(ScriptedBackend(logits), jobs, rows=64)
     assert found.pop(2) == "the model's logits are not finite numbers"
     expected = outcomes_of(ScriptedBackend(usual), jobs, rows=64)
     assert found == {key: tokens for key, tokens in expected.items() if key != 2}
+
+
+@pytest.mark.parametrize("strategy", [Greedy(), Sample(4), Beam(3)], ids=str)
+def test_where_everything_is_forbidden_there_is_no_output(strategy: Strategy) -> None:
+    backend = ScriptedBackend(random_logits(VOCABULARY))
+    nothing = NoBadWords([(token,) for token in range(VOCABULARY)])
+    loop = loop_of(backend, strategy.width)
+    loop.admit([Job(0, request([3], 5, prohibitions=[nothing]), strategy)])
+    (decoding,) = loop.step()
+    assert decoding.drafts == []
+    assert backend.open_states == 0
 
 
 def test_requests_with_other_beams_wait_for_a_batch_of_their_own() -> None:

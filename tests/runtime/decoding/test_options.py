@@ -117,6 +117,21 @@ def test_the_lower_of_the_two_limits_holds_and_is_rounded_up(
     assert GenerationLimits.of(options, manifest).new_tokens(source_length) == limit
 
 
+def test_flags_of_numpy_are_flags() -> None:
+    assert GenerationOptions(early_stopping=np.True_).early_stopping is True  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("prefix", [np.array(5), np.array([[5, 6]])])
+def test_a_prefix_is_one_sequence(prefix: Any) -> None:
+    with pytest.raises(DragomanError, match="prefix: expected a text or a list of token ids"):
+        GenerationOptions(prefix=prefix)
+
+
+def test_the_number_of_samples_is_limited(text_model: Model) -> None:
+    with pytest.raises(DragomanError, match="num_return_sequences: expected at most 10000 samples"):
+        text_model.generate(["cab"], do_sample=True, num_return_sequences=10**9)
+
+
 def test_the_keywords_of_generate_are_the_fields_of_the_options() -> None:
     """`GenerationKeywords` repeats the fields so that type checkers and editors know them."""
     assert get_type_hints(GenerationKeywords) == get_type_hints(GenerationOptions)

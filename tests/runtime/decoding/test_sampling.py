@@ -97,6 +97,20 @@ def test_a_draw_depends_on_its_seed_and_step_alone() -> None:
     assert len({tuple(draft.row.tokens) for draft in together}) > 20
 
 
+def test_without_a_seed_every_request_has_numbers_of_its_own() -> None:
+    logits = random_logits(VOCABULARY, end=-9)
+    drafts = drafts_of(logits, [Sample(None)] * 8, limit=12)[::2]
+    assert len({tuple(draft.row.tokens) for draft in drafts}) == 4
+
+
+@pytest.mark.parametrize("sample", [Sample(0, temperature=5e-324), Sample(0, top_p=0.0)], ids=str)
+def test_the_narrowest_distribution_is_that_of_greedy_search(sample: Sample) -> None:
+    scores = random_logits(VOCABULARY)((3,), (START,))
+    expected = np.zeros(VOCABULARY)
+    expected[scores.argmax()] = 1
+    np.testing.assert_array_equal(sample.probabilities(scores), expected)
+
+
 def test_a_log_probability_is_the_model_s_own() -> None:
     logits = random_logits(VOCABULARY)
     (draft,) = drafts_of(logits, [Sample(3, temperature=0.3, top_k=3)], limit=6)

@@ -177,6 +177,12 @@ def test_forced_tokens_and_the_prompt_are_read_and_not_scored(
     assert scored.tokens == (8, 9, end)
     wanted = expected(reference, [4, 6, 1], [5, 7, 3, 8, 9, end])
     assert scored.token_log_probabilities == pytest.approx(wanted[3:].tolist(), abs=1e-4)
+    [generated] = model.generate([[4, 6, 1]], max_new_tokens=6)
+    assert generated.tokens[0] == 3
+    ended = generated.end_token is not None
+    [again] = model.score([([4, 6, 1], generated.tokens)], end_token=ended)
+    assert again.tokens == (*generated.tokens[1:], *([end] if ended else []))
+    assert again.log_probability == pytest.approx(generated.log_probability, abs=1e-4)
     longest = manifest.model.max_target_positions + 1 - 4
     fits, exceeds = model.score([([4], [8] * n) for n in (longest - 1, longest)])
     assert fits.error is None and len(fits.tokens) == longest
@@ -299,6 +305,13 @@ def test_bad_options_fail_the_call(
 ) -> None:
     with pytest.raises(DragomanError, match="^" + message):
         text_model.score([("cab", "w5")], **options)
+
+
+def test_options_are_an_object(text_model: Model) -> None:
+    with pytest.raises(
+        DragomanError, match=r"options: expected ScoringOptions, found \{'end_token'"
+    ):
+        text_model.score([("cab", "w5")], {"end_token": False})  # type: ignore[arg-type]
 
 
 def test_pairs_must_be_in_a_list(text_model: Model) -> None:

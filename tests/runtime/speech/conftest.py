@@ -31,10 +31,18 @@ Exported = Callable[[str], tuple[Any, Path]]
 
 @pytest.fixture(scope="session")
 def exported(tmp_path_factory: pytest.TempPathFactory) -> Exported:
-    """By name: a model of Hugging Face, and its neutral bundle."""
+    """By name: a model of Hugging Face, and its neutral bundle or, after a hyphen, that for another
+    target."""
 
     @functools.cache
     def export(name: str) -> tuple[Any, Path]:
+        model, _, target = name.partition("-")
+        if target:
+            theirs, neutral = export(model)
+            optimized = neutral.with_name(target)
+            optimized.mkdir()
+            optimize_bundle(read_bundle(neutral), optimized, target="cpu")
+            return theirs, optimized
         directory, theirs = tmp_path_factory.mktemp(name), MODELS[name]()
         checkpoint = save(theirs, directory / "checkpoint")
         (directory / "neutral").mkdir()
@@ -47,13 +55,7 @@ def exported(tmp_path_factory: pytest.TempPathFactory) -> Exported:
 
 @pytest.fixture(scope="session", params=["english", "multilingual", "multilingual-cpu"])
 def case(request: pytest.FixtureRequest, exported: Exported) -> Case:
-    name, _, target = request.param.partition("-")
-    theirs, bundle = exported(name)
-    if target:
-        optimized = bundle.with_name(target)
-        optimized.mkdir()
-        optimize_bundle(read_bundle(bundle), optimized, target="cpu")
-        bundle = optimized
+    theirs, bundle = exported(request.param)
     return Case(theirs, load(bundle, threads=1))
 
 

@@ -99,9 +99,9 @@ def test_a_target_is_scored_in_its_language(model: Model) -> None:
     source = model.tokenize("abc cab", "en")
     for language, scored in ((None, default), ("de", german)):
         [result] = model.generate([source], target_language=language, max_new_tokens=4)
-        ids = result.tokens[1:]
-        [again] = model.score([(source, ids)], target_language=language, end_token=False)
+        [again] = model.score([(source, result.tokens)], target_language=language, end_token=False)
         # The forced token, which was generated with probability 1, was not scored.
+        assert again.tokens == result.tokens[1:]
         assert again.log_probability == pytest.approx(result.log_probability, abs=1e-4)
         [by_ids] = model.score([(source, scored.tokens)], target_language=language)
         assert by_ids == scored

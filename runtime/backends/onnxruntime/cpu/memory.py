@@ -46,23 +46,32 @@ class HostBuffer:
         """Copy these positions, in axis 1 of a row, from one row to another."""
         self._array[to, :, begin:end] = self._array[row, :, begin:end]
 
-    def resize(self, shape: tuple[int, ...]) -> bool:
+    def room_for(self, shape: tuple[int, ...]) -> NDArray[Any] | None:
+        """New memory for another shape, all zeros; None: the present memory has room for it.
+
+        Raises:
+            BackendError: there is none.
+        """
+        rows, *inner = shape
+        room = len(self._memory)
+        if inner == list(self._memory.shape[1:]) and rows <= room:
+            return None
+        return _zeros((2 * rows if rows > room else room, *inner), self._array.dtype.type)
+
+    def resize(self, shape: tuple[int, ...], room: NDArray[Any] | None) -> None:
         """Change the shape; what lies in both shapes is kept, what is new in axes other than the
         batch is zero.
 
-        Returns:
-            whether the address has changed
+        Args:
+            room: from `room_for`, for the same shape
         """
-        rows, *inner = shape
-        if inner == list(self._memory.shape[1:]) and rows <= len(self._memory):
+        old, rows = self._array, shape[0]
+        if room is None:
             self._array = self._memory[:rows]
-            return False
-        old, room = self._array, len(self._memory)
-        self._memory = _zeros((2 * rows if rows > room else room, *inner), old.dtype.type)
-        self._array = self._memory[:rows]
+            return
+        self._memory, self._array = room, room[:rows]
         common = tuple(slice(0, min(pair)) for pair in zip(shape, old.shape, strict=True))
         self._array[common] = old[common]
-        return True
 
     def bind_input(self, binding: onnxruntime.IOBinding, name: str) -> None:
         a = self._array

@@ -123,7 +123,6 @@ class BoundState:
             if to != source:
                 self._take_source(self, source, to)
         self._resize(len(sources), self._source_length)
-        self._bind()
 
     def join(self, other: DecodingState, sources: NDArray[np.intp]) -> None:
         if not isinstance(other, BoundState):
@@ -136,7 +135,6 @@ class BoundState:
         count = max(present, int(sources.max()) + 1)
         if (count, length) != (present, self._source_length):
             self._resize(count, length)
-            self._bind()
         for source, to in enumerate(sources.tolist()):
             self._take_source(other, source, to)
 
@@ -178,20 +176,30 @@ class BoundState:
             self._lineage.take(other._lineage, row, to)
 
     def _resize(self, sources: int, length: int) -> None:
-        """Make room for this many sources of this length; what is there stays."""
+        """Make room for this many sources of this length, and bind it; what is there stays.
+
+        Raises:
+            BackendError: there is no memory for it; nothing has changed.
+        """
         rows = sources * self._width
+        shapes: dict[Slot, tuple[int, ...]] = {}
         for slot, buffer in self._buffers.items():
-            shape = buffer.shape
+            _, *inner = buffer.shape
             if slot == _MASK:
-                buffer.resize((sources, length))
+                shapes[slot] = (sources, length)
             elif slot in self._of_sources:
-                buffer.resize((sources, shape[1], length, shape[3]))
+                shapes[slot] = (sources, inner[0], length, inner[2])
             else:
-                buffer.resize((rows, *shape[1:]))
+                shapes[slot] = (rows, *inner)
+        # All of it is there before anything is given up that the graph still reads.
+        rooms = {slot: self._buffers[slot].room_for(shape) for slot, shape in shapes.items()}
+        for slot, shape in shapes.items():
+            self._buffers[slot].resize(shape, rooms.pop(slot))
         missing = max(0, rows - len(self._running))
         self._running = np.pad(self._running, (0, missing))[:rows]
         if self._lineage is not None:
             self._lineage.resize(rows)
+        self._bind()
 
     def _encode(self, manifest: Manifest, source: NDArray[Any]) -> None:
         graph = manifest.graphs["encoder"]
