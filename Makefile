@@ -16,7 +16,7 @@ PIP_INSTALL := -m pip --disable-pip-version-check install --quiet
 INSTALL := $(BIN)/python $(PIP_INSTALL) --constraint constraints.txt
 HELD_OUT := reference_model/pretrained/g2p-en/held_out.tsv
 
-.PHONY: demo demo-speech test test-engines test-peers test-real lint format docs dist bench-peers bench-beams gpu gpu-kit test-kit clean
+.PHONY: demo demo-speech test test-beams test-engines test-peers test-real lint format docs dist bench-peers bench-beams gpu gpu-kit test-kit clean
 
 demo: $(VENV)/installed
 	$(BIN)/dragoman build g2p-en --output bundles/g2p-en --limit 1000 --force
@@ -25,6 +25,10 @@ demo: $(VENV)/installed
 # One worker for each core, one thread for each worker.
 test: $(VENV)/installed-dev
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses auto --dist loadfile
+
+# Every combination of beam search's settings, for every family; the suite has a third of them.
+test-beams: $(VENV)/installed-dev
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m combinations --numprocesses auto tests/export/families
 
 # TensorRT-RTX engines of every preset; building them needs no GPU.
 test-engines: $(VENV)/installed-dev

@@ -81,6 +81,8 @@ class Rules:
 
     def active(self, count: int) -> list[LogitsProcessor]:
         """The processors that can change the choice of the count-th new token."""
+        if not self.processors and not self.prohibitions:  # asked for every row at every step
+            return []
         everything = (*self.processors, *self.prohibitions)
         return [processor for processor in everything if processor.active(count)]
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import importlib
+import itertools
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -269,22 +270,23 @@ class Comparison:
                     assert abs(a - b) < 1e-4, where
 
 
-def _covering(subject: str, row: int) -> list[Case]:
-    """Of 27 combinations nine, in which each pair of values of two settings occurs."""
-    cases = []
-    for i, beams in enumerate((2, 4, 5)):
-        for j, length_penalty in enumerate((0.6, 1.0, 2.0)):
-            k = (i + j + row) % 3
-            settings = {
-                "num_beams": beams,
-                "length_penalty": length_penalty,
-                "early_stopping": (False, True, "never")[k],
-            }
-            limit = (LIMIT, 6, 20)[(j + 2 * k + row) % 3]
-            name = f"{beams} beams, length penalty {length_penalty}, {settings['early_stopping']}"
-            returned = (1, 2, beams)[(i + k) % 3]
-            cases.append(Case(f"{name}, {limit} tokens", subject, settings, limit, returned))
-    return cases
+def _combinations(subject: str, row: int) -> tuple[list[Case], list[Case]]:
+    """Of 27 combinations nine, in which each pair of values of two settings occurs; the others."""
+    covering, others = [], []
+    for i, j, k in itertools.product(range(3), repeat=3):
+        beams, length_penalty = (2, 4, 5)[i], (0.6, 1.0, 2.0)[j]
+        early_stopping = (False, True, "never")[k]
+        settings = {
+            "num_beams": beams,
+            "length_penalty": length_penalty,
+            "early_stopping": early_stopping,
+        }
+        limit = (LIMIT, 6, 20)[(j + 2 * k + row) % 3]
+        returned = (1, 2, beams)[(i + k) % 3]
+        name = f"{beams} beams, length penalty {length_penalty}, {early_stopping}, {limit} tokens"
+        case = Case(name, subject, settings, limit, returned)
+        (covering if k == (i + j + row) % 3 else others).append(case)
+    return covering, others
 
 
 def _rule(name: str, settings: dict[str, Any], subject: str = "bart", **more: Any) -> Case:
@@ -341,4 +343,6 @@ RULES = [
 ]  # fmt: skip
 """Each rule with beams, and what is at the edges."""
 
-CASES = [case for row, name in enumerate(MODELS) for case in _covering(name, row)] + RULES
+COMBINATIONS = [_combinations(name, row) for row, name in enumerate(MODELS)]
+CASES = [case for covering, _ in COMBINATIONS for case in covering] + RULES
+OTHER_CASES = [case for _, others in COMBINATIONS for case in others]

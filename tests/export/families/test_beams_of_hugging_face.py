@@ -29,7 +29,15 @@ from dragoman.runtime.decoding.request import Request, Rules
 from dragoman.runtime.decoding.scheduling import Queue
 
 from ... import speech_models
-from .beam_cases import CASES, SOURCES, Case, Comparison, Subject, their_hypotheses
+from .beam_cases import (
+    CASES,
+    OTHER_CASES,
+    SOURCES,
+    Case,
+    Comparison,
+    Subject,
+    their_hypotheses,
+)
 
 pytestmark = pytest.mark.filterwarnings(
     "ignore::DeprecationWarning",
@@ -75,7 +83,11 @@ def beam_model(
     return make
 
 
-@pytest.mark.parametrize("case", CASES, ids=str)
+@pytest.mark.parametrize(
+    "case",
+    [*CASES, *(pytest.param(case, marks=pytest.mark.combinations) for case in OTHER_CASES)],
+    ids=str,
+)
 def test_hypotheses_are_theirs(
     case: Case,
     beam_subject: Callable[[str], Subject],
