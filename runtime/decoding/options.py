@@ -240,7 +240,7 @@ KINDS: dict[str, Kind] = {
         lambda v: v == "never" if isinstance(v, str) else isinstance(v, bool | np.bool_ | None),
     ),
     "do_sample": _FLAG,
-    "temperature": _number(" of more than 0", lambda v: 0 < v < math.inf),
+    "temperature": _number(" in (0, inf)", lambda v: 0 < v < math.inf),
     "top_k": _integer(0),
     "top_p": _number(" of more than 0 and at most 1", lambda v: 0 < v <= 1),
     "min_p": _number(" from 0 to 1", lambda v: 0 <= v <= 1),

@@ -108,7 +108,7 @@ def _ways(
     else:
         ways = [_checked(option, phrase, manifest)]
     if not all(ways):
-        raise RejectedError(f"{option}: expected a text or token ids, found {shown(phrase)}")
+        raise RejectedError(f"{option}: expected at least one token, found {shown(phrase)}")
     return list(dict.fromkeys(ways))
 
 

@@ -30,7 +30,7 @@ MISTAKES = {
     "--sample --beams 4": "--beams: expected 1, or no --sample, found 4 with --sample",
     "--temperature 0": "Invalid value for '--temperature': 0.0 is not in the range x>0.",
     "--temperature -1": "Invalid value for '--temperature': -1.0 is not in the range x>0.",
-    "--sample --temperature nan": "--temperature: expected a number of more than 0, found nan",
+    "--sample --temperature nan": "--temperature: expected a number in (0, inf), found nan",
     "--temperature 0.8": "--temperature: for sampling: set --sample, or leave it out",
     "--top-k 5 --seed 3": "--top-k, --seed: for sampling: set --sample, or leave it out",
     "--top-k -1": "Invalid value for '--top-k': -1 is not in the range x>=0.",

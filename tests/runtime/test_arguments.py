@@ -49,7 +49,7 @@ EXPECTED = {
     "length_penalty": "a number from -50 to 50",
     "early_stopping": 'True, False, "never" or None',
     "do_sample": "True, False or None",
-    "temperature": "a number of more than 0",
+    "temperature": "a number in (0, inf)",
     "top_k": "an integer of at least 0",
     "top_p": "a number of more than 0 and at most 1",
     "min_p": "a number from 0 to 1",
