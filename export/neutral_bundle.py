@@ -62,9 +62,7 @@ def export_bundle(
     progress("writing weights")
     files = writer(directory)
     specs = {graph: made.spec for graph, made in exported.items()}
-    specs["candidates"] = candidates_spec(
-        specs["decoder"], model.generation.suppressed_token_ids
-    )
+    specs["candidates"] = candidates_spec(specs["decoder"], model.generation.suppressed_token_ids)
     models = {graph: made.model for graph, made in exported.items()}
     models["candidates"] = candidates_graph(specs["candidates"])
     write_graphs(models, specs, files)
