@@ -272,7 +272,8 @@ class Comparison:
 
 def _combinations(subject: str, row: int) -> tuple[list[Case], list[Case]]:
     """Of 27 combinations nine, in which each pair of values of two settings occurs; the others."""
-    covering, others = [], []
+    covering: list[Case] = []
+    others: list[Case] = []
     for i, j, k in itertools.product(range(3), repeat=3):
         beams, length_penalty = (2, 4, 5)[i], (0.6, 1.0, 2.0)[j]
         early_stopping = (False, True, "never")[k]
