@@ -5,12 +5,15 @@ from __future__ import annotations
 
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
 from dragoman.benchmarks.harness import ContenderError, unchanged
 from dragoman.benchmarks.models.bundles import bundle_of_checkpoint
 from dragoman.benchmarks.models.random_checkpoint import write_random_text_model
+from dragoman.benchmarks.peers.interface import Batch
 from dragoman.benchmarks.text import contenders as c
 from dragoman.benchmarks.text.measuring import measure
 from dragoman.benchmarks.text.workload import Workload
@@ -53,6 +56,19 @@ def test_failures_are_named_and_left_out(checkpoint: Path, tmp_path: Path) -> No
         assert 0 < lowest <= median <= highest
         assert m.ratio is None
     assert [f.contender for f in figures.footprints] == ["good"]
+
+
+def test_beams_of_all_sources_fit_in_one_batch() -> None:
+    asked: dict[str, Any] = {}
+
+    class Model:
+        def generate(self, sources: list[list[int]], **options: Any) -> list[SimpleNamespace]:
+            asked.update(options)
+            return [SimpleNamespace(tokens=(5, 6)) for _ in sources]
+
+    rows = c.generator(cast("Any", Model()))(Batch([[3], [4, 5], [6]], new_tokens=2, num_beams=4))
+    assert rows == [[5, 6]] * 3
+    assert (asked["num_beams"], asked["max_batch_size"]) == (4, 12)
 
 
 def test_a_broken_reference_is_an_error(tmp_path: Path) -> None:
