@@ -7,7 +7,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from numbers import Integral, Real
-from typing import TYPE_CHECKING, Any, NamedTuple, TypedDict, TypeVar, Unpack
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypedDict, TypeVar, Unpack
 
 import numpy as np
 from numpy.typing import NDArray
@@ -260,6 +260,19 @@ KINDS: dict[str, Kind] = {
     "task": _CODE,
     "timestamps": _FLAG,
 }
+
+
+class PromptOptions(Protocol):
+    """Options of a call that say what a speech model is told."""
+
+    @property
+    def language(self) -> str | None: ...
+
+    @property
+    def task(self) -> str | None: ...
+
+    @property
+    def timestamps(self) -> bool | None: ...
 
 
 def replaced(options: Options, changes: Mapping[str, Any]) -> Options:

@@ -4,27 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass
-from typing import Protocol
 
 from dragoman.errors import DragomanError
 
-from ..decoding.options import GenerationOptions
+from ..decoding.options import GenerationOptions, PromptOptions
 from ..format.manifest import Manifest
 from ..format.speech import SpeechTokens
 from .language_names import language_code
-
-
-class PromptOptions(Protocol):
-    """Options of a call that say what a speech model is told."""
-
-    @property
-    def language(self) -> str | None: ...
-
-    @property
-    def task(self) -> str | None: ...
-
-    @property
-    def timestamps(self) -> bool | None: ...
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from dragoman.errors import DragomanError
 
 from ..decoding.constrained import ConstrainedBeam
 from ..decoding.limits import GenerationLimits
-from ..decoding.options import GenerationOptions, shown
+from ..decoding.options import GenerationOptions, PromptOptions, shown
 from ..decoding.rejection import RejectedError
 from ..decoding.request import Request, Rules
 from ..decoding.search import Strategy
@@ -109,7 +109,7 @@ class TextPlan:
         return request
 
 
-class LanguageOptions(Protocol):
+class LanguageOptions(PromptOptions, Protocol):
     """Options of a call that text models and speech models take."""
 
     @property
@@ -117,15 +117,6 @@ class LanguageOptions(Protocol):
 
     @property
     def target_language(self) -> str | None: ...
-
-    @property
-    def language(self) -> str | None: ...
-
-    @property
-    def task(self) -> str | None: ...
-
-    @property
-    def timestamps(self) -> bool | None: ...
 
 
 def check_languages(options: LanguageOptions, manifest: Manifest) -> None:
