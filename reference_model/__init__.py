@@ -1,6 +1,7 @@
 """The Transformer of "Attention Is All You Need" in PyTorch: the definition of correct output.
 
-Reading order: config, attention, layers, embedding, generation, transformer, decoding,
+Reading order: config, attention, layers, embedding, stacks; generation; the models made of them:
+transformer, language_model (a decoder alone), heads and encoder_model (an encoder alone); decoding,
 beam_search, checkpoint, training.
 """
 
@@ -12,12 +13,18 @@ if TYPE_CHECKING:
     from .attention import scaled_dot_product_attention
     from .beam_search import Hypothesis, beam_search_uncached
     from .checkpoint import load_checkpoint, load_weights, save_checkpoint
-    from .config import PRESETS, ModelConfig, preset
-    from .decoding import KeyValueCache, Source, as_batch, greedy_cached, greedy_uncached, pad
+    from .config import ModelConfig
+    from .decoding import AutoregressiveModel, KeyValueCache, greedy_cached, greedy_uncached
+    from .encoder_model import EncoderModel
     from .errors import CheckpointError, ConfigError
     from .generation import GenerationConfig, Speech
+    from .head_config import HeadConfig
+    from .language_model import LanguageModel
     from .layers import KeysValues
-    from .transformer import Memory, NoMemory, Transformer
+    from .models import ReferenceModel, make_model
+    from .presets import PRESETS, preset
+    from .stacks import Memory, NoMemory
+    from .transformer import Source, Transformer, as_batch, pad
 else:
     __getattr__ = lazy_attributes(
         __name__,
@@ -25,29 +32,39 @@ else:
             "attention": ("scaled_dot_product_attention",),
             "beam_search": ("Hypothesis", "beam_search_uncached"),
             "checkpoint": ("load_checkpoint", "load_weights", "save_checkpoint"),
-            "config": ("PRESETS", "ModelConfig", "preset"),
+            "config": ("ModelConfig",),
             "decoding": (
-                *("KeyValueCache", "Source", "as_batch", "greedy_cached", "greedy_uncached"),
-                "pad",
+                *("AutoregressiveModel", "KeyValueCache", "greedy_cached", "greedy_uncached"),
             ),
+            "encoder_model": ("EncoderModel",),
             "errors": ("CheckpointError", "ConfigError"),
             "generation": ("GenerationConfig", "Speech"),
+            "head_config": ("HeadConfig",),
+            "language_model": ("LanguageModel",),
             "layers": ("KeysValues",),
-            "transformer": ("Memory", "NoMemory", "Transformer"),
+            "models": ("ReferenceModel", "make_model"),
+            "presets": ("PRESETS", "preset"),
+            "stacks": ("Memory", "NoMemory"),
+            "transformer": ("Source", "Transformer", "as_batch", "pad"),
         },
     )
 
 __all__ = [
     "PRESETS",
+    "AutoregressiveModel",
     "CheckpointError",
     "ConfigError",
+    "EncoderModel",
     "GenerationConfig",
+    "HeadConfig",
     "Hypothesis",
     "KeyValueCache",
     "KeysValues",
+    "LanguageModel",
     "Memory",
     "ModelConfig",
     "NoMemory",
+    "ReferenceModel",
     "Source",
     "Speech",
     "Transformer",
@@ -57,6 +74,7 @@ __all__ = [
     "greedy_uncached",
     "load_checkpoint",
     "load_weights",
+    "make_model",
     "pad",
     "preset",
     "save_checkpoint",

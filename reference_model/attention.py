@@ -3,7 +3,7 @@
 Dimensions used here and below:
     B batch: rows   G sources, which the rows of a decoder share evenly
     S source length   T target length   Q queries   K keys
-    D d_model   H heads   Dh head size
+    D d_model   H heads   Dh head size   Dv size of values, which is Dh unless stated
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-AttentionFunction = Callable[[Tensor, Tensor, Tensor, Tensor | None], Tensor]
+AttentionFunction = Callable[[Tensor, Tensor, Tensor, Tensor | None, float | None], Tensor]
 
 MASKED_SCORE = -1e4
 """Added to the score of a key that must not be attended to, where the mask is additive: exp of it
@@ -23,23 +23,44 @@ is 0 in every precision, and it is representable in 16 bits."""
 
 
 def scaled_dot_product_attention(
-    query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    mask: Tensor | None,
+    scale: float | None = None,
 ) -> Tensor:
     """Attention(Q, K, V) = softmax(Q K^T / sqrt(d_k)) V, equation 1.
 
     Args:
         query: [B, H, Q, Dh]
-        key, value: [B, H, K, Dh]
+        key: [B, H, K, Dh]
+        value: [B, H, K, Dv]
         mask: broadcastable to [B, H, Q, K]. bool: True where the query may attend to the key;
             float: added to the scores; None: every query attends to every key
+        scale: what scores are multiplied by; None: 1 / sqrt(d_k)
 
     Returns:
-        [B, H, Q, Dh]
+        [B, H, Q, Dv]
     """
-    scores = query @ key.transpose(-2, -1) / math.sqrt(query.shape[-1])
+    return attention_weights(query, key, mask, scale) @ value
+
+
+def attention_weights(
+    query: Tensor, key: Tensor, mask: Tensor | None, scale: float | None = None
+) -> Tensor:
+    """softmax(Q K^T / sqrt(d_k)): how much each query attends to each key.
+
+    Args:
+        as for `scaled_dot_product_attention`
+
+    Returns:
+        [B, H, Q, K]; each row sums to 1, and is 0 at keys that the mask excludes
+    """
+    scores = query @ key.transpose(-2, -1)
+    scores = scores / math.sqrt(query.shape[-1]) if scale is None else scores * scale
     if mask is not None:
         scores = scores.masked_fill(~mask, -math.inf) if mask.dtype == torch.bool else scores + mask
-    return torch.softmax(scores, dim=-1) @ value
+    return torch.softmax(scores, dim=-1)
 
 
 def causal_mask(position: Tensor, queries: int, keys: int) -> Tensor:
@@ -119,37 +140,52 @@ class MultiHeadAttention(nn.Module):
         num_heads: int,
         head_size: int,
         *,
+        value_size: int | None = None,
         query_bias: bool,
         key_bias: bool,
         value_bias: bool,
         output_bias: bool,
+        scale: float | None = None,
+        bilinear: bool = False,
     ) -> None:
+        """
+        Args:
+            value_size: of each head; None: the head size
+            scale: what scores are multiplied by; None: 1 / sqrt(head_size)
+            bilinear: whether scores are q^T W k, with a matrix W for each head
+        """
         super().__init__()
-        self.num_heads = num_heads
-        self.head_size = head_size
-        inner = num_heads * head_size
-        self.query = nn.Linear(d_model, inner, bias=query_bias)
-        self.key = nn.Linear(d_model, inner, bias=key_bias)
-        self.value = nn.Linear(d_model, inner, bias=value_bias)
-        self.output = nn.Linear(inner, d_model, bias=output_bias)
+        self.num_heads, self.head_size = num_heads, head_size
+        self.value_size = head_size if value_size is None else value_size
+        self.scale = scale
+        self.query = nn.Linear(d_model, num_heads * head_size, bias=query_bias)
+        self.key = nn.Linear(d_model, num_heads * head_size, bias=key_bias)
+        self.value = nn.Linear(d_model, num_heads * self.value_size, bias=value_bias)
+        self.output = nn.Linear(num_heads * self.value_size, d_model, bias=output_bias)
+        self.bilinear = (
+            nn.Parameter(torch.empty(num_heads, head_size, head_size)) if bilinear else None
+        )
         self.attend: AttentionFunction = scaled_dot_product_attention
 
     def keys_values(self, memory: Tensor) -> tuple[Tensor, Tensor]:
-        """Memory [B, K, D] -> key, value, each [B, H, K, Dh]."""
+        """Memory [B, K, D] -> key [B, H, K, Dh], value [B, H, K, Dv]."""
         return self._split_heads(self.key(memory)), self._split_heads(self.value(memory))
 
     def forward(self, x: Tensor, key: Tensor, value: Tensor, mask: Tensor | None) -> Tensor:
-        """X [B, Q, D], key and value [B, H, K, Dh], mask as in `AttentionFunction` -> [B, Q, D]."""
-        heads = self.attend(self._split_heads(self.query(x)), key, value, mask)
-        return self.output(self._merge_heads(heads))
+        """X [B, Q, D], key [B, H, K, Dh], value [B, H, K, Dv], mask as in `AttentionFunction` ->
+        [B, Q, D]."""
+        heads = self._attended(self._split_heads(self.query(x)), key, value, mask)
+        return self.output(heads.transpose(1, 2).flatten(-2))
+
+    def _attended(self, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None) -> Tensor:
+        """[B, H, Q, Dh], ... -> [B, H, Q, Dv]"""
+        if self.bilinear is not None:
+            query = query @ self.bilinear
+        return self.attend(query, key, value, mask, self.scale)
 
     def _split_heads(self, x: Tensor) -> Tensor:
-        """[B, K, H * Dh] -> [B, H, K, Dh]"""
-        return x.unflatten(-1, (self.num_heads, self.head_size)).transpose(1, 2)
-
-    def _merge_heads(self, x: Tensor) -> Tensor:
-        """[B, H, Q, Dh] -> [B, Q, H * Dh]"""
-        return x.transpose(1, 2).flatten(-2)
+        """[B, K, H * Dh] -> [B, H, K, Dh]; of values with Dv"""
+        return x.unflatten(-1, (self.num_heads, -1)).transpose(1, 2)
 
 
 class CrossAttention(MultiHeadAttention):
@@ -164,14 +200,15 @@ class CrossAttention(MultiHeadAttention):
 
         Args:
             x: [B, Q, D]
-            key, value: [G, H, S, Dh]
+            key: [G, H, S, Dh]
+            value: [G, H, S, Dv]
             mask: as in `AttentionFunction`, broadcastable to [G, H, B / G * Q, S]
 
         Returns:
             [B, Q, D]
         """
         sources, (rows, queries, _) = key.shape[0], x.shape
-        together = self.query(x).reshape(sources, -1, self.num_heads, self.head_size)
-        heads = self.attend(together.transpose(1, 2), key, value, mask)
-        inner = self.num_heads * self.head_size
+        together = self.query(x).reshape(sources, -1, self.num_heads, key.shape[-1])
+        heads = self._attended(together.transpose(1, 2), key, value, mask)
+        inner = self.num_heads * self.value_size
         return self.output(heads.transpose(1, 2).reshape(rows, queries, inner))

@@ -18,9 +18,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from .decoding import Source, as_batch
+from .decoding import AutoregressiveModel, most_new_tokens
 from .generation import GenerationConfig
-from .transformer import NoMemory, Transformer
+from .transformer import Source
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ class Hypothesis:
 
 @torch.inference_mode()
 def beam_search_uncached(
-    model: Transformer,
+    model: AutoregressiveModel,
     sources: Sequence[Source],
     max_new_tokens: int,
     *,
@@ -51,7 +51,7 @@ def beam_search_uncached(
     """The best hypotheses for each source. Every step recomputes all targets.
 
     Args:
-        sources: token ids (at least one) or features of each source
+        sources: as for `greedy_uncached`
         max_new_tokens: maximum number of tokens to generate, including the end token; what reaches
             it is finished
         generation: the rules, `num_beams`, `length_penalty` and `early_stopping`; None: the model's
@@ -66,10 +66,11 @@ def beam_search_uncached(
 
 
 def _search(
-    model: Transformer, source: Source, limit: int, generation: GenerationConfig
+    model: AutoregressiveModel, source: Source, limit: int, generation: GenerationConfig
 ) -> list[Hypothesis]:
     beams, penalty = generation.num_beams, generation.length_penalty
     ends = generation.end_tokens(model.config.end_token_id)
+    limit = most_new_tokens(model, model.prompt(source), limit)
     continuations = _Continuations(model, source, limit, generation)
     running = [_Beam((), ())]
     finished: list[Hypothesis] = []
@@ -122,16 +123,14 @@ class _Continuations:
     """What may follow the beginnings of an output for one source."""
 
     def __init__(
-        self, model: Transformer, source: Source, limit: int, generation: GenerationConfig
+        self, model: AutoregressiveModel, source: Source, limit: int, generation: GenerationConfig
     ) -> None:
-        self._model, self._limit, self._generation = model, limit, generation
-        self._source = [] if isinstance(source, Tensor) else source
-        self._prompt = [model.config.start_token_id, *generation.prompt]
+        self._limit, self._generation = limit, generation
+        self._source, self._prompt = model.source_tokens(source), model.prompt(source)
         self._end_tokens = generation.end_tokens(model.config.end_token_id)
         # Each beam may end with each end token: as many others are left as there are beams.
         self._count = (1 + len(self._end_tokens)) * generation.num_beams
-        source_tokens, self._mask = as_batch([source], model.config)
-        self._cross = model.encode(source_tokens, self._mask)
+        self._logits = model.target_logits([source])
 
     def best(self, beams: Sequence[_Beam]) -> list[_Beam]:
         """The beams by one token longer, the most probable first; of equals, the first beam's,
@@ -151,14 +150,7 @@ class _Continuations:
 
     def _token_scores(self, beams: Sequence[_Beam]) -> Tensor:
         """Log-probabilities of the next token under the rules, float64 [beams, V]."""
-        batch = len(beams)
-        logits = self._model.decode(
-            torch.tensor([[*self._prompt, *beam.tokens] for beam in beams]),
-            torch.zeros(batch, dtype=torch.long),
-            self._mask.expand(batch, -1),
-            [(k.expand(batch, -1, -1, -1), v.expand(batch, -1, -1, -1)) for k, v in self._cross],
-            NoMemory(),
-        )
+        logits = self._logits(torch.tensor([[*self._prompt, *beam.tokens] for beam in beams]))
         scores = [
             self._generation.scores(
                 row,

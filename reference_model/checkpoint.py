@@ -8,7 +8,7 @@ from pathlib import Path
 
 import torch
 from safetensors.torch import load_file, save_file
-from torch import Tensor
+from torch import Tensor, nn
 
 from dragoman.regular_files import (
     SETTINGS_BYTES,
@@ -21,13 +21,13 @@ from dragoman.regular_files import (
 from .config import ModelConfig
 from .errors import CheckpointError, ConfigError
 from .files import write_whole
-from .transformer import Transformer
+from .models import ReferenceModel, make_model
 
 CONFIG_FILE = "config.json"
 WEIGHTS_FILE = "model.safetensors"
 
 
-def save_checkpoint(model: Transformer, directory: Path) -> None:
+def save_checkpoint(model: ReferenceModel, directory: Path) -> None:
     """Write configuration and weights; tied weights are stored once.
 
     Each file is written completely or not at all.
@@ -42,7 +42,7 @@ def save_checkpoint(model: Transformer, directory: Path) -> None:
     write_whole(directory / CONFIG_FILE, lambda path: path.write_text(config, encoding="utf-8"))
 
 
-def load_checkpoint(directory: Path) -> Transformer:
+def load_checkpoint(directory: Path) -> ReferenceModel:
     """Load a checkpoint as a model in evaluation mode, fp32.
 
     Raises:
@@ -66,7 +66,7 @@ def load_checkpoint(directory: Path) -> Transformer:
     check_layers(config, weights)
     check_weights(weight_shapes(config), weights, directory / WEIGHTS_FILE)
     try:
-        model = Transformer(config)
+        model = make_model(config)
     except (RuntimeError, MemoryError) as error:
         raise too_large(error) from error
     load_weights(model, weights, origin=directory / WEIGHTS_FILE)
@@ -99,7 +99,7 @@ def _read_config(path: Path) -> ModelConfig:
     return ModelConfig.from_json(text)
 
 
-def load_weights(model: Transformer, weights: Mapping[str, Tensor], *, origin: Path) -> None:
+def load_weights(model: nn.Module, weights: Mapping[str, Tensor], *, origin: Path) -> None:
     """Check all weights, then copy them into the model.
 
     Args:
@@ -155,7 +155,7 @@ def weight_shapes(config: ModelConfig) -> dict[str, torch.Size]:
     shapes = {}
     try:
         with torch.device("meta"):
-            model = Transformer(config.replace(encoder_layers=1, decoder_layers=1))
+            model = make_model(_with_one_layer(config))
         for name, parameter in model.named_parameters():
             stack, found, rest = name.partition(".layers.0.")
             layers = getattr(config, f"{stack}_layers") if found else 1
@@ -167,6 +167,11 @@ def weight_shapes(config: ModelConfig) -> dict[str, torch.Size]:
     if size > memory:
         raise too_large(MemoryError(f"its weights need {size} bytes, found {memory}"))
     return shapes
+
+
+def _with_one_layer(config: ModelConfig) -> ModelConfig:
+    layers = {name: min(1, getattr(config, name)) for name in ("encoder_layers", "decoder_layers")}
+    return config.replace(**layers)
 
 
 def check_layers(config: ModelConfig, weights: Sized) -> None:

@@ -1,17 +1,17 @@
-"""The hyper-parameters of an encoder-decoder Transformer, and the published presets."""
+"""The hyper-parameters of a Transformer: an encoder and a decoder, or one of them alone."""
 
 from __future__ import annotations
 
 import dataclasses
-import math
-import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal, get_args, get_type_hints
+from typing import Any, Literal
 
 from dragoman.strict_json import parse_json
 
+from .config_checks import out_of_range, wrong_types
 from .errors import ConfigError
+from .head_config import HeadConfig
 
 Activation = Literal["relu", "gelu", "gelu_tanh", "quick_gelu", "silu", "tanh"]
 NormOrder = Literal["post", "pre"]
@@ -21,17 +21,24 @@ PositionKind = Literal["sinusoidal", "learned", "relative"]
 
 @dataclass(frozen=True, kw_only=True)
 class ModelConfig:
-    """Everything that determines the shape and the arithmetic of a `Transformer`.
+    """Everything that determines the shape and the arithmetic of a model.
 
-    The defaults are those of "Attention Is All You Need" (Vaswani et al. 2017), base model.
+    The defaults are those of "Attention Is All You Need" (Vaswani et al. 2017), base model, with
+    one difference: the paper has no biases in attention (section 3.2.2 projects by matrices alone),
+    most implementations and published weights do. `query_bias`, `key_bias`, `value_bias` and
+    `attention_output_bias` switch them off.
+
+    A model without a decoder (`EncoderModel`, BERT) has 0 for its layers, vocabulary and positions,
+    and a head; a model without an encoder (`LanguageModel`, GPT-2) has 0 for the encoder's.
 
     Raises:
         ConfigError: on construction, naming every field that is out of range.
     """
 
     source_vocab_size: int | None
-    """None for a speech model, whose source is features instead of tokens."""
+    """None for a speech model, whose source is features instead of tokens; 0: no encoder."""
     target_vocab_size: int
+    """0: no decoder."""
     feature_size: int | None = None
     """Mel bins in each source frame of a speech model (Radford et al. 2022); None for tokens."""
 
@@ -40,8 +47,15 @@ class ModelConfig:
     d_model: int = 512
     num_heads: int = 8
     d_head: int | None = None
-    """Size of each head's queries, keys and values (d_k = d_v in the paper); None: d_model /
-    num_heads."""
+    """Size of each head's queries and keys (d_k in the paper), and of its values unless `d_value`
+    says otherwise; None: d_model / num_heads."""
+    d_value: int | None = None
+    """Size of each head's values (d_v in the paper); None: the same."""
+    score_scale: float | None = None
+    """What scores are multiplied by; None: 1 / sqrt(d_k), section 3.2.1. 1: not scaled."""
+    bilinear_scores: bool = False
+    """Each head's score of a query q and a key k is q^T W k with a learned matrix W ("general" in
+    Luong et al. 2015, section 3.1), scaled likewise."""
     d_ff: int = 2048
     activation: Activation = "relu"
     gated_feed_forward: bool = False
@@ -86,6 +100,11 @@ class ModelConfig:
     """All distances from this one on share a bucket."""
     max_source_positions: int = 1024
     max_target_positions: int = 1024
+    token_types: int = 0
+    """Kinds of segments in a source, each with an embedding of its own (Devlin et al. 2018, section
+    3); 0: none."""
+    head: HeadConfig | None = None
+    """What stands on an encoder alone; None: there is a decoder."""
 
     dropout: float = 0.1
     pad_token_id: int = 0
@@ -94,98 +113,28 @@ class ModelConfig:
     end_token_id: int = 2
 
     def __post_init__(self) -> None:
-        wrong = _wrong_types(self)
-        problems = [*wrong.values(), *self._out_of_range(frozenset(wrong))]
+        wrong = wrong_types(self)
+        problems = [*wrong.values(), *out_of_range(self, frozenset(wrong))]
         if problems:
             raise ConfigError(problems)
 
-    def _out_of_range(self, unusable: frozenset[str]) -> list[str]:
-        """Out-of-range values; checks that depend on a field of the wrong type are skipped."""
-        checks = _Checks(self, unusable)
-        for name in (
-            "source_vocab_size",
-            "target_vocab_size",
-            "encoder_layers",
-            "decoder_layers",
-            "d_model",
-            "num_heads",
-            "d_ff",
-            "max_source_positions",
-            "max_target_positions",
-            "feature_size",
-        ):
-            checks.add(
-                [name],
-                lambda value: value is not None and value < 1,
-                f"{name} must be at least 1, found {{}}",
-            )
-        checks.add(
-            ["d_head"],
-            lambda size: size is not None and size < 1,
-            "d_head must be at least 1 or null, found {}",
-        )
-        checks.add(
-            ["d_model", "num_heads", "d_head"],
-            lambda width, heads, size: size is None and heads > 0 and width % heads,
-            "d_model {} is not a multiple of num_heads {}: choose another number or set d_head",
-        )
-        checks.add(
-            ["d_model", "positions"],
-            lambda width, kind: kind == "sinusoidal" and width % 2,
-            "sinusoidal positions need an even d_model, found {}",
-        )
-        checks.add(["dropout"], lambda p: not 0 <= p < 1, "dropout must be in [0, 1), found {}")
-        checks.add(
-            ["norm_epsilon"],
-            lambda epsilon: not 0 < epsilon < math.inf,
-            "norm_epsilon must be positive and finite, found {}",
-        )
-        checks.add(
-            ["source_vocab_size", "feature_size"],
-            lambda vocabulary, features: (vocabulary is None) == (features is None),
-            "expected exactly one of source_vocab_size (tokens) and feature_size (speech), found "
-            "{} and {}",
-        )
-        checks.add(
-            ["feature_size", "positions"],
-            lambda features, kind: features is not None and kind == "relative",
-            "a speech model (feature_size {}) needs sinusoidal or learned positions, found {}",
-        )
-        checks.add(
-            ["norm", "norm_bias"],
-            lambda kind, bias: kind == "rms" and bias,
-            "norm {} has no bias: expected norm_bias false, found {}",
-        )
-        checks.add(
-            ["positions", "relative_buckets", "relative_max_distance"],
-            lambda kind, buckets, distance: (
-                kind == "relative" and (buckets < 4 or distance <= buckets // 2)
-            ),
-            "{} positions need relative_buckets of at least 4 and a relative_max_distance greater "
-            "than half of relative_buckets, found {} and {}",
-        )
-        checks.add(
-            ["source_vocab_size", "target_vocab_size", "tie_source_target"],
-            lambda source, target, tie: tie and source != target,
-            "tie_source_target needs equal vocabularies, found {} (source) and {} (target)",
-        )
-        for name in ("start_token_id", "end_token_id"):
-            checks.add(
-                ["target_vocab_size", name],
-                lambda size, token: not 0 <= token < size,
-                f"{name} must be in the target vocabulary [0, {{}}), found {{}}",
-            )
-        checks.add(
-            ["source_vocab_size", "target_vocab_size", "pad_token_id"],
-            lambda source, target, token: not 0 <= token < min(source or target, target),
-            "pad_token_id must be in both vocabularies, of {} and {} tokens, found {}",
-        )
-        return checks.problems
+    @property
+    def has_encoder(self) -> bool:
+        return self.source_vocab_size != 0
+
+    @property
+    def has_decoder(self) -> bool:
+        return self.target_vocab_size != 0
 
     @property
     def head_size(self) -> int:
-        """d_k: the size of each head's queries, keys and values."""
+        """d_k: the size of each head's queries and keys."""
         return self.d_model // self.num_heads if self.d_head is None else self.d_head
+
+    @property
+    def value_size(self) -> int:
+        """d_v: the size of each head's values."""
+        return self.head_size if self.d_value is None else self.d_value
 
     @property
     def has_final_norm(self) -> bool:
@@ -228,6 +177,8 @@ class ModelConfig:
         if missing:
             raise ConfigError(problems)
         try:
+            if known.get("head") is not None:
+                known["head"] = HeadConfig.from_dict(known["head"])
             config = cls(**known)
         except ConfigError as error:
             raise ConfigError(problems + error.problems) from error
@@ -244,80 +195,3 @@ class ModelConfig:
         if not isinstance(values, dict):
             raise ConfigError([f"expected a JSON object, found {type(values).__name__}"])
         return cls.from_dict(values)
-
-
-class _Checks:
-    """Collects problems; checks that read a field of the wrong type are skipped."""
-
-    def __init__(self, config: ModelConfig, unusable: frozenset[str]) -> None:
-        self.config = config
-        self.unusable = unusable
-        self.problems: list[str] = []
-
-    def add(self, fields: list[str], wrong: Callable[..., object], problem: str) -> None:
-        """Record the problem, formatted with the fields' values, if `wrong` is true of them."""
-        if self.unusable.isdisjoint(fields):
-            values = [getattr(self.config, field) for field in fields]
-            if wrong(*values):
-                self.problems.append(problem.format(*values))
-
-
-def _wrong_types(config: ModelConfig) -> dict[str, str]:
-    """Problems by field name."""
-    problems = {}
-    for name, hint in get_type_hints(ModelConfig).items():
-        value = getattr(config, name)
-        if hint is float:
-            good = isinstance(value, int | float) and not isinstance(value, bool)
-            good = good and not abs(value) > sys.float_info.max
-            expected = "a number"
-        elif hint is bool or hint == bool | None:
-            good, expected = isinstance(value, bool), "true or false"
-            good = good or (hint is not bool and value is None)
-        elif hint is int or hint == int | None:
-            good = isinstance(value, int) and not isinstance(value, bool)
-            good = good and -(2**63) <= value < 2**63
-            good = good or (hint is not int and value is None)
-            expected = "an integer" if type(value) is not int else "an integer of 64 bits"
-        else:
-            good = value in get_args(hint)
-            expected = "one of " + ", ".join(get_args(hint))
-        if not good:
-            problems[name] = f"{name} must be {expected}, found {value!r}"
-    return problems
-
-
-PRESETS: Mapping[str, Mapping[str, Any]] = {
-    "tiny": {
-        "encoder_layers": 2,
-        "decoder_layers": 2,
-        "d_model": 64,
-        "num_heads": 4,
-        "d_ff": 128,
-        "max_source_positions": 128,
-        "max_target_positions": 128,
-    },
-    "base": {},
-    "big": {"d_model": 1024, "num_heads": 16, "d_ff": 4096, "dropout": 0.3},
-}
-"""Base and big of the paper's table 3, and a model small enough for tests."""
-
-
-def preset(
-    name: str, *, source_vocab_size: int, target_vocab_size: int, **changes: Any
-) -> ModelConfig:
-    """A preset's configuration for these vocabulary sizes.
-
-    Args:
-        changes: fields that replace the preset's
-
-    Raises:
-        ConfigError: the preset is unknown (lists those there are), or the result is invalid.
-    """
-    if name not in PRESETS:
-        raise ConfigError([f"unknown preset {name!r}, expected one of {', '.join(PRESETS)}"])
-    return ModelConfig(
-        source_vocab_size=source_vocab_size,
-        target_vocab_size=target_vocab_size,
-        **{**PRESETS[name], **changes},
-    )

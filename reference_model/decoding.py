@@ -8,8 +8,9 @@ import torch
 from torch import Tensor
 
 from .config import ModelConfig
+from .language_model import LanguageModel
 from .layers import KeysValues
-from .transformer import NoMemory, Transformer
+from .transformer import Source, Transformer, as_batch
 
 
 class KeyValueCache:
@@ -20,15 +21,16 @@ class KeyValueCache:
     Attributes:
         capacity: maximum number of positions
         position: int64 [B], the next position of each row
-        layers: keys and values of each decoder layer, [B, H, capacity, Dh] each
+        layers: keys and values of each decoder layer, [B, H, capacity, Dh or Dv] each
     """
 
     def __init__(self, config: ModelConfig, batch: int, capacity: int) -> None:
-        shape = (batch, config.num_heads, capacity, config.head_size)
+        shape = (batch, config.num_heads, capacity)
         self.capacity = capacity
         self.position = torch.zeros(batch, dtype=torch.long)
         self.layers: list[KeysValues] = [
-            (torch.zeros(shape), torch.zeros(shape)) for _ in range(config.decoder_layers)
+            (torch.zeros(*shape, config.head_size), torch.zeros(*shape, config.value_size))
+            for _ in range(config.decoder_layers)
         ]
 
     def append(self, layer: int, key: Tensor, value: Tensor) -> KeysValues:
@@ -43,53 +45,51 @@ class KeyValueCache:
         return self.capacity
 
 
-def pad(rows: Sequence[Sequence[int]], pad_token_id: int) -> tuple[Tensor, Tensor]:
-    """Ragged token lists -> tokens int64 [B, S] and mask bool [B, S], True at tokens."""
-    length = max(len(row) for row in rows)
-    tokens = torch.full((len(rows), length), pad_token_id, dtype=torch.long)
-    mask = torch.zeros((len(rows), length), dtype=torch.bool)
-    for index, row in enumerate(rows):
-        tokens[index, : len(row)] = torch.tensor(row, dtype=torch.long)
-        mask[index, : len(row)] = True
-    return tokens, mask
+AutoregressiveModel = Transformer | LanguageModel
+"""Models that choose tokens one by one."""
 
 
-Source = Sequence[int] | Tensor
-"""Token ids, or audio features [mel bins, frames]."""
-
-
-def as_batch(sources: Sequence[Source], config: ModelConfig) -> tuple[Tensor, Tensor]:
-    """Sources -> the arguments of `Transformer.encode`: tokens or features, and mask [B, S]."""
-    features = [source for source in sources if isinstance(source, Tensor)]
-    if features:
-        mask = torch.ones((len(features), config.max_source_positions), dtype=torch.bool)
-        return torch.stack(features), mask
-    return pad([s for s in sources if not isinstance(s, Tensor)], config.pad_token_id)
+def most_new_tokens(model: AutoregressiveModel, prompt: Sequence[int], limit: int) -> int:
+    """The limit, or what a language model has room for after its prompt: the last new token is not
+    read."""
+    if not isinstance(model, LanguageModel):
+        return limit
+    return min(limit, model.config.max_target_positions + 1 - len(prompt))
 
 
 @torch.inference_mode()
 def greedy_uncached(
-    model: Transformer, sources: Sequence[Source], max_new_tokens: int
+    model: AutoregressiveModel, sources: Sequence[Source], max_new_tokens: int
 ) -> list[list[int]]:
     """Greedy output for each source. Every step recomputes the whole target: slow, and the oracle.
 
     Args:
-        sources: token ids (at least one) or features of each source
-        max_new_tokens: maximum number of tokens to generate, including the end token
+        sources: token ids (at least one) or features of each source; for a language model, what it
+            continues
+        max_new_tokens: maximum number of tokens to generate, including the end token; a language
+            model generates fewer where it has no more positions
 
     Returns:
         generated ids for each source, without start token and prompt, up to and including the end
         token
     """
-    source, source_mask = as_batch(sources, model.config)
-    rows = _Rows(model, sources, max_new_tokens)
-    cross = model.encode(source, source_mask)
-    start = torch.zeros(len(sources), dtype=torch.long)
-    while rows.running:
-        target = torch.tensor([rows.prompt + row for row in rows.new])
-        logits = model.decode(target, start, source_mask, cross, NoMemory())
-        rows.choose(logits[:, -1])
-    return rows.outputs
+    outputs: dict[int, list[int]] = {}
+    for group in _with_equal_prompts(model, sources):
+        rows = _Rows(model, [sources[i] for i in group], max_new_tokens)
+        target_logits = model.target_logits(rows.sources)
+        while rows.running:
+            logits = target_logits(torch.tensor(rows.targets))
+            rows.choose(logits[:, -1])
+        outputs.update(zip(group, rows.outputs, strict=True))
+    return [outputs[i] for i in range(len(sources))]
+
+
+def _with_equal_prompts(model: AutoregressiveModel, sources: Sequence[Source]) -> list[list[int]]:
+    """Indices of the sources whose prompts have the same length."""
+    groups: dict[int, list[int]] = {}
+    for index, source in enumerate(sources):
+        groups.setdefault(len(model.prompt(source)), []).append(index)
+    return list(groups.values())
 
 
 @torch.inference_mode()
@@ -100,8 +100,8 @@ def greedy_cached(
     source, source_mask = as_batch(sources, model.config)
     rows = _Rows(model, sources, max_new_tokens)
     cross = model.encode(source, source_mask)
-    cache = KeyValueCache(model.config, len(sources), len(rows.prompt) + max_new_tokens)
-    token = torch.tensor([rows.prompt] * len(sources))
+    token = torch.tensor(rows.targets)
+    cache = KeyValueCache(model.config, len(sources), token.shape[1] + max_new_tokens)
     while rows.running:
         logits = model.decode(token, cache.position, source_mask, cross, cache)
         rows.choose(logits[:, -1])
@@ -115,16 +115,21 @@ class _Rows:
     end.
 
     Attributes:
-        prompt: the tokens every row starts with, the start token included
+        prompts: the tokens that each row starts with, as many in all
         new: generated tokens of each row
     """
 
-    def __init__(self, model: Transformer, sources: Sequence[Source], limit: int) -> None:
-        self.generation, self.limit = model.generation, limit
-        self.prompt = [model.config.start_token_id, *model.generation.prompt]
+    def __init__(self, model: AutoregressiveModel, sources: Sequence[Source], limit: int) -> None:
+        self.model, self.sources = model, sources
+        self.prompts = [model.prompt(source) for source in sources]
+        self.limit = most_new_tokens(model, self.prompts[0], limit)
         self.end_tokens = model.generation.end_tokens(model.config.end_token_id)
-        self.sources = [[] if isinstance(s, Tensor) else s for s in sources]
         self.new: list[list[int]] = [[] for _ in sources]
+
+    @property
+    def targets(self) -> list[list[int]]:
+        """Prompts and generated tokens."""
+        return [prompt + row for prompt, row in zip(self.prompts, self.new, strict=True)]
 
     @property
     def running(self) -> bool:
@@ -138,19 +143,21 @@ class _Rows:
 
     def choose(self, logits: Tensor) -> None:
         """Append the best token to every row; logits [B, V]."""
-        if self.generation.is_plain:
+        if self.model.generation.is_plain:
             tokens = logits.argmax(-1).tolist()  # in one transfer: on a GPU each one synchronizes
         else:
-            tokens = [
-                int(self._scores(source, row, row_logits).argmax())
-                for source, row, row_logits in zip(self.sources, self.new, logits, strict=True)
-            ]
+            tokens = [int(self._scores(i, row).argmax()) for i, row in enumerate(logits)]
         for row, token in zip(self.new, tokens, strict=True):
             row.append(token)
 
-    def _scores(self, source: Sequence[int], row: list[int], logits: Tensor) -> Tensor:
-        return self.generation.scores(
-            logits, source, self.prompt, row, end_tokens=self.end_tokens, limit=self.limit
+    def _scores(self, index: int, logits: Tensor) -> Tensor:
+        return self.model.generation.scores(
+            logits,
+            self.model.source_tokens(self.sources[index]),
+            self.prompts[index],
+            self.new[index],
+            end_tokens=self.end_tokens,
+            limit=self.limit,
         )
 
 

@@ -54,6 +54,7 @@ class Embedding(nn.Module):
         tokens: nn.Embedding,
         positions: SinusoidalPositions | LearnedPositions | None,
         *,
+        types: int = 0,
         scale: bool,
         norm: Norm | None,
         dropout: float,
@@ -61,18 +62,23 @@ class Embedding(nn.Module):
     ) -> None:
         """
         Args:
+            types: kinds of segments, whose embeddings are added (Devlin et al. 2018, figure 2)
             without_position: a token that gets no position embedding
         """
         super().__init__()
         self.tokens = tokens
         self.without_position = without_position
         self.positions = positions
+        self.types = nn.Embedding(types, tokens.embedding_dim) if types else None
         self.scale = math.sqrt(tokens.embedding_dim) if scale else 1.0
         self.norm = norm
         self.dropout = nn.Dropout(dropout)
 
-    def forward(self, token: Tensor, position: Tensor) -> Tensor:
-        """Tokens int64 [B, T], positions int64 broadcastable to them -> [B, T, D]"""
+    def forward(self, token: Tensor, position: Tensor, token_type: Tensor | None = None) -> Tensor:
+        """Tokens and their types int64 [B, T], positions int64 broadcastable to them -> [B, T, D]
+
+        Without types, all are 0.
+        """
         x = self.tokens(token)
         if self.scale != 1.0:
             x = x * self.scale
@@ -81,6 +87,8 @@ class Embedding(nn.Module):
             if self.without_position is not None:
                 positions = positions * (token != self.without_position)[..., None]
             x = x + positions
+        if self.types is not None:
+            x = x + (self.types.weight[0] if token_type is None else self.types(token_type))
         if self.norm is not None:
             x = self.norm(x)
         return self.dropout(x)

@@ -1,4 +1,4 @@
-"""Atomic file writing: a file is written completely or not at all."""
+"""Files of tensors, written completely or not at all."""
 
 from __future__ import annotations
 
@@ -7,21 +7,14 @@ from pathlib import Path
 
 from safetensors import SafetensorError
 
-from dragoman.errors import DragomanError
+from dragoman import whole_files
 
 
 def write_whole(path: Path, write: Callable[[Path], object]) -> None:
-    """Let `write` write a temporary file next to `path`, then rename it to `path`.
+    """As `whole_files.write_whole`, for what libraries of tensors write.
 
     Raises:
         DragomanError: the file cannot be written; a previous file at `path` is left unchanged.
     """
-    partial = path.with_name(path.name + ".partial")
-    try:
-        write(partial)
-        partial.replace(path)
     # safetensors raises its own error, torch.save a RuntimeError.
-    except (OSError, SafetensorError, RuntimeError) as error:
-        raise DragomanError(f"cannot write {path}: {error}") from error
-    finally:
-        partial.unlink(missing_ok=True)
+    whole_files.write_whole(path, write, (OSError, SafetensorError, RuntimeError))

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 EarlyStopping = bool | Literal["never"]
 
 WITHOUT_RULES = (
-    *("prompt", "end_token_ids", "max_new_tokens", "speech"),
+    *("prompt", "end_token_ids", "max_new_tokens", "speech", "alignment_heads"),
     *("num_beams", "length_penalty", "early_stopping"),
     *("do_sample", "temperature", "top_k", "top_p", "min_p"),
 )
@@ -76,6 +76,8 @@ class GenerationConfig:
             multiplied by it if negative (Keskar et al. 2019, section 4.1)
         max_new_tokens: the default maximum number of tokens to generate; None: unspecified
         speech: the prompt tokens of a speech model; None: unspecified, or not a speech model
+        alignment_heads: layer and head, both counted from 0, of each cross-attention that aligns
+            words; none: unspecified
         num_beams: how many hypotheses beam search keeps; 1: no beam search
         length_penalty: hypotheses are ranked by their log-probability divided by their length to
             this power: 0 ranks by the log-probability, and more favours longer ones
@@ -113,6 +115,7 @@ class GenerationConfig:
     top_k: int = 0
     top_p: float = 1.0
     min_p: float = 0.0
+    alignment_heads: tuple[tuple[int, int], ...] = ()
 
     @property
     def is_plain(self) -> bool:

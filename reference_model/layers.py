@@ -13,7 +13,7 @@ from .attention import CrossAttention, MultiHeadAttention
 from .config import Activation, ModelConfig, NormOrder
 
 KeysValues = tuple[Tensor, Tensor]
-"""Keys and values of one attention layer, [B, H, K, Dh] each."""
+"""Keys [B, H, K, Dh] and values [B, H, K, Dv] of one attention layer."""
 
 
 def quick_gelu(x: Tensor) -> Tensor:
@@ -121,10 +121,13 @@ def _attention(
         config.d_model,
         config.num_heads,
         config.head_size,
+        value_size=config.value_size,
         query_bias=config.query_bias,
         key_bias=config.key_bias,
         value_bias=config.value_bias,
         output_bias=config.attention_output_bias,
+        scale=config.score_scale,
+        bilinear=config.bilinear_scores,
     )
 
 
@@ -154,12 +157,15 @@ class EncoderLayer(nn.Module):
 
 
 class DecoderLayer(nn.Module):
+    """A layer of a decoder; of one without an encoder, it has no cross-attention."""
+
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
         self.self_attention = _attention(config)
         self.self_attention_residual = _residual(config)
-        self.cross_attention = _attention(config, CrossAttention)
-        self.cross_attention_residual = _residual(config)
+        if config.has_encoder:
+            self.cross_attention = _attention(config, CrossAttention)
+            self.cross_attention_residual = _residual(config)
         self.feed_forward = _feed_forward(config)
         self.feed_forward_residual = _residual(config)
 
@@ -169,8 +175,8 @@ class DecoderLayer(nn.Module):
         *,
         remember: Callable[[Tensor, Tensor], KeysValues],
         self_mask: Tensor,
-        cross: KeysValues,
-        cross_mask: Tensor,
+        cross: KeysValues | None,
+        cross_mask: Tensor | None,
     ) -> Tensor:
         """One decoder layer over the queries x.
 
@@ -179,7 +185,8 @@ class DecoderLayer(nn.Module):
             remember: receives the keys and values of these queries; returns those of all positions
                 so far (with a cache) or the same ones (without)
             self_mask: bool [B, 1, Q, K], or float [B, H, Q, K] to be added to the scores
-            cross: keys and values of the sources, [G, H, S, Dh] each, see `CrossAttention`
+            cross: keys and values of the sources, [G, H, S, Dh] each, see `CrossAttention`; None:
+                there is no encoder
             cross_mask: bool [G, 1, 1, S]
 
         Returns:
@@ -189,6 +196,9 @@ class DecoderLayer(nn.Module):
         x = self.self_attention_residual(
             x, lambda y: attention(y, *remember(*attention.keys_values(y)), self_mask)
         )
-        x = self.cross_attention_residual(x, lambda y: self.cross_attention(y, *cross, cross_mask))
+        if cross is not None:
+            x = self.cross_attention_residual(
+                x, lambda y: self.cross_attention(y, *cross, cross_mask)
+            )
         x = self.feed_forward_residual(x, self.feed_forward)
         return x

@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING
 from dragoman.errors import DragomanError
 
 from ..lazy import lazy_attributes
-from . import g2p_en
-from .examples import Example, read_examples, write_examples
+from . import g2p_en, verses_en
+from .examples import Example, read_examples, read_lines, write_examples
 from .recipe import Data, Recipe
 
 if TYPE_CHECKING:
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 else:
     __getattr__ = lazy_attributes(__name__, {"run": ("evaluate", "run_recipe")})
 
-RECIPES: dict[str, Recipe] = {recipe.name: recipe for recipe in (g2p_en.RECIPE,)}
+RECIPES: dict[str, Recipe] = {recipe.name: recipe for recipe in (g2p_en.RECIPE, verses_en.RECIPE)}
 
 
 def find_recipe(name: str) -> Recipe:
@@ -36,6 +36,7 @@ __all__ = [
     "evaluate",
     "find_recipe",
     "read_examples",
+    "read_lines",
     "run_recipe",
     "write_examples",
 ]

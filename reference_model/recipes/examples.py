@@ -34,23 +34,31 @@ def write_examples(examples: Iterable[Example], path: Path) -> None:
     write_whole(path, lambda partial: partial.write_text("".join(lines), "utf-8", newline="\n"))
 
 
-def read_examples(path: Path) -> list[Example]:
-    """Read a file in the format of `write_examples`; a line without tabs has no references.
+def read_lines(path: Path) -> list[str]:
+    """The lines of a file of texts, without their ends.
 
     Raises:
-        DragomanError: the file is missing, is not UTF-8, or has a line without a source text.
+        DragomanError: the file is missing or is not UTF-8.
     """
     try:
         with path.open(encoding="utf-8", newline="\n") as file:
-            lines = [line.removesuffix("\n").removesuffix("\r") for line in file]
+            return [line.removesuffix("\n").removesuffix("\r") for line in file]
     except FileNotFoundError as error:
         raise DragomanError(f"expected a file of examples, found nothing at {path}") from error
     except OSError as error:
         raise DragomanError(f"{path}: expected a file of examples: {error.strerror}") from error
     except UnicodeDecodeError as error:
         raise DragomanError(f"{path}: expected UTF-8 text: {error}") from error
+
+
+def read_examples(path: Path) -> list[Example]:
+    """Read a file in the format of `write_examples`; a line without tabs has no references.
+
+    Raises:
+        DragomanError: the file is missing, is not UTF-8, or has a line without a source text.
+    """
     examples = []
-    for number, line in enumerate(lines, start=1):
+    for number, line in enumerate(read_lines(path), start=1):
         source, *references = line.split("\t")
         if not source:
             raise DragomanError(f"{path}, line {number}: expected a source text, found none")

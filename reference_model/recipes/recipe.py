@@ -41,6 +41,11 @@ class Recipe:
     make_target_tokenizer: Callable[[], Tokenizer]
     metric: str
     """The name of the figure that training reports after each epoch, such as "word error"."""
-    score: Score
+    score: Score | None
+    """None for a language model, which is judged by its perplexity."""
     licences: Mapping[str, Callable[[], str]]
     """Licence texts of the data, by the name of the file each is written to."""
+
+    def shown(self, figure: float) -> str:
+        """A figure as people read it: errors in percent."""
+        return f"{figure:.2f}" if self.score is None else f"{figure:.2%}"

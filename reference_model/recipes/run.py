@@ -11,9 +11,14 @@ import torch
 
 from ..checkpoint import save_checkpoint
 from ..decoding import greedy_cached
+from ..language_model import LanguageModel
+from ..models import make_model
 from ..training import train
+from ..training.batching import Pair
+from ..training.teacher_forcing import Trainable
 from ..transformer import Transformer
 from .examples import Example, write_examples
+from .perplexity import perplexity, whole_texts
 from .recipe import (
     HELD_OUT_FILE,
     RECIPE_FILE,
@@ -43,16 +48,12 @@ def run_recipe(recipe: Recipe, directory: Path, work: Path) -> dict[str, float]:
     """
     data = recipe.load_data()
     source, target = recipe.make_source_tokenizer(), recipe.make_target_tokenizer()
-    pairs = [
-        (source.encode(example.source).ids, target.encode(reference).ids)
-        for example in data.train
-        for reference in example.references
-    ]
     torch.manual_seed(recipe.options.seed)
-    model = Transformer(recipe.config)
+    model = make_model(recipe.config)
+    assert isinstance(model, Trainable)
     history = train(
         model,
-        pairs,
+        training_pairs(recipe, data.train),
         recipe.options,
         work,
         evaluate=lambda m: evaluate(m, recipe, data.validation)[recipe.metric],
@@ -76,11 +77,29 @@ def run_recipe(recipe: Recipe, directory: Path, work: Path) -> dict[str, float]:
     return figures
 
 
-def evaluate(model: Transformer, recipe: Recipe, examples: Sequence[Example]) -> dict[str, float]:
-    """The recipe's figures, by name, for greedy decoding with the reference model.
+def training_pairs(recipe: Recipe, examples: Sequence[Example]) -> list[Pair]:
+    """Each source with each of its references; whole texts for a language model."""
+    source, target = recipe.make_source_tokenizer(), recipe.make_target_tokenizer()
+    if not recipe.config.has_encoder:
+        return whole_texts(examples, target)
+    return [
+        (source.encode(example.source).ids, target.encode(reference).ids)
+        for example in examples
+        for reference in example.references
+    ]
 
-    Sources of similar length are decoded together; the outputs are scored in the examples' order.
-    """
+
+def evaluate(model: Trainable, recipe: Recipe, examples: Sequence[Example]) -> dict[str, float]:
+    """The recipe's figures, by name: of outputs, or the perplexity of a language model."""
+    if isinstance(model, LanguageModel):
+        return perplexity(model, examples, recipe.make_target_tokenizer())
+    assert recipe.score is not None
+    return recipe.score(_outputs(model, recipe, examples), examples)
+
+
+def _outputs(model: Transformer, recipe: Recipe, examples: Sequence[Example]) -> list[str]:
+    """Greedy outputs of the reference model, in the examples' order; sources of similar length are
+    decoded together."""
     source, target = recipe.make_source_tokenizer(), recipe.make_target_tokenizer()
     sources = [source.encode(example.source).ids for example in examples]
     order = sorted(range(len(sources)), key=lambda i: len(sources[i]))
@@ -92,4 +111,4 @@ def evaluate(model: Transformer, recipe: Recipe, examples: Sequence[Example]) ->
         )
         for index, output in zip(batch, outputs, strict=True):
             hypotheses[index] = target.decode(output)
-    return recipe.score(hypotheses, examples)
+    return hypotheses

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
+from typing import Generic, TypeVar
 
 import torch
 import torch.nn.functional as F
@@ -17,28 +18,27 @@ from safetensors.torch import load_file, save_file
 from dragoman.errors import DragomanError
 from dragoman.regular_files import check_regular
 
-from ..decoding import pad
 from ..files import write_whole
-from ..transformer import Transformer
 from .batching import Pair, token_batches
 from .history import Epoch, plot_history, write_history
 from .options import TrainingOptions
 from .schedule import cool_down, inverse_square_root
+from .teacher_forcing import Trainable, predictions
 
 STATE_FILE = "state.pt"
 STATE_EVERY = 200
 """Steps after which the training state is saved: the most that an interruption can cost."""
 
-Evaluate = Callable[[Transformer], float]
+AnyModel = TypeVar("AnyModel", bound=Trainable)
 
 
 def train(
-    model: Transformer,
+    model: AnyModel,
     pairs: Sequence[Pair],
     options: TrainingOptions,
     directory: Path,
     *,
-    evaluate: Evaluate,
+    evaluate: Callable[[AnyModel], float],
     metric_name: str,
 ) -> list[Epoch]:
     """Train the model in place; it ends with the averaged weights.
@@ -48,7 +48,8 @@ def train(
     `history.jsonl` and `curve.png` are written after every epoch.
 
     Args:
-        pairs: source and target ids, each ending with its end token
+        pairs: source and target ids, each ending with its end token; a language model's sources are
+            empty
         directory: is created if it does not exist
         evaluate: computes the metric of a model on validation data
         metric_name: the name of this metric, for progress and the training curve
@@ -89,12 +90,12 @@ def train(
     return run.epochs
 
 
-class _Run:
+class _Run(Generic[AnyModel]):
     """The state of one training; `resume` restores what `save` saved."""
 
     def __init__(
         self,
-        model: Transformer,
+        model: AnyModel,
         options: TrainingOptions,
         directory: Path,
         pairs: Sequence[Pair],
@@ -128,20 +129,14 @@ class _Run:
         self.seconds += time.monotonic() - started
 
     def _train_step(self, batch: list[Pair], epochs_done: float) -> None:
-        config = self.model.config
         self.step += 1
         # Dropout depends on seed and step only, so that a resumed run repeats it.
         torch.manual_seed(self.options.seed * 1_000_003 + self.step)
-        source, source_mask = pad([pair[0] for pair in batch], config.pad_token_id)
-        target, target_mask = pad([pair[1] for pair in batch], config.pad_token_id)
-        start = torch.full((len(batch), 1), config.start_token_id)
-        logits = self.model(source, source_mask, torch.cat([start, target[:, :-1]], dim=1))
-        loss = F.cross_entropy(
-            logits[target_mask], target[target_mask], label_smoothing=self.options.label_smoothing
-        )
+        logits, tokens = predictions(self.model, batch)
+        loss = F.cross_entropy(logits, tokens, label_smoothing=self.options.label_smoothing)
         rate = inverse_square_root(
             self.step,
-            d_model=config.d_model,
+            d_model=self.model.config.d_model,
             warmup_steps=self.options.warmup_steps,
             scale=self.options.learning_rate_scale,
         ) * cool_down(
@@ -154,11 +149,10 @@ class _Run:
         self.optimizer.zero_grad()
         loss.backward()
         self.optimizer.step()
-        tokens = int(target_mask.sum())
-        self.loss_sum += loss.item() * tokens
-        self.token_count += tokens
+        self.loss_sum += loss.item() * len(tokens)
+        self.token_count += len(tokens)
 
-    def end_epoch(self, evaluate: Evaluate, metric_name: str) -> None:
+    def end_epoch(self, evaluate: Callable[[AnyModel], float], metric_name: str) -> None:
         self.model.eval()
         number = len(self.epochs) + 1
         loss = self.loss_sum / max(self.token_count, 1)

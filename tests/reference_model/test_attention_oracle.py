@@ -133,7 +133,7 @@ def test_heads_of_a_size_other_than_d_model_over_heads() -> None:
 
 def test_the_attention_function_can_be_replaced() -> None:
     attention = make(8, 2, 4)
-    attention.attend = lambda query, key, value, mask: torch.zeros_like(query)
+    attention.attend = lambda query, key, value, mask, scale: torch.zeros_like(query)
     memory = torch.randn(1, 3, 8)
     mask = torch.ones(1, 1, 1, 3, dtype=torch.bool)
     result = attention(torch.randn(1, 2, 8), *attention.keys_values(memory), mask)

@@ -52,10 +52,16 @@ class Table:
         self.generation = generation
         self.beginnings: list[list[str]] = []
 
-    def encode(self, source: torch.Tensor, source_mask: torch.Tensor) -> list[Any]:
-        return []
+    def prompt(self, source: Sequence[int]) -> list[int]:
+        return [START]
 
-    def decode(self, token: torch.Tensor, *rest: object) -> torch.Tensor:
+    def source_tokens(self, source: Sequence[int]) -> Sequence[int]:
+        return source
+
+    def target_logits(self, sources: object) -> Any:
+        return self.logits
+
+    def logits(self, token: torch.Tensor) -> torch.Tensor:
         assert token[:, 0].eq(START).all()
         self.beginnings.append([text(row[1:]) for row in token.tolist()])
         logits = torch.full((*token.shape, 5), -torch.inf)

@@ -65,6 +65,7 @@ def test_tied_weights_are_stored_once(make_model: MakeModel, tmp_path: Path) -> 
 def test_tied_weights_are_tied_after_loading(make_model: MakeModel, tmp_path: Path) -> None:
     save_checkpoint(make_model(source_vocab_size=19, tie_source_target=True), tmp_path)
     loaded = load_checkpoint(tmp_path)
+    assert isinstance(loaded, Transformer)
     weight = loaded.output.weight
     assert weight is loaded.get_parameter("encoder.embedding.tokens.weight")
     assert weight is loaded.decoder.embedding.tokens.weight
@@ -88,6 +89,7 @@ def test_saving_over_a_checkpoint_replaces_it(make_model: MakeModel, tmp_path: P
     model = make_model(seed=2, d_ff=7)
     save_checkpoint(model, tmp_path)
     loaded = load_checkpoint(tmp_path)
+    assert isinstance(loaded, Transformer)
     assert loaded.config.d_ff == 7
     assert torch.equal(loaded.output.weight, model.output.weight)
 

@@ -14,7 +14,10 @@ from dragoman.reference_model import ConfigError, ModelConfig
 MakeConfig = Callable[..., ModelConfig]
 
 OUT_OF_RANGE: list[tuple[dict[str, Any], str]] = [
-    ({"source_vocab_size": 0, "pad_token_id": 0}, "source_vocab_size must be at least 1, found 0"),
+    (
+        {"source_vocab_size": -1, "pad_token_id": 0},
+        "source_vocab_size must be at least 1, found -1",
+    ),
     ({"target_vocab_size": -3}, "target_vocab_size must be at least 1, found -3"),
     ({"encoder_layers": 0}, "encoder_layers must be at least 1, found 0"),
     ({"decoder_layers": -1}, "decoder_layers must be at least 1, found -1"),

@@ -22,6 +22,7 @@ from dragoman.reference_model.recipes import (
     g2p_en,
     read_examples,
     run_recipe,
+    verses_en,
 )
 from dragoman.reference_model.recipes import run as run_module
 from dragoman.reference_model.training import TrainingOptions
@@ -85,6 +86,7 @@ def test_a_run_writes_a_complete_checkpoint(recipe: Recipe, tmp_path: Path) -> N
     assert figures.keys() == {"word error", "phone error"}
 
     model = load_checkpoint(directory)
+    assert isinstance(model, Transformer)
     assert model.config == recipe.config
     assert evaluate(model, recipe, load_data().held_out) == figures
 
@@ -141,11 +143,14 @@ def test_evaluation_keeps_the_order_of_the_examples(
 
 def test_recipes_are_found_by_name() -> None:
     assert find_recipe("g2p-en") is g2p_en.RECIPE
-    assert {name: recipe.name for name, recipe in RECIPES.items()} == {"g2p-en": "g2p-en"}
+    assert find_recipe("verses-en") is verses_en.RECIPE
+    assert [*RECIPES] == [recipe.name for recipe in RECIPES.values()] == ["g2p-en", "verses-en"]
 
 
 def test_an_unknown_recipe_lists_the_known_ones() -> None:
-    with pytest.raises(DragomanError, match="unknown recipe 'g2p', expected one of: g2p-en"):
+    with pytest.raises(
+        DragomanError, match="unknown recipe 'g2p', expected one of: g2p-en, verses-en"
+    ):
         find_recipe("g2p")
 
 

@@ -9,7 +9,7 @@ from torch import Tensor
 from dragoman.reference_model import KeysValues, ModelConfig, Transformer
 from dragoman.reference_model.attention import CrossAttention
 from dragoman.reference_model.decoding import KeyValueCache
-from dragoman.reference_model.transformer import NoMemory
+from dragoman.reference_model.stacks import NoMemory
 
 from ..random_weights import random_transformer
 

@@ -57,7 +57,7 @@ except DragomanError as error:
     print(error)
 assert find_recipe("g2p-en") is RECIPES["g2p-en"]
 """
-    assert run(code) == "unknown recipe 'g2p', expected one of: g2p-en"
+    assert run(code) == "unknown recipe 'g2p', expected one of: g2p-en, verses-en"
 
 
 def test_examples_are_read_and_written(tmp_path: Path) -> None:
@@ -77,11 +77,11 @@ def test_a_configuration_is_validated() -> None:
 from dragoman.reference_model import CheckpointError, ConfigError, GenerationConfig, ModelConfig
 GenerationConfig(min_new_tokens=1)
 try:
-    ModelConfig.from_json('{"source_vocab_size": 0, "target_vocab_size": 3}')
+    ModelConfig.from_json('{"source_vocab_size": -1, "target_vocab_size": 3}')
 except ConfigError as error:
     print(error)
 """
-    expected = "invalid model configuration: source_vocab_size must be at least 1, found 0"
+    expected = "invalid model configuration: source_vocab_size must be at least 1, found -1"
     assert run(code).startswith(expected)
 
 

