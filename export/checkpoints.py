@@ -9,7 +9,8 @@ from dragoman.reference_model import load_checkpoint
 
 from .families import STATE_DICT_FAMILIES, Checkpoint
 from .families.ctranslate2 import read_ctranslate2
-from .families.hugging_face import read_hugging_face
+from .families.encoders.sentence_transformers import read_sentence_transformers
+from .families.hugging_face import read_hugging_face, tokenizer_kinds
 from .formats.detection import CONFIG_FILE, FormatName, format_of
 from .formats.json_files import read_json, read_json_if_present
 from .tokenizers.dragoman import find_dragoman_tokenizers
@@ -51,9 +52,19 @@ def read_dragoman(directory: Path) -> Checkpoint:
     return Checkpoint(model, find_dragoman_tokenizers(directory, model.config))
 
 
+def read_sentences(directory: Path) -> Checkpoint:
+    """Read a directory of sentence-transformers.
+
+    Raises:
+        as `read_checkpoint`
+    """
+    return read_sentence_transformers(directory, tokenizer_kinds())
+
+
 READERS: Mapping[FormatName, Callable[[Path], Checkpoint]] = {
     "Dragoman": read_dragoman,
     "Hugging Face": read_hugging_face,
+    "sentence-transformers": read_sentences,
     "CTranslate2": read_ctranslate2,
     "state dictionary": read_state_dictionary,
 }

@@ -14,16 +14,24 @@ import torch
 from torch import Tensor, nn
 from torch.export import Dim
 
-from dragoman.reference_model import Transformer
-from dragoman.runtime.format.contract import GraphName, GraphSpec, TensorSpec, neutral_graph
+from dragoman.reference_model import EncoderModel, LanguageModel, ReferenceModel
+from dragoman.runtime.format.contract import CONTRACTS, GraphName, GraphSpec, TensorSpec
+from dragoman.runtime.format.neutral_graphs import kind_of, neutral_graph
 
-from .graphs import OPSET, DecoderStepGraph, EncoderGraph, exporting
-from .model_description import audio_features, model_spec
+from .graphs import (
+    OPSET,
+    DecoderStepGraph,
+    EncoderGraph,
+    EncoderModelGraph,
+    LanguageModelStepGraph,
+    exporting,
+)
+from .model_description import audio_features, head, model_spec
 from .simplify import simplify
 
 GRAPH_FILES: dict[GraphName, str] = {"encoder": "encoder.onnx", "decoder": "decoder.onnx"}
 
-TRACED_SIZES = {"batch": 4, "source_batch": 2, "source": 5, "query": 3, "capacity": 7}
+TRACED_SIZES = {"batch": 4, "source_batch": 2, "source": 5, "query": 3, "read": 6, "capacity": 7}
 """Sizes of the dynamic axes while a graph is traced: distinct, and not 1, so that none is
 specialized to a constant; several rows for each source."""
 
@@ -38,14 +46,20 @@ class ExportedGraph:
     spec: GraphSpec
 
 
-def export_graph(model: Transformer, name: GraphName) -> ExportedGraph:
-    """Export the encoder (`graphs.EncoderGraph`) or the decoder step (`graphs.DecoderStepGraph`).
+def graph_names(model: ReferenceModel) -> list[GraphName]:
+    """The graphs that a model is exported to."""
+    return [name for name in GRAPH_FILES if name in CONTRACTS[kind_of(model_spec(model.config))]]
+
+
+def export_graph(model: ReferenceModel, name: GraphName) -> ExportedGraph:
+    """Export a graph of `graph_names`; its module is in `graphs`.
 
     Names, shapes, dynamic axes and types of inputs and outputs are those of the contract.
     """
     config = model.config
-    spec = neutral_graph(name, GRAPH_FILES[name], model_spec(config), audio_features(config))
-    graph: nn.Module = EncoderGraph(model) if name == "encoder" else DecoderStepGraph(model)
+    audio = audio_features(config)
+    spec = neutral_graph(name, GRAPH_FILES[name], model_spec(config), audio, head(config))
+    graph = _module(model, name)
     arguments = _arguments([_example(tensor) for tensor in spec.inputs], spec)
     dynamic_shapes = _arguments([_dynamic_axes(tensor) for tensor in spec.inputs], spec)
     with exporting(model), torch.no_grad(), _quiet():
@@ -64,6 +78,14 @@ def export_graph(model: Transformer, name: GraphName) -> ExportedGraph:
     exported = program.model
     simplify(exported, model)
     return ExportedGraph(exported, spec)
+
+
+def _module(model: ReferenceModel, name: GraphName) -> nn.Module:
+    if isinstance(model, EncoderModel):
+        return EncoderModelGraph(model)
+    if isinstance(model, LanguageModel):
+        return LanguageModelStepGraph(model)
+    return EncoderGraph(model) if name == "encoder" else DecoderStepGraph(model)
 
 
 def _example(tensor: TensorSpec) -> Tensor:

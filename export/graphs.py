@@ -1,4 +1,4 @@
-"""The two graphs of the contract as PyTorch modules: thin wrappers around the reference model.
+"""The graphs of the contract as PyTorch modules: thin wrappers around the reference models.
 
 The exporter traces the reference model's own code, with two replacements:
 `scaled_dot_product_attention` by ONNX `Attention` (opset 24; q, k, v and mask only), and the
@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 import torch
 from torch import Tensor, nn
 
-from dragoman.reference_model import KeysValues, Transformer
+from dragoman.reference_model import EncoderModel, KeysValues, LanguageModel, Transformer
 from dragoman.reference_model.attention import MultiHeadAttention
 
 OPSET = 24
@@ -37,20 +37,50 @@ class EncoderGraph(nn.Module):
         return self.model.encode(source, source_mask)
 
 
-class DecoderStepGraph(nn.Module):
-    """Queries at given positions -> logits, the greedy choice after the last, updated caches."""
+class EncoderModelGraph(nn.Module):
+    """source, source_mask and, if the model tells segments apart, token_type -> what the head
+    gives. See `EncoderModel.forward`."""
+
+    def __init__(self, model: EncoderModel) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(
+        self, source: Tensor, source_mask: Tensor, token_type: Tensor | None = None
+    ) -> tuple[Tensor, ...]:
+        outputs: tuple[Tensor, ...] = self.model(source, source_mask, token_type)
+        return outputs
+
+
+class GreedyChoice(nn.Module):
+    """Logits -> the most probable token after the last query."""
 
     suppression: Tensor | None
-    """Added to the logits before the greedy choice."""
+    """Added to the logits before the choice."""
+
+    def __init__(self, suppressed: Sequence[int], vocabulary: int) -> None:
+        super().__init__()
+        suppression = None
+        if suppressed:
+            suppression = torch.zeros(vocabulary)
+            suppression[list(suppressed)] = SUPPRESSED_LOGIT
+        self.register_buffer("suppression", suppression)
+
+    def forward(self, logits: Tensor) -> tuple[Tensor, Tensor]:
+        """[B, Q, V] -> token int64 [B], its log-probability float32 [B]"""
+        allowed = logits if self.suppression is None else logits + self.suppression
+        last = allowed[:, -1]
+        return last.argmax(-1), torch.log_softmax(last.float(), dim=-1).amax(-1)
+
+
+class DecoderStepGraph(nn.Module):
+    """Queries at given positions -> logits, the greedy choice after the last, updated caches."""
 
     def __init__(self, model: Transformer) -> None:
         super().__init__()
         self.model = model
-        suppression = None
-        if model.generation.suppressed_token_ids:
-            suppression = torch.zeros(model.config.target_vocab_size)
-            suppression[list(model.generation.suppressed_token_ids)] = SUPPRESSED_LOGIT
-        self.register_buffer("suppression", suppression)
+        suppressed = model.generation.suppressed_token_ids
+        self.choose = GreedyChoice(suppressed, model.config.target_vocab_size)
 
     def forward(
         self,
@@ -75,10 +105,38 @@ class DecoderStepGraph(nn.Module):
         memory = ScatteredCaches(past, position)
         logits = self.model.decode(token, position, source_mask, cross, memory)
         # The logits that the graph returns are the model's own.
-        allowed = logits if self.suppression is None else logits + self.suppression
-        last = allowed[:, -1]
-        log_probabilities = torch.log_softmax(last.float(), dim=-1)
-        return logits, last.argmax(-1), log_probabilities.amax(-1), memory.present
+        return logits, *self.choose(logits), memory.present
+
+
+class LanguageModelStepGraph(nn.Module):
+    """The same of a decoder alone, whose prompts differ in length: logits are computed only for
+    the queries that are read, which in a prompt is each row's last."""
+
+    def __init__(self, model: LanguageModel) -> None:
+        super().__init__()
+        self.model = model
+        suppressed = model.generation.suppressed_token_ids
+        self.choose = GreedyChoice(suppressed, model.config.target_vocab_size)
+
+    def forward(
+        self, token: Tensor, position: Tensor, read: Tensor, past: Sequence[KeysValues]
+    ) -> tuple[Tensor, Tensor, Tensor, list[KeysValues]]:
+        """One step.
+
+        Args:
+            token: int64 [B, Q]
+            position: int64 [B], where each row's first query is written
+            read: int64 [B, R], which of its queries
+            past: per layer, caches [B, H, C, Dh]
+
+        Returns:
+            logits [B, R, V], next token int64 [B], its log-probability float32 [B], caches
+        """
+        memory = ScatteredCaches(past, position)
+        hidden = self.model.decode(token, position, memory)
+        index = read[..., None].expand(-1, -1, hidden.shape[-1])
+        logits = self.model.output(hidden.gather(1, index))
+        return logits, *self.choose(logits), memory.present
 
 
 class ScatteredCaches:
@@ -108,7 +166,9 @@ class ScatteredCaches:
         )
 
 
-def onnx_attention(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None) -> Tensor:
+def onnx_attention(
+    query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, scale: float | None
+) -> Tensor:
     """`reference_model.scaled_dot_product_attention` as one ONNX operator.
 
     ONNX Runtime does not broadcast the query axis of a mask, so a bool mask is expanded here. A
@@ -122,14 +182,15 @@ def onnx_attention(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | Non
     return torch.onnx.ops.symbolic(
         "Attention",
         inputs,
+        {} if scale is None else {"scale": scale},
         dtype=query.dtype,
-        shape=query.shape,
+        shape=(*query.shape[:3], value.shape[3]),
         version=OPSET,
     )
 
 
 @contextlib.contextmanager
-def exporting(model: Transformer) -> Iterator[None]:
+def exporting(model: nn.Module) -> Iterator[None]:
     """Within the block, attention becomes ONNX operators and the model is in evaluation mode."""
     training = {module: module.training for module in model.modules()}
     attentions = [m for m in model.modules() if isinstance(m, MultiHeadAttention)]

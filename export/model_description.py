@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
-from dragoman.reference_model import GenerationConfig, ModelConfig, Transformer
+from dragoman.reference_model import (
+    AutoregressiveModel,
+    EncoderModel,
+    GenerationConfig,
+    ModelConfig,
+    ReferenceModel,
+)
 from dragoman.runtime.format.audio import AudioFeatures
 from dragoman.runtime.format.generation_settings import GenerationSettings
+from dragoman.runtime.format.head import Head
 from dragoman.runtime.format.model_spec import ModelSpec
 from dragoman.runtime.format.speech import SpeechTokens
 
@@ -12,6 +19,7 @@ DEFAULT_MAX_NEW_TOKENS = 256
 
 
 def model_spec(config: ModelConfig) -> ModelSpec:
+    decodes = config.has_decoder
     return ModelSpec(
         source_vocab_size=config.source_vocab_size,
         target_vocab_size=config.target_vocab_size,
@@ -21,8 +29,34 @@ def model_spec(config: ModelConfig) -> ModelSpec:
         max_source_positions=config.max_source_positions,
         max_target_positions=config.max_target_positions,
         pad_token_id=config.pad_token_id,
-        start_token_id=config.start_token_id,
-        end_token_id=config.end_token_id,
+        start_token_id=config.start_token_id if decodes else 0,
+        end_token_id=config.end_token_id if decodes else 0,
+        value_size=None if config.value_size == config.head_size else config.value_size,
+    )
+
+
+def head(config: ModelConfig) -> Head | None:
+    """What an encoder alone gives; None for a model with a decoder."""
+    if config.head is None:
+        return None
+    given = config.head
+    match given.task:
+        case "embedding":
+            outputs = given.dense_size or config.d_model
+        case "masked-language-model":
+            outputs = config.source_vocab_size or 0
+        case "question-answering":
+            outputs = 2
+        case _:
+            outputs = len(given.labels)
+    return Head(
+        given.task,
+        outputs,
+        config.d_model,
+        token_types=config.token_types,
+        labels=given.labels,
+        multi_label=given.multi_label,
+        mask_token_id=given.mask_token_id if given.task == "masked-language-model" else None,
     )
 
 
@@ -57,10 +91,11 @@ def generation_settings(generation: GenerationConfig) -> GenerationSettings:
         top_k=generation.top_k,
         top_p=generation.top_p,
         min_p=generation.min_p,
+        alignment_heads=generation.alignment_heads,
     )
 
 
-def speech_tokens(model: Transformer) -> SpeechTokens | None:
+def speech_tokens(model: AutoregressiveModel) -> SpeechTokens | None:
     """What prompts of a speech model consist of; None for a text model."""
     if model.config.feature_size is None:
         return None
@@ -78,7 +113,9 @@ def speech_tokens(model: Transformer) -> SpeechTokens | None:
     )
 
 
-def default_max_new_tokens(model: Transformer) -> int:
-    """The publisher's limit, as far as the model's positions allow."""
+def default_max_new_tokens(model: ReferenceModel) -> int:
+    """The publisher's limit, as far as the model's positions allow; 0 of an encoder alone."""
+    if isinstance(model, EncoderModel):
+        return 0
     room = model.config.max_target_positions - len(model.generation.prompt)
     return min(model.generation.max_new_tokens or DEFAULT_MAX_NEW_TOKENS, room)

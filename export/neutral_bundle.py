@@ -7,21 +7,25 @@ from importlib.metadata import version
 from pathlib import Path
 
 from dragoman import __version__
+from dragoman.attention_graph import attention_graph
 from dragoman.candidates_graph import candidates_graph, candidates_spec
 from dragoman.graph_files import write_graphs
-from dragoman.reference_model import Transformer
+from dragoman.reference_model import EncoderModel, GenerationConfig, ReferenceModel
 from dragoman.runtime.format.bundle import Bundle
 from dragoman.runtime.format.executables import OnnxGraphs
 from dragoman.runtime.format.manifest import SCHEMA_VERSION, Manifest
+from dragoman.runtime.format.neutral_graphs import kind_of
+from dragoman.runtime.format.plain_data import to_plain
 from dragoman.runtime.format.records import Origin
 from dragoman.runtime.format.writing import BundleWriter
 
-from .exporter import GRAPH_FILES, ExportedGraph, export_graph
+from .exporter import ExportedGraph, export_graph, graph_names
 from .graph_check import check_file, check_graph
 from .model_description import (
     audio_features,
     default_max_new_tokens,
     generation_settings,
+    head,
     model_spec,
     speech_tokens,
 )
@@ -31,13 +35,14 @@ PACKAGES = ("torch", "onnx", "onnx-ir", "onnxscript")
 
 
 def export_bundle(
-    model: Transformer,
+    model: ReferenceModel,
     directory: Path,
     *,
     name: str,
     tokenizers: TokenizerFiles | None = None,
     notes: Sequence[str] = (),
     origin: Origin | None = None,
+    attention: bool = False,
     writer: type[BundleWriter] = BundleWriter,
     progress: Callable[[str], None] = lambda stage: None,
 ) -> Bundle:
@@ -48,6 +53,7 @@ def export_bundle(
         directory: use `runtime.format.writing.new_directory` to make it appear whole
         notes: of the checkpoint, see `Checkpoint`
         origin: where the model comes from, for the manifest
+        attention: whether to add the graph that shows attention
         writer: how files are written; `ScratchWriter` if the bundle is only a step on the way
         progress: called with each stage as it begins
 
@@ -55,16 +61,22 @@ def export_bundle(
         ContractError: a graph breaks the contract.
     """
     exported: dict[str, ExportedGraph] = {}
-    for graph in GRAPH_FILES:
+    for graph in graph_names(model):
         progress(f"exporting the {graph}")
         exported[graph] = export_graph(model, graph)
         check_graph(exported[graph], graph)
     progress("writing weights")
     files = writer(directory)
     specs = {graph: made.spec for graph, made in exported.items()}
-    specs["candidates"] = candidates_spec(specs["decoder"], model.generation.suppressed_token_ids)
     models = {graph: made.model for graph, made in exported.items()}
-    models["candidates"] = candidates_graph(specs["candidates"])
+    generation = GenerationConfig() if isinstance(model, EncoderModel) else model.generation
+    if "decoder" in specs:
+        specs["candidates"] = candidates_spec(specs["decoder"], generation.suppressed_token_ids)
+        models["candidates"] = candidates_graph(specs["candidates"])
+    if attention:
+        models["attention"], specs["attention"] = attention_graph(
+            models, specs, model_spec(model.config), head(model.config)
+        )
     write_graphs(models, specs, files)
     progress("checking the graphs")
     for name_of_graph, spec in specs.items():
@@ -72,21 +84,22 @@ def export_bundle(
     return files.finish(
         Manifest(
             schema_version=SCHEMA_VERSION,
-            kind="sequence-to-sequence",
+            kind=kind_of(model_spec(model.config)),
             name=name,
             target="neutral",
             precision="fp32",
             model=model_spec(model.config),
-            architecture={"family": "transformer"} | model.config.to_dict(),
+            head=head(model.config),
+            architecture={"family": "transformer"} | to_plain(model.config.to_dict()),
             default_max_new_tokens=default_max_new_tokens(model),
             graphs=specs,
             executable=OnnxGraphs(),
             tokenizers=tokenizers.write(files) if tokenizers else None,
             languages=tokenizers.languages if tokenizers else None,
             files=(),  # recorded by the writer
-            generation=generation_settings(model.generation),
+            generation=generation_settings(generation),
             audio=audio_features(model.config),
-            speech=speech_tokens(model),
+            speech=None if isinstance(model, EncoderModel) else speech_tokens(model),
             origin=origin,
             tool_versions={"dragoman": __version__}
             | {package: version(package) for package in PACKAGES},

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from dragoman.errors import DragomanError
-from dragoman.reference_model import Transformer
+from dragoman.reference_model import ReferenceModel
 from dragoman.reference_model.recipes import RECIPES, Recipe
 from dragoman.reference_model.recipes.recipe import RECIPE_FILE
 from dragoman.regular_files import FileError
@@ -30,7 +30,7 @@ class OpenedCheckpoint:
     """
 
     located: LocatedCheckpoint
-    model: Transformer
+    model: ReferenceModel
     tokenizers: TokenizerFiles | None
     recipe: Recipe | None
     notes: tuple[str, ...] = ()

@@ -8,6 +8,7 @@ pytorch_seq2seq; ctranslate2.
 from .bart import BART
 from .checkpoint import Checkpoint
 from .family import Family
+from .gpt2 import GPT2
 from .m2m_100 import M2M_100
 from .marian import MARIAN
 from .mbart import MBART
@@ -20,7 +21,7 @@ from .whisper import WHISPER
 
 FAMILIES: dict[str, Family] = {
     family.model_type: family
-    for family in (MARIAN, BART, MBART, M2M_100, PEGASUS, T5, MT5, WHISPER)
+    for family in (MARIAN, BART, MBART, M2M_100, PEGASUS, T5, MT5, WHISPER, GPT2)
 }
 """By the `model_type` of Hugging Face's `config.json`. `formats.detection` has the same names."""
 

@@ -20,6 +20,7 @@ from ..formats.tensor_files import Weights
 from ..tokenizers import TokenizerCheckpoint, TokenizerFiles, TokenizerKind
 from ..tokenizers.library import byte_level, library_file, prefix_space
 from ..tokenizers.reading import check_has_tokens
+from ..tokenizers.tiktoken import tokenizer_of_ranks
 from .family import Family, activation, merge_tied, renamed
 
 PARTS: Mapping[str, str] = {
@@ -197,12 +198,12 @@ SPECIAL_TOKENS: Mapping[str, str] = {
 
 def _merges(checkpoint: TokenizerCheckpoint) -> TokenizerFiles | None:
     """Byte-level pair encoding; a text is enclosed in the tokens `cls` and `sep`."""
-    tokenizer = byte_level(checkpoint, SPECIAL_TOKENS)
+    tokenizer = byte_level(checkpoint, SPECIAL_TOKENS) or tokenizer_of_ranks(checkpoint)
     if tokenizer is None:
         return None
     vocabulary = tokenizer.get_vocab(with_added_tokens=True)
     begin, end = (checkpoint.special(name, SPECIAL_TOKENS[name]) for name in ("cls", "sep"))
-    check_has_tokens(checkpoint.directory / "vocab.json", vocabulary, end, begin)
+    check_has_tokens(checkpoint.directory, vocabulary, end, begin)
     tokenizer.post_processor = processors.RobertaProcessing(
         (end, vocabulary[end]),
         (begin, vocabulary[begin]),
@@ -211,7 +212,9 @@ def _merges(checkpoint: TokenizerCheckpoint) -> TokenizerFiles | None:
     return TokenizerFiles(tokenizer, tokenizer)
 
 
-TOKENIZER = TokenizerKind(("BartTokenizer", "RobertaTokenizer"), (library_file, _merges))
+TOKENIZER = TokenizerKind(
+    ("BartTokenizer", "RobertaTokenizer"), (library_file, _merges), tells_all=True
+)
 BART = Family(
     "bart",
     "BART",

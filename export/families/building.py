@@ -5,12 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
+from typing import TypeVar
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from dragoman.printable import printable
-from dragoman.reference_model import CheckpointError, GenerationConfig, ModelConfig, Transformer
+from dragoman.reference_model import (
+    CheckpointError,
+    ModelConfig,
+)
 from dragoman.reference_model.checkpoint import (
     check_layers,
     check_weights,
@@ -20,25 +24,28 @@ from dragoman.reference_model.checkpoint import (
 
 from ..formats.tensor_files import Weights
 
+M = TypeVar("M", bound=nn.Module)
+
 SHOWN, LONGEST_NAME = 5, 100
 """The most names of weights in a note, and the most characters of a name."""
 
 
 def build(
     config: ModelConfig,
-    generation: GenerationConfig,
+    make: Callable[[], M],
     weights: Weights,
     weight_name: Callable[[str], str],
     origin: Path,
     problems: Sequence[str] = (),
     computed: Mapping[str, Callable[[], Tensor]] = MappingProxyType({}),
     notes: list[str] | None = None,
-) -> Transformer:
+) -> M:
     """A model in evaluation mode, fp32, with exactly these weights.
 
     Args:
-        weights: by the names of the checkpoint, in the shapes of `Transformer`
-        weight_name: name of a parameter of `Transformer` -> its name in the checkpoint
+        make: makes the model of this configuration, with any weights
+        weights: by the names of the checkpoint, in the shapes of the model
+        weight_name: name of a parameter of the model -> its name in the checkpoint
         origin: the file that the weights come from, for errors
         problems: found so far
         computed: weights that may be missing: name -> what computes it in its shape
@@ -60,7 +67,7 @@ def build(
         weights = _needed(weights, stored, notes)
     check_weights(stored, weights, origin, problems)
     try:
-        model = Transformer(config, generation)
+        model = make()
     except (RuntimeError, MemoryError) as error:
         raise too_large(error) from error
     with torch.no_grad():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from dragoman.reference_model import Transformer
+from dragoman.reference_model import ReferenceModel
 
 from ..tokenizers import TokenizerFiles
 
@@ -19,6 +19,6 @@ class Checkpoint:
         notes: where it was read otherwise than its files might lead one to expect, a sentence each
     """
 
-    model: Transformer
+    model: ReferenceModel
     tokenizers: TokenizerFiles | None
     notes: tuple[str, ...] = ()

@@ -41,6 +41,7 @@ class Family:
             decoding; appends to the notes where these may surprise
 
             Raises: CheckpointError, ConfigError, with everything that is not supported.
+        has_encoder: False: the family's models are decoders alone
         positions_grow: positions are computed, and as many as the generation settings ask for
     """
 
@@ -57,6 +58,7 @@ class Family:
     generation: Callable[[Path, Values, ModelConfig, list[str]], GenerationConfig] = (
         lambda directory, settings, config, notes: generation_config(settings, config, notes)
     )
+    has_encoder: bool = True
     positions_grow: bool = False
 
 

@@ -6,18 +6,28 @@ tokenizers. What a family does with them is in its record.
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 
-from dragoman.reference_model import ConfigError, GenerationConfig, ModelConfig, Transformer
+from dragoman.reference_model import (
+    AutoregressiveModel,
+    ConfigError,
+    GenerationConfig,
+    LanguageModel,
+    ModelConfig,
+    Transformer,
+)
 from dragoman.reference_model.checkpoint import check_positions
 
 from ..formats.detection import CONFIG_FILE, unknown_model_type
 from ..formats.json_files import Values, read_json
 from ..formats.tensor_files import Weights, read_weights
-from ..tokenizers import TokenizerCheckpoint, TokenizerFiles, choose_kind
+from ..tokenizers import TokenizerCheckpoint, TokenizerFiles, TokenizerKind, choose_kind
 from . import FAMILIES
 from .building import build
 from .checkpoint import Checkpoint
+from .encoders import ENCODER_FAMILIES
+from .encoders.loading import read_encoder
 from .family import Family
 
 GENERATION_FILE = "generation_config.json"
@@ -34,6 +44,9 @@ def read_hugging_face(directory: Path) -> Checkpoint:
         DragomanError: the tokenizers cannot be read.
     """
     values = read_json(directory / CONFIG_FILE)
+    encoder = ENCODER_FAMILIES.get(str(values.get("model_type")))
+    if encoder is not None:
+        return read_encoder(directory, encoder, tokenizer_kinds())
     model, notes = _load(directory, values)
     target_vocab_size = model.config.target_vocab_size
     tokenizers = find_hugging_face_tokenizers(
@@ -46,15 +59,25 @@ def read_hugging_face(directory: Path) -> Checkpoint:
     return Checkpoint(model, tokenizers, notes)
 
 
+def tokenizer_kinds() -> tuple[TokenizerKind, ...]:
+    """Those of all families."""
+    of_families = [family.tokenizers for family in FAMILIES.values()]
+    of_families += [family.tokenizers for family in ENCODER_FAMILIES.values()]
+    return tuple(kind for kinds in of_families for kind in kinds)
+
+
 def load_hugging_face(directory: Path) -> Transformer:
-    """Read a model in evaluation mode, fp32.
+    """Read an encoder-decoder in evaluation mode, fp32.
 
     Raises:
         CheckpointError: files are missing or unreadable; weights are missing, misshapen, not
             finite, or tied by the configuration and yet different. All problems are listed.
         ConfigError: the architecture is unknown, or has options that are not supported.
     """
-    return _load(directory, read_json(directory / CONFIG_FILE))[0]
+    model = _load(directory, read_json(directory / CONFIG_FILE))[0]
+    if not isinstance(model, Transformer):
+        raise ConfigError(["expected an encoder and a decoder, found a decoder alone"])
+    return model
 
 
 def find_hugging_face_tokenizers(
@@ -78,8 +101,7 @@ def find_hugging_face_tokenizers(
             model's vocabulary, or the package sentencepiece is missing.
     """
     checkpoint = TokenizerCheckpoint(directory, values, source_vocab_size, target_vocab_size)
-    all_kinds = (kind for known in FAMILIES.values() for kind in known.tokenizers)
-    return choose_kind(checkpoint, family.tokenizers, all_kinds).read(checkpoint)
+    return choose_kind(checkpoint, family.tokenizers, tokenizer_kinds()).read(checkpoint)
 
 
 def family_of(values: Values) -> Family:
@@ -94,10 +116,10 @@ def family_of(values: Values) -> Family:
     return FAMILIES[model_type]
 
 
-def _load(directory: Path, values: Values) -> tuple[Transformer, tuple[str, ...]]:
+def _load(directory: Path, values: Values) -> tuple[AutoregressiveModel, tuple[str, ...]]:
     """The model, and notes."""
     family, notes = family_of(values), list[str]()
-    settings, file = _settings(directory, values, notes)
+    settings, file = _settings(directory, values, family, notes)
     values = _with_special_tokens(values, settings)
     config = family.config(values)
     check_positions(config)
@@ -112,7 +134,7 @@ def _load(directory: Path, values: Values) -> tuple[Transformer, tuple[str, ...]
     problems = family.complete(weights, config)
     model = build(
         config,
-        generation,
+        partial(_autoregressive, config, generation),
         weights,
         family.weight_name,
         origin,
@@ -123,7 +145,14 @@ def _load(directory: Path, values: Values) -> tuple[Transformer, tuple[str, ...]
     return model, tuple(notes)
 
 
-def _settings(directory: Path, values: Values, notes: list[str]) -> tuple[Values, str]:
+def _autoregressive(config: ModelConfig, generation: GenerationConfig) -> AutoregressiveModel:
+    kind = Transformer if config.has_encoder else LanguageModel
+    return kind(config, generation)
+
+
+def _settings(
+    directory: Path, values: Values, family: Family, notes: list[str]
+) -> tuple[Values, str]:
     """The fields that `generate` reads, and the file that they are in: `generation_config.json`
     alone, or, if there is none, `config.json`."""
     path = directory / GENERATION_FILE
@@ -140,7 +169,7 @@ def _settings(directory: Path, values: Values, notes: list[str]) -> tuple[Values
             f"Face's generate{add}"
         )
         settings = {**settings, "eos_token_id": []}
-    if settings.get("decoder_start_token_id") is None:
+    if family.has_encoder and settings.get("decoder_start_token_id") is None:
         if has_file and settings.get("bos_token_id") is None:
             raise ConfigError(
                 [
@@ -192,7 +221,7 @@ def _with_positions(
 
 def _with_prefix(weights: Weights, family: Family) -> Weights:
     """With the prefix that names lack in a model saved without its head, such as `BartModel`."""
-    has_prefix = family.weight_name("encoder.norm.gain").startswith(PREFIX)
+    has_prefix = family.weight_name("decoder.norm.gain").startswith(PREFIX)
     if not has_prefix or any(name.startswith(PREFIX) for name in weights):
         return weights
     return {

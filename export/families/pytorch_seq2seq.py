@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 
-from dragoman.reference_model import CheckpointError, GenerationConfig, ModelConfig, Transformer
+from dragoman.reference_model import CheckpointError, ModelConfig, Transformer
 
 from ..formats.detection import CONFIG_FILE
 from ..formats.json_files import Values, read_json
@@ -60,7 +60,8 @@ def load_pytorch_seq2seq(directory: Path) -> Transformer:
         )
     prefix = tables[0].removesuffix("encoder.tok_embedding.weight")
     config = _config(values, weights, prefix, origin)
-    return build(config, GenerationConfig(), weights, partial(weight_name, prefix=prefix), origin)
+    make = partial(Transformer, config)
+    return build(config, make, weights, partial(weight_name, prefix=prefix), origin)
 
 
 def weight_name(name: str, *, prefix: str) -> str:

@@ -15,6 +15,7 @@ from dragoman.errors import DragomanError
 from dragoman.strict_json import read_json_object
 
 CONFIG_FILE = "config.json"
+MODULES_FILE = "modules.json"
 WEIGHTS_FILE = "model.safetensors"
 CTRANSLATE2_FILE = "model.bin"
 DRAGOMAN_FILES = (CONFIG_FILE, WEIGHTS_FILE)
@@ -22,19 +23,26 @@ TENSOR_FILES = (WEIGHTS_FILE, "pytorch_model.bin")
 """In order of preference. Each may be split into parts, with an index beside them."""
 INDEX_SUFFIX = ".index.json"
 
-FormatName = Literal["Dragoman", "Hugging Face", "CTranslate2", "state dictionary"]
+FormatName = Literal[
+    "Dragoman", "Hugging Face", "sentence-transformers", "CTranslate2", "state dictionary"
+]
 
 MODEL_TYPES: Mapping[str, FormatName] = {
     "bart": "Hugging Face",
+    "bert": "Hugging Face",
+    "distilbert": "Hugging Face",
+    "gpt2": "Hugging Face",
     "m2m_100": "Hugging Face",
     "marian": "Hugging Face",
     "mbart": "Hugging Face",
     "mt5": "Hugging Face",
     "pegasus": "Hugging Face",
+    "roberta": "Hugging Face",
     "pytorch-seq2seq": "state dictionary",
     "t5": "Hugging Face",
     "torch.nn.Transformer": "state dictionary",
     "whisper": "Hugging Face",
+    "xlm-roberta": "Hugging Face",
 }
 """Every `model_type` of `config.json` that can be read; `export.families` has a record for each."""
 
@@ -57,13 +65,14 @@ class Format:
 
 
 FORMATS: tuple[Format, ...] = (
+    Format("sentence-transformers", lambda path, values: _has_any(path, MODULES_FILE)),
     Format("state dictionary", lambda path, values: _stated(values) == "state dictionary"),
     Format("Hugging Face", lambda path, values: "model_type" in values, weights=TENSOR_FILES),
     Format("CTranslate2", lambda path, values: _has_any(path, CTRANSLATE2_FILE)),
     Format("Dragoman", lambda path, values: _has_any(path, *DRAGOMAN_FILES), DRAGOMAN_FILES),
 )
-"""In order: the first that matches is the format. CTranslate2's own `config.json` has no
-`model_type`."""
+"""In order: the first that matches is the format. The weights of sentence-transformers may lie in a
+folder that `modules.json` names. CTranslate2's own `config.json` has no `model_type`."""
 
 
 def format_of(directory: Path, values: Mapping[str, Any]) -> Format:

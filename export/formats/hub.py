@@ -13,16 +13,17 @@ import re
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from http.client import responses
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 from dragoman.errors import DragomanError
 from dragoman.progress import Progress
-from dragoman.strict_json import read_json_object
+from dragoman.strict_json import read_json, read_json_object
 
 from .detection import (
     CTRANSLATE2_FILE,
     INDEX_SUFFIX,
+    MODULES_FILE,
     TENSOR_FILES,
     WEIGHTS_FILE,
     read_configuration,
@@ -35,7 +36,13 @@ LONGEST_ID = 96
 FILES = (
     *("config.json", "generation_config.json", "preprocessor_config.json"),
     *("tokenizer.json", "tokenizer_config.json", "added_tokens.json"),
-    *("vocab.json", "target_vocab.json", "merges.txt"),
+    *("vocab.json", "target_vocab.json", "merges.txt", "*.tiktoken", "tiktoken.model"),
+    "vocab.txt",
+    *("modules.json", "config_sentence_transformers.json"),
+    *(
+        f"sentence_{name}_config.json"
+        for name in ("bert", "roberta", "distilbert", "camembert", "albert", "xlm-roberta", "xlnet")
+    ),
     *("source.spm", "target.spm", "spiece.model"),
     *("sentencepiece.model", "sentencepiece.bpe.model"),
     *(
@@ -46,6 +53,12 @@ FILES = (
     *("source_tokenizer.json", "target_tokenizer.json", "recipe.json", "held_out.tsv"),
 )
 """What readers read besides weights."""
+
+WITH_WEIGHTS = ("Transformer", "Dense")
+"""Modules of sentence-transformers that have weights."""
+
+NO_NAME = frozenset("*?[\0")
+"""Characters of patterns, by which more could be fetched, and one that no path has."""
 
 LOG_IN = "with `hf auth login` or HF_TOKEN"
 
@@ -66,7 +79,8 @@ def fetch(model_id: str, revision: str | None, progress: Progress) -> Path:
     """A model's files, in a folder of the cache that is named after the commit.
 
     The configuration comes first: of a model that cannot be read, the weights are not fetched. They
-    are fetched in one format, the first of those that readers prefer. Without a connection, or with
+    are fetched in one format, the first of those that readers prefer. Of sentence-transformers, the
+    folders that `modules.json` names are fetched likewise. Without a connection, or with
     HF_HUB_OFFLINE, the cache is used.
 
     Args:
@@ -82,15 +96,15 @@ def fetch(model_id: str, revision: str | None, progress: Progress) -> Path:
     with _one_line_errors(model_id, revision):
         download = _downloader(model_id, progress)
         directory = download(revision or "main", FILES)
-        values = read_configuration(directory)
-        for name in TENSOR_FILES if "model_type" in values else (CTRANSLATE2_FILE, WEIGHTS_FILE):
-            index = directory / (name + INDEX_SUFFIX)
-            download(directory.name, (name, index.name))
-            if (directory / name).is_file():
-                break
-            if index.is_file():
-                download(directory.name, _parts(index))
-                break
+        modules = _modules(directory / MODULES_FILE)
+        folders = sorted({folder for _, folder in modules} - {""})
+        if folders:
+            download(directory.name, [f"{folder}/{n}" for folder in folders for n in FILES])
+        for folder in [f for kind, f in modules if kind in WITH_WEIGHTS] or [""]:
+            values = read_configuration(directory / folder)
+            in_tensors = bool(modules) or "model_type" in values
+            names = TENSOR_FILES if in_tensors else (CTRANSLATE2_FILE, WEIGHTS_FILE)
+            _download_weights(download, directory, folder, names)
     if not directory.is_dir():
         raise DragomanError(
             f"{model_id}: expected a checkpoint, found none of its files at the hub"
@@ -115,13 +129,47 @@ def _downloader(model_id: str, progress: Progress) -> Download:
     return download
 
 
+def _download_weights(
+    download: Download, directory: Path, folder: str, names: Sequence[str]
+) -> None:
+    """Fetch the first of some files of weights that a folder has, in one file or in parts."""
+    prefix = f"{folder}/" if folder else ""
+    for name in names:
+        weights, index = directory / folder / name, directory / folder / (name + INDEX_SUFFIX)
+        download(directory.name, (prefix + name, prefix + index.name))
+        if weights.is_file():
+            return
+        if index.is_file():
+            download(directory.name, [prefix + part for part in _parts(index)])
+            return
+
+
+def _modules(path: Path) -> list[tuple[str, str]]:
+    """The kinds and folders of what `modules.json` lists, "" for the directory itself.
+
+    What is damaged, or not a name within the repository, is left out: its reader reports it.
+    """
+    if not path.exists():
+        return []
+    try:
+        found = [(entry["type"].rpartition(".")[2], entry["path"]) for entry in read_json(path)]
+        folders = [(kind, PurePosixPath(folder)) for kind, folder in found]
+    except (DragomanError, LookupError, TypeError, AttributeError):
+        return []
+    return [
+        (kind, "/".join(folder.parts))
+        for kind, folder in folders
+        if not folder.is_absolute() and ".." not in folder.parts and not set(str(folder)) & NO_NAME
+    ]
+
+
 def _parts(index: Path) -> list[str]:
     """The files that an index names; none if it is damaged, which its reader reports."""
     try:
         names = set(read_json_object(index)["weight_map"].values())
     except (DragomanError, LookupError, TypeError, AttributeError):
         return []
-    return sorted(name for name in names if isinstance(name, str) and not set(name) & set("*?[/"))
+    return sorted(n for n in names if isinstance(n, str) and not set(n) & {*NO_NAME, "/"})
 
 
 def _reporting(progress: Progress) -> type[Any]:

@@ -1,7 +1,8 @@
 """The tokenizers of checkpoints -> the files of a bundle. What one family does is in `families`.
 
 Reading order: files (what is written into a bundle), reading, checkpoint (what a Hugging Face
-directory states), kind, then the readers that families share: library, pieces, multilingual.
+directory states), kind, then the readers that families share: library, pieces, encodings and
+tiktoken (ranks), multilingual.
 """
 
 from .checkpoint import TokenizerCheckpoint

@@ -74,28 +74,54 @@ class TokenizerCheckpoint:
         token = self.settings.get(f"{name}_token") or default
         return str(token.get("content", default) if isinstance(token, dict) else token)
 
+    def strips_left(self, name: str, text: str, default: bool) -> bool:
+        """Whether a special token takes the white space before it.
+
+        Args:
+            name: of the token, as in `mask`
+            text: of the token
+            default: for a checkpoint that does not state it
+        """
+        self.added_tokens()  # are checked
+        listed = (self.setting("added_tokens_decoder", dict) or {}).values()
+        stated = [token for token in listed if token["content"] == text]
+        stated += [self.settings.get(f"{name}_token")]
+        of_token = next((token for token in stated if isinstance(token, dict)), None)
+        return default if of_token is None else of_token.get("lstrip") is True
+
     def added_tokens(self) -> dict[str, int]:
         """The tokens that the checkpoint lists beside its vocabulary, with their ids."""
         path = self.directory / "added_tokens.json"
         listed = read_vocabulary(path, self.source_vocab_size) if path.exists() else {}
         decoder = self.setting("added_tokens_decoder", dict) or {}
         try:
-            return listed | {token["content"]: int(i) for i, token in decoder.items()}
+            return listed | {_text(token["content"]): int(i) for i, token in decoder.items()}
         except (KeyError, TypeError, ValueError) as error:
             raise DragomanError(
                 f"{self.directory / CONFIG_FILE}: added_tokens_decoder: expected tokens by their "
                 f"ids, each with its content: {error}"
             ) from error
 
+    def added_texts(self) -> list[str]:
+        """Those of the added tokens that stand for text."""
+        self.added_tokens()
+        listed = (self.setting("added_tokens_decoder", dict) or {}).values()
+        return [token["content"] for token in listed if not token.get("special", True)]
+
     def refuse_added_texts(self, pieces: Mapping[str, int]) -> None:
         """Raise a DragomanError if a token was added that stands for text.
 
         A SentencePiece model alone cannot encode it.
         """
-        self.added_tokens()
-        for token in (self.setting("added_tokens_decoder", dict) or {}).values():
-            if not token.get("special", True) and token["content"] not in pieces:
+        for text in self.added_texts():
+            if text not in pieces:
                 raise DragomanError(
                     f"{self.directory}: expected {LIBRARY_FILE}, because the added token "
-                    f"{token['content']!r} is text, found only a SentencePiece model"
+                    f"{text!r} is text, found only a SentencePiece model"
                 )
+
+
+def _text(content: object) -> str:
+    if isinstance(content, str):
+        return content
+    raise TypeError(f"found content {content!r:.40}")

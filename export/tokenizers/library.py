@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
 from dragoman.errors import DragomanError
 from dragoman.regular_files import VOCABULARY_BYTES, check_regular
@@ -51,8 +51,13 @@ def byte_level(checkpoint: TokenizerCheckpoint, defaults: Mapping[str, str]) -> 
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=prefix_space(checkpoint))
     tokenizer.decoder = decoders.ByteLevel()
     named = (checkpoint.special(name, defaults.get(name, "")) for name in SPECIAL_TOKENS)
-    special = {*added, *named} & vocabulary.keys()
-    tokenizer.add_special_tokens(sorted(special, key=vocabulary.__getitem__))
+    special = sorted({*added, *named} & vocabulary.keys(), key=vocabulary.__getitem__)
+    mask = checkpoint.special("mask", defaults.get("mask", ""))
+    # Models of fairseq were trained on masks without a token for the space before them.
+    strips = checkpoint.strips_left("mask", mask, "mask" in defaults)
+    tokenizer.add_special_tokens(
+        [AddedToken(token, lstrip=strips and token == mask, normalized=False) for token in special]
+    )
     return tokenizer
 
 

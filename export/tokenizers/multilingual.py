@@ -10,6 +10,8 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Literal
 
+from tokenizers import Tokenizer
+
 from dragoman.errors import DragomanError
 from dragoman.runtime.format.languages import Languages, SourceTemplate
 
@@ -18,6 +20,7 @@ from .checkpoint import TokenizerCheckpoint
 from .files import PieceModel, TokenizerFiles
 from .pieces import read_pieces
 from .reading import LIBRARY_FILE, check_has_tokens, check_ids
+from .tiktoken import tokenizer_of_ranks
 
 FAIRSEQ_MODEL = "sentencepiece.bpe.model"
 FAIRSEQ_END, FAIRSEQ_UNKNOWN = 2, 3
@@ -120,13 +123,32 @@ def multilingual_library_file(
     if checkpoint.library is None:
         return None
     path = checkpoint.directory / LIBRARY_FILE
-    vocabulary = checkpoint.library.get_vocab(with_added_tokens=True)
+    tokens, end = _tokens_and_end(checkpoint, languages, checkpoint.library, path)
+    return multilingual_files(checkpoint, languages, path, tokens, end)
+
+
+def multilingual_ranks(
+    checkpoint: TokenizerCheckpoint, languages: Multilingual
+) -> TokenizerFiles | None:
+    """Ranks of tiktoken, beside which the checkpoint lists the tokens of the languages."""
+    tokenizer = tokenizer_of_ranks(checkpoint)
+    if tokenizer is None:
+        return None
+    tokens, end = _tokens_and_end(checkpoint, languages, tokenizer, checkpoint.directory)
+    return multilingual_files(checkpoint, languages, tokenizer, tokens, end)
+
+
+def _tokens_and_end(
+    checkpoint: TokenizerCheckpoint, languages: Multilingual, tokenizer: Tokenizer, path: Path
+) -> tuple[dict[str, int], int]:
+    """The tokens of the languages, and the end token, from a tokenizer that has them all."""
+    vocabulary = tokenizer.get_vocab(with_added_tokens=True)
     end = checkpoint.special("eos", "</s>")
     check_has_tokens(path, vocabulary, end)
     tokens = languages.tokens_in(vocabulary)
     if not tokens:
         raise DragomanError(f"{path}: expected the tokens of languages, found none")
-    return multilingual_files(checkpoint, languages, path, tokens, vocabulary[end])
+    return tokens, vocabulary[end]
 
 
 def fairseq_pieces(
@@ -150,7 +172,7 @@ def fairseq_pieces(
 def multilingual_files(
     checkpoint: TokenizerCheckpoint,
     languages: Multilingual,
-    tokenizer: Path | PieceModel,
+    tokenizer: Path | Tokenizer | PieceModel,
     tokens: dict[str, int],
     end: int,
 ) -> TokenizerFiles:

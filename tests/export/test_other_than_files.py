@@ -102,6 +102,8 @@ FILES = [
     ("bart", "tokenizer.json"),
     ("bart", "vocab.json"),
     ("bart", "merges.txt"),
+    ("bart", "cl100k_base.tiktoken"),
+    ("whisper", "multilingual.tiktoken"),
     ("bart", "model.safetensors"),
     ("bart.bin", "pytorch_model.bin"),
     ("bart.bin", "model.safetensors.index.json"),

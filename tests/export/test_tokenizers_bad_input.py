@@ -12,8 +12,9 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 from dragoman import DragomanError
 from dragoman.export.families import FAMILIES
 from dragoman.export.families.ctranslate2.text_tokenizers import find_text_tokenizers
-from dragoman.export.families.hugging_face import find_hugging_face_tokenizers
-from dragoman.export.tokenizers import TokenizerFiles
+from dragoman.export.families.encoders import ENCODER_FAMILIES
+from dragoman.export.families.hugging_face import find_hugging_face_tokenizers, tokenizer_kinds
+from dragoman.export.tokenizers import TokenizerCheckpoint, TokenizerFiles, choose_kind
 from dragoman.runtime.format.languages import SourceTemplate
 
 PIECES = ["<s>", "<pad>", "</s>", "<unk>", "▁a"]
@@ -109,6 +110,70 @@ def test_vocabulary_and_merges_are_not_lost(
     assert files is not None and isinstance(files.target, Tokenizer)
     assert files.target.encode("ab", add_special_tokens=False).ids == [4]
     assert (files.source is None) == (model_type == "whisper")
+
+
+def find_of_encoder(
+    directory: Path, model_type: str, values: dict[str, Any] | None = None
+) -> TokenizerFiles | None:
+    checkpoint = TokenizerCheckpoint(directory, values or {}, 9, 9)
+    family = ENCODER_FAMILIES[model_type]
+    return choose_kind(checkpoint, family.tokenizers, tokenizer_kinds()).read(checkpoint)
+
+
+UNKNOWN = ["BertJapaneseTokenizer", "BertJapaneseTokenizerFast", "OurTokenizer"]
+WORD_PIECES = "[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\na\n"
+
+
+@pytest.mark.parametrize("file", ["tokenizer_config.json", "config.json"])
+@pytest.mark.parametrize("stated", UNKNOWN)
+def test_pieces_of_an_unknown_class_are_refused(stated: str, file: str, tmp_path: Path) -> None:
+    """Without MeCab, Japanese would be split at other places."""
+    (tmp_path / "vocab.txt").write_text(WORD_PIECES)
+    values = {"tokenizer_class": stated}
+    if file == "tokenizer_config.json":
+        write(tmp_path / file, values)
+        values = {}
+    name = stated.removesuffix("Fast")
+    with pytest.raises(DragomanError, match=rf"expected tokenizer\.json, .*class '{name}' is unk"):
+        find_of_encoder(tmp_path, "bert", values)
+
+
+@pytest.mark.parametrize(
+    "stated", [None, "BertTokenizer", "DistilBertTokenizerFast", *GENERIC[1:5]]
+)
+def test_pieces_of_a_known_or_generic_class_are_read(stated: object, tmp_path: Path) -> None:
+    (tmp_path / "vocab.txt").write_text(WORD_PIECES)
+    write(tmp_path / "tokenizer_config.json", {"tokenizer_class": stated})
+    files = find_of_encoder(tmp_path, "bert")
+    assert files is not None and isinstance(files.source, Tokenizer)
+    assert files.source.encode("a").ids == [2, 5, 3]
+
+
+@pytest.mark.parametrize("stated", [*GENERIC, *UNKNOWN], ids=str)
+@pytest.mark.parametrize("model_type", ENCODER_FAMILIES)
+def test_a_library_file_of_any_class_is_read(
+    model_type: str, stated: object, tmp_path: Path
+) -> None:
+    library(tmp_path)
+    (tmp_path / "vocab.txt").write_text(WORD_PIECES)
+    write(tmp_path / "tokenizer_config.json", {"tokenizer_class": stated})
+    files = find_of_encoder(tmp_path, model_type)
+    assert files is not None and files.source == tmp_path / "tokenizer.json"
+
+
+def test_an_unknown_class_without_files(tmp_path: Path) -> None:
+    """There is nothing to be misread: the bundle takes token ids."""
+    write(tmp_path / "tokenizer_config.json", {"tokenizer_class": "OurTokenizer"})
+    assert find_of_encoder(tmp_path, "bert") is None
+
+
+def test_an_encoder_needs_more_than_a_sentencepiece_model(tmp_path: Path) -> None:
+    assert find_of_encoder(tmp_path, "xlm-roberta") is None
+    (tmp_path / "sentencepiece.bpe.model").write_bytes(b"pieces")
+    with pytest.raises(DragomanError, match=r"expected tokenizer\.json, found only sentencepiece"):
+        find_of_encoder(tmp_path, "xlm-roberta")
+    library(tmp_path)
+    assert find_of_encoder(tmp_path, "xlm-roberta") is not None
 
 
 @pytest.mark.parametrize("size", [None, "many", 3], ids=str)

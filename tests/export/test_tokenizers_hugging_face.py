@@ -398,6 +398,34 @@ def test_bart(files: str, trained: Path, tmp_path: Path) -> None:
     assert_random_tokens_are_decoded_alike(codec, hugging_face, size)
 
 
+MASKED = ["a <mask> b", "<mask>", " <mask>", "the<mask> the", "a \n <mask>  <mask> b", "<mask> b"]
+
+
+@pytest.mark.parametrize("stated", [None, True, False])
+@pytest.mark.parametrize("form", ["mask_token", "added_tokens_decoder"])
+def test_the_mask_takes_the_space_before_it(
+    form: str, stated: bool | None, trained: Path, tmp_path: Path
+) -> None:
+    """As in the files of published RoBERTas and in transformers 4, whatever files there are, unless
+    the checkpoint states another thing."""
+    strips = stated is not False
+    mask = transformers.AddedToken("<mask>", lstrip=strips, normalized=False, special=True)
+    hugging_face = transformers.RobertaTokenizer(
+        vocab=str(trained / "vocab.json"), merges=str(trained / "merges.txt"), mask_token=mask
+    )
+    for name in ("vocab.json", "merges.txt"):
+        shutil.copyfile(trained / name, tmp_path / name)
+    settings: dict[str, Any] = {"tokenizer_class": "RobertaTokenizer", "mask_token": "<mask>"}
+    if stated is not None:
+        of_mask = {"content": "<mask>", "lstrip": stated, "normalized": False, "special": True}
+        settings[form] = of_mask if form == "mask_token" else {"4": of_mask}
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(settings))
+    files = find(tmp_path, "bart", {"vocab_size": len(hugging_face)})
+    assert files is not None and isinstance(files.source, Tokenizer)
+    for text in [*MASKED, *TEXTS]:
+        assert files.source.encode(text).ids == hugging_face(text).input_ids, text[:60]
+
+
 @pytest.mark.parametrize("files", ["library", "merges"])
 def test_whisper(files: str, trained: Path, tmp_path: Path) -> None:
     special = ["<|endoftext|>", "<|startoftranscript|>", "<|en|>", "<|transcribe|>"]

@@ -20,6 +20,7 @@ from ...formats.detection import CONFIG_FILE
 from ...formats.json_files import read_json
 from ..building import build
 from ..checkpoint import Checkpoint
+from ..whisper.settings import alignment_heads
 from .reading import Fields, Reading, Specification, merge_equal
 from .text import TEXT
 from .weights import (
@@ -59,7 +60,8 @@ def read_ctranslate2(directory: Path) -> Checkpoint:
     """
     reading = _begin(directory)
     model = _build(reading)
-    return Checkpoint(model, reading.specification.find_tokenizers(directory, reading.rows))
+    tokenizers = reading.specification.find_tokenizers(directory, reading.rows)
+    return Checkpoint(model, tokenizers, tuple(reading.notes))
 
 
 def load_ctranslate2(directory: Path) -> Transformer:
@@ -85,7 +87,19 @@ def _build(reading: Reading) -> Transformer:
         raise ConfigError(reading.problems + error.problems) from error
     name = partial(weight_name, gated=config.gated_feed_forward)
     origin = reading.directory / MODEL_FILE
-    return build(config, rules, reading.weights, name, origin, reading.problems)
+    rules = dataclasses.replace(rules, alignment_heads=_alignment_heads(reading, config))
+    make = partial(Transformer, config, rules)
+    return build(config, make, reading.weights, name, origin, reading.problems)
+
+
+def _alignment_heads(reading: Reading, config: ModelConfig) -> tuple[tuple[int, int], ...]:
+    """Whisper's are listed in config.json; of other models, those that CTranslate2 averages."""
+    if reading.specification is WHISPER:
+        return alignment_heads(reading.values, config, reading.problems, reading.notes)
+    layer = int(reading.option("decoder", "alignment_layer", -1)) % config.decoder_layers
+    # The library's own default is 1; a 0 that is stated means all heads.
+    count = int(reading.option("decoder", "alignment_heads", 1)) or config.num_heads
+    return tuple((layer, head) for head in range(min(count, config.num_heads)))
 
 
 def _begin(directory: Path) -> Reading:

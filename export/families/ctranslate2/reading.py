@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -52,6 +52,7 @@ class Reading:
         rows: of the tables of tokens, as stored
         weights: changed until they have the shapes of `Transformer`
         problems: found so far
+        notes: where the model was read otherwise than its files might lead one to expect
     """
 
     directory: Path
@@ -61,6 +62,7 @@ class Reading:
     rows: Rows
     weights: Weights
     problems: list[str]
+    notes: list[str] = field(default_factory=list)
 
     def shape(self, name: str, axes: int) -> tuple[int, ...]:
         """The shape of a weight that sizes are derived from.

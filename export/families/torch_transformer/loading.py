@@ -11,7 +11,6 @@ from torch import Tensor
 
 from dragoman.reference_model import (
     ConfigError,
-    GenerationConfig,
     ModelConfig,
     Transformer,
 )
@@ -61,7 +60,7 @@ def load_torch_transformer(directory: Path) -> Transformer:
     check_positions(config)
     problems = _complete(weights, names, config)
     name = partial(weight_name, names=names)
-    return build(config, GenerationConfig(), weights, name, origin, problems)
+    return build(config, partial(Transformer, config), weights, name, origin, problems)
 
 
 def _check_values(values: Values) -> None:

@@ -1,7 +1,6 @@
 """Whisper's generation settings at Hugging Face -> rules of decoding, and what prompts are made of.
 
-Ignored is what `generate` does for long audio beyond greedy decoding (`no_speech_threshold`, ...),
-and the timing of words (`alignment_heads`).
+Ignored is what `generate` does for long audio beyond greedy decoding (`no_speech_threshold`, ...).
 """
 
 from __future__ import annotations
@@ -81,9 +80,43 @@ def generation(
         default_task=task,
         default_timestamps=timestamps is True,
     )
+    heads = alignment_heads(settings, config, problems, notes)
+    rules = dataclasses.replace(rules, alignment_heads=heads)
     if problems:
         raise ConfigError(problems)
     return with_prompt(rules, speech, config.max_target_positions)
+
+
+def alignment_heads(
+    settings: Values, config: ModelConfig, problems: list[str], notes: list[str]
+) -> tuple[tuple[int, int], ...]:
+    """Layer and head of each cross-attention that times words.
+
+    Args:
+        problems: receives one if the setting has another form
+        notes: receives a sentence if the decoder has not all of these heads; then there are none
+    """
+    stated = settings.get("alignment_heads") or []
+    if not isinstance(stated, list) or not all(map(_is_head, stated)):
+        problems.append(
+            f"alignment_heads: expected pairs of layer and head, from 0 on, found {stated!r:.60}"
+        )
+        return ()
+    layers, heads = config.decoder_layers, config.num_heads
+    # Distilled models are published with their teacher's settings; nothing else needs these heads.
+    if not all(layer < layers and head < heads for layer, head in stated):
+        notes.append(
+            f"alignment_heads: the decoder has {layers} layers of {heads} heads, and the settings "
+            "name others: alignments of words are made from the last layer but one"
+        )
+        return ()
+    return tuple((layer, head) for layer, head in stated)
+
+
+def _is_head(pair: object) -> bool:
+    if not isinstance(pair, list) or len(pair) != 2:
+        return False
+    return all(type(number) is int and number >= 0 for number in pair)
 
 
 def with_prompt(rules: GenerationConfig, speech: Speech, positions: int) -> GenerationConfig:

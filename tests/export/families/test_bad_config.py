@@ -20,7 +20,6 @@ from dragoman.export.families.hugging_face import load_hugging_face
 from dragoman.reference_model import (
     CheckpointError,
     ConfigError,
-    GenerationConfig,
     ModelConfig,
     Transformer,
 )
@@ -57,6 +56,21 @@ OWN: dict[str, Any] = {
     "end_token_id": 3,
     "names": {"source_embedding": "tokens"},
 }
+
+BERT: dict[str, Any] = {
+    "model_type": "bert",
+    "architectures": ["BertForSequenceClassification"],
+    "vocab_size": 21,
+    "hidden_size": 16,
+    "num_hidden_layers": 1,
+    "num_attention_heads": 2,
+    "intermediate_size": 24,
+    "max_position_embeddings": 12,
+}
+ROBERTA = BERT | {"model_type": "roberta", "architectures": ["RobertaForTokenClassification"]}
+DISTILBERT: dict[str, Any] = {"model_type": "distilbert", "dim": 16, "n_layers": 1, "n_heads": 2}
+GPT2: dict[str, Any] = {"model_type": "gpt2", "vocab_size": 20, "n_embd": 8, "n_head": 2}
+GPT2 |= {"bos_token_id": 0, "eos_token_id": 0}
 
 
 def write(directory: Path, name: str, content: Any) -> None:
@@ -112,7 +126,57 @@ CONFIGS: list[tuple[dict[str, Any], str]] = [
 ]
 
 
-@pytest.mark.parametrize(("values", "problem"), CONFIGS)
+NO_SIZES: list[Any] = ["20", [1], {}, [], True, 1.5]
+ALONE: list[tuple[dict[str, Any], str]] = [
+    *((BERT | {"vocab_size": size}, "vocab_size: expected an integer") for size in NO_SIZES),
+    (BERT | {"vocab_size": -3}, "vocab_size: expected at least 0, found -3"),
+    (BERT | {"type_vocab_size": "2"}, "type_vocab_size: expected an integer, found '2'"),
+    (BERT | {"type_vocab_size": []}, r"type_vocab_size: expected an integer, found \[\]"),
+    (BERT | {"hidden_size": {}}, "hidden_size: expected an integer, found {}"),
+    (BERT | {"num_hidden_layers": True}, "num_hidden_layers: expected an integer, found True"),
+    (BERT | {"pad_token_id": "x"}, "pad_token_id: expected an integer, found 'x'"),
+    (BERT | {"max_position_embeddings": 1.5}, "max_position_embeddings: expected an integer"),
+    (BERT | {"layer_norm_eps": "x"}, "norm_epsilon must be a number, found 'x'"),
+    (BERT | {"hidden_dropout_prob": {}}, "dropout must be a number, found {}"),
+    (BERT | {"hidden_act": []}, "hidden_act: expected one of relu"),
+    (BERT | {"tie_word_embeddings": "yes"}, "tie_word_embeddings: expected true or false"),
+    *(
+        (BERT | {"num_labels": count}, "num_labels: expected an integer from 1 to 1000000, found")
+        for count in ("3", 0, -1, 10**12, True, 2.0, [2])
+    ),
+    (BERT | {"id2label": ["a"]}, "id2label: expected labels by their numbers"),
+    (BERT | {"id2label": {}}, "labels: expected at least one"),
+    (BERT | {"id2label": {"0": "a", "2": "b"}}, r"id2label: expected numbers .* found \[0, 2\]"),
+    *(
+        (BERT | {"architectures": stated}, "architectures: expected one of BertModel")
+        for stated in (5, {"a": 1}, "BertModel", [5], [["BertModel"]], ["BertForMultipleChoice"])
+    ),
+    (ROBERTA | {"pad_token_id": []}, r"pad_token_id: expected an integer, found \[\]"),
+    (ROBERTA | {"max_position_embeddings": "15"}, "max_position_embeddings: expected an integer"),
+    (ROBERTA | {"max_position_embeddings": 1}, "max_source_positions must be at least 1"),
+    (ROBERTA | {"type_vocab_size": {}}, "type_vocab_size: expected an integer, found {}"),
+    (ROBERTA | {"num_labels": {}}, "num_labels: expected an integer"),
+    (DISTILBERT | {"dim": "16"}, "dim: expected an integer, found '16'"),
+    (DISTILBERT | {"n_layers": [1]}, r"n_layers: expected an integer, found \[1\]"),
+    (DISTILBERT | {"architectures": 5}, "architectures: expected one of DistilBertModel"),
+    *((GPT2 | {"n_embd": width}, "n_embd: expected an integer") for width in NO_SIZES),
+    (GPT2 | {"n_embd": 0}, "n_embd: expected at least 1, found 0"),
+    *((GPT2 | {"n_inner": size}, "d_ff must be an integer") for size in NO_SIZES),
+    *(
+        (GPT2 | {"architectures": stated}, r"architectures: expected \[\"GPT2LMHeadModel\"\]")
+        for stated in (5, {"a": 1}, "GPT2LMHeadModel", [5], ["GPT2DoubleHeadsModel"])
+    ),
+    (GPT2 | {"vocab_size": "20"}, "target_vocab_size must be an integer, found '20'"),
+    (GPT2 | {"n_head": "x"}, "num_heads must be an integer, found 'x'"),
+    (GPT2 | {"n_positions": [9]}, r"max_target_positions must be an integer, found \[9\]"),
+    (GPT2 | {"layer_norm_epsilon": "q"}, "norm_epsilon must be a number, found 'q'"),
+    (GPT2 | {"tie_word_embeddings": "yes"}, "tie_target_output must be true or false"),
+    (GPT2 | {"activation_function": {}}, "activation_function: expected one of relu"),
+]
+"""Of encoders and decoders alone."""
+
+
+@pytest.mark.parametrize(("values", "problem"), [*CONFIGS, *ALONE])
 def test_a_bad_configuration(values: dict[str, Any], problem: str, tmp_path: Path) -> None:
     write(tmp_path, "config.json", values)
     with pytest.raises(ConfigError, match=problem):
@@ -219,17 +283,16 @@ def test_names_that_are_null_are_missing(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("error", [RuntimeError("no memory\nat x"), MemoryError()])
 def test_a_model_that_does_not_fit_into_memory(
-    error: Exception, monkeypatch: pytest.MonkeyPatch
+    error: Exception,
 ) -> None:
     config = ModelConfig(source_vocab_size=5, target_vocab_size=5, d_model=4, num_heads=1)
     weights = dict(Transformer(config).named_parameters())
 
-    def fails(*_: object) -> None:
+    def fails() -> Transformer:
         raise error
 
-    monkeypatch.setattr("dragoman.export.families.building.Transformer", fails)
     with pytest.raises(ConfigError, match="the model is too large for this machine"):
-        build(config, GenerationConfig(), dict(weights), str, Path("weights"))
+        build(config, fails, dict(weights), str, Path("weights"))
 
 
 @pytest.mark.parametrize(

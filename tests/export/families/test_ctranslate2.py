@@ -16,6 +16,7 @@ from dragoman.export.families.ctranslate2 import load_ctranslate2
 from dragoman.reference_model import (
     ModelConfig,
     NoMemory,
+    ReferenceModel,
     Transformer,
     greedy_cached,
     greedy_uncached,
@@ -85,7 +86,7 @@ def random_model(options: dict[str, Any], seed: int = 0) -> Transformer:
     return random_transformer(ModelConfig(**SIZES | options), seed=seed)
 
 
-def weights(model: Transformer) -> dict[str, torch.Tensor]:
+def weights(model: ReferenceModel) -> dict[str, torch.Tensor]:
     return {name: parameter.detach() for name, parameter in model.named_parameters()}
 
 
@@ -331,3 +332,18 @@ def test_the_library_gives_the_same_tokens(name: str, seed: int, tmp_path: Path)
     rows = greedy_uncached(read, SOURCES, 15)
     expected = [row[:-1] if row[-1] == end else row for row in rows]
     assert peer.CTranslate2Peer.load(tmp_path, threads=1).generate(SOURCES, 15) == expected
+
+
+@pytest.mark.parametrize(
+    ("stated", "heads"), [(None, [0]), (1, [0]), (2, [0, 1]), (0, [0, 1, 2]), (9, [0, 1, 2])]
+)
+def test_alignments_are_the_mean_of_the_first_heads(
+    stated: int | None, heads: list[int], tmp_path: Path
+) -> None:
+    """As in CTranslate2: of the last layer; one if the file does not say, and 0 means all."""
+    model = random_transformer(ModelConfig(**SIZES), seed=0)
+    name = "decoder/alignment_heads"
+    options = {} if stated is None else {name: torch.tensor(stated, dtype=torch.int16)}
+    write_text_model(model, tmp_path, options=options, without=() if options else (name,))
+    found = load_ctranslate2(tmp_path).generation.alignment_heads
+    assert found == tuple((1, head) for head in heads)

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 
+from dragoman.export.checkpoints import read_checkpoint
 from dragoman.export.families.ctranslate2 import load_ctranslate2, whisper
 from dragoman.export.families.ctranslate2.whisper import whisper_tokens
 from dragoman.reference_model import CheckpointError, ModelConfig, Transformer
@@ -82,6 +83,22 @@ def test_is_read_as_it_was_stored(model: Transformer, numbers: str, tmp_path: Pa
 def test_without_suppress_ids_nothing_is_suppressed(model: Transformer, tmp_path: Path) -> None:
     write_whisper_model(model, tmp_path, TOKENS, numbers="float32", suppress_ids=None)
     assert load_ctranslate2(tmp_path).generation.is_plain
+
+
+def test_alignment_heads_that_there_are_not_are_a_note(model: Transformer, tmp_path: Path) -> None:
+    """As faster-whisper's distilled models list those of their teacher."""
+    heads = [[0, 2], [25, 0]]
+    write_whisper_model(model, tmp_path, TOKENS, numbers="float32", alignment_heads=heads)
+    read = read_checkpoint(tmp_path)
+    assert isinstance(read.model, Transformer)
+    assert read.model.generation.alignment_heads == ()
+    assert [note.partition(":")[0] for note in read.notes] == ["alignment_heads"]
+
+
+def test_alignment_heads_of_another_form(model: Transformer, tmp_path: Path) -> None:
+    write_whisper_model(model, tmp_path, TOKENS, numbers="float32", alignment_heads=[[0, "1"]])
+    with pytest.raises(CheckpointError, match="alignment_heads: expected pairs of layer and head"):
+        load_ctranslate2(tmp_path)
 
 
 @pytest.mark.parametrize("ids", [[99], ["1"], [-1], [True], 5])

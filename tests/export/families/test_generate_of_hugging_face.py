@@ -253,6 +253,7 @@ def test_no_end_token_is_noted(weights: Path, tmp_path: Path) -> None:
         "generation_config.json has no eos_token_id: outputs end at their limit only, as those of "
         'Hugging Face\'s generate; config.json has 2: add "eos_token_id": 2 there',
     )
+    assert isinstance(read.model, Transformer)
     assert all(len(output) == LIMIT for output in our_outputs(read.model, LIMIT))
 
 

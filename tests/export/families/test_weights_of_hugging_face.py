@@ -12,7 +12,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from dragoman.export.families.hugging_face import load_hugging_face, read_hugging_face
-from dragoman.reference_model import CheckpointError, greedy_uncached
+from dragoman.reference_model import CheckpointError, Transformer, greedy_uncached
 
 from .comparing import assert_same_tensors
 
@@ -60,6 +60,7 @@ def test_weights_that_are_not_needed_are_left_out(
     weights = load_file(file) | {name: torch.ones(3) for name in names[:extra]}
     save_file(weights, file, metadata={"format": "pt"})
     read = read_hugging_face(directory)
+    assert isinstance(read.model, Transformer)
     assert_same_tensors(theirs, read.model, SOURCES, TARGET)
     if extra == 1:
         assert read.notes == ("1 weight that the model does not need left out: lm_head.bias",)
@@ -91,6 +92,7 @@ def test_layers_beyond_those_of_the_configuration(
     config.write_text(config.read_text().replace('"decoder_layers": 3', '"decoder_layers": 2'))
     theirs = transformers.BartForConditionalGeneration.from_pretrained(directory).eval()
     read = read_hugging_face(directory)
+    assert isinstance(read.model, Transformer)
     assert_same_tensors(theirs, read.model, SOURCES, TARGET)
     assert "model.decoder.layers.2." in read.notes[0]
 
@@ -178,6 +180,7 @@ def test_positions_of_m2m_100_grow_with_the_longest_output(
     theirs.save_pretrained(tmp_path)
     read = read_hugging_face(tmp_path)
     ours = read.model
+    assert isinstance(ours, Transformer)
     assert (ours.config.max_target_positions, read.notes) == (20, ())
     source = [7, 3, 9, 2]
     expected = theirs.generate(torch.tensor([source]), num_beams=1)[0, 1:].tolist()

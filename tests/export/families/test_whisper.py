@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 
+from dragoman.export.checkpoints import read_checkpoint
 from dragoman.export.families.hugging_face import load_hugging_face
 from dragoman.reference_model import (
     CheckpointError,
@@ -132,11 +133,34 @@ def test_language_and_task_that_are_stated(
         ({"lang_to_id": ["en"]}, "lang_to_id: expected an object of token ids"),
         ({"no_timestamps_token_id": "last"}, "no_timestamps_token_id: expected an integer"),
         ({"forced_decoder_ids": [3]}, "forced_decoder_ids: expected pairs"),
+        *(
+            ({"alignment_heads": heads}, "alignment_heads: expected pairs of layer and head")
+            for heads in (3, "all", {"0": 1}, [0, 1], [[0]], [[0, 1, 2]], [[0, -1]], [[0, 1.5]])
+        ),
     ],
 )
 def test_settings_that_are_wrong(changed: Any, stated: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         load_hugging_face(changed("generation_config.json", **stated))
+
+
+def test_alignment_heads_that_are_there(checkpoint: Path, changed: Any) -> None:
+    """Counted from 0: the last layer and the last head are the highest that there are."""
+    config = json.loads((checkpoint / "config.json").read_text())
+    last = [config["decoder_layers"] - 1, config["decoder_attention_heads"] - 1]
+    read = read_checkpoint(changed("generation_config.json", alignment_heads=[[0, 0], last]))
+    assert isinstance(read.model, Transformer)
+    assert read.model.generation.alignment_heads == ((0, 0), tuple(last))
+    assert not any("alignment_heads" in note for note in read.notes)
+
+
+@pytest.mark.parametrize("heads", [[[0, 0], [25, 0]], [[0, 99]]], ids=["layer", "head"])
+def test_alignment_heads_of_the_teacher_are_a_note(changed: Any, heads: list[list[int]]) -> None:
+    """As distilled models have them, whose decoders are shorter than what they were made from."""
+    read = read_checkpoint(changed("generation_config.json", alignment_heads=heads))
+    assert isinstance(read.model, Transformer)
+    assert read.model.generation.alignment_heads == ()
+    assert sum("alignment_heads: the decoder has" in note for note in read.notes) == 1
 
 
 def test_other_features_are_refused(changed: Any) -> None:

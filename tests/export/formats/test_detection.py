@@ -13,6 +13,7 @@ import pytest
 from dragoman.errors import DragomanError
 from dragoman.export.checkpoints import READERS, read_checkpoint
 from dragoman.export.families import FAMILIES, STATE_DICT_FAMILIES
+from dragoman.export.families.encoders import ENCODER_FAMILIES
 from dragoman.export.formats import detection
 from dragoman.export.formats.detection import FORMATS, MODEL_TYPES, check_is_checkpoint, format_of
 
@@ -56,9 +57,10 @@ REFUSED: dict[str, tuple[Change, str]] = {
     "not JSON": (config("{"), "config.json: expected a JSON object, found text that is not JSON"),
     "a list": (config("[]"), "config.json: expected a JSON object, found list"),
     "unknown type": (
-        config('{"model_type": "bert"}'),
-        "config.json: model_type: expected one of bart, m2m_100, marian, mbart, mt5, pegasus, "
-        "pytorch-seq2seq, t5, torch.nn.Transformer, whisper, found 'bert'",
+        config('{"model_type": "llama"}'),
+        "config.json: model_type: expected one of bart, bert, distilbert, gpt2, m2m_100, marian, "
+        "mbart, mt5, pegasus, pytorch-seq2seq, roberta, t5, torch.nn.Transformer, whisper, "
+        "xlm-roberta, found 'llama'",
     ),
     "a model type that is a list": (config('{"model_type": ["t5"]}'), "found ['t5']"),
 }
@@ -106,13 +108,13 @@ def test_the_format_is_recognised_by_the_files(
 def test_every_format_has_a_reader_and_every_model_type_a_family() -> None:
     assert {known.name for known in FORMATS} == READERS.keys()
     assert {
-        **dict.fromkeys(FAMILIES, "Hugging Face"),
+        **dict.fromkeys([*FAMILIES, *ENCODER_FAMILIES], "Hugging Face"),
         **dict.fromkeys(STATE_DICT_FAMILIES, "state dictionary"),
     } == MODEL_TYPES
 
 
 def test_checking_imports_nothing_heavy(tmp_path: Path) -> None:
-    (tmp_path / "config.json").write_text('{"model_type": "bert"}')
+    (tmp_path / "config.json").write_text('{"model_type": "llama"}')
     code = f"""
 import sys
 heavy = ["torch", "onnx", "onnx_ir", "numpy", "safetensors", "tokenizers"]

@@ -1,0 +1,209 @@
+"""A directory of Hugging Face -> an encoder with its head, and its tokenizer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from tokenizers import Tokenizer
+
+from dragoman.reference_model import (
+    ConfigError,
+    EncoderModel,
+    HeadConfig,
+    ModelConfig,
+)
+from dragoman.reference_model.checkpoint import check_positions
+
+from ...formats.detection import CONFIG_FILE
+from ...formats.json_files import Values, read_json
+from ...formats.tensor_files import Weights, read_weights
+from ...tokenizers import TokenizerCheckpoint, TokenizerFiles, TokenizerKind, choose_kind
+from ..building import build
+from ..checkpoint import Checkpoint
+from ..family import activation, merge_tied, renamed
+from .family import EncoderFamily
+from .heads import PAIRS, head_of, task_of
+
+MEAN_POOLING = (
+    "there is no modules.json that says how hidden states become a vector: it is their mean, as in "
+    "sentence-transformers"
+)
+MASK_FIELD = "mask"
+
+
+def read_encoder(
+    directory: Path,
+    family: EncoderFamily,
+    all_kinds: tuple[TokenizerKind, ...],
+    *,
+    head: HeadConfig | None = None,
+    longest: int | None = None,
+    head_weights: Weights | None = None,
+) -> Checkpoint:
+    """Read an encoder, what stands on it, and its tokenizer.
+
+    Args:
+        all_kinds: a tokenizer may be borrowed from another family
+        head: in place of what `config.json` says
+        longest: the most tokens of a text, if these are fewer than the positions
+        head_weights: of that head, by the names of `EncoderModel`
+
+    Raises:
+        CheckpointError: files are missing or unreadable; weights are missing, misshapen, not
+            finite, or tied and yet different. All problems are listed.
+        ConfigError: the architecture or the head has options that are not supported.
+        DragomanError: the tokenizer cannot be read.
+    """
+    values = read_json(directory / CONFIG_FILE)
+    notes: list[str] = []
+    vocabulary = family.sizes(values)[family.fields["source_vocab_size"]]
+    checkpoint = TokenizerCheckpoint(directory, values, vocabulary, vocabulary)
+    tokenizers = choose_kind(checkpoint, family.tokenizers, all_kinds).read(checkpoint)
+    problems: list[str] = []
+    act = activation(family.known(values), family.activation, "gelu", problems)
+    if head is None:
+        task = task_of(values, family)
+        mask = _token(tokenizers, checkpoint.special(MASK_FIELD, family.mask))
+        head = head_of(values, family, task, act, mask)
+        if task == "embedding":
+            notes.append(MEAN_POOLING)
+    config = config_of(values, family, head, longest, problems, activation=act)
+    check_positions(config)
+    weights, origin = read_weights(directory)
+    problems = complete(weights, values, family, config)
+    weights |= head_weights or {}
+    model = build(
+        config,
+        partial(EncoderModel, config),
+        weights,
+        weight_name(family, head),
+        origin,
+        problems,
+        notes=notes,
+    )
+    return Checkpoint(model, tokenizers, tuple(notes))
+
+
+def config_of(
+    values: Values,
+    family: EncoderFamily,
+    head: HeadConfig,
+    longest: int | None,
+    problems: list[str],
+    **fields: Any,
+) -> ModelConfig:
+    """
+    Args:
+        problems: found so far
+
+    Raises:
+        ConfigError: no `ModelConfig` can express it; all problems are listed.
+    """
+    known = family.known(values)
+    if not isinstance(known.get("tie_word_embeddings", True), bool):
+        found = known["tie_word_embeddings"]
+        problems.append(f"tie_word_embeddings: expected true or false, found {found!r:.60}")
+    for name, neutral in (("position_embedding_type", "absolute"), ("is_decoder", False)):
+        if known.get(name, neutral) != neutral:
+            problems.append(f"{name}: expected {neutral}, found {known[name]!r}")
+    stated = {ours: known[theirs] for ours, theirs in family.fields.items()}
+    types = family.sizes(values)["type_vocab_size"]
+    if head.task not in PAIRS or types < 2:
+        types = 0  # one embedding for all tokens, which `complete` adds to the positions
+    positions = stated["max_source_positions"] - family.first_position(values)
+    try:
+        config = ModelConfig(
+            **stated
+            | {
+                "max_source_positions": positions if longest is None else min(longest, positions),
+                "target_vocab_size": 0,
+                "decoder_layers": 0,
+                "max_target_positions": 0,
+                "positions": "learned",
+                "embedding_norm": True,
+                "scale_embedding": False,
+                "token_types": types,
+                "head": head,
+            }
+            | fields
+        )
+    except ConfigError as error:
+        raise ConfigError(problems + error.problems) from error
+    if problems:
+        raise ConfigError(problems)
+    return config
+
+
+def weight_name(family: EncoderFamily, head: HeadConfig) -> Callable[[str], str]:
+    """Name of a parameter of `EncoderModel` -> its name in a checkpoint, without the prefix."""
+    of_head = family.heads[head.task].parts if head.task in family.heads else {}
+
+    def name_of(name: str) -> str:
+        part = name.removeprefix("head.")
+        if part == name:
+            return renamed(name, family.parts)
+        for ours, theirs in of_head.items():
+            if part == ours or part.startswith(f"{ours}."):
+                return (theirs + part[len(ours) :]).replace(".gain", ".weight")
+        return name
+
+    return name_of
+
+
+def complete(
+    weights: Weights, values: Values, family: EncoderFamily, config: ModelConfig
+) -> list[str]:
+    """Give the weights the names and shapes that `EncoderModel` has; returns problems."""
+    for name in list(weights):
+        # Before PyTorch had LayerNorm, its weights were gamma and beta.
+        ours = name.removeprefix(family.prefix)
+        ours = ours.replace("LayerNorm.gamma", "LayerNorm.weight")
+        ours = ours.replace("LayerNorm.beta", "LayerNorm.bias")
+        if ours != name:
+            weights[ours] = weights.pop(name)
+    weights.pop("embeddings.position_ids", None)
+    positions, types = family.parts["encoder.embedding.positions.table"], "token_type_embeddings"
+    table = weights.get(positions)
+    if table is not None and table.dim() == 2:
+        first = family.first_position(values)
+        table = table[first : first + config.max_source_positions]
+        segments = weights.get(f"embeddings.{types}.weight")
+        if not config.token_types and segments is not None and segments.dim() == 2:
+            del weights[f"embeddings.{types}.weight"]
+            if segments.shape[1:] == table.shape[1:] and len(segments):
+                table = table + segments[0].to(table.dtype)
+        weights[positions] = table
+    if config.head is None or config.head.task != "masked-language-model":
+        return []
+    return _tie_output(weights, family, tied=family.known(values).get("tie_word_embeddings", True))
+
+
+def _tie_output(weights: Weights, family: EncoderFamily, *, tied: bool) -> list[str]:
+    """One table of tokens and one bias of a masked language model; returns problems."""
+    parts = family.heads["masked-language-model"].parts
+    tokens = family.parts["encoder.embedding.tokens"] + ".weight"
+    output, bias, second_bias = parts["weight"], parts["bias"], parts.get("second_bias")
+    if tied:
+        problems = merge_tied(weights, [tokens, output])
+        return problems + (merge_tied(weights, [bias, second_bias]) if second_bias else [])
+    if second_bias and second_bias in weights:  # the one that is added, if the two differ
+        weights[bias] = weights.pop(second_bias)
+    found = weights.pop(output, None)
+    if found is not None and tokens in weights and found.equal(weights[tokens]):
+        return []
+    problem = "missing" if found is None else f"other than {tokens}"
+    return [
+        f"tie_word_embeddings is false, and {output} is {problem}: a masked language model with an "
+        "output of its own is not supported"
+    ]
+
+
+def _token(tokenizers: TokenizerFiles | None, text: str) -> int | None:
+    """The id of a token; None if there is none."""
+    source = None if tokenizers is None else tokenizers.source
+    if isinstance(source, Path):
+        source = Tokenizer.from_file(str(source))
+    return source.token_to_id(text) if isinstance(source, Tokenizer) else None

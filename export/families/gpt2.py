@@ -1,0 +1,148 @@
+"""GPT-2 (Radford et al. 2019): a decoder alone. DistilGPT2 and every size are stored alike."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from dragoman.reference_model import ConfigError, ModelConfig
+
+from ..formats.json_files import Values
+from ..formats.tensor_files import Weights
+from ..tokenizers import TokenizerCheckpoint, TokenizerFiles, TokenizerKind
+from ..tokenizers.library import byte_level, library_file
+from .family import Family, activation, merge_tied, renamed
+from .settings_reader import SettingsReader
+
+FIELDS: Mapping[str, str] = {
+    "target_vocab_size": "vocab_size",
+    "decoder_layers": "n_layer",
+    "d_model": "n_embd",
+    "num_heads": "n_head",
+    "max_target_positions": "n_positions",
+    "norm_epsilon": "layer_norm_epsilon",
+    "dropout": "resid_pdrop",
+    "end_token_id": "eos_token_id",
+}
+"""Fields of `ModelConfig`, and what `config.json` calls them."""
+
+DEFAULTS: Mapping[str, Any] = {
+    "vocab_size": 50257,
+    "n_layer": 12,
+    "n_embd": 768,
+    "n_head": 12,
+    "n_positions": 1024,
+    "layer_norm_epsilon": 1e-5,
+    "resid_pdrop": 0.1,
+    "activation_function": "gelu_new",
+    "bos_token_id": 50256,
+    "eos_token_id": 50256,
+}
+"""GPT-2's values for fields that a `config.json` leaves out."""
+
+NEUTRAL: Mapping[str, Any] = {
+    "scale_attn_weights": True,
+    "scale_attn_by_inverse_layer_idx": False,
+    "add_cross_attention": False,
+}
+"""Options that are not supported, with the values that switch them off."""
+
+PARTS: Mapping[str, str] = {
+    "decoder.embedding.tokens": "wte",
+    "decoder.embedding.positions.table": "wpe.weight",
+    "decoder.layers": "h",
+    "decoder.norm": "ln_f",
+    "self_attention_residual.norm": "ln_1",
+    "feed_forward_residual.norm": "ln_2",
+    "self_attention.output": "attn.c_proj",
+    "self_attention": "attn",
+    "feed_forward.inner": "mlp.c_fc",
+    "feed_forward.outer": "mlp.c_proj",
+    ".gain": ".weight",
+}
+PREFIX = "transformer."
+OUTPUT = "lm_head.weight"
+PACKED = ("query", "key", "value")
+"""What the product `c_attn` holds side by side."""
+
+
+def weight_name(name: str) -> str:
+    """The name that a checkpoint gives a parameter of `LanguageModel`, without its prefix."""
+    return OUTPUT if name == "output.weight" else renamed(name, PARTS)
+
+
+def complete(weights: Weights, config: ModelConfig) -> list[str]:
+    """Products are stored as [in, out], and those of query, key and value as one."""
+    for name in list(weights):
+        weight = weights[name]
+        if name.startswith(PREFIX):
+            del weights[name]
+            name = name.removeprefix(PREFIX)
+            weights[name] = weight
+        if name.endswith((".attn.bias", ".attn.masked_bias")):
+            del weights[name]  # the causal mask, which older files hold
+        elif name.endswith((".c_attn.weight", ".c_proj.weight", ".c_fc.weight")):
+            weights[name] = weight.t().contiguous() if weight.dim() == 2 else weight
+    for name in [n for n in weights if n.endswith((".c_attn.weight", ".c_attn.bias"))]:
+        weight = weights[name]
+        if len(weight) == len(PACKED) * config.d_model:
+            del weights[name]
+            for part, of_part in zip(PACKED, weight.chunk(len(PACKED)), strict=True):
+                weights[name.replace("c_attn", part)] = of_part.contiguous()
+    tied = [weight_name("decoder.embedding.tokens.weight")]
+    return merge_tied(weights, [*tied, OUTPUT] if config.tie_target_output else tied)
+
+
+def _config(values: Values) -> ModelConfig:
+    known = {**DEFAULTS, **{name: value for name, value in values.items() if value is not None}}
+    problems = [
+        f"{name}: expected {neutral}, found {known[name]!r}"
+        for name, neutral in NEUTRAL.items()
+        if known.get(name, neutral) != neutral
+    ]
+    stated = values.get("architectures") or ["GPT2LMHeadModel"]
+    if not isinstance(stated, list) or stated[0] not in ("GPT2LMHeadModel", "GPT2Model"):
+        problems.append(f'architectures: expected ["GPT2LMHeadModel"], found {stated!r:.60}')
+    width = SettingsReader(known, problems).number("n_embd", DEFAULTS["n_embd"], least=1)
+    fields = {ours: known[theirs] for ours, theirs in FIELDS.items()} | {"d_model": width}
+    try:
+        config = ModelConfig(
+            **fields
+            | {
+                "source_vocab_size": 0,
+                "encoder_layers": 0,
+                "max_source_positions": 0,
+                "d_ff": known.get("n_inner", 4 * width),
+                "activation": activation(known, "activation_function", "gelu_new", problems),
+                "norm_order": "pre",
+                "positions": "learned",
+                "scale_embedding": False,
+                "tie_target_output": known.get("tie_word_embeddings", True),
+                "start_token_id": known["bos_token_id"],
+                "pad_token_id": 0,
+            }
+        )
+    except ConfigError as error:
+        raise ConfigError(problems + error.problems) from error
+    if problems:
+        raise ConfigError(problems)
+    return config
+
+
+def _merges(checkpoint: TokenizerCheckpoint) -> TokenizerFiles | None:
+    """Byte-level pair encoding, without special tokens around a text."""
+    end = "<|endoftext|>"
+    tokenizer = byte_level(checkpoint, {"bos": end, "eos": end, "unk": end})
+    return None if tokenizer is None else TokenizerFiles(tokenizer, tokenizer)
+
+
+TOKENIZER = TokenizerKind(("GPT2Tokenizer",), (library_file, _merges), tells_all=True)
+GPT2 = Family(
+    "gpt2",
+    "GPT-2, DistilGPT2",
+    _config,
+    weight_name,
+    complete,
+    (TOKENIZER,),
+    has_encoder=False,
+)

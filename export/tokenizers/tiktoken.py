@@ -1,0 +1,270 @@
+"""The reader for ranks, the files of the library tiktoken: a line for each token, with its bytes in
+base64 and its rank, which is its id.
+
+tiktoken merges the two neighbours that together have the lowest rank, the first of such pairs, and
+leaves a piece of a text whole that is a token itself. Which two a token is merged from depends on
+its own bytes alone, for until then nothing was merged across its ends. So one merge for each token,
+in the order of the ranks, gives the same results.
+"""
+
+from __future__ import annotations
+
+import base64
+import re
+from collections.abc import Mapping
+from itertools import groupby, pairwise
+from operator import itemgetter
+from pathlib import Path
+
+from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers
+
+from dragoman.errors import DragomanError
+from dragoman.regular_files import VOCABULARY_BYTES, read_regular
+from dragoman.runtime.format.languages import SourceTemplate
+from dragoman.runtime.texts.codecs.failures import panics_as_errors, summary
+from dragoman.runtime.texts.surfaces import BYTE_OF_LETTER
+
+from .checkpoint import CONFIG_FILE, TokenizerCheckpoint
+from .encodings import ENCODINGS, Encoding, library_pattern
+from .files import TokenizerFiles
+from .reading import check_has_tokens, check_ids
+
+OTHER_NAME = "tiktoken.model"
+"""What `transformers` calls a file of ranks."""
+LONGEST_TOKEN = 1000
+"""Bytes; published encodings have up to 128. The time to find a token's merge grows with the
+square."""
+
+_LINE = re.compile(rb"(\S+)[ \t]+([0-9]{1,9})")
+_LETTERS = {byte: letter for letter, byte in BYTE_OF_LETTER.items()}
+_NO_RANK = 1 << 62
+
+
+def plain_ranks(checkpoint: TokenizerCheckpoint) -> TokenizerFiles | None:
+    """One tokenizer for both sides, with `bos` and `eos` around a source text if the checkpoint
+    says so; None if there are no ranks."""
+    tokenizer = tokenizer_of_ranks(checkpoint)
+    if tokenizer is None:
+        return None
+    added = [
+        [checkpoint.special(name, f"{name}_token")]
+        if checkpoint.setting(f"add_{name}_token", bool)
+        else []
+        for name in ("bos", "eos")
+    ]
+    vocabulary = tokenizer.get_vocab(with_added_tokens=True)
+    check_has_tokens(checkpoint.directory / CONFIG_FILE, vocabulary, *added[0], *added[1])
+    begin, end = (tuple(vocabulary[token] for token in tokens) for tokens in added)
+    template = SourceTemplate(begin, end) if begin or end else None
+    return TokenizerFiles(tokenizer, tokenizer, template)
+
+
+def tokenizer_of_ranks(
+    checkpoint: TokenizerCheckpoint, encodings: Mapping[str, Encoding] = ENCODINGS
+) -> Tokenizer | None:
+    """The tokenizer that encodes and decodes as tiktoken does; None if there are no ranks.
+
+    Its other tokens are those that the checkpoint lists with their ids, and the encoding's own
+    special tokens where the vocabulary has room for them.
+
+    Args:
+        encodings: by the names that a file of ranks may have
+
+    Raises:
+        DragomanError: there are several files, the file is damaged, its encoding is unknown, or
+            other tokens contradict the ranks.
+    """
+    path = _path(checkpoint.directory)
+    if path is None:
+        return None
+    config = checkpoint.directory / CONFIG_FILE
+    if checkpoint.setting("add_prefix_space", bool):
+        raise DragomanError(f"{config}: add_prefix_space: expected false for ranks, found true")
+    encoding = _encoding(checkpoint, path, encodings)
+    splitter = pre_tokenizers.Split(_regex(config, encoding.pattern), "removed", invert=True)
+    ranks = _read(path, checkpoint.vocab_size)
+    if encoding.size not in (None, len(ranks)):
+        raise DragomanError(
+            f"{path}: expected the {encoding.size} ranks of {path.stem}, found {len(ranks)}: the "
+            f"file is damaged, or needs another name, and pat_str in {CONFIG_FILE}"
+        )
+    others = _other_tokens(checkpoint, path, ranks, encoding)
+    tokenizer = Tokenizer(_model(ranks, others))
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
+        [splitter, pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)]
+    )
+    tokenizer.decoder = decoders.ByteLevel()
+    _add(tokenizer, others, checkpoint)
+    return tokenizer
+
+
+def _path(directory: Path) -> Path | None:
+    paths = sorted(directory.glob("*.tiktoken"))
+    paths += [path for path in [directory / OTHER_NAME] if path.exists()]
+    if len(paths) > 1:
+        found = ", ".join(path.name for path in paths)
+        raise DragomanError(f"{directory}: expected one file of ranks, found {found}")
+    return paths[0] if paths else None
+
+
+def _encoding(
+    checkpoint: TokenizerCheckpoint, path: Path, encodings: Mapping[str, Encoding]
+) -> Encoding:
+    """What the checkpoint states or, if it states no pattern, what the file's name says.
+
+    The ranks do not tell: the same can go with different patterns.
+    """
+    pattern = checkpoint.setting("pat_str", str)
+    if pattern is not None:
+        return Encoding(pattern)
+    if path.stem in encodings:
+        return encodings[path.stem]
+    raise DragomanError(
+        f"{path}: expected pat_str, the pattern that tiktoken splits texts with, in {CONFIG_FILE}, "
+        f"or a file named after its encoding ({', '.join(encodings)}), found neither"
+    )
+
+
+def _regex(config: Path, pattern: str) -> Regex:
+    try:
+        with panics_as_errors():
+            return Regex(library_pattern(pattern))
+    except Exception as error:  # the library raises no narrower type
+        raise DragomanError(
+            f"{config}: pat_str: expected a pattern that tiktoken and tokenizers understand alike: "
+            f"{summary(error)}"
+        ) from error
+
+
+def _read(path: Path, size: int) -> dict[str, int]:
+    """Tokens, with a letter for each byte, and their ranks.
+
+    Args:
+        size: of the model's vocabulary
+    """
+    ranks, taken = dict[str, int](), set[int]()
+    for number, line in enumerate(read_regular(path, VOCABULARY_BYTES).splitlines(), start=1):
+        if not line:
+            continue
+        try:
+            token, rank = _entry(line)
+            if rank >= size:
+                raise ValueError(f"a rank in [0, {size}), the model's vocabulary, found {rank}")
+            if token in ranks or rank in taken:
+                raise ValueError(f"each token and each rank once, found {_shown(line)} again")
+        except ValueError as error:
+            raise DragomanError(f"{path}: line {number}: expected {error}") from error
+        ranks[token] = rank
+        taken.add(rank)
+    missing = [byte for byte, letter in _LETTERS.items() if letter not in ranks]
+    if missing:
+        raise DragomanError(
+            f"{path}: expected a token for each byte, found none for {len(missing)} of 256, such "
+            f"as 0x{min(missing):02X}"
+        )
+    return ranks
+
+
+def _entry(line: bytes) -> tuple[str, int]:
+    """
+    Raises:
+        ValueError: says what was expected, and what was found.
+    """
+    match = _LINE.fullmatch(line)
+    try:
+        if match is None:
+            raise ValueError
+        # Whisper's multilingual ranks end with an empty token, which is written so.
+        token = b"" if match[1] == b"=" else base64.b64decode(match[1], validate=True)
+    except ValueError:
+        raise ValueError(f"a token in base64 and its rank, found {_shown(line)}") from None
+    if len(token) > LONGEST_TOKEN:
+        raise ValueError(f"a token of at most {LONGEST_TOKEN} bytes, found one of {len(token)}")
+    return token.decode("latin-1").translate(_LETTERS), int(match[2])
+
+
+def _shown(line: bytes) -> str:
+    return repr(line[:40].decode("latin-1"))
+
+
+def _other_tokens(
+    checkpoint: TokenizerCheckpoint, path: Path, ranks: Mapping[str, int], encoding: Encoding
+) -> dict[str, int]:
+    """The tokens beside the ranks, by ascending id. No id is left out: those without a token get a
+    reserved one."""
+    listed = checkpoint.added_tokens()
+    check_ids(checkpoint.directory / CONFIG_FILE, listed, checkpoint.vocab_size)
+    by_id = {
+        token: content
+        for content, token in encoding.special_tokens.items()
+        if token < checkpoint.vocab_size and content not in listed
+    } | {token: content for content, token in listed.items()}
+    ranked = {rank: token for token, rank in ranks.items()}
+    for content, token in listed.items():
+        for other in (by_id[token], ranked.get(token, content)):
+            if other != content:
+                raise DragomanError(
+                    f"{checkpoint.directory}: expected one token for each id, found {content!r} "
+                    f"and {other!r} for {token}"
+                )
+    missing = set(range(max(ranked))) - ranked.keys() - by_id.keys()
+    if missing:
+        raise DragomanError(
+            f"{path}: expected ranks without gaps but for special tokens, found none for "
+            f"{len(missing)} ids, such as {min(missing)}"
+        )
+    others = dict[str, int]()
+    for token in range(max(ranked.keys() | by_id.keys()) + 1):
+        if token in by_id or token not in ranked:
+            content = by_id.get(token, f"<|reserved_token_{token}|>")
+            if (first := others.get(content, ranks.get(content, token))) != token:
+                raise DragomanError(
+                    f"{checkpoint.directory}: expected one id for each token, found {first} and "
+                    f"{token} for {content!r}"
+                )
+            others[content] = token
+    return others
+
+
+def _model(ranks: Mapping[str, int], others: Mapping[str, int]) -> models.BPE:
+    """Byte-level pair encoding, whose vocabulary has no gaps."""
+    merges, whole = list[tuple[str, str]](), False
+    for token, _ in sorted(ranks.items(), key=itemgetter(1)):
+        parts = _parts(token, ranks)
+        if len(parts) == 2:
+            merges.append((parts[0], parts[1]))
+        elif len(parts) > 2:
+            whole = True
+    last = max(ranks.values())
+    gaps = {content: token for content, token in others.items() if token < last}
+    # Special tokens after the ranks are kept out of the vocabulary: they are no pieces of texts.
+    return models.BPE({**ranks, **gaps}, merges, ignore_merges=whole)
+
+
+def _parts(token: str, ranks: Mapping[str, int]) -> list[str]:
+    """The two tokens that this one is merged from; more, if merging its bytes does not give it."""
+    parts = list(token)
+    pairs = [ranks.get(first + second, _NO_RANK) for first, second in pairwise(parts)]
+    while len(parts) > 2 and (lowest := min(pairs)) < _NO_RANK:
+        place = pairs.index(lowest)
+        parts[place : place + 2] = [parts[place] + parts[place + 1]]
+        del pairs[place]
+        for i in (place - 1, place):
+            if 0 <= i < len(pairs):
+                pairs[i] = ranks.get(parts[i] + parts[i + 1], _NO_RANK)
+    return parts
+
+
+def _add(tokenizer: Tokenizer, others: Mapping[str, int], checkpoint: TokenizerCheckpoint) -> None:
+    """Add tokens in the order of their ids."""
+    texts = checkpoint.added_texts()
+    for is_text, contents in groupby(others, key=texts.__contains__):
+        tokens = [AddedToken(content, normalized=False) for content in contents]
+        (tokenizer.add_tokens if is_text else tokenizer.add_special_tokens)(tokens)
+    for content, token in others.items():
+        is_decoded = content not in texts or tokenizer.decode([token]) == content
+        if tokenizer.token_to_id(content) != token or not is_decoded:
+            raise DragomanError(
+                f"{checkpoint.directory}: expected added tokens that the library tokenizers can "
+                f"encode and decode, found {content!r}"
+            )

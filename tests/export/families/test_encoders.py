@@ -1,0 +1,191 @@
+"""Encoders alone, compared with Hugging Face's own implementations on random models."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from tokenizers import Tokenizer
+from tokenizers.models import WordLevel
+from torch import Tensor
+
+from dragoman.export.checkpoints import read_checkpoint
+from dragoman.reference_model import CheckpointError, EncoderModel, pad
+
+transformers: Any = importlib.import_module("transformers")
+
+SOURCES = [[2, 9, 17, 5, 6, 3], [2, 8, 3], [2, 3], [2, 11, 12, 13, 14, 15, 16, 3]]
+TYPES = [[0, 0, 0, 1, 1, 1], [0, 0, 0], [0, 0], [0, 0, 0, 0, 0, 1, 1, 1]]
+PAD = 0
+
+BERT: dict[str, Any] = {
+    "vocab_size": 29,
+    "hidden_size": 24,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 3,
+    "intermediate_size": 40,
+    "max_position_embeddings": 13,
+    "initializer_range": 0.3,
+    "pad_token_id": PAD,
+}
+DISTILBERT: dict[str, Any] = {
+    "vocab_size": 29,
+    "dim": 24,
+    "n_layers": 3,
+    "n_heads": 3,
+    "hidden_dim": 40,
+    "max_position_embeddings": 13,
+    "initializer_range": 0.3,
+    "pad_token_id": PAD,
+}
+FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
+    "bert": ("Bert", BERT | {"hidden_act": "gelu_new", "layer_norm_eps": 1e-3}),
+    "roberta": (
+        "Roberta",
+        BERT | {"max_position_embeddings": 15, "pad_token_id": 1, "type_vocab_size": 1},
+    ),
+    "xlm-roberta": (
+        "XLMRoberta",
+        BERT | {"max_position_embeddings": 15, "pad_token_id": 1, "type_vocab_size": 1},
+    ),
+    "distilbert": ("DistilBert", DISTILBERT),
+}
+SHAPES: dict[str, dict[str, Any]] = {
+    "one layer, narrow": {
+        "hidden_size": 20,
+        "num_hidden_layers": 1,
+        "num_attention_heads": 5,
+        "intermediate_size": 7,
+        "hidden_act": "relu",
+    },
+    "heads of 64": {
+        "hidden_size": 128,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 2,
+        "intermediate_size": 50,
+        "hidden_act": "silu",
+    },
+}
+DISTILBERT_NAMES = {
+    "hidden_size": "dim",
+    "num_hidden_layers": "n_layers",
+    "num_attention_heads": "n_heads",
+    "intermediate_size": "hidden_dim",
+    "hidden_act": "activation",
+}
+HEADS = (
+    "Model",
+    "ForMaskedLM",
+    "ForSequenceClassification",
+    "ForTokenClassification",
+    "ForQuestionAnswering",
+)
+
+Make = Callable[..., tuple[Any, Path]]
+
+
+@pytest.fixture
+def make(tmp_path: Path) -> Make:
+    def make(family: str, head: str, **changes: Any) -> tuple[Any, Path]:
+        prefix, fields = FAMILIES[family]
+        torch.manual_seed(0)
+        config = getattr(transformers, f"{prefix}Config")(**fields | changes)
+        theirs = getattr(transformers, prefix + head)(config).eval()
+        for parameter in theirs.parameters():  # biases and gains differ from what they begin as
+            parameter.data += 0.1 * torch.randn_like(parameter)
+        directory = tmp_path / f"{family}-{head}"
+        theirs.save_pretrained(directory)
+        if "roberta" in family:
+            words = {
+                piece: i for i, piece in enumerate(["<s>", "<pad>", "</s>", "<unk>", "<mask>"])
+            }
+            tokenizer = Tokenizer(WordLevel(words, "<unk>"))
+            tokenizer.add_special_tokens(list(words))
+            tokenizer.save(str(directory / "tokenizer.json"))
+        else:
+            (directory / "vocab.txt").write_text("[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\n")
+        return theirs, directory
+
+    return make
+
+
+def outputs_of(theirs: Any, source: Tensor, mask: Tensor, types: Tensor | None) -> list[Tensor]:
+    """Theirs, in the order of ours."""
+    more = {} if types is None else {"token_type_ids": types}
+    with torch.inference_mode():
+        found = theirs(input_ids=source, attention_mask=mask.long(), **more)
+    if hasattr(found, "start_logits"):
+        return [torch.stack([found.start_logits, found.end_logits], dim=-1)]
+    if hasattr(found, "logits"):
+        return [found.logits]
+    hidden = found.last_hidden_state
+    weight = mask[..., None].float()
+    return [hidden, (hidden * weight).sum(1) / weight.sum(1)]
+
+
+def assert_same(theirs: Any, ours: EncoderModel, *, types: bool = False) -> None:
+    source, mask = pad(SOURCES, ours.config.pad_token_id)
+    segments = pad(TYPES, 0)[0] if types else None
+    with torch.inference_mode():
+        found = ours(source, mask, segments)
+    expected = outputs_of(theirs, source, mask, segments)
+    assert len(found) == len(expected)
+    for one, other in zip(found, expected, strict=True):
+        assert one.shape == other.shape
+        if one.shape[:2] == mask.shape:
+            one, other = one[mask], other[mask]
+        torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-5)
+
+
+def read(directory: Path) -> EncoderModel:
+    model = read_checkpoint(directory).model
+    assert isinstance(model, EncoderModel)
+    return model
+
+
+@pytest.mark.parametrize("head", HEADS)
+@pytest.mark.parametrize("family", FAMILIES)
+def test_outputs_are_those_of_hugging_face(family: str, head: str, make: Make) -> None:
+    theirs, directory = make(family, head)
+    assert_same(theirs, read(directory))
+
+
+@pytest.mark.parametrize("head", ["Model", "ForMaskedLM"])
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("family", FAMILIES)
+def test_other_shapes(family: str, shape: str, head: str, make: Make) -> None:
+    names = DISTILBERT_NAMES if family == "distilbert" else {}
+    changes = {names.get(name, name): value for name, value in SHAPES[shape].items()}
+    theirs, directory = make(family, head, **changes)
+    # Scores of 128 numbers are large: what they are compared by is not float32's rounding.
+    assert_same(theirs.double(), read(directory).double())
+
+
+@pytest.mark.parametrize("head", ["ForSequenceClassification", "ForQuestionAnswering"])
+def test_pairs_have_token_types(head: str, make: Make) -> None:
+    theirs, directory = make("bert", head)
+    ours = read(directory)
+    assert ours.config.token_types == 2
+    assert_same(theirs, ours, types=True)
+
+
+@pytest.mark.parametrize("head", ["Model", "ForTokenClassification", "ForMaskedLM"])
+def test_where_texts_are_alone_the_first_type_is_part_of_the_positions(
+    head: str, make: Make
+) -> None:
+    assert read(make("bert", head)[1]).config.token_types == 0
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_an_output_that_is_not_tied(family: str, make: Make) -> None:
+    """It is read if it is the token embedding all the same; then its own bias is what is added."""
+    theirs, directory = make(family, "ForMaskedLM", tie_word_embeddings=False)
+    with pytest.raises(CheckpointError, match=r"tie_word_embeddings is false, and .* is other"):
+        read(directory)
+    theirs.get_output_embeddings().weight.data.copy_(theirs.get_input_embeddings().weight)
+    theirs.save_pretrained(directory)
+    assert_same(theirs, read(directory))
