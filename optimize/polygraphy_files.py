@@ -14,7 +14,7 @@ from dragoman.runtime.format.contract import GraphSpec
 from dragoman.runtime.format.manifest import Precision
 from dragoman.runtime.format.writing import new_directory
 
-from .step_inputs import Feed, record_steps
+from .step_inputs import Feed, StepInputs, record_steps
 
 COMMANDS = "commands.sh"
 LARGEST_DIFFERENCE: dict[Precision, float] = {"fp32": 1e-3, "fp16": 0.05, "int8": 1.0, "int4": 2.0}
@@ -43,7 +43,7 @@ def write_polygraphy_files(
     graphs: Bundle | None = None,
     sources: Sequence[Encodable] | None = None,
 ) -> PolygraphyFiles:
-    """Write `<graph>-inputs.json` for both graphs, and `commands.sh`.
+    """Write `<graph>-inputs.json` for each graph, and `commands.sh`.
 
     Args:
         directory: a path that does not exist yet; it appears whole or not at all
@@ -57,33 +57,31 @@ def write_polygraphy_files(
     from polygraphy.json import save_json
 
     inputs = record_steps(graphs or bundle, bundle, sources)
-    feeds: dict[str, list[Feed]] = {
-        "encoder": [inputs.encoder],
-        "decoder": list(inputs.decoder.values()),
-    }
-    steps = tuple(inputs.decoder)
-    rows = len(inputs.encoder["source"])
+    feeds: dict[str, list[Feed]] = {}
+    if inputs.encoder is not None:
+        feeds["encoder"] = [inputs.encoder]
+    if inputs.decoder:
+        feeds["decoder"] = list(inputs.decoder.values())
+    steps, rows = tuple(inputs.decoder), inputs.rows
     with new_directory(directory) as partial:
         for graph, iterations in feeds.items():
             save_json([dict(feed) for feed in iterations], str(partial / _inputs(graph)))
         script = partial / COMMANDS
-        lines = _script(bundle, graphs, inputs.encoder, rows, steps)
+        lines = _script(bundle, graphs, inputs)
         script.write_text("\n".join(lines) + "\n", encoding="utf-8")
         script.chmod(0o755)
         size = sum(file.stat().st_size for file in partial.iterdir())
     return PolygraphyFiles(directory, rows, steps, size)
 
 
-def _script(
-    bundle: Bundle, graphs: Bundle | None, encoder: Feed, rows: int, steps: tuple[int, ...]
-) -> Iterator[str]:
+def _script(bundle: Bundle, graphs: Bundle | None, inputs: StepInputs) -> Iterator[str]:
     manifest = bundle.manifest
     reference, what = (bundle, "BUNDLE") if graphs is None else (graphs, "GRAPHS")
     names = tuple(manifest.model_graphs)
     yield from (
         "#!/bin/sh",
-        f"# Inputs of {rows} rows, recorded while {_on_one_line(manifest.name)} decoded:",
-        f"# those of the encoder, and of the decoder at the steps {', '.join(map(str, steps))}.",
+        f"# Inputs of {inputs.rows} rows, recorded while {_on_one_line(manifest.name)} ran:",
+        f"# those of {' and of '.join(_recorded(inputs))}.",
         f"#   sh {COMMANDS}        what runs on every machine",
         f"#   sh {COMMANDS} gpu    what needs an NVIDIA GPU, afterwards",
         "set -eu",
@@ -107,12 +105,19 @@ def _script(
             run = _run(manifest.graphs[name].file)
             yield f"{run} --onnxrt {_compared(name, manifest.precision)} || status=1"
     yield "else"
-    yield from _gpu_commands(bundle, encoder)
+    yield from _gpu_commands(bundle, inputs.encoder)
     yield "fi"
     yield 'exit "$status"'
 
 
-def _gpu_commands(bundle: Bundle, encoder: Feed) -> Iterator[str]:
+def _recorded(inputs: StepInputs) -> Iterator[str]:
+    if inputs.encoder is not None:
+        yield "the encoder"
+    if inputs.decoder:
+        yield f"the decoder at the steps {', '.join(map(str, inputs.decoder))}"
+
+
+def _gpu_commands(bundle: Bundle, encoder: Feed | None) -> Iterator[str]:
     manifest = bundle.manifest
     if manifest.target != "tensorrt":
         yield "export POLYGRAPHY_USE_TENSORRT_RTX=1"
@@ -124,10 +129,15 @@ def _gpu_commands(bundle: Bundle, encoder: Feed) -> Iterator[str]:
                 f"{_compared(name, manifest.precision)} || status=1"
             )
         return
-    yield "# The decoder's caches need a fixed capacity: build engines, and compare these with"
-    yield "#   dragoman inspect ENGINES --polygraphy DIRECTORY --graphs BUNDLE"
+    if manifest.model.has_decoder:
+        yield "# The decoder's caches need a fixed capacity: build engines, and compare these with"
+        yield "#   dragoman inspect ENGINES --polygraphy DIRECTORY --graphs BUNDLE"
     if manifest.target == "cpu":
         yield 'echo "the graphs of target cpu have operators that TensorRT does not have" >&2'
+        yield "exit 2"
+        return
+    if encoder is None:
+        yield 'echo "the decoder needs engines: see above" >&2'
         yield "exit 2"
         return
     graph = manifest.graphs["encoder"]

@@ -16,9 +16,11 @@ from .random_sound import random_sound
 def random_sources(
     manifest: Manifest, lengths: Sequence[int], generator: np.random.Generator
 ) -> list[Encodable]:
-    """Sources of uniformly random tokens with these lengths; for a speech model, as many windows of
-    random sound, as features."""
+    """Sources, or prompts of a decoder alone, of uniformly random tokens with these lengths; for a
+    speech model, as many windows of random sound, as features."""
     vocabulary = manifest.model.source_vocab_size
+    if not manifest.model.has_encoder:
+        vocabulary = manifest.model.target_vocab_size
     if vocabulary is not None:
         return [generator.integers(0, vocabulary, length).tolist() for length in lengths]
     assert manifest.audio is not None

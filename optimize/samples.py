@@ -33,6 +33,8 @@ def samples_for_graph(spec: GraphSpec, model: ModelSpec, *, seed: int = 0) -> Sa
             value = np.arange(shape[1]) < lengths[:, None]
         elif tensor.role == "position":
             value = position
+        elif tensor.role in ("read", "token_type"):
+            value = np.zeros(shape)
         elif tensor.role == "token":
             value = generator.integers(0, model.target_vocab_size, shape)
         elif tensor.role == "source" and model.source_vocab_size is not None:
@@ -54,6 +56,7 @@ def _sizes(spec: GraphSpec, model: ModelSpec) -> dict[str, int]:
         "source_batch": 3,
         "source": min(5, model.max_source_positions),
         "query": 1,
+        "read": 1,
         "capacity": min(9, model.max_target_positions),
     }
     for tensor in spec.inputs:

@@ -1,4 +1,4 @@
-"""Real inputs of both graphs: what they get while sources are decoded, step by step."""
+"""Real inputs of a model's graphs: what they get while sources are decoded, step by step."""
 
 from __future__ import annotations
 
@@ -27,17 +27,21 @@ ROWS = 2
 LONGEST = 32
 STEPS = 16
 """Tokens of a source, and steps that are decoded, if model and engines allow as many."""
+PROMPT = 5
+"""Tokens of a random prompt of a decoder alone."""
 
 
 @dataclass(frozen=True)
 class StepInputs:
     """
     Attributes:
-        encoder: its only inputs
-        decoder: by the index of the step; every step reads one token
+        rows: of every input
+        encoder: its only inputs; None of a decoder alone
+        decoder: by the index of the step; every step reads one token. None of an encoder alone.
     """
 
-    encoder: Feed
+    rows: int
+    encoder: Feed | None
     decoder: Mapping[int, Feed]
 
 
@@ -45,7 +49,8 @@ def record_steps(
     graphs: Bundle, receiver: Bundle | None = None, sources: Sequence[Encodable] | None = None
 ) -> StepInputs:
     """Decode a few sources greedily on the processor, and keep the inputs of the first two steps,
-    of one in the middle and of the last. A prompt is read token by token.
+    of one in the middle and of the last. A prompt is read token by token; of a
+    decoder alone the sources are prompts.
 
     Args:
         graphs: ONNX graphs that ONNX Runtime runs, with an axis for the caches' capacity
@@ -60,7 +65,8 @@ def record_steps(
     """
     receiver = receiver or graphs
     manifest, model = graphs.manifest, graphs.manifest.model
-    if receiver.manifest.graphs["decoder"].input("past_key").dtype == "bfloat16":
+    graph_specs = receiver.manifest.model_graphs.values()
+    if any(t.dtype == "bfloat16" for graph in graph_specs for t in (*graph.inputs, *graph.outputs)):
         raise DragomanError(
             f"{receiver.directory}: expected numbers that NumPy has, found bfloat16: take a bundle "
             "in fp32 or fp16"
@@ -68,46 +74,75 @@ def record_steps(
     rows, lengths, capacity = _sizes(receiver)
     if sources is None:
         sources = random_sources(manifest, [lengths.best] * rows, np.random.default_rng(0))
-    chosen = _fitting(sources, rows, lengths)
-    source, mask = as_batch(chosen, model)
+    source, mask = as_batch(_fitting(sources, rows, lengths), model)
+    backend = OnnxRuntimeBackend(graphs, threads=None)
+    if not model.has_encoder:
+        prompt = source[:, : capacity - 1]
+        return StepInputs(rows, None, _decoder_feeds(backend, graphs, receiver, {}, prompt))
     if source.ndim == 2 and source.shape[1] < lengths.smallest:
         missing = ((0, 0), (0, lengths.smallest - source.shape[1]))
         source = np.pad(source, missing, constant_values=model.pad_token_id)
         mask = np.pad(mask, missing)
-    backend = OnnxRuntimeBackend(graphs, threads=None)
     values: dict[Slot, NDArray[Any]] = {Slot("source"): source, Slot("source_mask"): mask}
-    encoder, decoder = manifest.graphs["encoder"], manifest.graphs["decoder"]
+    if manifest.head is not None and manifest.head.token_types:
+        values[Slot("token_type")] = np.zeros_like(source)
     encoder_feed = _feed(receiver.manifest.graphs["encoder"], values)
+    if not model.has_decoder:
+        return StepInputs(rows, encoder_feed, {})
     encoded = backend.encode(source, mask)
-    values |= {tensor.slot: encoded[tensor.name] for tensor in encoder.outputs}
-    cache = np.zeros((rows, model.num_heads, capacity, model.head_size), backend.dtype)
-    values |= {tensor.slot: cache for tensor in decoder.inputs if tensor.change is Change.APPENDED}
-    prompt = [model.start_token_id, *manifest.generation.prompt]
-    steps = min(capacity, max(STEPS, len(prompt) + 1))
+    values |= {t.slot: encoded[t.name] for t in manifest.graphs["encoder"].outputs}
+    prompt = np.array([[model.start_token_id, *manifest.generation.prompt]] * rows)
+    steps = _decoder_feeds(backend, graphs, receiver, values, prompt)
+    return StepInputs(rows, encoder_feed, steps)
+
+
+def _decoder_feeds(
+    backend: OnnxRuntimeBackend,
+    graphs: Bundle,
+    receiver: Bundle,
+    encoded: Mapping[Slot, NDArray[Any]],
+    prompt: NDArray[np.int64],
+) -> dict[int, Feed]:
+    """Of the steps that are kept, while prompts [rows, tokens] are read and continued."""
+    rows, length = prompt.shape
+    _, _, capacity = _sizes(receiver)
+    spec = receiver.manifest.graphs["decoder"]
+    decoder = graphs.manifest.graphs["decoder"]
+    values = {**encoded, Slot("read"): np.zeros((rows, 1), np.int64)}
+    values |= {
+        tensor.slot: np.zeros((rows, heads, capacity, size), tensor.dtype)
+        for tensor in decoder.inputs
+        if tensor.change is Change.APPENDED
+        for heads, size in [(int(tensor.shape[1]), int(tensor.shape[3]))]
+    }
+    steps = min(capacity, max(STEPS, length + 1))
     kept = {0, 1, steps // 2, steps - 1} & set(range(steps))
-    feeds = {}
-    token = np.full((rows, 1), prompt[0])
+    feeds: dict[int, Feed] = {}
+    token = prompt[:, :1]
     names = [tensor.name for tensor in decoder.outputs]
     for step in range(steps):
         values |= {Slot("token"): token, Slot("position"): np.full(rows, step)}
         if step in kept:
-            feeds[step] = _feed(receiver.manifest.graphs["decoder"], values)
+            feeds[step] = _feed(spec, values)
         found = dict(zip(names, backend.decoder.run(names, _feed(decoder, values)), strict=True))
         values |= {t.memory: found[t.name] for t in decoder.outputs if ROLES[t.role].updates}
-        chosen_tokens = found[decoder.output("next_token").name][:, None]
-        is_prompt = step + 1 < len(prompt)
-        token = np.full((rows, 1), prompt[step + 1]) if is_prompt else chosen_tokens
-    return StepInputs(encoder_feed, feeds)
+        chosen = found[decoder.output("next_token").name][:, None]
+        token = prompt[:, step + 1 : step + 2] if step + 1 < length else chosen
+    return feeds
 
 
 def _sizes(bundle: Bundle) -> tuple[int, Range, int]:
     """Rows, tokens of a source, and the capacity of caches."""
     model, engines = bundle.manifest.model, bundle.manifest.executable
     rows = 1 if model.takes_audio else ROWS
-    longest = min(LONGEST, model.max_source_positions)
-    lengths = Range(1, longest, model.max_source_positions)
+    longest = min(LONGEST, model.input_positions)
+    if not model.has_encoder:
+        longest = min(longest, PROMPT)
+    lengths = Range(1, longest, model.input_positions)
     if not isinstance(engines, TensorRTEngines):
         steps = max(STEPS, len(bundle.manifest.generation.prompt) + 2)
+        if not model.has_decoder:
+            steps = 0
         return rows, lengths, min(steps, model.max_target_positions)
     profile = engines.profiles[0]  # which engines use unless another is chosen
     rows = min(max(rows, profile.batch.smallest), profile.batch.largest)

@@ -10,6 +10,7 @@ from typing import cast
 import onnx_ir as ir
 import onnxruntime
 
+from dragoman.attention_graph import attention_graph
 from dragoman.candidates_graph import candidates_graph, candidates_spec
 from dragoman.graph_files import write_graphs
 from dragoman.runtime.decoding.batching import Encodable
@@ -39,18 +40,21 @@ def optimize_bundle(
     target: str = "cpu",
     precision: Precision = "fp32",
     calibration: Sequence[Encodable] | None = None,
+    calibration_types: Sequence[Sequence[int]] | None = None,
     writer: type[BundleWriter] = BundleWriter,
     progress: Progress = lambda stage: None,
 ) -> Bundle:
     """Optimize a neutral fp32 bundle for a target and write the result into an existing directory.
 
-    Of a target that builds engines, the result holds the graphs that they are built from.
+    Of a target that builds engines, the result holds the graphs that they are built from. The graph
+    that shows attention is made again of the others; engines have none.
 
     Args:
         target: a row of `targets.TARGETS`
         precision: one that the target offers
         calibration: source token ids or features on which errors are weighed and measured, and
             ranges observed; random if None
+        calibration_types: of an encoder alone, the segments of their tokens; None: all 0
         writer: how files are written; `ScratchWriter` if the bundle is only a step on the way
         progress: called with each stage as it begins
 
@@ -70,7 +74,7 @@ def optimize_bundle(
     records = _own_passes(graphs, bundle.manifest, chosen, precision, progress)
     if precision != "fp32":
         progress("decoding the calibration's sources")
-        observed = observe(bundle, calibration)
+        observed = observe(bundle, calibration, calibration_types)
         progress("measuring")
         passes = precision_passes(graphs, chosen.recipe, precision, observed)
         for name, (model, _) in graphs.items():
@@ -81,11 +85,15 @@ def optimize_bundle(
     progress("writing weights")
     specs = {name: _with_types(model, spec) for name, (model, spec) in graphs.items()}
     models = {name: model for name, (model, _) in graphs.items()}
-    if chosen.recipe.candidates:
+    if chosen.recipe.candidates and "decoder" in specs:
         specs["candidates"] = candidates_spec(
             specs["decoder"], bundle.manifest.generation.suppressed_token_ids
         )
         models["candidates"] = candidates_graph(specs["candidates"])
+    if "attention" in bundle.manifest.graphs and chosen.executable == "onnx":
+        models["attention"], specs["attention"] = attention_graph(
+            models, specs, bundle.manifest.model, bundle.manifest.head
+        )
     optimized = dataclasses.replace(
         bundle.manifest,
         target=chosen.name,

@@ -44,6 +44,23 @@ def check_heads(attended: ir.Value, split: ir.Value) -> MatchResult:
     return result
 
 
+def check_value_size(attended: ir.Value, operator: str) -> MatchResult:
+    """Fails for values of another size than keys, which the operator does not take."""
+    result, node = MatchResult(), attended.producer()
+    assert node is not None
+    key, value = (_last_size(node.inputs[index]) for index in (1, 2))
+    if key != value:
+        reason = f"expected values of the size of keys, {key}, as {operator} requires, found"
+        return result.fail(f"{reason} {value}", attended)
+    return result
+
+
+def _last_size(value: ir.Value | None) -> int | None:
+    """Of the last axis, if it is known."""
+    shape = None if value is None else value.shape
+    return shape[-1] if shape is not None and isinstance(shape[-1], int) else None
+
+
 def attributes(attended: ir.Value, split: ir.Value) -> dict[str, Any]:
     """Number of heads and scale, as attributes of ONNX Runtime's own operators."""
     node, heads = attended.producer(), known_heads(split)

@@ -22,6 +22,7 @@ from .heads import (
     LARGEST_MASK_BIAS,
     attributes,
     check_heads,
+    check_value_size,
     known_heads,
     merge_heads,
     split_heads,
@@ -53,6 +54,7 @@ class CachedSelfAttention(RewriteRuleClassBase):
         past_value: Any,
         position: Any,
         split: Any,
+        value_split: Any,
         merge: Any,
         queries: Any,
         capacity: Any,
@@ -69,7 +71,7 @@ class CachedSelfAttention(RewriteRuleClassBase):
         )
         present_value = op.TensorScatter(
             past_value,
-            split_heads(op, value, split, "value_heads"),
+            split_heads(op, value, value_split, "value_heads"),
             position,
             axis=2,
             mode="linear",
@@ -124,7 +126,7 @@ class CachedSelfAttention(RewriteRuleClassBase):
                 f"GroupQueryAttention requires, found {heads[1]}",
                 query_heads,
             )
-        return result
+        return check_value_size(attended, "GroupQueryAttention")
 
     def rewrite(
         self,

@@ -75,11 +75,12 @@ def _quantization(
 ) -> dict[str, QuantizeWeights]:
     """Embeddings are rounded once for all graphs, to suit the product that they are tied to."""
     known = {name: calibrate(model, observed[name]) for name, (model, _) in graphs.items()}
-    decoder, _ = graphs["decoder"]
+    # The graph whose product may be tied to an embedding: the logits'.
+    last = "decoder" if "decoder" in graphs else "encoder"
     tables: dict[str, tuple[Rounded, float]] = {}
     for name, value in embedding_tables(graphs).items():
-        x = tied_product_input(decoder, name)
-        tables[name] = round_for(floats(value).T, x, schemes.embedding, known["decoder"])
+        x = tied_product_input(graphs[last][0], name)
+        tables[name] = round_for(floats(value).T, x, schemes.embedding, known[last])
     return {
         name: QuantizeWeights(
             schemes.products[name], schemes.embedding, tables, known[name], QUANTIZATION_TOLERANCE

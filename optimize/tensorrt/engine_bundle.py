@@ -105,17 +105,19 @@ def pinned_bundle(
     """
     manifest = graphs.manifest
     models = {name: ir.load(graphs.graph_path(name)) for name in manifest.model_graphs}
-    sizes = {"query": 1, "capacity": capacity}
+    sizes = {"query": 1, "read": 1, "capacity": capacity}
     specs = {name: pinned_spec(spec, sizes) for name, spec in manifest.graphs.items()}
     if "candidates" in specs:
         models["candidates"] = candidates_graph(specs["candidates"])
-    records = apply_passes(
-        models["decoder"],
-        (PinShapes(manifest.graphs["decoder"], sizes),),
-        graph="decoder",
-        samples=samples_for_graph(specs["decoder"], manifest.model),
-        progress=progress,
-    )
+    records = []
+    if "decoder" in models:
+        records = apply_passes(
+            models["decoder"],
+            (PinShapes(manifest.graphs["decoder"], sizes),),
+            graph="decoder",
+            samples=samples_for_graph(specs["decoder"], manifest.model),
+            progress=progress,
+        )
     pinned = dataclasses.replace(
         manifest,
         graphs=specs,

@@ -28,8 +28,9 @@ class Positions(Protocol):
 
 
 def default_source_range(model: Positions) -> Range:
-    """All lengths that the model accepts, tuned for a sentence; for audio, that of a window."""
-    longest = model.max_source_positions
+    """All lengths that the model accepts, tuned for a sentence; for audio, that of a window. A
+    decoder alone has no source, and a length of 1 stands for it."""
+    longest = max(1, model.max_source_positions)
     if model.takes_audio:
         return Range(longest, longest, longest)
     return Range(1, min(32, longest), longest)
@@ -46,12 +47,12 @@ def check_profiles(profiles: Sequence[Profile], capacity: int, model: Positions)
     for index, profile in enumerate(profiles):
         for name, sizes in (("batch", profile.batch), ("source length", profile.source)):
             check_range(f"profile {index}, {name}", sizes)
-        if profile.source.largest > model.max_source_positions:
+        if profile.source.largest > max(1, model.max_source_positions):
             raise DragomanError(
                 f"profile {index}, source length: expected at most {model.max_source_positions}, "
                 f"the positions of this model, found {profile.source.largest}"
             )
-    if not 1 <= capacity <= model.max_target_positions:
+    if model.max_target_positions and not 1 <= capacity <= model.max_target_positions:
         raise DragomanError(
             f"capacity: expected 1 to {model.max_target_positions}, the positions of this model, "
             f"found {capacity}"

@@ -65,6 +65,8 @@ class EngineRequest:
         source = self.source_length or default_source_range(model)
         profiles = tuple(Profile(batch, source) for batch in self.batches)
         capacity = self.capacity or default_capacity
+        if not model.max_source_positions:  # a decoder alone: prompts need positions, too
+            capacity = self.capacity or model.max_target_positions
         check_profiles(profiles, capacity, model)
         return EngineOptions(profiles, capacity, self.compute_capabilities, self.refittable)
 

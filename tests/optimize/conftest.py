@@ -21,6 +21,7 @@ TIED: dict[str, object] = {"num_heads": 4, "tie_source_target": True}
 ODD_HEADS: dict[str, object] = {
     "num_heads": 3,
     "d_head": 12,
+    "activation": "gelu",
     "norm_order": "pre",
     "tie_target_output": False,
 }
@@ -54,7 +55,7 @@ def neutral(tmp_path_factory: pytest.TempPathFactory) -> Bundle:
 
 @pytest.fixture(scope="session")
 def odd_heads(tmp_path_factory: pytest.TempPathFactory) -> Bundle:
-    """Heads of size 12, which is not a multiple of 8. Pre-norm, nothing tied."""
+    """Heads of size 12, which is not a multiple of 8. Pre-norm, GELU, nothing tied."""
     return _export(tmp_path_factory, ODD_HEADS)
 
 

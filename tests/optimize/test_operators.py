@@ -11,7 +11,7 @@ import onnx
 import pytest
 
 from dragoman.export import export_bundle
-from dragoman.reference_model import ModelConfig, Transformer
+from dragoman.reference_model import HeadConfig, ModelConfig, make_model
 from dragoman.runtime import Bundle, read_bundle
 from dragoman.runtime.format import onnx_graph
 from dragoman.runtime.format.onnx_graph import graph_problems
@@ -43,6 +43,14 @@ GATED = dataclasses.replace(SMALL, d_head=12, gated_feed_forward=True, activatio
 RELATIVE = dataclasses.replace(
     SMALL, positions="relative", norm="rms", norm_bias=False, activation="gelu_tanh"
 )
+ENCODER = dataclasses.replace(
+    SMALL,
+    target_vocab_size=0,
+    decoder_layers=0,
+    max_target_positions=0,
+    head=HeadConfig(task="embedding", dense_size=12, normalize=True),
+)
+DECODER = dataclasses.replace(SMALL, source_vocab_size=0, encoder_layers=0, max_source_positions=0)
 WITHOUT_PADDING = dataclasses.replace(SMALL, pad_has_position=False, activation="tanh")
 
 
@@ -52,12 +60,13 @@ def bundles(optimize: Optimize, tmp_path_factory: pytest.TempPathFactory) -> lis
 
     def exported(config: ModelConfig) -> Bundle:
         directory = tmp_path_factory.mktemp("neutral")
-        return export_bundle(Transformer(config).eval(), directory, name="small")
+        return export_bundle(make_model(config).eval(), directory, name="small")
 
     small, speech, gated, relative = map(exported, (SMALL, SPEECH, GATED, RELATIVE))
     without_padding = exported(WITHOUT_PADDING)
+    encoder, decoder = exported(ENCODER), exported(DECODER)
     return [
-        *(small, speech, gated, relative, without_padding),
+        *(small, speech, gated, relative, without_padding, encoder, decoder),
         *(optimize(small, precision) for precision in ("fp32", "int8", "int4")),
         optimize(small, "int8", "neutral"),
         optimize(relative),
@@ -88,7 +97,7 @@ def test_no_operator_of_any_target_is_overlooked(
     """Each that onnx finds in a graph is missed when it is not on the list."""
     for bundle in bundles:
         size = (bundle.directory / "weights.bin").stat().st_size
-        for graph in ("encoder", "decoder"):
+        for graph in bundle.manifest.model_graphs:
             data = bundle.graph_path(graph).read_bytes()
             for domain, name in operators(bundle.graph_path(graph)):
                 key = (domain.encode(), name.encode())

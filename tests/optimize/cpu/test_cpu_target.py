@@ -51,11 +51,15 @@ def test_counts_of_the_decoder(neutral: Bundle, optimize: Optimize) -> None:
 
 
 def test_counts_of_the_encoder(neutral: Bundle, optimize: Optimize) -> None:
-    found = operators(optimize(neutral), "encoder")
-    assert found["MultiHeadAttention"] == 2
+    bundle = optimize(neutral)
+    found = operators(bundle, "encoder")
+    assert found["Attention"] == 2
     assert found["InstanceNormalization"] == 4
-    assert not {"Attention", "LayerNormalization", "Expand"} & set(found)
+    assert found["Expand"] == 1  # the mask, once for all layers
+    assert not {"MultiHeadAttention", "LayerNormalization"} & set(found)
     assert found["Transpose"] == 4  # the cross keys and values
+    assert record(bundle, "encoder", "attention").matches == 2
+    assert record(bundle, "encoder", "attention").refusals == ()
 
 
 def test_heads_that_the_kernel_does_not_support_are_refused(
@@ -201,6 +205,15 @@ def test_a_gelu_without_a_constant_bias_is_refused() -> None:
     assert record.matches == 0
     assert [(r.operator, r.matched) for r in record.refusals] == [("Gelu", True)]
     assert "bias that is an initializer" in record.refusals[0].reason
+
+
+@pytest.mark.parametrize("precision, biases", [("fp32", 0), ("int8", 2)])
+def test_where_a_product_adds_the_bias_itself_gelu_is_by_itself(
+    precision: Precision, biases: int, optimize: Optimize, odd_heads: Bundle
+) -> None:
+    bundle = optimize(odd_heads, precision)
+    found = operators(bundle, "encoder")
+    assert (found["Gelu"], found["BiasGelu"]) == (biases, 2 - biases)
 
 
 def test_an_embedding_with_too_large_a_rounding_error_stays_in_fp32(
