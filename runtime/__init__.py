@@ -8,6 +8,9 @@ for result in model.generate(["dragoman", "transformer"]):
 
 from dragoman.errors import DragomanError
 
+from .abilities import AbilityError
+from .attention.alignment import Alignment
+from .attention.maps import Attention
 from .backends.errors import BackendError, DeviceLostError
 from .decoding.options import GenerationOptions
 from .decoding.rejection import RejectedError
@@ -20,20 +23,37 @@ from .decoding.results import (
     Token,
     UnfinishedError,
 )
+from .encoding.results import (
+    Answer,
+    Candidate,
+    Classification,
+    Filling,
+    ScoredLabel,
+    Tag,
+    Tagging,
+)
 from .format.bundle import Bundle, read_bundle
 from .format.languages import LanguageError, Languages
 from .format.manifest import BundleError, Manifest
-from .model import Model, load
+from .loading import load
+from .model import Model
 from .scoring.options import ScoringOptions
 from .scoring.results import ScoredPair, perplexity
 
 __all__ = [
+    "AbilityError",
+    "Alignment",
     "Alternative",
+    "Answer",
+    "Attention",
     "BackendError",
     "Bundle",
     "BundleError",
+    "Candidate",
+    "Classification",
     "DeviceLostError",
     "DragomanError",
+    "Filling",
     "FinishReason",
     "GenerationOptions",
     "Hypothesis",
@@ -43,9 +63,12 @@ __all__ = [
     "Model",
     "RejectedError",
     "Result",
+    "ScoredLabel",
     "ScoredPair",
     "ScoringOptions",
     "Segment",
+    "Tag",
+    "Tagging",
     "Token",
     "UnfinishedError",
     "load",

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Any, Unpack
 
 import numpy as np
@@ -12,13 +12,19 @@ from numpy.typing import NDArray
 
 from dragoman.errors import DragomanError
 
-from .backends import open_backend
+from .abilities import check_able
+from .attention.alignment import Alignment
+from .attention.maps import Attention
+from .attention.reader import AttentionReader, EncoderAttentionReader
+from .backends.errors import BackendError, no_attention
 from .backends.interface import Backend
 from .decoding.options import GenerationKeywords, GenerationOptions, is_integer, shown
 from .decoding.rejection import RejectedError
 from .decoding.results import Result, Token
 from .decoding.streaming import Choice
-from .format.bundle import Bundle, read_bundle
+from .encoding.front_end import EncoderFrontEnd
+from .encoding.results import Answer, Classification, Filling, Tagging
+from .format.bundle import Bundle
 from .format.manifest import Manifest
 from .front_end import FrontEnd
 from .scoring.options import ScoringKeywords, ScoringOptions
@@ -43,13 +49,18 @@ class Model:
         self._bundle = bundle
         self._backend = backend
         manifest = bundle.manifest
-        self._codec = (
-            TextCodec.of(manifest.tokenizers, bundle.directory, manifest.languages)
-            if manifest.tokenizers
-            else None
-        )
+        self._codec = None
+        if manifest.head is not None:
+            self._encoder = EncoderFrontEnd(manifest, manifest.head, backend, bundle.directory)
+            self._encoder_attention = EncoderAttentionReader(backend, self._encoder)
+            return
+        if manifest.tokenizers is not None:
+            self._codec = TextCodec.of(manifest.tokenizers, bundle.directory, manifest.languages)
         self._front_end = _front_end(manifest, backend, self._codec)
         self._scorer = _scorer(manifest, backend, self._codec, self._front_end)
+        self._attention = AttentionReader(
+            manifest, backend, self._scorer, self._front_end, self._codec
+        )
 
     @property
     def bundle(self) -> Bundle:
@@ -67,7 +78,19 @@ class Model:
     @property
     def scorer(self) -> TextScorer | SpeechScorer:
         """Pairs of source and target as the graphs take them, for checks."""
+        check_able(self.manifest, "score")
         return self._scorer
+
+    @property
+    def encoder(self) -> EncoderFrontEnd:
+        """Texts as the graph of an encoder alone takes them, and what it computes, for checks.
+
+        Raises:
+            AbilityError: the model decodes.
+        """
+        if self.manifest.head is None:
+            check_able(self.manifest, "encode")
+        return self._encoder
 
     def close(self) -> None:
         """Free what the model holds on its device. A `with` statement does it too."""
@@ -106,7 +129,9 @@ class Model:
                 kind of model.
             LanguageError: a language is unknown, missing, or given to a model without languages.
             UnfinishedError: the device failed for good; has the results that were finished.
+            AbilityError: the model is an encoder alone.
         """
+        check_able(self.manifest, "generate")
         _check_list(sources)
         if not isinstance(options, list | tuple):
             return self._front_end.generate(sources, _options(options, changes))
@@ -133,19 +158,22 @@ class Model:
             RejectedError: the input cannot be decoded.
             DragomanError: an option is out of range, or not for this kind of model.
             LanguageError: a language is unknown, missing, or given to a model without languages.
+            AbilityError: the model is an encoder alone.
         """
+        check_able(self.manifest, "stream")
         return self._tokens(self._front_end.stream(source, _options(options, changes)))
 
     def score(
         self,
-        pairs: Sequence[tuple[Source, str | Sequence[int] | NDArray[np.integer[Any]]]],
+        pairs: Sequence[tuple[Source, str | Sequence[int] | NDArray[np.integer[Any]]] | str],
         options: ScoringOptions | None = None,
         **changes: Unpack[ScoringKeywords],
     ) -> list[ScoredPair]:
         """The probability that the model gives to targets that are there already.
 
         Args:
-            pairs: sources as for `generate`, of speech at most a window each, and their targets:
+            pairs: sources as for `generate`, of speech at most a window each, and their targets
+                (of a decoder alone, what is to be continued and a continuation, or just a text):
                 texts, or token ids without start token, such as `Result.tokens`. What decoding is
                 given, the start token, a prompt and a forced first token (such as the target
                 language's, with which ids may begin), is read and not scored. The end token is
@@ -162,12 +190,190 @@ class Model:
                 of model.
             LanguageError: a language is unknown, missing, or given to a model without languages.
             DeviceLostError: the device failed for good.
+            AbilityError: the model is an encoder alone.
         """
+        check_able(self.manifest, "score")
         _check_list(pairs)
         given = ScoringOptions() if options is None else options
         if not isinstance(given, ScoringOptions):
             raise DragomanError(f"options: expected ScoringOptions, found {shown(given)}")
         return self._scorer.score(pairs, given.replace(**changes))
+
+    def encode(
+        self, texts: Sequence[str | Sequence[int]], *, truncate: bool = False
+    ) -> NDArray[np.float32]:
+        """The vectors of texts, for an encoder that gives some.
+
+        Args:
+            texts: of any number and lengths; or token ids with the special tokens that the model
+                expects
+            truncate: whether to leave out what is beyond the model's positions; a warning says of
+                how many texts
+
+        Returns:
+            [N, D], in the order of `texts`
+
+        Raises:
+            RejectedError: a text cannot be read, such as one that is too long; names the first.
+            AbilityError: the model does something else.
+        """
+        check_able(self.manifest, "encode")
+        _check_list(texts)
+        found = self._encoder.embeddings(texts, truncate=truncate)
+        for index, embedding in enumerate(found):
+            if embedding.error is not None:
+                raise RejectedError(f"text {index}: {embedding.error}")
+        cut = sum(embedding.truncated for embedding in found)
+        if cut:
+            warnings.warn(f"{cut} of {len(found)} texts were truncated", stacklevel=2)
+        size = 0 if self.manifest.head is None else self.manifest.head.outputs
+        return np.array([e.vector for e in found], np.float32).reshape(len(found), size)
+
+    def hidden_states(
+        self, texts: Sequence[str | Sequence[int]], *, truncate: bool = False
+    ) -> list[NDArray[np.float32]]:
+        """The hidden state of every token, special tokens included: float32 [tokens, d_model] for
+        each text. Arguments and errors as for `encode`."""
+        check_able(self.manifest, "hidden_states")
+        _check_list(texts)
+        return self._encoder.hidden_states(texts, truncate=truncate)
+
+    def classify(
+        self, texts: Sequence[str | tuple[str, str] | Sequence[int]], *, truncate: bool = False
+    ) -> list[Classification]:
+        """The labels of texts, or of pairs of texts, for an encoder that classifies.
+
+        Args:
+            truncate: whether to leave out what is beyond the model's positions; the result says so
+
+        Returns:
+            results in the order of `texts`. A text that cannot be read has an `error`; the others
+            are not affected.
+
+        Raises:
+            AbilityError: the model does something else.
+        """
+        check_able(self.manifest, "classify")
+        _check_list(texts)
+        return self._encoder.classify(texts, truncate=truncate)
+
+    def tag(self, texts: Sequence[str | Sequence[int]], *, truncate: bool = False) -> list[Tagging]:
+        """The label of every word, and the entities that they form. As `classify`."""
+        check_able(self.manifest, "tag")
+        _check_list(texts)
+        return self._encoder.tag(texts, truncate=truncate)
+
+    def fill(
+        self, texts: Sequence[str | Sequence[int]], *, top: int = 5, truncate: bool = False
+    ) -> list[Filling]:
+        """What may stand in place of the masks of texts. As `classify`.
+
+        Args:
+            texts: each has at least one mask, such as `[MASK]`; other special tokens that they
+                contain are read as such, too
+            top: how many candidates each mask gets
+        """
+        check_able(self.manifest, "fill")
+        _check_list(texts)
+        _check_count("top", top)
+        return self._encoder.fill(texts, top=top, truncate=truncate)
+
+    def answer(
+        self, pairs: Sequence[tuple[str, str]], *, longest: int = 15, truncate: bool = False
+    ) -> list[Answer]:
+        """The parts of contexts that answer questions. As `classify`.
+
+        Args:
+            pairs: of question and context
+            longest: the most tokens of an answer
+        """
+        check_able(self.manifest, "answer")
+        _check_list(pairs)
+        _check_count("longest", longest)
+        return self._encoder.answer(pairs, longest=longest, truncate=truncate)
+
+    def attention(
+        self, source: Any, target: Any = None, **options: Unpack[ScoringKeywords]
+    ) -> Attention:
+        """How much each token attends to each other one, in one pass over source and target.
+
+        The bundle must have the graph for it: `build --with-attention`.
+
+        Args:
+            source: as for `generate`; of an encoder alone, a text or a pair of texts
+            target: as for `score`; None: what the model makes of the source with its defaults. A
+                decoder alone just reads the source; an encoder alone takes none.
+            options: languages, as for `score`; none for an encoder alone
+
+        Raises:
+            RejectedError: source or target cannot be read.
+            BackendError: the bundle does not have the graph, or the backend does not run it.
+            DragomanError, LanguageError: as for `score`; or an encoder alone got a target or
+                options.
+        """
+        if self.manifest.head is None:
+            return self._attention.attention(source, target, ScoringOptions(**options))
+        given = [n for n, value in options.items() if value != getattr(ScoringOptions, n)]
+        if target is not None or given:
+            raise DragomanError(
+                f"{', '.join(given if target is None else ['target', *given])}: expected none, "
+                f"{self.manifest.name} is an encoder alone and reads a source"
+            )
+        return self._encoder_attention.attention(source)
+
+    def check_attention(self) -> None:
+        """
+        Raises:
+            BackendError: the bundle does not have the graph that shows attention.
+        """
+        if "attention" not in self.manifest.graphs:
+            raise BackendError(no_attention(self.manifest.name))
+
+    def align(
+        self,
+        pairs: Sequence[tuple[Source, Sequence[int]]],
+        *,
+        unknown_replaced: bool = False,
+        **options: Unpack[ScoringKeywords],
+    ) -> list[Alignment]:
+        """Which word of a source each word of an output comes from, by the attention of the heads
+        that the model names for it, or of its last layer but one.
+
+        Args:
+            pairs: sources, and tokens of outputs, as in `Result.tokens`
+            unknown_replaced: the words of an output are those of the text that `replace_unknown`
+                gives
+            options: languages, as for `score`
+
+        Returns:
+            results in the order of `pairs`. A pair that cannot be read has an `error`.
+
+        Raises:
+            BackendError, DragomanError, LanguageError: as for `attention`.
+            AbilityError: the model does not read a source of text and write another one.
+        """
+        check_able(self.manifest, "align")
+        _check_list(pairs)
+        given = ScoringOptions(**options)
+        return [
+            self._attention.alignment(source, tokens, given, unknown_replaced=unknown_replaced)
+            for source, tokens in pairs
+        ]
+
+    def replace_unknown(
+        self, source: Source, result: Result, **options: Unpack[ScoringKeywords]
+    ) -> str | None:
+        """The text of a result with words of the source in place of unknown tokens, each the one
+        that the token attends to most; without such tokens, the text as it is.
+
+        Raises:
+            as `align`, and RejectedError: the source cannot be read.
+        """
+        check_able(self.manifest, "align")
+        replaced = self._attention.with_unknown_replaced(
+            source, result.tokens, ScoringOptions(**options)
+        )
+        return result.text if replaced is None else replaced
 
     def tokenize(self, source: Source, source_language: str | None = None) -> list[int]:
         """The source token ids of a text; none for an empty one.
@@ -180,6 +386,8 @@ class Model:
             DragomanError: `source_language` is not a text.
         """
         _check_text("source_language", source_language)
+        if self.manifest.head is not None:
+            return self._encoder.tokenize(source).ids
         return self._front_end.tokenize(source, source_language)
 
     def detokenize(self, tokens: Sequence[int] | NDArray[np.integer[Any]]) -> str | None:
@@ -188,6 +396,7 @@ class Model:
         Raises:
             RejectedError: they are not token ids of the model, or its tokenizer fails on them.
         """
+        check_able(self.manifest, "detokenize")
         ids = token_ids(tokens)
         vocabulary = self.manifest.model.target_vocab_size
         unknown = next((token for token in ids if not 0 <= token < vocabulary), None)
@@ -220,6 +429,11 @@ def _check_list(sources: object) -> None:
         raise DragomanError(f"expected a list of inputs, found {shown(sources)}")
 
 
+def _check_count(name: str, value: Any) -> None:
+    if not is_integer(value) or value < 1:
+        raise DragomanError(f"{name}: expected an integer of at least 1, found {shown(value)}")
+
+
 def _check_text(name: str, value: object) -> None:
     if not isinstance(value, str | None):
         raise DragomanError(f"{name}: expected a text, found {shown(value)}")
@@ -237,31 +451,3 @@ def _scorer(
     if manifest.speech is not None and manifest.audio is not None:
         return SpeechScorer(manifest, manifest.speech, manifest.audio, backend, codec)
     return TextScorer(manifest, backend, front_end, codec)
-
-
-def load(directory: str | Path, *, threads: int | None = None, backend: str | None = None) -> Model:
-    """Load a bundle.
-
-    Args:
-        directory: the bundle
-        threads: processor threads to use; all cores if None
-        backend: a name in `backends.BACKENDS`: "onnxruntime" (processor), "onnxruntime-cuda",
-            "tensorrt-rtx" or "tensorrt"; if None, the first that runs the bundle: engines run on
-            the package that built them, graphs on the processor
-
-    Raises:
-        BundleError: the bundle is damaged or of a newer schema; lists everything that is wrong.
-        BackendError: the backend's library or device is missing, or cannot run this bundle.
-        DragomanError: `directory` is not a path, or `threads` not a number of at least 1.
-    """
-    where: object = directory
-    if not isinstance(where, str | os.PathLike):
-        raise DragomanError(f"expected the path of a bundle, found {shown(where)}")
-    if threads is not None:
-        if not is_integer(threads):
-            raise DragomanError(f"threads: expected an integer, found {shown(threads)}")
-        if threads < 1:
-            raise DragomanError(f"threads: expected at least 1, found {threads}")
-        threads = int(threads)
-    bundle = read_bundle(Path(directory))
-    return Model(bundle, open_backend(bundle, backend, threads))

@@ -11,3 +11,11 @@ class BackendError(DragomanError):
 
 class DeviceLostError(DragomanError):
     """A device failed, and this process cannot use it any more."""
+
+
+def no_attention(name: str) -> str:
+    """The problem with a bundle that lacks the graph that shows attention."""
+    return (
+        f"{name}: expected a bundle with the graph that shows attention, found none: build it with "
+        "--with-attention"
+    )

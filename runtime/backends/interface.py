@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
+
+from ..format.contract import Role
 
 
 @dataclass(frozen=True)
@@ -61,10 +64,13 @@ class Limits(NamedTuple):
     Attributes:
         rows: of a batch
         source: tokens of a source
+        encoded: tokens of a batch of which an encoder alone makes all that it makes; more are
+            accepted, but not faster
     """
 
     rows: int | None = None
     source: int | None = None
+    encoded: int | None = None
 
 
 class DecodingState(Protocol):
@@ -122,7 +128,8 @@ class DecodingState(Protocol):
 
 
 class Backend(Protocol):
-    """An encoder and a decoder step, ready to run. Safe to call from several threads."""
+    """The graphs of a bundle, ready to run. Safe to call from several threads. Without a decoder,
+    only `encode` may be called; without an encoder, anything else."""
 
     @property
     def limits(self) -> Limits: ...
@@ -138,20 +145,38 @@ class Backend(Protocol):
         prompt: NDArray[np.int64],
         capacity: int,
         width: int = 1,
+        prompt_lengths: NDArray[np.int64] | None = None,
     ) -> DecodingState:
         """Encode a batch and make room for `capacity` target positions in each row.
 
         Args:
-            source: tokens, int64 [N, S], or features, float32 [N, mel bins, frames]
+            source: tokens, int64 [N, S], or features, float32 [N, mel bins, frames]; for a decoder
+                alone, no tokens
             source_mask: [N, S], True at tokens
             prompt: [N, P], the decoder's input before the first choice, at least one token
             width: rows decoded from each source
+            prompt_lengths: [N], how many tokens of each prompt, from the left, are read; None: all.
+                Only a decoder alone takes different ones.
         """
 
     def encode(
-        self, source: NDArray[Any], source_mask: NDArray[np.bool_]
+        self,
+        source: NDArray[Any],
+        source_mask: NDArray[np.bool_],
+        token_type: NDArray[np.int64] | None = None,
     ) -> dict[str, NDArray[Any]]:
-        """The encoder's outputs by tensor name, for checks."""
+        """The encoder's outputs by tensor name: what an encoder alone is for.
+
+        Args:
+            token_type: [N, S]; None: all 0, or the model tells no segments apart
+        """
+
+    def attention(self, inputs: Mapping[Role, NDArray[Any]]) -> dict[Role, NDArray[np.float32]]:
+        """What the graph that shows attention returns.
+
+        Raises:
+            BackendError: the bundle does not have it, or the backend does not run it.
+        """
 
     def score(
         self,
@@ -159,7 +184,8 @@ class Backend(Protocol):
         source_mask: NDArray[np.bool_],
         target: NDArray[np.int64],
     ) -> NDArray[Any]:
-        """Teacher forcing: logits [B, T, V] that follow each prefix of target [B, T]."""
+        """Teacher forcing: logits [B, T, V] that follow each prefix of target [B, T]; source and
+        mask as for `start`."""
 
     def close(self) -> None:
         """Free what the backend holds. No other method may be called afterwards."""

@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
+from ..backends.errors import BackendError
 from ..format.model_spec import ModelSpec
+
+Input = TypeVar("Input")
+Outcome = TypeVar("Outcome")
+
+MAX_LOGITS = 2**26
+"""The most numbers among the logits of a batch that gives some for every token: 256 MiB of float32.
+What has more by itself is computed alone."""
 
 
 def batches(
@@ -37,6 +45,28 @@ def batches(
         batch.append(index)
     if batch:
         yield batch
+
+
+def run_or_split(
+    run: Callable[[list[Input]], list[Outcome]],
+    inputs: list[Input],
+    failed: Callable[[str], Outcome],
+) -> list[Outcome]:
+    """Run a batch; if the backend fails, as for lack of memory, run its halves in turn.
+
+    Args:
+        failed: the outcome of an input that fails alone, from the reason
+    """
+    try:
+        return run(inputs)
+    except (BackendError, MemoryError) as error:
+        if len(inputs) == 1:
+            return [failed(str(error) or "not enough memory")]
+    half = len(inputs) // 2
+    return [
+        *run_or_split(run, inputs[:half], failed),
+        *run_or_split(run, inputs[half:], failed),
+    ]
 
 
 Encodable = list[int] | NDArray[np.float32]

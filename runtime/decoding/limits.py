@@ -17,12 +17,17 @@ DEFAULT_WINDOWS = 8
 
 @dataclass(frozen=True)
 class GenerationLimits:
-    """The limits of a call, with the defaults of a model filled in. See `GenerationOptions`."""
+    """The limits of a call, with the defaults of a model filled in. See `GenerationOptions`.
+
+    Attributes:
+        positions: of a target
+    """
 
     max_new_tokens: int
     max_new_tokens_per_source_token: float
     max_batch_size: int | None
     max_batch_tokens: int
+    positions: int
 
     def new_tokens(self, source_length: int) -> int:
         """The most new tokens for a source of this many tokens."""
@@ -44,7 +49,7 @@ class GenerationLimits:
         longest, limit_name = manifest.model.max_target_positions, "positions of this model"
         if manifest.executable.capacity is not None:
             longest, limit_name = manifest.executable.capacity, "capacity of its engines"
-        prompt = len(manifest.generation.prompt)
+        positions, prompt = longest, len(manifest.generation.prompt)
         if prompt:
             longest, limit_name = longest - prompt, f"{limit_name} less the prompt"
         if limit > longest:
@@ -61,4 +66,4 @@ class GenerationLimits:
             windows = DEFAULT_WINDOWS * manifest.model.max_source_positions
             batch_tokens = windows if manifest.model.takes_audio else DEFAULT_BATCH_TOKENS
         relative = float(min(options.max_new_tokens_per_source_token, 1e9))  # no limit at all
-        return cls(limit, relative, options.max_batch_size, batch_tokens)
+        return cls(limit, relative, options.max_batch_size, batch_tokens, positions)

@@ -12,7 +12,7 @@ import numpy as np
 from ..backends.errors import BackendError
 from ..backends.interface import Backend, DecodingState
 from ..format.model_spec import ModelSpec
-from .batching import as_batch
+from .batching import as_batch, pad
 from .request import Given, Request
 from .search import NOTHING, ChosenOutlook, Draft, Need, Outlook, Search, Strategy
 
@@ -81,6 +81,11 @@ class DecodingLoop(Generic[Key]):
         return [decoding for decoding in self._slots if decoding is not None]
 
     @property
+    def ragged(self) -> bool:
+        """Whether requests with different numbers of tokens to begin with start together."""
+        return not self._model.has_encoder
+
+    @property
     def idle(self) -> int:
         """How many requests can be admitted without the batch growing."""
         return self._slots.count(None)
@@ -92,7 +97,7 @@ class DecodingLoop(Generic[Key]):
     def admit(self, jobs: Iterable[Job[Key]]) -> list[Decoding[Key]]:
         """Encode sources and let them join the batch. If that fails, those that are running go on
         unharmed. Of several jobs all are admitted or none, if they all have the same
-        `Request.read_at_once`.
+        `Request.read_at_once`, or `ragged`.
 
         Returns:
             those that have ended already
@@ -107,7 +112,7 @@ class DecodingLoop(Generic[Key]):
         by_length: dict[int, list[Decoding[Key]]] = {}
         for decoding in new:
             if not decoding.search.finished:
-                length = decoding.job.request.read_at_once
+                length = 0 if self.ragged else decoding.job.request.read_at_once
                 by_length.setdefault(length, []).append(decoding)
         for group in by_length.values():
             ended += self._start(group)
@@ -154,11 +159,14 @@ class DecodingLoop(Generic[Key]):
             self.close()
 
     def _start(self, group: Sequence[Decoding[Key]]) -> list[Decoding[Key]]:
-        """Start a group with prompts of one length, and let it join those that are running. A
-        prompt of several tokens is read at once, and the first token decoded."""
-        prompts = np.asarray([d.search.draft.row.tokens for d in group], np.int64)
+        """Start a group, with prompts of one length unless `ragged`, and let it join those that are
+        running. A prompt of several tokens is read at once, and the first token decoded."""
+        tokens = [d.search.draft.row.tokens for d in group]
+        prompts, read = pad(tokens, self._model.pad_token_id)
         source, mask = as_batch([d.job.request.source for d in group], self._model)
-        state = self._backend.start(source, mask, prompts, self._capacity, self._width)
+        state = self._backend.start(
+            source, mask, prompts, self._capacity, self._width, read.sum(axis=1)
+        )
         slots: Slots[Key] = [*group]
         try:
             ended: list[Decoding[Key]] = []

@@ -99,7 +99,8 @@ class Queue(Generic[Key]):
             together = (len(running) + len(group) + 1) * widest <= self._tokens
             alone = not running and not group
             # Only these are admitted, or fail to be, together.
-            alike = not group or group[0].request.read_at_once == job.request.read_at_once
+            first = group[0].request if group and not loop.ragged else job.request
+            alike = first.read_at_once == job.request.read_at_once
             if not loop.takes(job) or not (together or alone) or not alike:
                 break
             group.append(waiting.popleft())
@@ -123,8 +124,10 @@ class Queue(Generic[Key]):
                 yield from self._batch(waiting)
 
     def _length(self, job: Job[Key]) -> int:
-        """Positions of the source."""
+        """Positions of the source; of a prompt, if it is all there is."""
         source = job.request.source
+        if not self._model.has_encoder:
+            return job.request.read_at_once
         return len(source) if isinstance(source, list) else self._model.max_source_positions
 
 

@@ -1,40 +1,42 @@
 """The graph contract: the inputs and outputs of the graphs in a bundle.
 
-This is the only place that says it. The exporter names its tensors and dynamic axes by it, the
-checker and the manifest hold graphs to it, the optimizer makes sample inputs from it, and a backend
-finds in it whose row a tensor is and how it changes, so that rows can be dropped, repeated,
-reordered and shared without looking at names. `docs/contract.md` explains it to backend authors.
+This is the only place that says it; `neutral_graphs` puts the sizes of a model in. The exporter
+names its tensors and dynamic axes by it, the checker and the manifest hold graphs to it, the
+optimizer makes sample inputs from it, and a backend finds in it whose row a tensor is and how it
+changes, so that rows can be dropped, repeated, reordered and shared without looking at names.
+`docs/contract.md` explains it to backend authors.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from itertools import groupby
 from typing import Literal, NamedTuple
 
-from .audio import AudioFeatures
-from .model_spec import ModelSpec
+from .head import Task
 
 DataType = Literal["float32", "float16", "bfloat16", "int64", "int32", "bool"]
 FLOATING: frozenset[DataType] = frozenset({"float32", "float16", "bfloat16"})
 
-Kind = Literal["sequence-to-sequence"]
-"""What a bundle's graphs are together."""
+Kind = Literal["sequence-to-sequence", "encoder", "language-model"]
+"""What a bundle's graphs are together: an encoder and a decoder, or one of them alone."""
 
-GraphName = Literal["encoder", "decoder", "candidates"]
+GraphName = Literal["encoder", "decoder", "candidates", "attention"]
 
-OPTIONAL_GRAPHS: frozenset[GraphName] = frozenset({"candidates"})
-"""Beside those that compute the model. Without candidates, logits leave the device."""
+OPTIONAL_GRAPHS: frozenset[GraphName] = frozenset({"candidates", "attention"})
+"""Beside those that compute the model. Without candidates, logits leave the device; without
+attention, nobody sees what it attends to."""
 
 Role = Literal[
     "source",
     "source_mask",
+    "token_type",
     "cross_key",
     "cross_value",
     "token",
     "position",
+    "read",
     "past_key",
     "past_value",
     "logits",
@@ -44,16 +46,32 @@ Role = Literal[
     "present_value",
     "candidate_token",
     "candidate_log_probability",
+    "hidden",
+    "embedding",
+    "class_logits",
+    "token_logits",
+    "encoder_attention",
+    "self_attention",
+    "cross_attention",
 ]
 
-Axis = Literal["batch", "source_batch", "source", "query", "capacity", "candidates"]
-"""A dynamic axis of a neutral graph. A target may pin one to a number; `candidates` always is one.
+Axis = Literal[
+    "batch", "source_batch", "source", "query", "read", "capacity", "candidates", "layers"
+]
+"""A dynamic axis of a neutral graph. A target may pin one to a number; `candidates` and
+`layers` always are one.
 
 `batch` counts rows being decoded, `source_batch` the sources they are decoded from. The former is a
-multiple of the latter: row r belongs to source r // (batch / source_batch)."""
+multiple of the latter: row r belongs to source r // (batch / source_batch). `read` counts the
+queries that logits are computed for: those that an input of that role names; without such an input,
+all of `query`."""
 
-ModelAxis = Literal["heads", "head_size", "target_vocabulary"]
+ModelAxis = Literal[
+    "heads", "head_size", "value_size", "target_vocabulary", "d_model", "head_outputs"
+]
 """An axis whose size the model fixes."""
+
+Axes = tuple[Axis | ModelAxis, ...]
 
 
 class Owner(StrEnum):
@@ -92,16 +110,21 @@ class RoleDefinition:
 
     owner: Owner
     change: Change
-    axes: tuple[Axis | ModelAxis, ...]
+    axes: Axes
     dtype: DataType | None
     description: str
     layered: bool = False
     updates: Role | None = None
 
 
-_OF_SOURCE: tuple[Axis | ModelAxis, ...] = ("source_batch", "heads", "source", "head_size")
-_OF_CACHE: tuple[Axis | ModelAxis, ...] = ("batch", "heads", "capacity", "head_size")
-_LOGITS: tuple[Axis | ModelAxis, ...] = ("batch", "query", "target_vocabulary")
+_SOURCE_KEY: Axes = ("source_batch", "heads", "source", "head_size")
+_SOURCE_VALUE: Axes = ("source_batch", "heads", "source", "value_size")
+_KEY_CACHE: Axes = ("batch", "heads", "capacity", "head_size")
+_VALUE_CACHE: Axes = ("batch", "heads", "capacity", "value_size")
+_LOGITS: Axes = ("batch", "read", "target_vocabulary")
+_ATTENTION_OF_SOURCE: Axes = ("source_batch", "layers", "heads", "source", "source")
+_SELF_ATTENTION: Axes = ("batch", "layers", "heads", "query", "query")
+_CROSS_ATTENTION: Axes = ("batch", "layers", "heads", "query", "source")
 
 ROLES: Mapping[Role, RoleDefinition] = {
     "source": RoleDefinition(
@@ -113,13 +136,18 @@ ROLES: Mapping[Role, RoleDefinition] = {
         *(Owner.MASK, Change.NEVER, ("source_batch", "source"), "bool"),
         "True at tokens, False at padding",
     ),
+    "token_type": RoleDefinition(
+        *(Owner.ENCODER_ROW, Change.NEVER, ("source_batch", "source"), "int64"),
+        "the segment that each source token belongs to: 0 in a text alone and in the first of a "
+        "pair, 1 in the second",
+    ),
     "cross_key": RoleDefinition(
-        *(Owner.ENCODER_ROW, Change.NEVER, _OF_SOURCE, None),
+        *(Owner.ENCODER_ROW, Change.NEVER, _SOURCE_KEY, None),
         "keys of cross-attention, projected from the encoder's output once per source",
         layered=True,
     ),
     "cross_value": RoleDefinition(
-        *(Owner.ENCODER_ROW, Change.NEVER, _OF_SOURCE, None),
+        *(Owner.ENCODER_ROW, Change.NEVER, _SOURCE_VALUE, None),
         "values of cross-attention, likewise",
         layered=True,
     ),
@@ -131,47 +159,82 @@ ROLES: Mapping[Role, RoleDefinition] = {
         *(Owner.STEP, Change.REPLACED, ("batch",), "int64"),
         "the position of each row's first query: where its keys and values are written",
     ),
+    "read": RoleDefinition(
+        *(Owner.STEP, Change.REPLACED, ("batch", "read"), "int64"),
+        "the queries of each row, counted from 0, that logits are computed for; the next token "
+        "follows the last of them",
+    ),
     "past_key": RoleDefinition(
-        *(Owner.DECODER_ROW, Change.APPENDED, _OF_CACHE, None),
+        *(Owner.DECODER_ROW, Change.APPENDED, _KEY_CACHE, None),
         "keys of self-attention at all positions before this step",
         layered=True,
     ),
     "past_value": RoleDefinition(
-        *(Owner.DECODER_ROW, Change.APPENDED, _OF_CACHE, None),
+        *(Owner.DECODER_ROW, Change.APPENDED, _VALUE_CACHE, None),
         "values of self-attention, likewise",
         layered=True,
     ),
     "logits": RoleDefinition(
         *(Owner.STEP, Change.REPLACED, _LOGITS, None),
-        "unnormalized log-probabilities of the token that follows each query",
+        "unnormalized log-probabilities of the token that follows each query that is read",
     ),
     "next_token": RoleDefinition(
         *(Owner.STEP, Change.REPLACED, ("batch",), "int64"),
-        "the most probable token after the last query, suppressed tokens excluded",
+        "the most probable token after the last query that is read, suppressed tokens excluded",
     ),
     "next_log_probability": RoleDefinition(
         *(Owner.STEP, Change.REPLACED, ("batch",), "float32"),
         "its log-probability, in nats, among all tokens that are not suppressed",
     ),
     "present_key": RoleDefinition(
-        *(Owner.DECODER_ROW, Change.APPENDED, _OF_CACHE, None),
+        *(Owner.DECODER_ROW, Change.APPENDED, _KEY_CACHE, None),
         "past_key with this step's keys; bound to the same memory",
         layered=True,
         updates="past_key",
     ),
     "present_value": RoleDefinition(
-        *(Owner.DECODER_ROW, Change.APPENDED, _OF_CACHE, None),
+        *(Owner.DECODER_ROW, Change.APPENDED, _VALUE_CACHE, None),
         "past_value with this step's values; bound to the same memory",
         layered=True,
         updates="past_value",
     ),
     "candidate_token": RoleDefinition(
         *(Owner.STEP, Change.REPLACED, ("batch", "candidates"), "int64"),
-        "the most probable tokens after the last query, best first, suppressed ones included",
+        "the most probable tokens after the last query that is read, best first, suppressed ones "
+        "included",
     ),
     "candidate_log_probability": RoleDefinition(
         *(Owner.STEP, Change.REPLACED, ("batch", "candidates"), "float32"),
         "their log-probabilities, in nats, among all tokens",
+    ),
+    "hidden": RoleDefinition(
+        *(Owner.ENCODER_ROW, Change.NEVER, ("source_batch", "source", "d_model"), None),
+        "the encoder's hidden states; at padding they mean nothing",
+    ),
+    "embedding": RoleDefinition(
+        *(Owner.ENCODER_ROW, Change.NEVER, ("source_batch", "head_outputs"), None),
+        "the vector of each source",
+    ),
+    "class_logits": RoleDefinition(
+        *(Owner.ENCODER_ROW, Change.NEVER, ("source_batch", "head_outputs"), None),
+        "unnormalized log-probabilities of the labels of each source",
+    ),
+    "token_logits": RoleDefinition(
+        *(Owner.ENCODER_ROW, Change.NEVER, ("source_batch", "source", "head_outputs"), None),
+        "the same for each token: of labels, of the tokens that may stand there, or of the answer "
+        "beginning and ending there",
+    ),
+    "encoder_attention": RoleDefinition(
+        *(Owner.ENCODER_ROW, Change.NEVER, _ATTENTION_OF_SOURCE, "float32"),
+        "how much each source token attends to each; rows sum to 1",
+    ),
+    "self_attention": RoleDefinition(
+        *(Owner.DECODER_ROW, Change.REPLACED, _SELF_ATTENTION, "float32"),
+        "how much each target token attends to each, itself and earlier ones",
+    ),
+    "cross_attention": RoleDefinition(
+        *(Owner.DECODER_ROW, Change.REPLACED, _CROSS_ATTENTION, "float32"),
+        "how much each target token attends to each source token",
     ),
 }
 
@@ -183,19 +246,48 @@ class GraphContract(NamedTuple):
     outputs: tuple[Role, ...]
 
 
+_CHOICE: tuple[Role, ...] = ("logits", "next_token", "next_log_probability")
+_PAST: tuple[Role, ...] = ("past_key", "past_value")
+_PRESENT: tuple[Role, ...] = ("present_key", "present_value")
+_CANDIDATES = GraphContract(("logits",), ("candidate_token", "candidate_log_probability"))
+
 CONTRACTS: Mapping[Kind, Mapping[GraphName, GraphContract]] = {
     "sequence-to-sequence": {
         "encoder": GraphContract(("source", "source_mask"), ("cross_key", "cross_value")),
         "decoder": GraphContract(
-            (
-                *("token", "position", "source_mask"),
-                *("cross_key", "cross_value", "past_key", "past_value"),
-            ),
-            ("logits", "next_token", "next_log_probability", "present_key", "present_value"),
+            ("token", "position", "source_mask", "cross_key", "cross_value", *_PAST),
+            (*_CHOICE, *_PRESENT),
         ),
-        "candidates": GraphContract(("logits",), ("candidate_token", "candidate_log_probability")),
+        "candidates": _CANDIDATES,
+        "attention": GraphContract(
+            ("source", "source_mask", "token"),
+            ("encoder_attention", "self_attention", "cross_attention"),
+        ),
+    },
+    "encoder": {
+        "encoder": GraphContract(
+            ("source", "source_mask", "token_type"),
+            ("hidden", "embedding", "class_logits", "token_logits"),
+        ),
+        "attention": GraphContract(("source", "source_mask", "token_type"), ("encoder_attention",)),
+    },
+    "language-model": {
+        "decoder": GraphContract(("token", "position", "read", *_PAST), (*_CHOICE, *_PRESENT)),
+        "candidates": _CANDIDATES,
+        "attention": GraphContract(("token",), ("self_attention",)),
     },
 }
+"""Graphs have all of these inputs and outputs, but those of an encoder alone: it has the outputs of
+its head, see `HEAD_OUTPUTS`, and token types only if it tells segments apart."""
+
+HEAD_OUTPUTS: Mapping[Task, tuple[Role, ...]] = {
+    "embedding": ("hidden", "embedding"),
+    "sequence-classification": ("class_logits",),
+    "token-classification": ("token_logits",),
+    "masked-language-model": ("token_logits",),
+    "question-answering": ("token_logits",),
+}
+"""The outputs of an encoder alone."""
 
 
 class Slot(NamedTuple):
@@ -274,126 +366,3 @@ class GraphSpec:
             for tensor in self.inputs
             if tensor.owner in (Owner.ENCODER_ROW, Owner.MASK)
         )
-
-
-def neutral_graph(
-    graph: GraphName,
-    file: str,
-    model: ModelSpec,
-    audio: AudioFeatures | None,
-    *,
-    kind: Kind = "sequence-to-sequence",
-) -> GraphSpec:
-    """What the contract demands of a graph of a neutral bundle in fp32.
-
-    Args:
-        audio: how audio becomes the source; None: the source is tokens
-    """
-    contract = CONTRACTS[kind][graph]
-    inputs = [
-        role
-        for role in contract.inputs
-        # Every frame of a window of audio is attended to, silence too.
-        if not (graph == "encoder" and role == "source_mask" and model.takes_audio)
-    ]
-    return GraphSpec(
-        file,
-        *(
-            tuple(
-                TensorSpec(str(slot), slot.role, _dtype(slot.role, model), shape, slot.layer)
-                for slot in _slots(roles, model.decoder_layers)
-                for shape in [_shape(slot.role, model, audio)]
-            )
-            for roles in (inputs, contract.outputs)
-        ),
-    )
-
-
-def slot_breaches(found: GraphSpec, expected: GraphSpec) -> list[str]:
-    """Tensors of a graph that are missing, unexpected, or there twice, a line each.
-
-    Args:
-        expected: from `neutral_graph`
-    """
-    problems = []
-    for side in ("inputs", "outputs"):
-        slots = [tensor.slot for tensor in getattr(found, side)]
-        known = [tensor.slot for tensor in getattr(expected, side)]
-        problems += [f"{side}: no tensor with {_words(s)}" for s in known if s not in slots]
-        unexpected = dict.fromkeys(slot for slot in slots if slot not in known)
-        problems += [f"{side}: unexpected tensor with {_words(slot)}" for slot in unexpected]
-        twice = dict.fromkeys(slot for slot in slots if slots.count(slot) > 1)
-        problems += [f"{side}: two tensors with {_words(slot)}" for slot in twice]
-    return problems
-
-
-def shape_breaches(found: GraphSpec, expected: GraphSpec) -> list[str]:
-    """Tensors of a graph with another shape or kind of numbers than the contract's, a line each. A
-    number may stand in place of a dynamic axis, `batch` in place of `source_batch` (see
-    `GraphSpec.shares_sources`), and any floating-point format in place of float32.
-
-    Args:
-        expected: from `neutral_graph`
-    """
-    problems = []
-    for side in ("inputs", "outputs"):
-        by_slot = {tensor.slot: tensor for tensor in getattr(expected, side)}
-        for tensor in getattr(found, side):
-            if tensor.slot in by_slot:
-                differences = _differences(tensor, by_slot[tensor.slot])
-                problems += [f"{side}: {difference}" for difference in differences]
-    return problems
-
-
-def _differences(found: TensorSpec, expected: TensorSpec) -> Iterator[str]:
-    same_shape = len(found.shape) == len(expected.shape) and all(
-        map(_may_stand_for, found.shape, expected.shape)
-    )
-    if not same_shape:
-        yield f"{found.name}: expected shape {list(expected.shape)}, found {list(found.shape)}"
-    allowed = FLOATING if expected.dtype in FLOATING else {expected.dtype}
-    if found.dtype not in allowed:
-        kind = "floating point" if len(allowed) > 1 else expected.dtype
-        yield f"{found.name}: expected {kind}, found {found.dtype}"
-
-
-def _may_stand_for(found: int | str, expected: int | str) -> bool:
-    """Whether a graph may have this dimension where the contract has the expected one."""
-    if isinstance(found, int) and isinstance(expected, str):
-        return found > 0
-    return found == expected or (found, expected) == ("batch", "source_batch")
-
-
-def _slots(roles: Sequence[Role], layers: int) -> list[Slot]:
-    """Layered roles of one owner go together layer by layer: key 0, value 0, key 1, value 1."""
-    slots: list[Slot] = []
-    for (layered, _), group in groupby(roles, key=lambda r: (ROLES[r].layered, ROLES[r].owner)):
-        together = list(group)
-        if layered:
-            slots += [Slot(role, layer) for layer in range(layers) for role in together]
-        else:
-            slots += [Slot(role) for role in together]
-    return slots
-
-
-def _shape(role: Role, model: ModelSpec, audio: AudioFeatures | None) -> tuple[int | str, ...]:
-    if role == "source" and audio is not None:
-        return ("source_batch", audio.bins, audio.frames)
-    sizes: dict[Axis | ModelAxis, int] = {
-        "heads": model.num_heads,
-        "head_size": model.head_size,
-        "target_vocabulary": model.target_vocab_size,
-    }
-    if model.takes_audio:
-        sizes["source"] = model.max_source_positions
-    return tuple(sizes.get(axis, axis) for axis in ROLES[role].axes)
-
-
-def _dtype(role: Role, model: ModelSpec) -> DataType:
-    if role == "source" and model.takes_audio:
-        return "float32"
-    return ROLES[role].dtype or "float32"
-
-
-def _words(slot: Slot) -> str:
-    return f"role {slot.role}" if slot.layer is None else f"role {slot.role}, layer {slot.layer}"

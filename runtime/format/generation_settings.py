@@ -58,6 +58,8 @@ class GenerationSettings:
             this probability; 1: among all
         min_p: tokens are drawn among those that have at least this share of the probability of the
             most probable one; 0: among all
+        alignment_heads: layer and head, both counted from 0, of each cross-attention that aligns
+            words; none: the model does not say
     """
 
     prompt: tuple[int, ...] = ()
@@ -80,6 +82,12 @@ class GenerationSettings:
     top_k: int = 0
     top_p: float = 1.0
     min_p: float = 0.0
+    alignment_heads: tuple[tuple[int, ...], ...] = ()
+
+    @property
+    def heads_that_align(self) -> tuple[tuple[int, int], ...]:
+        """`alignment_heads`, checked."""
+        return tuple((layer, head) for layer, head in self.alignment_heads)
 
     def with_minimum(self, new_tokens: int | None) -> GenerationSettings:
         """The same with this minimum in place of its own; None: its own."""
@@ -144,6 +152,8 @@ class GenerationSettings:
         for name in ("top_p", "min_p"):
             if not 0 <= getattr(self, name) <= 1:
                 problems.append(f"{name}: expected 0 to 1, found {getattr(self, name)}")
+        if any(len(pair) != 2 or min(pair) < 0 for pair in self.alignment_heads):
+            problems.append("alignment_heads: expected pairs of layer and head, from 0 on")
         return problems + self._beam_problems(vocabulary)
 
     def _beam_problems(self, vocabulary: int) -> list[str]:

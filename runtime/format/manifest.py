@@ -16,6 +16,7 @@ from .audio import AudioFeatures
 from .contract import OPTIONAL_GRAPHS, GraphSpec, Kind
 from .executables import Executable
 from .generation_settings import STRATEGY, GenerationSettings
+from .head import Head
 from .languages import Languages
 from .model_spec import ModelSpec
 from .plain_data import to_plain
@@ -61,6 +62,7 @@ class Manifest:
         generation: how to decode it unless the caller says otherwise, as it was published
         audio: how audio becomes the source; None: the source is tokens
         speech: what prompts of a speech model consist of
+        head: what an encoder alone gives; None: there is a decoder
         passes: the passes that made the graphs of this target, in order
         notes: where the model was read otherwise than its checkpoint might lead one to expect, a
             sentence each
@@ -85,6 +87,7 @@ class Manifest:
     generation: GenerationSettings = field(default_factory=GenerationSettings)
     audio: AudioFeatures | None = None
     speech: SpeechTokens | None = None
+    head: Head | None = None
     passes: tuple[PassRecord, ...] = ()
     notes: tuple[str, ...] = ()
     origin: Origin | None = None
@@ -102,13 +105,18 @@ class Manifest:
     def to_json(self) -> str:
         plain = to_plain(self)
         # Without what says nothing, as in bundles of versions that do not know it.
-        for name in ("notes", "origin"):
+        for name in ("notes", "origin", "head"):
             if not getattr(self, name):
                 del plain[name]
-        for name in STRATEGY:
+        if self.model.value_size is None:
+            del plain["model"]["value_size"]
+        for name in (*STRATEGY, "alignment_heads"):
             if getattr(self.generation, name) == getattr(GenerationSettings, name):
                 del plain["generation"][name]
-        for name in ("references", "beams", "distributions"):
+        for name in ("references", "beams", "distributions", "vectors"):
             if self.parity is not None and getattr(self.parity, name) is None:
                 del plain["parity"][name]
+        distributions = None if self.parity is None else self.parity.distributions
+        if distributions is not None and not distributions.ties:
+            del plain["parity"]["distributions"]["ties"]
         return json.dumps(plain, indent=1, allow_nan=False) + "\n"

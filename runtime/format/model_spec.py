@@ -7,10 +7,15 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class ModelSpec:
-    """What decoding needs to know of a model, whatever framework it was trained in.
+    """What running a model takes to know of it, whatever framework it was trained in.
+
+    Sizes of a side that the model does not have are 0: an encoder alone has no target vocabulary,
+    decoder layers and target positions; a decoder alone no source vocabulary and source positions.
 
     Attributes:
         source_vocab_size: None: the source is features of audio, not tokens; see `takes_audio`
+        head_size: of queries and keys
+        value_size: of values; None: the head size
     """
 
     source_vocab_size: int | None
@@ -23,25 +28,84 @@ class ModelSpec:
     pad_token_id: int
     start_token_id: int
     end_token_id: int
+    value_size: int | None = None
 
     @property
     def takes_audio(self) -> bool:
         """Whether the source is a window of audio features, as long as every other, not tokens."""
         return self.source_vocab_size is None
 
+    @property
+    def has_encoder(self) -> bool:
+        return self.source_vocab_size != 0
+
+    @property
+    def has_decoder(self) -> bool:
+        return self.target_vocab_size != 0
+
+    @property
+    def input_vocab_size(self) -> int:
+        """The tokens that an input consists of: a source or, of a decoder alone, a prompt. 0 of
+        audio."""
+        return (self.source_vocab_size if self.has_encoder else self.target_vocab_size) or 0
+
+    @property
+    def input_positions(self) -> int:
+        """The most tokens of an input."""
+        return self.max_source_positions if self.has_encoder else self.max_target_positions
+
     def problems(self) -> list[str]:
         """Values out of range, a line each."""
+        sizes: dict[str, int | None] = {"num_heads": self.num_heads, "head_size": self.head_size}
+        sizes["value_size"] = self.value_size
         problems = []
-        for name, value in vars(self).items():
-            if value is not None and value < (0 if name.endswith("_id") else 1):
-                problems.append(f"{name}: out of range, found {value}")
-        source = self.source_vocab_size or self.target_vocab_size
+        sides: list[tuple[bool, str, dict[str, int | None]]] = [
+            (
+                self.has_encoder,
+                "encoder",
+                {
+                    "source_vocab_size": self.source_vocab_size,
+                    "max_source_positions": self.max_source_positions,
+                },
+            ),
+            (
+                self.has_decoder,
+                "decoder",
+                {
+                    "target_vocab_size": self.target_vocab_size,
+                    "decoder_layers": self.decoder_layers,
+                    "max_target_positions": self.max_target_positions,
+                },
+            ),
+        ]
+        for present, side, of_side in sides:
+            if present:
+                sizes |= of_side
+            else:
+                problems += [
+                    f"{name}: expected 0 in a model without {side}, found {value}"
+                    for name, value in of_side.items()
+                    if value != 0
+                ]
+        problems += [
+            f"{name}: out of range, found {value}"
+            for name, value in sizes.items()
+            if value is not None and value < 1
+        ]
+        return problems + self._token_problems()
+
+    def _token_problems(self) -> list[str]:
+        vocabularies = [size for size in (self.source_vocab_size, self.target_vocab_size) if size]
+        of_target = self.target_vocab_size or 1
+        problems = []
         for name, vocabulary in (
-            ("pad_token_id", min(source, self.target_vocab_size)),
-            ("start_token_id", self.target_vocab_size),
-            ("end_token_id", self.target_vocab_size),
+            ("pad_token_id", min(vocabularies, default=0)),
+            ("start_token_id", of_target),
+            ("end_token_id", of_target),
         ):
             value = getattr(self, name)
+            if value < 0:
+                problems.append(f"{name}: out of range, found {value}")
             if value >= vocabulary:
                 problems.append(
                     f"{name}: expected less than {vocabulary}, the vocabulary, found {value}"

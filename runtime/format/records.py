@@ -62,18 +62,47 @@ class DistributionParity:
     """Distributions of the next token compared with the oracle's, along the oracle's own outputs.
 
     Attributes:
-        positions: tokens that were predicted
+        positions: tokens that were predicted; of an encoder alone, its choices of labels, tokens
+            or ends of answers
         bundle: the bundle's distance
         rounded: that of the oracle itself with weights and activations rounded to nearest; None at
             fp32
         allowed: the largest mean divergence of the bundle; None at fp32, where tensors and tokens
             decide
+        ties: of an encoder alone at fp32, other choices that the oracle holds to be as good
     """
 
     positions: int
     bundle: Distance
     rounded: Distance | None
     allowed: float | None
+    passed: bool
+    ties: int = 0
+
+
+@dataclass(frozen=True)
+class Cosines:
+    """Cosines of the angle between vectors and the oracle's."""
+
+    mean: float
+    smallest: float
+
+
+@dataclass(frozen=True)
+class VectorParity:
+    """The vectors of an encoder alone compared with the oracle's.
+
+    Attributes:
+        vectors: how many
+        rounded: those of the oracle itself with weights and activations rounded to nearest; None at
+            fp32
+        allowed: the smallest mean
+    """
+
+    vectors: int
+    bundle: Cosines
+    rounded: Cosines | None
+    allowed: float
     passed: bool
 
 
@@ -149,7 +178,12 @@ class TaskParity:
 
 @dataclass(frozen=True)
 class Parity:
-    """The outcome of `dragoman verify`: what was compared with what, and the figures."""
+    """The outcome of `dragoman verify`: what was compared with what, and the figures.
+
+    Attributes:
+        tokens: of an encoder alone, no sequences
+        vectors: of an encoder alone that gives vectors
+    """
 
     passed: bool
     oracle: str
@@ -161,6 +195,7 @@ class Parity:
     references: ReferenceParity | None = None
     beams: BeamParity | None = None
     distributions: DistributionParity | None = None
+    vectors: VectorParity | None = None
 
 
 @dataclass(frozen=True)

@@ -9,16 +9,10 @@ from collections.abc import Iterator
 
 from dragoman.strict_json import parse_json
 
-from .contract import (
-    CONTRACTS,
-    OPTIONAL_GRAPHS,
-    GraphSpec,
-    neutral_graph,
-    shape_breaches,
-    slot_breaches,
-)
+from .contract import CONTRACTS, OPTIONAL_GRAPHS, GraphSpec
 from .executables import TensorRTEngines
 from .manifest import SCHEMA_VERSION, BundleError, Manifest
+from .neutral_graphs import kind_of, neutral_graph, shape_breaches, slot_breaches
 from .plain_data import Problems, from_plain
 from .schema_1 import upgrade as upgrade_schema_1
 from .schema_2 import upgrade as upgrade_schema_2
@@ -65,6 +59,9 @@ def manifest_from_json(text: str, origin: str) -> Manifest:
 
 def inconsistencies(manifest: Manifest) -> list[str]:
     """All inconsistencies, a line each."""
+    problems = _kind(manifest)
+    if problems:
+        return problems
     known, layers = CONTRACTS[manifest.kind], manifest.model.decoder_layers
     needed = [name for name in known if name not in OPTIONAL_GRAPHS]
     if not set(needed) <= set(manifest.graphs) <= set(known):
@@ -81,8 +78,10 @@ def inconsistencies(manifest: Manifest) -> list[str]:
         *(
             f"generation.{p}"
             for p in manifest.generation.problems(manifest.model.target_vocab_size)
+            if manifest.model.has_decoder
         ),
         *_limits(manifest),
+        *_alignment(manifest),
         *_executable(manifest),
         *_tokenizers(manifest),
         *_languages(manifest),
@@ -92,7 +91,39 @@ def inconsistencies(manifest: Manifest) -> list[str]:
     ]
 
 
+def _kind(manifest: Manifest) -> list[str]:
+    """The kind of a bundle follows from what its model has."""
+    problems = []
+    found = kind_of(manifest.model)
+    if manifest.kind != found:
+        problems.append(f"kind: expected {found} for a model of these sizes, found {manifest.kind}")
+    if (manifest.kind == "encoder") != (manifest.head is not None):
+        expected = "one" if manifest.kind == "encoder" else "none"
+        problems.append(f"head: expected {expected} for kind {manifest.kind}")
+    if manifest.head is not None:
+        vocabulary = manifest.model.source_vocab_size or 0
+        problems += [f"head.{problem}" for problem in manifest.head.problems(vocabulary)]
+    return problems
+
+
+def _alignment(manifest: Manifest) -> Iterator[str]:
+    layers, heads = manifest.model.decoder_layers, manifest.model.num_heads
+    for pair in manifest.generation.alignment_heads:
+        if len(pair) == 2 and not (pair[0] < layers and pair[1] < heads):
+            yield (
+                f"generation.alignment_heads: expected layers below {layers} and heads below "
+                f"{heads}, found {list(pair)}"
+            )
+
+
 def _limits(manifest: Manifest) -> Iterator[str]:
+    if not manifest.model.has_decoder:
+        if manifest.default_max_new_tokens != 0:
+            yield (
+                "default_max_new_tokens: expected 0 for an encoder alone, found "
+                f"{manifest.default_max_new_tokens}"
+            )
+        return
     prompt = len(manifest.generation.prompt)
     longest = manifest.model.max_target_positions - prompt
     if not 1 <= manifest.default_max_new_tokens <= longest:
@@ -116,7 +147,9 @@ def _executable(manifest: Manifest) -> Iterator[str]:
                     f"executable.profiles[{index}].{name}: expected 1 <= smallest <= best <= "
                     "largest"
                 )
-    if not 1 <= engines.capacity <= manifest.model.max_target_positions:
+    if manifest.model.has_decoder and not (
+        1 <= engines.capacity <= manifest.model.max_target_positions
+    ):
         yield (
             f"executable.capacity: expected 1 to {manifest.model.max_target_positions}, the "
             f"positions of the model, found {engines.capacity}"
@@ -191,7 +224,7 @@ def _graphs(manifest: Manifest) -> Iterator[str]:
             continue
         graph = manifest.graphs[name]
         settings = audio if sizes_known else None
-        expected = neutral_graph(name, graph.file, model, settings, kind=manifest.kind)
+        expected = neutral_graph(name, graph.file, model, settings, manifest.head)
         for problem in slot_breaches(graph, expected):
             yield f"graphs.{name}.{problem}"
         for problem in shape_breaches(graph, expected) if sizes_known else ():

@@ -2,24 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from typing import TypeVar
+from collections.abc import Iterator, Sequence
 
-from ..backends.errors import BackendError
 from ..backends.interface import Backend
-from ..decoding.batching import batches
+from ..decoding.batching import MAX_LOGITS, batches, run_or_split
 from ..format.model_spec import ModelSpec
 from .results import ScoredPair, rejected
 from .teacher_forcing import ForcedPair, token_log_probabilities
 
-Input = TypeVar("Input")
-Outcome = TypeVar("Outcome")
-
 MAX_TOKENS = 4096
 """The most positions of a batch on either side, including padding."""
-MAX_LOGITS = 2**26
-"""The most numbers among the logits of a batch: 256 MiB of float32. A longer target is scored
-alone."""
 MAX_WINDOWS = 8
 """The most windows of audio in a batch."""
 
@@ -41,7 +33,7 @@ def score_in_batches(
     lengths = [(len(left[i].source), len(left[i].read)) for i in indices]
     for batch in forcing_batches(model, lengths, rows):
         members = [indices[i] for i in batch]
-        scored = score_or_split(
+        scored = run_or_split(
             lambda part: [
                 ScoredPair(pair.target, tuple(values.tolist()), float(values.sum()))
                 for pair, values in zip(
@@ -71,25 +63,3 @@ def forcing_batches(
     rows = min(max_batch_size, MAX_WINDOWS) if model.takes_audio else max_batch_size
     tokens = min(MAX_TOKENS, MAX_LOGITS // model.target_vocab_size)
     return batches(longer, max_batch_size=rows, max_batch_tokens=tokens)
-
-
-def score_or_split(
-    score: Callable[[list[Input]], list[Outcome]],
-    inputs: list[Input],
-    failed: Callable[[str], Outcome],
-) -> list[Outcome]:
-    """Score a batch; if the backend fails, as for lack of memory, score its halves in turn.
-
-    Args:
-        failed: the outcome of an input that fails alone, from the reason
-    """
-    try:
-        return score(inputs)
-    except (BackendError, MemoryError) as error:
-        if len(inputs) == 1:
-            return [failed(str(error) or "not enough memory")]
-    half = len(inputs) // 2
-    return [
-        *score_or_split(score, inputs[:half], failed),
-        *score_or_split(score, inputs[half:], failed),
-    ]

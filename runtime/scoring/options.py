@@ -16,7 +16,8 @@ class ScoringOptions:
 
     Attributes:
         end_token: whether the end token is appended to every target and scored. It is not appended
-            to token ids that end with one, nor for a model whose outputs no token ends.
+            to token ids that end with one, nor for a model whose outputs no token ends. None: yes,
+            but not for a decoder alone, whose texts go on.
         source_language, target_language: multilingual text models: codes as the model names
             them; None: the bundle's default
         language: speech: the spoken language, a code or an English name; None: the bundle's
@@ -29,7 +30,7 @@ class ScoringOptions:
         DragomanError: an option is out of range; lists all.
     """
 
-    end_token: bool = True
+    end_token: bool | None = None
     source_language: str | None = None
     target_language: str | None = None
     language: str | None = None
@@ -41,8 +42,8 @@ class ScoringOptions:
         values = vars(self)
         problems = [
             f"{name}: expected True or False, found {shown(values[name])}"
-            for name in ("end_token", "timestamps")
-            if not isinstance(values[name], bool)
+            for name, kind in (("end_token", bool | None), ("timestamps", bool))
+            if not isinstance(values[name], kind)
         ]
         problems += [
             f"{name}: expected a text, found {shown(values[name])}"
@@ -69,7 +70,7 @@ class ScoringOptions:
 class ScoringKeywords(TypedDict, total=False):
     """The fields of `ScoringOptions` as keyword arguments."""
 
-    end_token: bool
+    end_token: bool | None
     source_language: str | None
     target_language: str | None
     language: str | None

@@ -14,7 +14,7 @@ from dragoman.errors import DragomanError
 
 from ..audio import AudioError, LogMel
 from ..backends.interface import Backend
-from ..decoding.batching import as_batch
+from ..decoding.batching import as_batch, run_or_split
 from ..decoding.rejection import RejectedError
 from ..format.audio import AudioFeatures
 from ..format.manifest import Manifest
@@ -22,7 +22,7 @@ from ..format.speech import SpeechTokens
 from ..speech.prompts import PromptRequest
 from ..speech.recording import open_recording
 from ..texts.tokenizer import TextCodec
-from .batches import MAX_WINDOWS, score_in_batches, score_or_split
+from .batches import MAX_WINDOWS, score_in_batches
 from .options import ScoringOptions
 from .results import ScoredPair, rejected
 from .targets import Targets, split_pair
@@ -118,7 +118,7 @@ class SpeechScorer:
         return Heard(recording.window(self._log_mel), tokens, request.language_token(self._speech))
 
     def _prepared(
-        self, heard: Heard | ScoredPair, request: PromptRequest, end_token: bool
+        self, heard: Heard | ScoredPair, request: PromptRequest, end_token: bool | None
     ) -> ForcedPair | ScoredPair:
         if isinstance(heard, ScoredPair):
             return heard
@@ -141,7 +141,7 @@ class SpeechScorer:
         for first in range(0, len(waiting), MAX_WINDOWS):
             indices = waiting[first : first + MAX_WINDOWS]
             batch = [each for i in indices if isinstance(each := heard[i], Heard)]
-            detected = score_or_split(self._detected, batch, rejected)
+            detected = run_or_split(self._detected, batch, rejected)
             for i, each in zip(indices, detected, strict=True):
                 named[i] = each
         return named

@@ -64,7 +64,7 @@ class Targets:
         return tokens
 
     def finished(
-        self, tokens: Sequence[int], given: Sequence[int], end_token: bool
+        self, tokens: Sequence[int], given: Sequence[int], end_token: bool | None
     ) -> tuple[int, ...]:
         """The tokens to score: with the end token if it is asked for and not there yet.
 
@@ -75,6 +75,8 @@ class Targets:
             RejectedError: there are none, or more than the model has positions.
         """
         ends = self._manifest.end_tokens
+        if end_token is None:
+            end_token = self._manifest.model.has_encoder
         if end_token and ends and not (tokens and tokens[-1] in ends):
             end = self._manifest.model.end_token_id
             tokens = [*tokens, end if end in ends else ends[0]]

@@ -48,7 +48,8 @@ class TextScorer:
         prepared: list[ForcedPair | ScoredPair] = []
         for pair in pairs:
             try:
-                prepared.append(self._prepared(*split_pair(pair), given, forced, options))
+                source, target = split_pair(pair) if self._has_source(pair) else ("", pair)
+                prepared.append(self._prepared(source, target, given, forced, options))
             except RejectedError as error:
                 prepared.append(rejected(str(error)))
         return prepared
@@ -62,7 +63,11 @@ class TextScorer:
         options: ScoringOptions,
     ) -> ForcedPair:
         tokens = self._front_end.tokenize(source, options.source_language)
-        if not tokens:
+        continued: list[int] = []
+        if not self._manifest.model.has_encoder:
+            continued, tokens = tokens, []
+            given = tuple(continued) or given
+        elif not tokens:
             raise RejectedError("expected a source, found an empty one")
         if not isinstance(target, str):
             ids = self._targets.ids(target)
@@ -70,8 +75,13 @@ class TextScorer:
                 ids = ids[1:]  # it is given, as to the outputs of `generate` that begin with it
             return ForcedPair(tokens, given, self._targets.finished(ids, given, options.end_token))
         encoded = self._targets.encode(target)
-        ids = [*_unread(encoded.before, given), *encoded.tokens]
+        before = [] if continued else _unread(encoded.before, given)
+        ids = [*before, *encoded.tokens]
         return ForcedPair(tokens, given, self._targets.finished(ids, given, options.end_token))
+
+    def _has_source(self, pair: Any) -> bool:
+        """A decoder alone also scores a text that continues nothing."""
+        return self._manifest.model.has_encoder or not isinstance(pair, str)
 
     def _given(self, options: ScoringOptions) -> tuple[tuple[int, ...], int | None]:
         """What the decoder reads before every target: the start token, the prompt and a forced

@@ -81,8 +81,13 @@ class TextFrontEnd:
                 tokens than the model has positions, is a text and the bundle has no tokenizers, or
                 makes the tokenizer fail.
         """
-        positions = self._manifest.model.max_source_positions
-        longest = self._backend.limits.source or positions
+        model = self._manifest.model
+        positions = model.input_positions
+        of_engines = self._backend.limits.source
+        if not model.has_encoder:
+            of_engines = self._manifest.executable.capacity
+        longest = of_engines or positions
+        what = "source" if model.has_encoder else "prompt"
         reason = "positions of this model" if longest == positions else "limit of its engines"
         if isinstance(source, str):
             if self._codec is None:
@@ -93,15 +98,15 @@ class TextFrontEnd:
                 raise RejectedError(str(error)) from error
             except TooLongError as error:
                 raise RejectedError(
-                    f"source has {error}, expected at most {longest}, the {reason}"
+                    f"{what} has {error}, expected at most {longest}, the {reason}"
                 ) from error
         else:
             tokens = token_ids(source, or_text="a text or ")
         if len(tokens) > longest:
             raise RejectedError(
-                f"source has {len(tokens)} tokens, expected at most {longest}, the {reason}"
+                f"{what} has {len(tokens)} tokens, expected at most {longest}, the {reason}"
             )
-        vocabulary = self._manifest.model.source_vocab_size or 0
+        vocabulary = model.input_vocab_size
         unknown = next((token for token in tokens if not 0 <= token < vocabulary), None)
         if unknown is not None:
             raise RejectedError(f"expected token ids in [0, {vocabulary}), found {unknown}")
@@ -164,7 +169,8 @@ class TextFrontEnd:
         if sizes:
             rows = min(sizes)
         else:
-            rows_that_fit = self._backend.rows_that_fit(longest)
+            encoded = longest if self._manifest.model.has_encoder else 1
+            rows_that_fit = self._backend.rows_that_fit(encoded)
             rows = rows_that_fit or DEFAULT_BATCH_SIZE
             tokens = tokens if rows_that_fit is None else rows * longest
         return min(rows, self._backend.limits.rows or rows), tokens

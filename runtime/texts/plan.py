@@ -29,7 +29,7 @@ class TextPlan:
 
     Attributes:
         strategies: one, or to sample several outputs one for each
-        prompt: the start token and the settings' prompt
+        prompt: the start token and the settings' prompt; a decoder alone is given its input instead
         phrases: what the output begins with, must contain and must not contain
     """
 
@@ -40,6 +40,7 @@ class TextPlan:
     end_tokens: Sequence[int]
     prompt: Sequence[int]
     phrases: Phrases
+    has_encoder: bool = True
 
     @classmethod
     def of(
@@ -64,6 +65,7 @@ class TextPlan:
             manifest.end_tokens,
             prompt,
             phrases,
+            manifest.model.has_encoder,
         )
 
     @property
@@ -80,6 +82,15 @@ class TextPlan:
                 contain.
         """
         limit, settings, given = self.limits.new_tokens(len(source)), self.settings, self.given
+        prompt = self.prompt
+        if not self.has_encoder:
+            prompt, source = (*source, *settings.prompt), []
+            # The last new token is not read.
+            limit = min(limit, self.limits.positions + 1 - len(prompt))
+            if limit < 1:
+                raise RejectedError(
+                    f"prompt has {len(prompt)} tokens, expected at most {self.limits.positions}"
+                )
         if given:
             if len(given) >= limit:
                 raise RejectedError(
@@ -92,13 +103,13 @@ class TextPlan:
             )
         request = Request(
             source=source,
-            prompt=self.prompt,
+            prompt=prompt,
             given=given,
             rules=Rules.of(
                 settings,
                 limit=limit - len(given),
                 end_tokens=self.end_tokens,
-                prompt_length=len(self.prompt) + len(given),
+                prompt_length=len(prompt) + len(given),
                 prohibitions=self.phrases.prohibitions,
                 alternatives=self.options.alternatives,
             ),

@@ -139,8 +139,8 @@ def _bytes_of(piece: str) -> bytes:
     byte = _BYTE.fullmatch(piece)
     if byte:
         return bytes([int(byte[1], 16)])
-    if all(letter in _ALPHABET for letter in piece):
-        return bytes(_ALPHABET[letter] for letter in piece)
+    if all(letter in BYTE_OF_LETTER for letter in piece):
+        return bytes(BYTE_OF_LETTER[letter] for letter in piece)
     return piece.encode()
 
 
@@ -151,4 +151,4 @@ def _byte_level_alphabet() -> dict[str, int]:
     return {chr(b): b for b in printing} | {chr(256 + i): b for i, b in enumerate(others)}
 
 
-_ALPHABET = _byte_level_alphabet()
+BYTE_OF_LETTER = _byte_level_alphabet()

@@ -108,13 +108,11 @@ class TextCodec:
             LanguageError: the language is unknown, or missing although the model needs one.
             DragomanError: the model takes no texts.
         """
-        if self._source is None:
-            raise DragomanError("this model takes no texts")
-        language = None
+        codec, language = self._of_source, None
         if self._languages is not None and self._template.has_language:
             language = self._languages.source_token(source_language)
-        _check(self._source, text, most)
-        tokens = self._source.encode(text)
+        _check(codec, text, most)
+        tokens = codec.encode(text)
         return self._template.around(tokens, language) if tokens else []
 
     def encode_target(self, text: str, *, most: int | None = None) -> EncodedTarget:
@@ -147,6 +145,37 @@ class TextCodec:
 
     def stream(self) -> TextStream:
         return self._target.stream()
+
+    def source_stream(self) -> TextStream:
+        """Decodes source tokens.
+
+        Raises:
+            DragomanError: the model takes no texts.
+        """
+        return self._of_source.stream()
+
+    def source_piece(self, token: int) -> str | None:
+        """A source token as the vocabulary writes it; None for ids that it does not have.
+
+        Raises:
+            DragomanError: the model takes no texts.
+        """
+        return self._of_source.piece(token)
+
+    def target_piece(self, token: int) -> str | None:
+        """The same of a target token."""
+        return self._target.piece(token)
+
+    @property
+    def unknown_target(self) -> int | None:
+        """The token that stands for what the target's vocabulary does not have."""
+        return self._target.unknown
+
+    @property
+    def _of_source(self) -> Codec:
+        if self._source is None:
+            raise DragomanError("this model takes no texts")
+        return self._source
 
 
 def _check(codec: Codec, text: str, most: int | None) -> None:

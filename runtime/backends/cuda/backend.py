@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import threading
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -12,12 +13,14 @@ from numpy.typing import NDArray
 
 from dragoman.errors import DragomanError
 
+from ...format.contract import ROLES, Role
 from ...format.manifest import Manifest
 from ..errors import BackendError
 from ..interface import Limits
 from .device import Device
-from .layout import Rounding
-from .state import DeviceState
+from .layout import Rounding, shape_of
+from .memory import BatchMemory
+from .state import DeviceState, filled
 from .workspace import Workspace
 
 
@@ -53,6 +56,7 @@ class DeviceBackend(ABC):
         prompt: NDArray[np.int64],
         capacity: int,
         width: int = 1,
+        prompt_lengths: NDArray[np.int64] | None = None,
     ) -> DeviceState:
         workspace = self._take()
         try:
@@ -65,6 +69,7 @@ class DeviceBackend(ABC):
                 prompt,
                 capacity,
                 width,
+                prompt_lengths,
                 self._give_back,
             )
         except BaseException:
@@ -72,10 +77,31 @@ class DeviceBackend(ABC):
             raise
 
     def encode(
-        self, source: NDArray[Any], source_mask: NDArray[np.bool_]
+        self,
+        source: NDArray[Any],
+        source_mask: NDArray[np.bool_],
+        token_type: NDArray[np.int64] | None = None,
     ) -> dict[str, NDArray[Any]]:
+        if "decoder" not in self.manifest.graphs:
+            types = np.zeros_like(source) if token_type is None else token_type
+            values: dict[Role, NDArray[Any]] = {
+                "source": source,
+                "source_mask": source_mask,
+                "token_type": types,
+            }
+            alone = [
+                self._encode_alone({role: v[rows] for role, v in values.items()})
+                for rows in self._batches(source)
+            ]
+            return {name: np.concatenate([part[name] for part in alone]) for name in alone[0]}
         parts = [self._encode(source[rows], source_mask[rows]) for rows in self._batches(source)]
         return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+
+    def attention(self, inputs: Mapping[Role, NDArray[Any]]) -> dict[Role, NDArray[np.float32]]:
+        raise BackendError(
+            "attention: expected the backend onnxruntime, which runs the graph that shows it on "
+            "the processor"
+        )
 
     def score(
         self,
@@ -113,6 +139,31 @@ class DeviceBackend(ABC):
             return state.encoded(*source_mask.shape)
         finally:
             state.close()
+
+    def _encode_alone(self, values: Mapping[Role, NDArray[Any]]) -> dict[str, NDArray[Any]]:
+        """Run an encoder that no decoder follows."""
+        graph, (rows, length) = self.manifest.graphs["encoder"], values["source"].shape
+        workspace = self._take()
+        try:
+            sizes = self._rounding.first(rows, length, 0, 1)
+            with workspace.preparing:
+                memory = BatchMemory(workspace, self.manifest, sizes)
+                for tensor in graph.inputs:
+                    padding = self.manifest.model.pad_token_id if tensor.role == "source" else 0
+                    wide = filled(values[tensor.role], shape_of(tensor, sizes), padding)
+                    memory.upload(tensor.slot, wide)
+                workspace.encode(sizes, memory.address)
+            found = memory.download(*graph.outputs)
+        except BaseException:
+            self._close_failed(workspace)
+            raise
+        self._give_back(workspace)
+        return {
+            tensor.name: numbers[:rows, :length]
+            if "source" in ROLES[tensor.role].axes
+            else numbers[:rows]
+            for tensor, numbers in zip(graph.outputs, found, strict=True)
+        }
 
     def _batches(self, source: NDArray[Any]) -> list[slice]:
         largest = self.limits.rows or len(source)

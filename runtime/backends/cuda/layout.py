@@ -75,6 +75,7 @@ def shape_of(tensor: TensorSpec, sizes: Sizes) -> tuple[int, ...]:
         "source": sizes.source,
         "capacity": sizes.capacity,
         "query": 1,
+        "read": 1,
     }
     return tuple(axes[d] if isinstance(d, str) else d for d in tensor.shape)
 
@@ -110,10 +111,12 @@ def row_layout(tensor: TensorSpec, sizes: Sizes) -> RowLayout:
 
 
 def tensors_with_memory(manifest: Manifest) -> list[TensorSpec]:
-    """The tensors that need memory: all but outputs that update an input, and `RESULTS`."""
+    """The tensors that need memory: all but outputs that update an input, and `RESULTS`. The graph
+    that shows attention does not run on the device."""
     own = {
         tensor.slot: tensor
-        for graph in manifest.graphs.values()
+        for name, graph in manifest.graphs.items()
+        if name != "attention"
         for tensor in (*graph.inputs, *graph.outputs)
         if tensor.memory == tensor.slot and tensor.role not in RESULTS
     }

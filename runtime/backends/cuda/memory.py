@@ -34,9 +34,11 @@ class BatchMemory:
         self._workspace, self.sizes = workspace, sizes
         self._most_positions = manifest.model.max_target_positions
         self._tensors = tensors_with_memory(manifest)
-        inputs = manifest.graphs["decoder"].inputs
+        decoder = manifest.graphs.get("decoder")
+        inputs = decoder.inputs if decoder else ()
         self._of_sources = [t for t in inputs if t.owner in (Owner.ENCODER_ROW, Owner.MASK)]
         self._caches = [t for t in inputs if t.change is Change.APPENDED]
+        self._read = next((t for t in inputs if t.role == "read"), None)
         for name, size in self._needs(sizes).items():
             workspace.arena.reserve(name, size)
         self._find(sizes)
@@ -65,7 +67,12 @@ class BatchMemory:
 
     def clear_caches(self, first: int = 0) -> None:
         """Of all rows from this one on: a position not yet written is masked, but NaN would pass
-        the mask."""
+        the mask. Of the only query of a step, the first is read."""
+        if self._read is not None:
+            size = self._size(self._read, self.sizes)
+            self._workspace.device.clear(
+                self.address[self._read.slot], size, self._workspace.stream
+            )
         count = self.sizes.rows - first
         for tensor in self._caches if count > 0 else ():
             size = row_layout(tensor, self.sizes).size
@@ -144,7 +151,7 @@ class BatchMemory:
         return {
             **{str(tensor.slot): self._size(tensor, sizes) for tensor in self._tensors},
             "results": ResultLayout(widest).size,
-            "positions": 8 * sizes.rows * self._most_positions,
+            "positions": 8 * sizes.rows * max(1, self._most_positions),
         }
 
     def _find(self, sizes: Sizes) -> None:

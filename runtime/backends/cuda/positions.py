@@ -17,7 +17,8 @@ from .workspace import Workspace
 
 class Positions:
     """Rows whose output has ended go on with the others and, once they are at the last position,
-    stay there: they never write beyond the capacity.
+    stay there: they never write beyond the capacity. Rows that are to begin later than others are
+    placed before position 0, and stay at it until then.
 
     Args:
         capacity: the number of positions
@@ -67,7 +68,7 @@ class Positions:
 
     def _upload(self) -> NDArray[np.int64]:
         """A line for the next step and each that may follow."""
-        table = np.minimum(self.next + np.arange(self._capacity)[:, None], self._capacity - 1)
+        table = (self.next + np.arange(self._capacity)[:, None]).clip(0, self._capacity - 1)
         self._workspace.device.upload(self._memory.positions, table, self._workspace.stream)
         self._first = self._steps
         return self._begin.copy()

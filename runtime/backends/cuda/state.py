@@ -46,6 +46,7 @@ class DeviceState:
         prompt: NDArray[np.int64],
         capacity: int,
         width: int,
+        prompt_lengths: NDArray[np.int64] | None,
         release: Callable[[Workspace], None],
     ) -> None:
         self._workspace, self._manifest, self._rounding = workspace, manifest, rounding
@@ -63,7 +64,9 @@ class DeviceState:
             workspace.prepare(sizes, self._memory.address)
         self._positions = Positions(workspace, self._memory, capacity)
         self._lineage = Lineage(self._rows, capacity) if width > 1 else None
-        self._read_prompt(np.repeat(prompt, width, axis=0))
+        if prompt_lengths is None:
+            prompt_lengths = np.full(sources, prompt.shape[1])
+        self._read_prompt(np.repeat(prompt, width, axis=0), np.repeat(prompt_lengths, width))
 
     # interface.DecodingState
 
@@ -158,20 +161,26 @@ class DeviceState:
             "source_mask": (source_mask, False),
         }
         sizes = self._memory.sizes
-        for graph in self._manifest.graphs.values():
+        for graph in self._manifest.model_graphs.values():
             for tensor in graph.inputs:
                 if tensor.role in values_of:
                     values, padding = values_of.pop(tensor.role)
-                    wide = _filled(values, shape_of(tensor, sizes), padding)
+                    wide = filled(values, shape_of(tensor, sizes), padding)
                     self._memory.upload(tensor.slot, wide)
-        self._workspace.encode(sizes, self._memory.address)
+        if "encoder" in self._manifest.graphs:
+            self._workspace.encode(sizes, self._memory.address)
 
-    def _read_prompt(self, prompt: NDArray[np.int64]) -> None:
-        """Decode it token by token for its keys and values; the last token is the next step's."""
-        for index, tokens in enumerate(prompt.T):
+    def _read_prompt(self, prompt: NDArray[np.int64], lengths: NDArray[np.int64]) -> None:
+        """Decode it token by token for its keys and values; the last token is the next step's. All
+        rows end together: shorter ones read their first token until they begin."""
+        missing = prompt.shape[1] - lengths
+        for row in np.flatnonzero(missing).tolist():
+            self._positions.place(row, -int(missing[row]))
+        rows = np.arange(len(prompt))
+        for index in range(prompt.shape[1]):
             if index:
                 self._launch()
-            self.feed(tokens)
+            self.feed(prompt[rows, np.maximum(0, index - missing)])
 
     # Steps.
 
@@ -186,7 +195,7 @@ class DeviceState:
         """Enqueue one step, which reads the token that the previous one chose."""
         if self._lineage is not None:
             next_ones = self._positions.next[: self._rows]
-            self._lineage.write(np.minimum(next_ones, self._capacity - 1), 1)
+            self._lineage.write(next_ones.clip(0, self._capacity - 1), 1)
         self._positions.put()
         self._workspace.step()
 
@@ -252,7 +261,7 @@ class DeviceState:
         self._positions.resize(sizes.rows)
 
 
-def _filled(values: NDArray[Any], shape: tuple[int, ...], padding: int) -> NDArray[Any]:
+def filled(values: NDArray[Any], shape: tuple[int, ...], padding: int) -> NDArray[Any]:
     """Pad to this shape. Added rows are copies: a row without any token would produce NaN."""
     missing = [(0, size - present) for size, present in zip(shape, values.shape, strict=True)]
     inner = np.pad(values, [(0, 0), *missing[1:]], constant_values=padding)

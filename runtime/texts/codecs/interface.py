@@ -82,4 +82,8 @@ class Codec(Protocol):
     def piece(self, token: int) -> str | None:
         """A token as the tokenizer's vocabulary writes it; None for ids that it does not have."""
 
+    @property
+    def unknown(self) -> int | None:
+        """The token that stands for what the vocabulary does not have; None if there is none."""
+
     def stream(self) -> TextStream: ...

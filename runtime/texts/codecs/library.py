@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Sequence
 from itertools import groupby, takewhile
 from pathlib import Path
+from typing import Any
 
-from tokenizers import Encoding, Regex, Tokenizer, pre_tokenizers
+from tokenizers import Encoding, Regex, Tokenizer, models, pre_tokenizers
 from tokenizers.decoders import DecodeStream
 
 from .failures import failures_of
@@ -24,7 +26,7 @@ class LibraryCodec:
 
     def __init__(self, path: Path, *, special_tokens: bool = True) -> None:
         self._path = path
-        self._tokenizer = _load(path)
+        self._tokenizer = load_tokenizer(path)
         self._special_tokens = special_tokens
 
     def encode(self, text: str) -> list[int]:
@@ -47,6 +49,15 @@ class LibraryCodec:
 
     def piece(self, token: int) -> str | None:
         return self._tokenizer.id_to_token(token)
+
+    @property
+    def unknown(self) -> int | None:
+        model: Any = self._tokenizer.model
+        if isinstance(model, models.Unigram):
+            index: int | None = json.loads(self._tokenizer.to_str())["model"].get("unk_id")
+            return index
+        token = getattr(model, "unk_token", None)
+        return None if token is None else self._tokenizer.token_to_id(token)
 
     def stream(self) -> LibraryStream:
         return LibraryStream(self._tokenizer, self._path)
@@ -76,7 +87,12 @@ class LibraryStream:
             return self._stream.step(self._tokenizer, token) or ""
 
 
-def _load(path: Path) -> Tokenizer:
+def load_tokenizer(path: Path) -> Tokenizer:
+    """A tokenizer that reads special tokens in a text as text.
+
+    Raises:
+        BundleError: the file is not a tokenizer, or fails when it is tried out.
+    """
     tokenizer = read_tokenizer(path)
     # Special tokens that a user types are text: files cannot store this setting.
     tokenizer.encode_special_tokens = True

@@ -79,6 +79,10 @@ class PieceCodec:
     def piece(self, token: int) -> str | None:
         return self._pieces.get(token)
 
+    @property
+    def unknown(self) -> int | None:
+        return self._vocabulary.unknown
+
     def stream(self) -> PieceStream:
         return PieceStream(self)
 

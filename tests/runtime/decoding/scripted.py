@@ -55,6 +55,7 @@ class ScriptedBackend:
         prompt: NDArray[np.int64],
         capacity: int,
         width: int = 1,
+        prompt_lengths: NDArray[np.int64] | None = None,
     ) -> ScriptedState:
         self.calls.append(f"start {len(source)}")
         self.check(len(source) * width)
@@ -67,7 +68,12 @@ class ScriptedBackend:
         if self.most_rows is not None and rows > self.most_rows:
             raise MemoryError(f"no memory for {rows} rows")
 
-    def encode(self, source: Any, source_mask: Any) -> dict[str, NDArray[Any]]:
+    def encode(
+        self, source: Any, source_mask: Any, token_type: Any = None
+    ) -> dict[str, NDArray[Any]]:
+        raise AssertionError("decoding does not ask for this")
+
+    def attention(self, inputs: Any) -> Any:
         raise AssertionError("decoding does not ask for this")
 
     def score(self, source: Any, source_mask: Any, target: Any) -> NDArray[Any]:

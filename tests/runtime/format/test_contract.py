@@ -17,11 +17,13 @@ from dragoman.runtime.format.contract import (
     Role,
     Slot,
     TensorSpec,
+)
+from dragoman.runtime.format.model_spec import ModelSpec
+from dragoman.runtime.format.neutral_graphs import (
     neutral_graph,
     shape_breaches,
     slot_breaches,
 )
-from dragoman.runtime.format.model_spec import ModelSpec
 
 TEXT = ModelSpec(
     source_vocab_size=17,
@@ -39,24 +41,44 @@ SPEECH = dataclasses.replace(TEXT, source_vocab_size=None)
 AUDIO = AudioFeatures(bins=11, sampling_rate=8000, n_fft=400, hop=100, chunk_seconds=0.825)
 
 ENCODER, DECODER = Owner.ENCODER_ROW, Owner.DECODER_ROW
-OF_SOURCE = ("source_batch", "heads", "source", "head_size")
-OF_CACHE = ("batch", "heads", "capacity", "head_size")
+KEY_OF_SOURCE = ("source_batch", "heads", "source", "head_size")
+VALUE_OF_SOURCE = ("source_batch", "heads", "source", "value_size")
+KEY_CACHE = ("batch", "heads", "capacity", "head_size")
+VALUE_CACHE = ("batch", "heads", "capacity", "value_size")
 EXPECTED: dict[Role, tuple[Owner, Change, tuple[str, ...], str | None]] = {
     "source": (ENCODER, Change.NEVER, ("source_batch", "source"), "int64"),
     "source_mask": (Owner.MASK, Change.NEVER, ("source_batch", "source"), "bool"),
-    "cross_key": (ENCODER, Change.NEVER, OF_SOURCE, None),
-    "cross_value": (ENCODER, Change.NEVER, OF_SOURCE, None),
+    "token_type": (ENCODER, Change.NEVER, ("source_batch", "source"), "int64"),
+    "cross_key": (ENCODER, Change.NEVER, KEY_OF_SOURCE, None),
+    "cross_value": (ENCODER, Change.NEVER, VALUE_OF_SOURCE, None),
     "token": (Owner.STEP, Change.REPLACED, ("batch", "query"), "int64"),
     "position": (Owner.STEP, Change.REPLACED, ("batch",), "int64"),
-    "past_key": (DECODER, Change.APPENDED, OF_CACHE, None),
-    "past_value": (DECODER, Change.APPENDED, OF_CACHE, None),
-    "logits": (Owner.STEP, Change.REPLACED, ("batch", "query", "target_vocabulary"), None),
+    "read": (Owner.STEP, Change.REPLACED, ("batch", "read"), "int64"),
+    "past_key": (DECODER, Change.APPENDED, KEY_CACHE, None),
+    "past_value": (DECODER, Change.APPENDED, VALUE_CACHE, None),
+    "logits": (Owner.STEP, Change.REPLACED, ("batch", "read", "target_vocabulary"), None),
     "next_token": (Owner.STEP, Change.REPLACED, ("batch",), "int64"),
     "next_log_probability": (Owner.STEP, Change.REPLACED, ("batch",), "float32"),
-    "present_key": (DECODER, Change.APPENDED, OF_CACHE, None),
-    "present_value": (DECODER, Change.APPENDED, OF_CACHE, None),
+    "present_key": (DECODER, Change.APPENDED, KEY_CACHE, None),
+    "present_value": (DECODER, Change.APPENDED, VALUE_CACHE, None),
     "candidate_token": (Owner.STEP, Change.REPLACED, ("batch", "candidates"), "int64"),
     "candidate_log_probability": (Owner.STEP, Change.REPLACED, ("batch", "candidates"), "float32"),
+    "hidden": (ENCODER, Change.NEVER, ("source_batch", "source", "d_model"), None),
+    "embedding": (ENCODER, Change.NEVER, ("source_batch", "head_outputs"), None),
+    "class_logits": (ENCODER, Change.NEVER, ("source_batch", "head_outputs"), None),
+    "token_logits": (ENCODER, Change.NEVER, ("source_batch", "source", "head_outputs"), None),
+    "encoder_attention": (
+        *(ENCODER, Change.NEVER, ("source_batch", "layers", "heads", "source", "source")),
+        "float32",
+    ),
+    "self_attention": (
+        *(DECODER, Change.REPLACED, ("batch", "layers", "heads", "query", "query")),
+        "float32",
+    ),
+    "cross_attention": (
+        *(DECODER, Change.REPLACED, ("batch", "layers", "heads", "query", "source")),
+        "float32",
+    ),
 }
 
 

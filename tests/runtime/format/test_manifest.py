@@ -155,7 +155,7 @@ def test_figures_that_older_versions_do_not_know_are_kept(plain_manifest: Plain)
     assert json.loads(manifest.to_json()) == plain_manifest
     assert manifest.parity is not None and manifest.parity.distributions is not None
     assert manifest.parity.distributions.bundle.same_choice == 0.75
-    plain_manifest["parity"]["distributions"] |= {"rounded": None, "allowed": None}
+    plain_manifest["parity"]["distributions"] |= {"rounded": None, "allowed": None, "ties": 2}
     manifest = manifest_from_json(json.dumps(plain_manifest), "p")
     assert json.loads(manifest.to_json()) == plain_manifest
 
@@ -268,11 +268,20 @@ def test_a_number_in_place_of_a_dynamic_axis_and_any_float_are_fine(plain_manife
     assert manifest.graphs["decoder"].input("past_key").dtype == "bfloat16"
 
 
-@pytest.mark.parametrize("kind", ["encoder", None, 3])
+@pytest.mark.parametrize("kind", ["decoder", None, 3])
 def test_an_unknown_kind_is_refused(plain_manifest: Plain, kind: object) -> None:
     plain_manifest["kind"] = kind
     assert problems_of(json.dumps(plain_manifest)) == [
-        f"manifest.kind: expected one of 'sequence-to-sequence', found {kind!r}"
+        "manifest.kind: expected one of 'sequence-to-sequence', 'encoder', 'language-model', found "
+        f"{kind!r}"
+    ]
+
+
+def test_a_kind_follows_from_the_sizes(plain_manifest: Plain) -> None:
+    plain_manifest["kind"] = "encoder"
+    assert problems_of(json.dumps(plain_manifest)) == [
+        "kind: expected sequence-to-sequence for a model of these sizes, found encoder",
+        "head: expected one for kind encoder",
     ]
 
 

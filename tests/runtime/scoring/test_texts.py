@@ -317,7 +317,7 @@ def test_options_are_an_object(text_model: Model) -> None:
 def test_pairs_must_be_in_a_list(text_model: Model) -> None:
     assert text_model.score([]) == []
     with pytest.raises(DragomanError, match="expected a list of inputs, found one"):
-        text_model.score("cab")  # type: ignore[arg-type]
+        text_model.score("cab")
 
 
 def test_perplexity_by_hand() -> None:

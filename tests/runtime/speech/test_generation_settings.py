@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from dragoman.export.families.hugging_face import read_hugging_face
+from dragoman.export.families.hugging_face import load_hugging_face
 from dragoman.export.model_description import generation_settings, model_spec, speech_tokens
 from dragoman.runtime.backends import open_backend
 from dragoman.runtime.format.bundle import Bundle
@@ -34,7 +34,7 @@ def changed(multilingual: Case, tmp_path: Path) -> Changed:
         theirs = copy.deepcopy(multilingual.theirs)
         for name, value in settings.items():
             setattr(theirs.generation_config, name, value)
-        model = read_hugging_face(save(theirs, tmp_path)).model
+        model = load_hugging_face(save(theirs, tmp_path))
         bundle = multilingual.ours.bundle
         manifest = dataclasses.replace(
             bundle.manifest,

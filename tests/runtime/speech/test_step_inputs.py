@@ -22,6 +22,7 @@ def test_each_step_continues_the_prompt(exported: Callable[[str], tuple[Any, Pat
     windows = random_sources(bundle.manifest, [0], np.random.default_rng(1))
     inputs = record_steps(bundle, sources=windows)
     source, mask = as_batch(windows, model)
+    assert inputs.encoder is not None
     assert np.array_equal(inputs.encoder["source"], source)
     session = onnxruntime.InferenceSession(bundle.graph_path("decoder"))
     backend = open_backend(bundle, None, 1)

@@ -22,7 +22,8 @@ from ...prediction import HostPrediction
 from ..sessions import run
 from .memory import HostBuffer
 
-_TOKEN, _POSITION, _MASK = Slot("token"), Slot("position"), Slot("source_mask")
+_TOKEN, _POSITION, _READ = Slot("token"), Slot("position"), Slot("read")
+_MASK = Slot("source_mask")
 _NEXT, _LOG_PROBABILITY = Slot("next_token"), Slot("next_log_probability")
 _LOGITS = Slot("logits")
 
@@ -31,22 +32,21 @@ class BoundState:
     """One batch: a buffer for each tensor that the graphs read or write.
 
     Args:
-        sessions: of encoder and decoder step
-        dtype: of caches, cross keys and values
+        sessions: of encoder, if there is one, and decoder step
     """
 
     def __init__(
         self,
-        sessions: tuple[onnxruntime.InferenceSession, onnxruntime.InferenceSession],
+        sessions: tuple[onnxruntime.InferenceSession | None, onnxruntime.InferenceSession],
         manifest: Manifest,
-        dtype: type[np.generic],
         source: NDArray[Any],
         source_mask: NDArray[np.bool_],
         prompt: NDArray[np.int64],
         capacity: int,
         width: int,
+        prompt_lengths: NDArray[np.int64] | None = None,
     ) -> None:
-        self._encoder, self._decoder = sessions
+        encoder, self._decoder = sessions
         self._model, self._graph = manifest.model, manifest.graphs["decoder"]
         self._suppressed = manifest.generation.suppressed_token_ids
         self._width = width
@@ -56,28 +56,37 @@ class BoundState:
             _MASK: HostBuffer((sources, length), np.bool_),
             _TOKEN: HostBuffer((rows, prompt.shape[1]), np.int64),
             _POSITION: HostBuffer((rows,), np.int64),
+            _READ: HostBuffer((rows, 1), np.int64),
             _NEXT: HostBuffer((rows,), np.int64),
             _LOG_PROBABILITY: HostBuffer((rows,), np.float32),
         }
         self._buffers[_MASK].write(source_mask)
         self._buffers[_TOKEN].write(np.repeat(prompt, width, axis=0))
-        heads, size = self._model.num_heads, self._model.head_size
+        if prompt_lengths is None:
+            prompt_lengths = np.full(sources, prompt.shape[1])
+        self._buffers[_READ].write(np.repeat(prompt_lengths, width)[:, None] - 1)
         for tensor in self._graph.inputs:
             if tensor.slot not in self._buffers:
                 first = sources if tensor.owner is Owner.ENCODER_ROW else rows
                 positions = capacity if tensor.change is Change.APPENDED else length
+                _, heads, _, size = tensor.shape
                 # Zeroed: a position not yet written is masked, but NaN would pass the mask.
-                self._buffers[tensor.slot] = HostBuffer((first, heads, positions, size), dtype)
+                self._buffers[tensor.slot] = HostBuffer(
+                    (first, int(heads), positions, int(size)), np.dtype(tensor.dtype).type
+                )
         self._caches = [t.slot for t in self._graph.inputs if t.change is Change.APPENDED]
         self._of_sources = [
             t.slot for t in self._graph.inputs if t.owner in (Owner.ENCODER_ROW, Owner.MASK)
         ]
+        if _MASK not in self._of_sources:  # without an encoder, it has no positions
+            self._of_sources.append(_MASK)
         self._running = np.ones(rows, np.int64)
         """0 for rows of retired sources, whose positions do not advance."""
         self._lineage = Lineage(rows, capacity) if width > 1 else None
         self._logits: HostBuffer | None = None
         """Only if the host chooses; the graph's own choice needs no logits."""
-        self._encode(manifest, source)
+        if encoder is not None:
+            self._encode(encoder, manifest, source)
         self._bind()
 
     def step(self) -> Step:
@@ -90,7 +99,9 @@ class BoundState:
     def advance(self) -> HostPrediction:
         if self._logits is None:
             spec = self._graph.output("logits")
-            shape = (*self._buffers[_TOKEN].shape, self._model.target_vocab_size)
+            rows, queries = self._buffers[_TOKEN].shape
+            read = queries if self._model.has_encoder else 1
+            shape = (rows, read, self._model.target_vocab_size)
             self._logits = HostBuffer(shape, np.dtype(spec.dtype).type)
             self._logits_binding = self._bound()
             self._logits.bind_output(self._logits_binding, spec.name)
@@ -103,6 +114,7 @@ class BoundState:
         rows, queries = self._buffers[_TOKEN].shape
         if queries > 1:  # that was the prompt; from here on one token at a time
             self._buffers[_TOKEN] = HostBuffer((rows, 1), np.int64)
+            self._buffers[_READ].write(np.zeros((rows, 1), np.int64))
             self._bind()
         self._buffers[_TOKEN].write(tokens[:, None])
 
@@ -131,7 +143,7 @@ class BoundState:
         staying = np.setdiff1d(np.flatnonzero(self._running[:: self._width]), sources)
         lengths = source_lengths(self._buffers[_MASK].read()[staying])
         longest = int(max(lengths.max(initial=1), other._source_length))
-        length = source_room(self._source_length, longest)
+        length = source_room(self._source_length, longest) if self._model.has_encoder else 0
         count = max(present, int(sources.max()) + 1)
         if (count, length) != (present, self._source_length):
             self._resize(count, length)
@@ -151,11 +163,12 @@ class BoundState:
         )
 
     def _written(self) -> None:
-        """The caches hold what the last run decoded."""
+        """The caches hold what the last run decoded. What it wrote after the last query that was
+        read is masked, and written over."""
         position, queries = self._buffers[_POSITION].read(), self._buffers[_TOKEN].shape[1]
         if self._lineage is not None:
             self._lineage.write(position, queries)
-        position += queries * self._running
+        position += (self._buffers[_READ].read()[:, 0] + 1) * self._running
 
     def _take_source(self, other: BoundState, source: int, to: int) -> None:
         """A source of this or of another batch takes a place here, with its rows."""
@@ -201,17 +214,19 @@ class BoundState:
             self._lineage.resize(rows)
         self._bind()
 
-    def _encode(self, manifest: Manifest, source: NDArray[Any]) -> None:
+    def _encode(
+        self, encoder: onnxruntime.InferenceSession, manifest: Manifest, source: NDArray[Any]
+    ) -> None:
         graph = manifest.graphs["encoder"]
         dtype = np.float32 if source.dtype == np.float32 else np.int64
         source_buffer = HostBuffer(source.shape, dtype)
         source_buffer.write(source)
-        binding = self._encoder.io_binding()
+        binding = encoder.io_binding()
         for tensor in graph.inputs:
             self._buffers.get(tensor.slot, source_buffer).bind_input(binding, tensor.name)
         for tensor in graph.outputs:
             self._buffers[tensor.slot].bind_output(binding, tensor.name)
-        run(self._encoder.run_with_iobinding, binding)
+        run(encoder.run_with_iobinding, binding)
 
     def _bind(self) -> None:
         """Bind again, after a shape or an address has changed."""

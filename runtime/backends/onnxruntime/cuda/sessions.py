@@ -25,8 +25,7 @@ NOT_CAPTURED = -1
 class Sessions:
     """
     Attributes:
-        encoder, decoder: sessions of ONNX Runtime
-        candidates: likewise; None: the bundle has no such graph
+        encoder, decoder, candidates: sessions of ONNX Runtime; None: the bundle has no such graph
         captures: whether runs of the decoder can be captured as CUDA graphs
     """
 
@@ -49,9 +48,11 @@ def open_sessions(bundle: Bundle, stream: int) -> Sessions:
     Raises:
         BackendError: the provider cannot load the graphs.
     """
-    encoder, candidates = _session(bundle, stream, "encoder"), None
-    if "candidates" in bundle.manifest.graphs:
-        candidates = _session(bundle, stream, "candidates")
+    graphs = bundle.manifest.graphs
+    encoder = _session(bundle, stream, "encoder") if "encoder" in graphs else None
+    candidates = _session(bundle, stream, "candidates") if "candidates" in graphs else None
+    if "decoder" not in graphs:
+        return Sessions(encoder, None, candidates, captures=False)
     try:
         decoder = _session(bundle, stream, "decoder", captures=True)
         return Sessions(encoder, decoder, candidates, captures=True)

@@ -23,7 +23,7 @@ class PositionRounding:
         return Sizes(
             0,
             power_of_two(sources),
-            min(multiple_of(SOURCE_STEP, source), self._model.max_source_positions),
+            max(1, min(multiple_of(SOURCE_STEP, source), self._model.max_source_positions)),
             min(multiple_of(CAPACITY_STEP, capacity), self._model.max_target_positions),
             width,
         )

@@ -1,0 +1,229 @@
+"""Runs the graph that shows attention on an input, and aligns words with it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..backends.interface import Backend
+from ..decoding.batching import as_batch
+from ..decoding.options import GenerationOptions
+from ..decoding.rejection import RejectedError
+from ..encoding.front_end import EncoderFrontEnd
+from ..format.contract import Role
+from ..format.manifest import Manifest
+from ..front_end import FrontEnd
+from ..scoring.options import ScoringOptions
+from ..scoring.results import ScoredPair
+from ..scoring.speech import SpeechScorer
+from ..scoring.teacher_forcing import ForcedPair
+from ..scoring.texts import TextScorer
+from ..texts.codecs.interface import TextStream
+from ..texts.tokenizer import TextCodec
+from .alignment import Alignment, align, attended_word
+from .maps import Attention
+from .unknown import WordStream, word_token
+from .words import words_of
+
+
+class EncoderAttentionReader:
+    """Of an encoder alone."""
+
+    def __init__(self, backend: Backend, encoder: EncoderFrontEnd) -> None:
+        self._backend, self._encoder = backend, encoder
+
+    def attention(self, source: Any) -> Attention:
+        """
+        Raises:
+            RejectedError: the source cannot be read.
+            BackendError: the bundle does not have the graph, or the backend does not run it.
+        """
+        text = self._encoder.tokenize(source)
+        ids = np.array([text.ids])
+        found = self._backend.attention(
+            {
+                "source": ids,
+                "source_mask": np.ones_like(ids, bool),
+                "token_type": np.array([text.types]),
+            }
+        )
+        pieces = tuple(self._encoder.piece(token) for token in text.ids)
+        return Attention(pieces, (), (), found["encoder_attention"][0], None, None)
+
+
+class AttentionReader:
+    """Of a model that decodes.
+
+    Args:
+        front_end: makes targets where none are given
+        codec: None for a bundle without tokenizers
+    """
+
+    def __init__(
+        self,
+        manifest: Manifest,
+        backend: Backend,
+        scorer: TextScorer | SpeechScorer,
+        front_end: FrontEnd,
+        codec: TextCodec | None,
+    ) -> None:
+        self._manifest, self._backend, self._scorer = manifest, backend, scorer
+        self._front_end, self._codec = front_end, codec
+        self._stand_in: int | None = None
+
+    def attention(self, source: Any, target: Any, options: ScoringOptions) -> Attention:
+        """
+        Args:
+            target: None: what the model makes of the source; a decoder alone just reads it
+
+        Raises:
+            RejectedError: source or target cannot be read.
+            BackendError: the bundle does not have the graph, or the backend does not run it.
+        """
+        if target is None and self._manifest.model.has_encoder:
+            (result,) = self._front_end.generate([source], _as_generation(options))
+            if result.error is not None:
+                raise RejectedError(result.error)
+            target = list(result.tokens)
+            options = options.replace(end_token=result.end_token is not None)
+        return self._of_pair(self._pair(source, target, options))
+
+    def alignment(
+        self,
+        source: Any,
+        tokens: Sequence[int],
+        options: ScoringOptions,
+        *,
+        unknown_replaced: bool = False,
+    ) -> Alignment:
+        """The words of a source and of an output aligned.
+
+        Args:
+            tokens: of the output, without its end token
+            unknown_replaced: of the text that `with_unknown_replaced` gives
+        """
+        try:
+            pair, weights = self._aligning(source, tokens, options)
+        except RejectedError as error:
+            return Alignment(error=str(error))
+        source_words, of_source = self._source_words(pair)
+        stream = self._word_stream() if unknown_replaced else None
+        target_words, of_target = self._target_words(pair, stream)
+        pairs = align(weights, of_source, of_target)
+        return Alignment(tuple(source_words), tuple(target_words), pairs)
+
+    def with_unknown_replaced(
+        self, source: Any, tokens: Sequence[int], options: ScoringOptions
+    ) -> str | None:
+        """The text of an output with source words in place of unknown tokens, as they are attended
+        to most; None if there is none to replace."""
+        unknown = None if self._codec is None else self._codec.unknown_target
+        stream = self._word_stream()
+        if stream is None or unknown not in tokens:
+            return None
+        pair, weights = self._aligning(source, tokens, options)
+        words, of_source = self._source_words(pair)
+        text = ""
+        for token, row in zip(pair.target, weights, strict=True):
+            piece = stream.step(token)
+            word = attended_word(row, of_source) if token == unknown else None
+            if word is not None:
+                space = piece[: len(piece) - len(piece.lstrip())]
+                piece = f"{space if text else ''}{words[word]}"
+            text += piece
+        return text
+
+    def _word_stream(self) -> TextStream | None:
+        """Decodes targets, unknown tokens as words; None if the vocabulary has no such token."""
+        codec = self._codec
+        if codec is None or codec.unknown_target is None:
+            return None
+        unknown, vocabulary = codec.unknown_target, self._manifest.model.target_vocab_size
+        if self._stand_in is None:
+            self._stand_in = word_token(codec.stream, vocabulary, unknown)
+        return WordStream(codec.stream(), unknown, self._stand_in)
+
+    def _aligning(
+        self, source: Any, tokens: Sequence[int], options: ScoringOptions
+    ) -> tuple[ForcedPair, NDArray[np.float32]]:
+        """An output, and how much its tokens attend to the source's [target, S]."""
+        pair = self._pair(source, list(tokens), options.replace(end_token=False))
+        weights = self._of_pair(pair).aligning
+        return pair, weights[len(pair.given) - 1 :]
+
+    def _pair(self, source: Any, target: Any, options: ScoringOptions) -> ForcedPair:
+        if target is None:  # a decoder alone reads it as it is, as if nothing followed
+            read = tuple(self._front_end.tokenize(source, None))
+            if not read:
+                raise RejectedError("expected a text, found an empty one")
+            return ForcedPair([], read, (self._manifest.model.end_token_id,))
+        (pair,) = self._scorer.prepare([(source, target)], options)
+        if isinstance(pair, ScoredPair):
+            raise RejectedError(pair.error or "cannot be read")
+        return pair
+
+    def _of_pair(self, pair: ForcedPair) -> Attention:
+        model = self._manifest.model
+        inputs: dict[Role, NDArray[Any]] = {"token": np.array([pair.read])}
+        if model.has_encoder:
+            inputs["source"], inputs["source_mask"] = as_batch([pair.source], model)
+        found = self._backend.attention(inputs)
+        target = (*pair.given[1:], *pair.target)
+        return Attention(
+            self._source_pieces(pair),
+            tuple(map(self._piece, pair.read)),
+            tuple(map(self._piece, target)),
+            _first(found.get("encoder_attention")),
+            _first(found.get("self_attention")),
+            _first(found.get("cross_attention")),
+            self._manifest.generation.heads_that_align,
+        )
+
+    def _piece(self, token: int) -> str:
+        piece = self._codec.target_piece(token) if self._codec else None
+        return str(token) if piece is None else piece
+
+    def _source_pieces(self, pair: ForcedPair) -> tuple[str, ...]:
+        audio, model = self._manifest.audio, self._manifest.model
+        if audio is not None:
+            seconds = audio.chunk_seconds / model.max_source_positions
+            return tuple(f"{n * seconds:.2f}" for n in range(model.max_source_positions))
+        found = []
+        for token in pair.source:
+            piece = self._codec.source_piece(int(token)) if self._codec else None
+            found.append(str(token) if piece is None else piece)
+        return tuple(found)
+
+    def _source_words(self, pair: ForcedPair) -> tuple[list[str], list[int | None]]:
+        ids = [int(token) for token in pair.source]
+        if self._codec is None:
+            return list(map(str, ids)), list(range(len(ids)))
+        return words_of(ids, self._codec.source_stream())
+
+    def _target_words(
+        self, pair: ForcedPair, stream: TextStream | None
+    ) -> tuple[list[str], list[int | None]]:
+        """
+        Args:
+            stream: decodes them; None: as outputs are decoded
+        """
+        if self._codec is None:
+            return list(map(str, pair.target)), list(range(len(pair.target)))
+        return words_of(pair.target, stream or self._codec.stream())
+
+
+def _first(weights: NDArray[np.float32] | None) -> NDArray[np.float32] | None:
+    return None if weights is None else weights[0]
+
+
+def _as_generation(options: ScoringOptions) -> GenerationOptions:
+    return GenerationOptions(
+        source_language=options.source_language,
+        target_language=options.target_language,
+        language=options.language,
+        task=options.task,
+        timestamps=options.timestamps,
+    )

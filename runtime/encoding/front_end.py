@@ -1,0 +1,202 @@
+"""The front end of encoders alone: texts or token ids in; vectors, labels, tags, fillings out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..backends.interface import Backend
+from ..decoding.rejection import RejectedError
+from ..format.head import Head
+from ..format.manifest import Manifest
+from ..texts.front_end import token_ids
+from .results import Answer, Classification, Embedding, Filling, Tagging
+from .running import Made, Outputs, run
+from .tasks import answer, classification, filling, tagging
+from .tokenizer import InputTokenizer, Tokenized, TooManyTokensError
+
+Result = TypeVar("Result", Embedding, Classification, Tagging, Filling, Answer)
+
+
+class EncoderFrontEnd:
+    """
+    Args:
+        directory: of the bundle
+    """
+
+    def __init__(self, manifest: Manifest, head: Head, backend: Backend, directory: Path) -> None:
+        self._manifest, self._head, self._backend = manifest, head, backend
+        self._longest = backend.limits.source or manifest.model.max_source_positions
+        self._tokenizer = None
+        if manifest.tokenizers is not None and manifest.tokenizers.source is not None:
+            self._tokenizer = InputTokenizer.of(
+                directory / manifest.tokenizers.source, self._longest, head
+            )
+
+    def embeddings(self, sources: Sequence[Any], *, truncate: bool) -> list[Embedding]:
+        return self._each(
+            sources,
+            truncate,
+            lambda outputs, text, _: Embedding(outputs.read("embedding"), truncated=text.truncated),
+            lambda reason: Embedding(np.empty(0, np.float32), reason),
+        )
+
+    def hidden_states(self, sources: Sequence[Any], *, truncate: bool) -> list[NDArray[np.float32]]:
+        """
+        Raises:
+            RejectedError: a source cannot be read; names the first.
+        """
+        found = []
+        made = self._made(sources, truncate, lambda outputs, text, _: outputs.read("hidden"))
+        for index, states in enumerate(made):
+            if isinstance(states, RejectedError):
+                raise RejectedError(f"text {index}: {states}")
+            found.append(states)
+        return found
+
+    def classify(self, sources: Sequence[Any], *, truncate: bool) -> list[Classification]:
+        return self._each(
+            sources,
+            truncate,
+            lambda outputs, text, _: classification(outputs, self._head, text),
+            lambda reason: Classification(error=reason),
+        )
+
+    def tag(self, sources: Sequence[Any], *, truncate: bool) -> list[Tagging]:
+        return self._each(
+            sources,
+            truncate,
+            lambda outputs, text, source: tagging(outputs, self._head, text, _text(source)),
+            lambda reason: Tagging(error=reason),
+        )
+
+    def fill(self, sources: Sequence[Any], *, top: int, truncate: bool) -> list[Filling]:
+        def result(outputs: Outputs, text: Tokenized, source: Any) -> Filling:
+            if self._head.mask_token_id not in text.ids:
+                mask = self._head.mask_token_id or 0
+                name = "" if self._tokenizer is None else f" ({self._tokenizer.piece(mask)})"
+                return Filling(error=f"expected a mask{name}, found none")
+            return filling(outputs, self._head, text, _text(source), self._tokenizer, top)
+
+        return self._each(sources, truncate, result, lambda reason: Filling(error=reason))
+
+    def answer(self, sources: Sequence[Any], *, longest: int, truncate: bool) -> list[Answer]:
+        return self._each(
+            sources,
+            truncate,
+            lambda outputs, text, source: answer(outputs, text, source[1], longest),
+            lambda reason: Answer(error=reason),
+        )
+
+    def tokenize(self, source: Any, *, truncate: bool = False) -> Tokenized:
+        """A source as tokens.
+
+        Raises:
+            RejectedError: it is none of this model; or it is longer than the positions, and
+                `truncate` is False.
+        """
+        text = self._tokens(source, truncate)
+        vocabulary = self._manifest.model.source_vocab_size or 0
+        unknown = next((token for token in text.ids if not 0 <= token < vocabulary), None)
+        if unknown is not None:
+            raise RejectedError(f"expected token ids in [0, {vocabulary}), found {unknown}")
+        if not text.ids:
+            raise RejectedError("expected at least one token, found none")
+        return text
+
+    def piece(self, token: int) -> str:
+        """A token as the vocabulary writes it; its id for a bundle without tokenizers."""
+        piece = None if self._tokenizer is None else self._tokenizer.piece(token)
+        return str(token) if piece is None else piece
+
+    def _each(
+        self,
+        sources: Sequence[Any],
+        truncate: bool,
+        result: Callable[[Outputs, Tokenized, Any], Result],
+        failed: Callable[[str], Result],
+    ) -> list[Result]:
+        """The result of each source."""
+        return [
+            failed(str(made)) if isinstance(made, RejectedError) else made
+            for made in self._made(sources, truncate, result)
+        ]
+
+    def _made(
+        self,
+        sources: Sequence[Any],
+        truncate: bool,
+        make: Callable[[Outputs, Tokenized, Any], Made],
+    ) -> list[Made | RejectedError]:
+        """What is made of each source, or why it is not."""
+        texts = [self._try(source, truncate) for source in sources]
+        good = [(i, text) for i, text in enumerate(texts) if isinstance(text, Tokenized)]
+        found = run(
+            self._backend,
+            self._manifest,
+            self._head,
+            [text for _, text in good],
+            lambda number, outputs: make(outputs, good[number][1], sources[good[number][0]]),
+        )
+        made: dict[int, Made | RejectedError] = {
+            i: one for (i, _), one in zip(good, found, strict=True)
+        }
+        return [
+            text if isinstance(text, RejectedError) else made[i] for i, text in enumerate(texts)
+        ]
+
+    def _try(self, source: Any, truncate: bool) -> Tokenized | RejectedError:
+        try:
+            return self.tokenize(source, truncate=truncate)
+        except RejectedError as error:
+            return error
+
+    def _tokens(self, source: Any, truncate: bool) -> Tokenized:
+        answers = self._head.task == "question-answering"
+        pairs = answers or self._head.task == "sequence-classification"
+        if isinstance(source, str) or _is_pair(source):
+            if self._tokenizer is None:
+                raise RejectedError("this bundle has no tokenizers: expected token ids")
+            if isinstance(source, str):
+                if answers:
+                    raise RejectedError("expected a pair of question and context, found one text")
+                return self._encoded(self._tokenizer, (source,), truncate)
+            if not pairs:
+                raise RejectedError("expected a text, found a pair: this model reads one text")
+            return self._encoded(self._tokenizer, source, truncate)
+        if answers:
+            raise RejectedError("expected a pair of question and context, both texts")
+        ids = token_ids(source, or_text="a text or ")
+        if len(ids) > self._longest and not truncate:
+            raise RejectedError(
+                f"source has {len(ids)} tokens, expected at most {self._longest}; truncate=True "
+                "leaves out the rest"
+            )
+        kept = ids[: self._longest]
+        none: list[int | None] = [None] * len(kept)
+        return Tokenized(kept, [0] * len(kept), [], none, none, truncated=len(kept) < len(ids))
+
+    def _encoded(
+        self, tokenizer: InputTokenizer, texts: Sequence[str], truncate: bool
+    ) -> Tokenized:
+        try:
+            return tokenizer.encode(*texts, truncate=truncate)
+        except TooManyTokensError as error:
+            if truncate:
+                raise
+            advice = "truncate=True (--truncate) leaves out the rest"
+            raise RejectedError(f"{error}; {advice}") from error
+
+
+def _is_pair(source: Any) -> bool:
+    pair = isinstance(source, tuple | list) and len(source) == 2
+    return pair and all(isinstance(text, str) for text in source)
+
+
+def _text(source: Any) -> str | None:
+    """The text; None if token ids were given."""
+    return source if isinstance(source, str) else None

@@ -1,0 +1,107 @@
+"""Tokens of texts -> what the graph computes of each, in batches of similar length."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..backends.errors import BackendError
+from ..backends.interface import Backend
+from ..decoding.batching import MAX_LOGITS, batches, pad, run_or_split
+from ..decoding.rejection import RejectedError
+from ..format.contract import Role
+from ..format.head import Head
+from ..format.manifest import Manifest
+from .tokenizer import Tokenized
+
+Made = TypeVar("Made")
+
+MAX_BATCH_SIZE = 64
+MAX_BATCH_TOKENS = 4096
+"""Of a batch, including padding."""
+PER_TOKEN: frozenset[Role] = frozenset({"hidden", "token_logits"})
+LOGITS_PER_TOKEN = frozenset(
+    {"token-classification", "masked-language-model", "question-answering"}
+)
+"""Tasks of heads."""
+
+
+class Outputs:
+    """What the graph computed of a text of a batch. Only what is read is copied, so that nothing
+    else outlives the batch.
+
+    Args:
+        found: of the whole batch
+        row: of the text
+        length: its tokens; what stands behind them is padding
+    """
+
+    def __init__(self, found: Mapping[Role, NDArray[Any]], row: int, length: int) -> None:
+        self._found, self._row, self._length = found, row, length
+
+    def read(self, role: Role, token: int | None = None) -> NDArray[np.float32]:
+        """A copy of an output: a vector, or a row for each token.
+
+        Args:
+            token: the one whose row is wanted; None: all
+
+        Raises:
+            BackendError: a value is not a finite number.
+        """
+        values = self._found[role][self._row]
+        if role in PER_TOKEN:
+            values = values[: self._length]
+        own: NDArray[np.float32] = (values if token is None else values[token]).astype(np.float32)
+        if not np.isfinite(own).all():
+            raise BackendError("the model's outputs are not finite numbers")
+        return own
+
+
+def run(
+    backend: Backend,
+    manifest: Manifest,
+    head: Head,
+    texts: Sequence[Tokenized],
+    make: Callable[[int, Outputs], Made],
+) -> list[Made | RejectedError]:
+    """What is made of the graph's outputs for each text, in the same order. A batch that fails, as
+    for lack of memory, is halved; a text that fails alone is rejected.
+
+    Args:
+        make: called with the index of a text and its outputs, before the next batch is computed
+    """
+
+    def made(indices: list[int]) -> list[Made | RejectedError]:
+        found = _run(backend, manifest, head, [texts[i] for i in indices])
+        return [make(i, outputs) for i, outputs in zip(indices, found, strict=True)]
+
+    results: dict[int, Made | RejectedError] = {}
+    lengths = [len(text.ids) for text in texts]
+    rows = min(MAX_BATCH_SIZE, backend.limits.rows or MAX_BATCH_SIZE)
+    most = min(tokens_of_batch(head), backend.limits.encoded or MAX_BATCH_TOKENS)
+    for batch in batches(lengths, max_batch_size=rows, max_batch_tokens=most):
+        results.update(zip(batch, run_or_split(made, batch, RejectedError), strict=True))
+    return [results[i] for i in range(len(texts))]
+
+
+def tokens_of_batch(head: Head) -> int:
+    """The most tokens of a batch, including padding: so many that its outputs fit into memory."""
+    logits = head.outputs if head.task in LOGITS_PER_TOKEN else 1
+    return min(MAX_BATCH_TOKENS, MAX_LOGITS // logits)
+
+
+def _run(
+    backend: Backend, manifest: Manifest, head: Head, texts: Sequence[Tokenized]
+) -> list[Outputs]:
+    source, mask = pad([text.ids for text in texts], manifest.model.pad_token_id)
+    types = None
+    if head.token_types:
+        types, _ = pad([text.types for text in texts], 0)
+    encoded = backend.encode(source, mask, types)
+    found: dict[Role, NDArray[Any]] = {
+        tensor.role: encoded[tensor.name] for tensor in manifest.graphs["encoder"].outputs
+    }
+    return [Outputs(found, row, len(text.ids)) for row, text in enumerate(texts)]

@@ -1,0 +1,179 @@
+"""What each head makes of the graph's outputs for a text."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..format.head import Head
+from .results import Answer, Candidate, Classification, Filling, ScoredLabel, Tag, Tagging
+from .running import Outputs
+from .tokenizer import InputTokenizer, Tokenized
+
+
+def classification(outputs: Outputs, head: Head, text: Tokenized) -> Classification:
+    """Labels by their probability: softmax, or of each label by itself the logistic function."""
+    logits = outputs.read("class_logits").astype(np.float64)
+    if len(head.labels) == 1 and not head.multi_label:
+        scores = logits
+    elif head.multi_label:
+        scores = 1 / (1 + np.exp(-logits))
+    else:
+        scores = softmax(logits)
+    order = np.argsort(-scores, kind="stable")
+    labels = tuple(ScoredLabel(head.labels[i], float(scores[i])) for i in order.tolist())
+    return Classification(labels, truncated=text.truncated)
+
+
+def tagging(outputs: Outputs, head: Head, text: Tokenized, source: str | None) -> Tagging:
+    """Each word with the label of its first token.
+
+    Args:
+        source: the text; None: token ids were given, of which each is a word
+    """
+    probabilities = softmax(outputs.read("token_logits").astype(np.float64))
+    labels = probabilities.argmax(-1).tolist()
+    words: list[Tag] = []
+    for index, start, end in _words(text, source):
+        label = labels[index]
+        words.append(
+            Tag(
+                head.labels[label],
+                float(probabilities[index, label]),
+                start,
+                end,
+                None if source is None else source[start:end],
+            )
+        )
+    return Tagging(tuple(words), tuple(_entities(words, source)), truncated=text.truncated)
+
+
+def filling(
+    outputs: Outputs,
+    head: Head,
+    text: Tokenized,
+    source: str | None,
+    tokenizer: InputTokenizer | None,
+    top: int,
+) -> Filling:
+    """The best tokens for each mask of a text."""
+    masks = [i for i, token in enumerate(text.ids) if token == head.mask_token_id]
+    found = []
+    for index in masks:
+        probabilities = softmax(outputs.read("token_logits", index).astype(np.float64))
+        best = np.argsort(-probabilities, kind="stable")[:top].tolist()
+        found.append(
+            tuple(
+                Candidate(
+                    token,
+                    None if tokenizer is None else tokenizer.text(token),
+                    float(probabilities[token]),
+                )
+                for token in best
+            )
+        )
+    filled = None
+    if source is not None:
+        filled = source
+        for index, candidates in reversed(list(zip(masks, found, strict=True))):
+            start, end = _without_space(source, *text.spans[index])
+            filled = filled[:start] + (candidates[0].text or "") + filled[end:]
+    return Filling(filled, tuple(found), truncated=text.truncated)
+
+
+def answer(outputs: Outputs, text: Tokenized, context: str, longest: int) -> Answer:
+    """The part of the context that is most probably the answer.
+
+    Args:
+        longest: the most tokens of an answer
+    """
+    logits = outputs.read("token_logits").astype(np.float64)
+    of_context = _of_second(text)
+    if not of_context.any():
+        return Answer(error="expected a context with an answer, found an empty one")
+    logits[~of_context] = -np.inf
+    begins, ends = softmax(logits.T)
+    together = np.triu(np.outer(begins, ends)) - np.triu(np.outer(begins, ends), longest)
+    first, last = np.unravel_index(int(together.argmax()), together.shape)
+    start, end = _without_space(context, text.spans[int(first)][0], text.spans[int(last)][1])
+    return Answer(
+        context[start:end],
+        float(together[first, last]),
+        start,
+        end,
+        truncated=text.truncated,
+    )
+
+
+def softmax(logits: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Over the last axis."""
+    shifted = np.exp(logits - logits.max(-1, keepdims=True))
+    return np.asarray(shifted / shifted.sum(-1, keepdims=True))
+
+
+def _of_second(text: Tokenized) -> NDArray[np.bool_]:
+    """Which tokens belong to the second text of a pair."""
+    second: NDArray[np.bool_] = np.array(text.segments) == 1
+    return second
+
+
+def _words(text: Tokenized, source: str | None) -> list[tuple[int, int, int]]:
+    """The first token of each word, and which characters the word is; of token ids, every token.
+
+    What is white space alone is no word.
+    """
+    if source is None:
+        return [(index, -1, -1) for index in range(len(text.ids))]
+    words: list[tuple[int, int, int]] = []
+    previous: int | None = None
+    for index, word in enumerate(text.words):
+        start, end = text.spans[index]
+        if word is not None and word == previous:
+            words[-1] = (*words[-1][:2], end)
+        elif word is not None:
+            words.append((index, start, end))
+            previous = word
+    trimmed = [(index, *_without_space(source, start, end)) for index, start, end in words]
+    return [(index, start, end) for index, start, end in trimmed if start < end]
+
+
+def _without_space(source: str, start: int, end: int) -> tuple[int, int]:
+    """A part of a text without the white space at its ends.
+
+    Where spaces are marks on tokens (Metaspace), and where a mask takes the space before it, a
+    token's characters begin with it.
+    """
+    part = source[start:end]
+    start += len(part) - len(part.lstrip())
+    return start, start + len(part.strip())
+
+
+def _entities(words: Sequence[Tag], source: str | None) -> list[Tag]:
+    """Words that go together: B-X, I-X, I-X; an I-X after something else begins one, too."""
+    entities: list[Tag] = []
+    open_kind: str | None = None
+    counts: list[int] = []
+    for word in words:
+        position, dash, kind = word.label.partition("-")
+        if not dash or position not in ("B", "I"):
+            open_kind = None
+            continue
+        if position == "I" and kind == open_kind:
+            last = entities[-1]
+            counts[-1] += 1
+            mean = last.probability + (word.probability - last.probability) / counts[-1]
+            joined = Tag(kind, mean, last.start, last.end, last.text)
+            entities[-1] = _spanning(last, joined, source, end=word.end)
+        else:
+            entities.append(Tag(kind, word.probability, word.start, word.end, word.text))
+            counts.append(1)
+        open_kind = kind
+    return entities
+
+
+def _spanning(first: Tag, tag: Tag, source: str | None, *, end: int) -> Tag:
+    """A tag from where one begins to another end."""
+    text = None if source is None else source[first.start : end]
+    return Tag(tag.label, tag.probability, first.start, end, text)

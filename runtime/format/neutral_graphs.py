@@ -1,0 +1,171 @@
+"""Graphs as the contract demands them of a model, and where others depart from it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import groupby
+
+from .audio import AudioFeatures
+from .contract import (
+    CONTRACTS,
+    FLOATING,
+    HEAD_OUTPUTS,
+    ROLES,
+    Axis,
+    DataType,
+    GraphName,
+    GraphSpec,
+    Kind,
+    ModelAxis,
+    Role,
+    Slot,
+    TensorSpec,
+)
+from .head import Head
+from .model_spec import ModelSpec
+
+
+def kind_of(model: ModelSpec) -> Kind:
+    """What the graphs of a model are together."""
+    if not model.has_decoder:
+        return "encoder"
+    return "sequence-to-sequence" if model.has_encoder else "language-model"
+
+
+def neutral_graph(
+    graph: GraphName,
+    file: str,
+    model: ModelSpec,
+    audio: AudioFeatures | None,
+    head: Head | None = None,
+) -> GraphSpec:
+    """What the contract demands of a graph of a neutral bundle in fp32.
+
+    Args:
+        audio: how audio becomes the source; None: the source is tokens
+        head: of an encoder alone
+    """
+    graphs = CONTRACTS[kind_of(model)]
+    inputs, outputs = graphs[graph]
+    if graph == "encoder" and model.takes_audio:
+        # Every frame of a window of audio is attended to, silence too.
+        inputs = tuple(role for role in inputs if role != "source_mask")
+    if head is not None:
+        if graph == "encoder":
+            outputs = HEAD_OUTPUTS[head.task]
+        if not head.token_types:
+            inputs = tuple(role for role in inputs if role != "token_type")
+    sizes = _sizes(model, head)
+    if "decoder" in graphs and "read" not in graphs["decoder"].inputs:
+        sizes["read"] = "query"
+    return GraphSpec(
+        file,
+        *(
+            tuple(
+                TensorSpec(str(slot), slot.role, _dtype(slot.role, model), shape, slot.layer)
+                for slot in _slots(roles, model.decoder_layers)
+                for shape in [_shape(slot.role, sizes, audio)]
+            )
+            for roles in (inputs, outputs)
+        ),
+    )
+
+
+def slot_breaches(found: GraphSpec, expected: GraphSpec) -> list[str]:
+    """Tensors of a graph that are missing, unexpected, or there twice, a line each.
+
+    Args:
+        expected: from `neutral_graph`
+    """
+    problems = []
+    for side in ("inputs", "outputs"):
+        slots = [tensor.slot for tensor in getattr(found, side)]
+        known = [tensor.slot for tensor in getattr(expected, side)]
+        problems += [f"{side}: no tensor with {_words(s)}" for s in known if s not in slots]
+        unexpected = dict.fromkeys(slot for slot in slots if slot not in known)
+        problems += [f"{side}: unexpected tensor with {_words(slot)}" for slot in unexpected]
+        twice = dict.fromkeys(slot for slot in slots if slots.count(slot) > 1)
+        problems += [f"{side}: two tensors with {_words(slot)}" for slot in twice]
+    return problems
+
+
+def shape_breaches(found: GraphSpec, expected: GraphSpec) -> list[str]:
+    """Tensors of a graph with another shape or kind of numbers than the contract's, a line each. A
+    number may stand in place of a dynamic axis, `batch` in place of `source_batch` (see
+    `GraphSpec.shares_sources`), and any floating-point format in place of float32.
+
+    Args:
+        expected: from `neutral_graph`
+    """
+    problems = []
+    for side in ("inputs", "outputs"):
+        by_slot = {tensor.slot: tensor for tensor in getattr(expected, side)}
+        for tensor in getattr(found, side):
+            if tensor.slot in by_slot:
+                differences = _differences(tensor, by_slot[tensor.slot])
+                problems += [f"{side}: {difference}" for difference in differences]
+    return problems
+
+
+def _differences(found: TensorSpec, expected: TensorSpec) -> Iterator[str]:
+    same_shape = len(found.shape) == len(expected.shape) and all(
+        map(_may_stand_for, found.shape, expected.shape)
+    )
+    if not same_shape:
+        yield f"{found.name}: expected shape {list(expected.shape)}, found {list(found.shape)}"
+    allowed = FLOATING if expected.dtype in FLOATING else {expected.dtype}
+    if found.dtype not in allowed:
+        kind = "floating point" if len(allowed) > 1 else expected.dtype
+        yield f"{found.name}: expected {kind}, found {found.dtype}"
+
+
+def _may_stand_for(found: int | str, expected: int | str) -> bool:
+    """Whether a graph may have this dimension where the contract has the expected one."""
+    if isinstance(found, int) and isinstance(expected, str):
+        return found > 0
+    return found == expected or (found, expected) == ("batch", "source_batch")
+
+
+def _slots(roles: Sequence[Role], layers: int) -> list[Slot]:
+    """Layered roles of one owner go together layer by layer: key 0, value 0, key 1, value 1."""
+    slots: list[Slot] = []
+    for (layered, _), group in groupby(roles, key=lambda r: (ROLES[r].layered, ROLES[r].owner)):
+        together = list(group)
+        if layered:
+            slots += [Slot(role, layer) for layer in range(layers) for role in together]
+        else:
+            slots += [Slot(role) for role in together]
+    return slots
+
+
+def _sizes(model: ModelSpec, head: Head | None) -> dict[Axis | ModelAxis, int | str]:
+    """What stands in place of axes."""
+    sizes: dict[Axis | ModelAxis, int | str] = {
+        "heads": model.num_heads,
+        "head_size": model.head_size,
+        "value_size": model.value_size or model.head_size,
+        "target_vocabulary": model.target_vocab_size,
+    }
+    if model.takes_audio:
+        sizes["source"] = model.max_source_positions
+    if head is not None:
+        sizes |= {"d_model": head.d_model, "head_outputs": head.outputs}
+    return sizes
+
+
+def _shape(
+    role: Role, sizes: Mapping[Axis | ModelAxis, int | str], audio: AudioFeatures | None
+) -> tuple[int | str, ...]:
+    if role == "source" and audio is not None:
+        return ("source_batch", audio.bins, audio.frames)
+    return tuple(sizes.get(axis, axis) for axis in ROLES[role].axes)
+
+
+def _dtype(role: Role, model: ModelSpec) -> DataType:
+    if role == "source" and model.takes_audio:
+        return "float32"
+    return ROLES[role].dtype or "float32"
+
+
+def _words(slot: Slot) -> str:
+    return f"role {slot.role}" if slot.layer is None else f"role {slot.role}, layer {slot.layer}"

@@ -1,0 +1,41 @@
+"""A directory -> a model ready to run."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from dragoman.errors import DragomanError
+
+from .backends import open_backend
+from .decoding.options import is_integer, shown
+from .format.bundle import read_bundle
+from .model import Model
+
+
+def load(directory: str | Path, *, threads: int | None = None, backend: str | None = None) -> Model:
+    """Load a bundle.
+
+    Args:
+        directory: the bundle
+        threads: processor threads to use; all cores if None
+        backend: a name in `backends.BACKENDS`: "onnxruntime" (processor), "onnxruntime-cuda",
+            "tensorrt-rtx" or "tensorrt"; if None, the first that runs the bundle: engines run on
+            the package that built them, graphs on the processor
+
+    Raises:
+        BundleError: the bundle is damaged or of a newer schema; lists everything that is wrong.
+        BackendError: the backend's library or device is missing, or cannot run this bundle.
+        DragomanError: `directory` is not a path, or `threads` not a number of at least 1.
+    """
+    where: object = directory
+    if not isinstance(where, str | os.PathLike):
+        raise DragomanError(f"expected the path of a bundle, found {shown(where)}")
+    if threads is not None:
+        if not is_integer(threads):
+            raise DragomanError(f"threads: expected an integer, found {shown(threads)}")
+        if threads < 1:
+            raise DragomanError(f"threads: expected at least 1, found {threads}")
+        threads = int(threads)
+    bundle = read_bundle(Path(directory))
+    return Model(bundle, open_backend(bundle, backend, threads))

@@ -1,0 +1,130 @@
+"""Encoders alone and decoders alone on the doubles of a GPU: what the processor gives."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from dragoman.export import export_bundle
+from dragoman.reference_model import HeadConfig, ModelConfig, make_model
+from dragoman.runtime import Model, load
+from dragoman.runtime.format.executables import Profile, Range
+
+from ... import provider_double
+from ...device_double import DoubleDevice
+from .agreement import same
+from .engines import ENGINES, engines_of, opened
+
+SHAPE: dict[str, Any] = {
+    "encoder_layers": 2,
+    "decoder_layers": 2,
+    "d_model": 24,
+    "num_heads": 3,
+    "d_ff": 40,
+    "positions": "learned",
+    "max_source_positions": 33,
+    "max_target_positions": 33,
+    "pad_token_id": 0,
+}
+ENCODER = SHAPE | {
+    "source_vocab_size": 29,
+    "target_vocab_size": 0,
+    "decoder_layers": 0,
+    "max_target_positions": 0,
+    "token_types": 2,
+    "head": HeadConfig(task="sequence-classification", dense_size=24, labels=("a", "b", "c")),
+}
+DECODER = SHAPE | {
+    "source_vocab_size": 0,
+    "target_vocab_size": 29,
+    "encoder_layers": 0,
+    "max_source_positions": 0,
+    "norm_order": "pre",
+}
+PROMPTS = [[5, 9, 12, 3, 7], [8], [4, 4, 11], [10, 3, 6, 7, 8, 9, 20, 21, 22], [1, 2], [6, 5]]
+SOURCES = [[5, 9, 12, 3, 7], [8], [4, 4, 11], list(range(1, 29)), [1, 2], [20, 5]]
+
+Opened = Callable[[dict[str, Any], str], tuple[Model, Model]]
+
+
+@pytest.fixture
+def both(
+    tmp_path: Path,
+    tmp_path_factory: pytest.TempPathFactory,
+    device: DoubleDevice,
+    monkeypatch: pytest.MonkeyPatch,
+) -> Opened:
+    """A model on the processor and on a device."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+
+    def both(config: dict[str, Any], backend: str) -> tuple[Model, Model]:
+        torch.manual_seed(1)
+        model = make_model(ModelConfig(**config)).eval()
+        for parameter in model.parameters():
+            parameter.data += 0.1 * torch.randn_like(parameter)
+        (tmp_path / "neutral").mkdir()
+        export_bundle(model, tmp_path / "neutral", name="alone")
+        ours = load(tmp_path / "neutral", threads=1)
+        if backend == "provider":
+            return ours, provider_double.opened(ours.bundle, device)
+        longest = Range(1, 1, 1) if not model.config.has_encoder else Range(1, 16, 33)
+        built = dataclasses.replace(
+            ENGINES,
+            capacity=33 if model.config.has_decoder else 0,
+            profiles=(Profile(Range(1, 1, 2), longest), Profile(Range(1, 4, 16), longest)),
+            reports=dict.fromkeys(ours.manifest.graphs, ENGINES.reports["encoder"]),
+        )
+        return ours, opened(engines_of(tmp_path / "neutral", tmp_path_factory, built), device)
+
+    return both
+
+
+backends = pytest.mark.parametrize("backend", ["engines", "provider"])
+
+
+@backends
+def test_an_encoder_alone(backend: str, both: Opened) -> None:
+    ours, theirs = both(ENCODER, backend)
+    for _ in range(2):  # a workspace is used again
+        found, expected = theirs.classify(SOURCES), ours.classify(SOURCES)
+        assert [r.label for r in found] == [r.label for r in expected]
+        for one, other in zip(found, expected, strict=True):
+            assert one.labels[0].score == pytest.approx(other.labels[0].score, abs=1e-5)
+    source, mask = np.array([[5, 6, 7, 8]]), np.array([[True] * 4])
+    types = np.array([[0, 0, 1, 1]])
+    for model in (ours, theirs):
+        with_types = model.backend.encode(source, mask, types)["class_logits"]
+        without = model.backend.encode(source, mask)["class_logits"]
+        assert np.abs(with_types - without).max() > 1e-3
+    np.testing.assert_allclose(
+        theirs.backend.encode(source, mask, types)["class_logits"],
+        ours.backend.encode(source, mask, types)["class_logits"],
+        atol=1e-5,
+    )
+
+
+@backends
+@pytest.mark.parametrize("beams", [1, 3])
+def test_ragged_prompts_of_a_decoder_alone(backend: str, beams: int, both: Opened) -> None:
+    ours, theirs = both(DECODER, backend)
+    for limit, size in ((1, 8), (9, 8), (9, 2)):
+        options: dict[str, Any] = {
+            "max_new_tokens": limit,
+            "num_beams": beams,
+            "max_batch_size": size * beams,
+        }
+        same(theirs.generate(PROMPTS, **options), ours.generate(PROMPTS, **options))
+
+
+@backends
+def test_scores_of_a_decoder_alone(backend: str, both: Opened) -> None:
+    ours, theirs = both(DECODER, backend)
+    pairs = [(prompt, [3, 4, 5]) for prompt in PROMPTS]
+    for one, other in zip(theirs.score(pairs), ours.score(pairs), strict=True):
+        assert one.log_probability == pytest.approx(other.log_probability, abs=1e-4)

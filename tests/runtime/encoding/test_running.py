@@ -1,0 +1,114 @@
+"""Batches of texts: what stays in memory, how large they are, and what company changes."""
+
+from __future__ import annotations
+
+import weakref
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from dragoman.optimize.target_bundle import optimize_bundle
+from dragoman.runtime import Model, load, read_bundle
+from dragoman.runtime.encoding import running
+
+from .conftest import PIECES, Make
+
+TEXTS = ["the man", "paris is in france.", "a", "food", "the man eats food.", "b c d", "e"]
+
+
+class Recorded:
+    """A backend that notes its batches, and asserts that no outputs of earlier ones are left."""
+
+    def __init__(self, model: Model) -> None:
+        self._encode = model.backend.encode
+        self._left: list[weakref.ref[Any]] = []
+        self.shapes: list[tuple[int, int]] = []
+
+    def encode(self, source: Any, mask: Any, types: Any = None) -> dict[str, Any]:
+        assert [left() for left in self._left if left() is not None] == []
+        outputs = self._encode(source, mask, types)
+        self._left = [weakref.ref(output) for output in outputs.values()]
+        self.shapes.append(source.shape)
+        return outputs
+
+
+@pytest.fixture
+def small_batches(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(running, "MAX_BATCH_SIZE", 2)
+
+
+@pytest.mark.usefixtures("small_batches")
+def test_outputs_are_gone_before_the_next_batch(
+    make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of vectors not even hidden states stay, of masks no more than the candidates."""
+    vectors, masks = make("Model").ours, make("ForMaskedLM").ours
+    masked = [f"{text} [MASK]" for text in TEXTS]
+    expected = np.concatenate([vectors.encode([text]) for text in TEXTS])
+    filled = [masks.fill([text])[0] for text in masked]
+    for model in (vectors, masks):
+        recorded = Recorded(model)
+        monkeypatch.setattr(model.backend, "encode", recorded.encode)
+        if model is vectors:
+            np.testing.assert_allclose(model.encode(TEXTS), expected, atol=1e-6)
+            states = model.hidden_states(TEXTS)
+            np.testing.assert_allclose([s.mean(0) for s in states], expected, atol=1e-5)
+        else:
+            found = model.fill(masked)
+            assert [filling.text for filling in found] == [filling.text for filling in filled]
+        assert {rows for rows, _ in recorded.shapes} == {1, 2}
+
+
+@pytest.mark.parametrize("head", ["ForMaskedLM", "Model"])
+def test_batches_are_bounded_by_their_logits(
+    head: str, make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One text of 7 tokens and six of 4, at most 16 tokens together: a model that gives vectors has
+    no logits for each token, and takes all."""
+    model = make(head).ours
+    recorded = Recorded(model)
+    monkeypatch.setattr(model.backend, "encode", recorded.encode)
+    monkeypatch.setattr(running, "MAX_LOGITS", 16 * len(PIECES))
+    texts = ["a b c [MASK] e", *["a [MASK]"] * 6]
+    if head == "ForMaskedLM":
+        assert all(filling.error is None for filling in model.fill(texts))
+        assert recorded.shapes == [(2, 7), (4, 4), (1, 4)]
+    else:
+        model.encode(texts)
+        assert len(recorded.shapes) == 1
+
+
+def test_a_text_whose_outputs_are_not_finite_is_rejected_alone(
+    make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = make("ForMaskedLM").ours
+    texts = ["a [MASK]", "b [MASK]", "c [MASK]"]
+    (expected,) = model.fill(texts[:1])
+    (bad,) = {*model.tokenize("b")} - {*model.tokenize("a")}
+    encode = model.backend.encode
+
+    def damaged(source: Any, mask: Any, types: Any = None) -> dict[str, Any]:
+        rows = (source == bad).any(1)
+        outputs = encode(source, mask, types).items()
+        return {n: np.where(rows[:, None, None], np.nan, values) for n, values in outputs}
+
+    monkeypatch.setattr(model.backend, "encode", damaged)
+    found = model.fill(texts)
+    assert found[1].error == "the model's outputs are not finite numbers"
+    assert (found[0].text, found[0].error, found[2].error) == (expected.text, None, None)
+
+
+def test_in_int8_company_changes_vectors_slightly(make: Make, tmp_path: Path) -> None:
+    """Activations have one scale for a whole batch."""
+    exact = make("Model").ours
+    neutral = read_bundle(exact.bundle.directory.parent / "neutral")
+    optimize_bundle(neutral, tmp_path, target="cpu", precision="int8")
+    with load(tmp_path, threads=1) as model:
+        together = model.encode(TEXTS)
+        alone = np.concatenate([model.encode([text]) for text in TEXTS])
+    assert not np.array_equal(together, alone)
+    lengths = np.linalg.norm(together, axis=1) * np.linalg.norm(alone, axis=1)
+    cosines = (together * alone).sum(1) / lengths
+    assert cosines.min() > 0.99

@@ -1,0 +1,234 @@
+"""What encoders alone say of texts, compared with Hugging Face's pipelines on the same weights."""
+
+from __future__ import annotations
+
+import importlib
+import re
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from dragoman.runtime import AbilityError, DragomanError, RejectedError
+
+from .conftest import POSITIONS, Make
+
+transformers: Any = importlib.import_module("transformers")
+
+TEXTS = ["The man eats food.", "paris", "Paris is in France.", "", "a b c d e f g", "the the", "."]
+PAIRS = [("the man", "is in Paris."), ("a", "b"), ("", "food food food"), ("eats", "")]
+
+
+def test_vectors_are_the_means_of_hidden_states(make: Make) -> None:
+    theirs, tokenizer, ours = make("Model")
+    found = ours.encode(TEXTS)
+    assert found.shape == (len(TEXTS), 24)
+    assert found.dtype == np.float32
+    for vector, states, text in zip(found, ours.hidden_states(TEXTS), TEXTS, strict=True):
+        with torch.inference_mode():
+            expected = theirs(**tokenizer(text, return_tensors="pt")).last_hidden_state[0]
+        np.testing.assert_allclose(states, expected, atol=1e-5)
+        np.testing.assert_allclose(vector, expected.mean(0), atol=1e-5)
+
+
+def test_no_texts(make: Make) -> None:
+    assert make("Model").ours.encode([]).shape == (0, 24)
+
+
+def test_company_changes_nothing(make: Make) -> None:
+    """At fp32, to the last bits that sums in another order may change."""
+    ours = make("Model").ours
+    alone = np.concatenate([ours.encode([text]) for text in TEXTS])
+    np.testing.assert_allclose(ours.encode(TEXTS), alone, atol=1e-6)
+    np.testing.assert_allclose(ours.encode(TEXTS[::-1])[::-1], alone, atol=1e-6)
+
+
+LABELS = {
+    "id2label": {0: "good", 1: "bad", 2: "ugly"},
+    "label2id": {"good": 0, "bad": 1, "ugly": 2},
+}
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [LABELS, LABELS | {"problem_type": "multi_label_classification"}],
+    ids=["one label", "several"],
+)
+def test_classify(changes: dict[str, Any], make: Make) -> None:
+    theirs, tokenizer, ours = make("ForSequenceClassification", **changes)
+    pipeline = transformers.pipeline("text-classification", model=theirs, tokenizer=tokenizer)
+    sources: list[Any] = [*TEXTS, *PAIRS]
+    results = ours.classify(sources)
+    for source, result in zip(sources, results, strict=True):
+        asked = source if isinstance(source, str) else {"text": source[0], "text_pair": source[1]}
+        expected = pipeline(asked, top_k=None)
+        assert [label.label for label in result.labels] == [e["label"] for e in expected]
+        for label, other in zip(result.labels, expected, strict=True):
+            assert label.score == pytest.approx(other["score"], abs=1e-5)
+        assert (result.label, result.error) == (expected[0]["label"], None)
+
+
+def test_one_label_alone_is_a_number(make: Make) -> None:
+    theirs, tokenizer, ours = make("ForSequenceClassification", num_labels=1)
+    (result,) = ours.classify(TEXTS[:1])
+    with torch.inference_mode():
+        expected = theirs(**tokenizer(TEXTS[0], return_tensors="pt")).logits.item()
+    assert result.labels[0].score == pytest.approx(expected, abs=1e-5)
+
+
+ENTITIES = ["O", "B-PER", "I-PER", "B-LOC", "I-LOC"]
+
+
+def test_tag(make: Make) -> None:
+    by_number = dict(enumerate(ENTITIES))
+    theirs, tokenizer, ours = make(
+        "ForTokenClassification",
+        id2label=by_number,
+        label2id={label: number for number, label in by_number.items()},
+    )
+    first = transformers.pipeline(
+        "token-classification", model=theirs, tokenizer=tokenizer, aggregation_strategy="first"
+    )
+    texts = [text for text in TEXTS if text]
+    words = 0
+    for text, result in zip(texts, ours.tag(texts), strict=True):
+        expected = [(e["entity_group"], e["start"], e["end"]) for e in first(text)]
+        assert [(tag.label, tag.start, tag.end) for tag in result.entities] == expected
+        assert all(tag.text == text[tag.start : tag.end] for tag in result.words)
+        assert "".join(tag.text or "" for tag in result.words) == text.replace(" ", "")
+        words += len(result.words)
+    assert words > len(expected)
+    assert ours.tag([""])[0].words == ()
+
+
+def test_fill(make: Make) -> None:
+    theirs, tokenizer, ours = make("ForMaskedLM")
+    pipeline = transformers.pipeline("fill-mask", model=theirs, tokenizer=tokenizer)
+    text = "The [MASK] eats food."
+    (result,) = ours.fill([text], top=4)
+    expected = pipeline(text, top_k=4)
+    assert [c.token for c in result.masks[0]] == [e["token"] for e in expected]
+    for candidate, other in zip(result.masks[0], expected, strict=True):
+        assert candidate.probability == pytest.approx(other["score"], abs=1e-5)
+    assert result.text == text.replace("[MASK]", result.masks[0][0].text or "")
+    (several,) = ours.fill(["[MASK] eats [MASK]"], top=2)
+    expected = pipeline("[MASK] eats [MASK]", top_k=2)
+    assert [[c.token for c in mask] for mask in several.masks] == [
+        [e["token"] for e in mask] for mask in expected
+    ]
+    (without,) = ours.fill(["the man"])
+    assert without.error == "expected a mask ([MASK]), found none"
+
+
+def test_answer(make: Make) -> None:
+    """By trying every beginning and end."""
+    theirs, tokenizer, ours = make("ForQuestionAnswering")
+    pairs = [("Paris is in", "the man is in France. a food"), ("a", "b"), ("the man eats", "food")]
+    for longest in (1, 2, 15):
+        for pair, result in zip(pairs, ours.answer(pairs, longest=longest), strict=True):
+            encoded = tokenizer(*pair, return_tensors="pt", return_offsets_mapping=True)
+            spans = encoded.pop("offset_mapping")[0].tolist()
+            with torch.inference_mode():
+                found = theirs(**encoded)
+            context = [i for i, segment in enumerate(encoded.sequence_ids(0)) if segment == 1]
+            begins = found.start_logits[0, context].softmax(0).tolist()
+            ends = found.end_logits[0, context].softmax(0).tolist()
+            best, first, last = max(
+                (begins[i] * ends[j], i, j)
+                for i in range(len(context))
+                for j in range(i, min(i + longest, len(context)))
+            )
+            start, end = spans[context[first]][0], spans[context[last]][1]
+            assert (result.start, result.end, result.text) == (start, end, pair[1][start:end])
+            assert result.probability == pytest.approx(best, abs=1e-5)
+
+
+def test_an_empty_context_has_no_answer(make: Make) -> None:
+    empty, other = make("ForQuestionAnswering").ours.answer([("a", ""), ("a", "b")])
+    assert empty.error == "expected a context with an answer, found an empty one"
+    assert other.text == "b"
+
+
+def test_a_question_is_not_cut(make: Make) -> None:
+    """Beside 3 special tokens and one of the context, 20 fit in."""
+    _, tokenizer, ours = make("ForQuestionAnswering")
+    fits, one_more, context = " ".join("a" * 20), " ".join("a" * 21), "b c d e"
+    expected = tokenizer(fits, context, truncation="only_second", max_length=POSITIONS)
+    tokens = ours.encoder.tokenize((fits, context), truncate=True)
+    assert (tokens.ids, tokens.truncated) == (expected["input_ids"], True)
+    pairs = [(fits, context), (one_more, context), ("a " * 100_000, context), ("a", "b")]
+    found = ours.answer(pairs, truncate=True)
+    assert (found[0].text, found[0].error, found[3].text) == ("b", None, "b")
+    ending = " tokens, expected at most 20: only the context is cut"
+    assert found[1].error == f"the question has 21{ending}"
+    assert re.fullmatch(rf"the question has at least \d+{ending}", found[2].error or "")
+
+
+LONG = "the man eats food " * 9
+
+
+def test_texts_that_are_too_long(make: Make) -> None:
+    ours = make("Model").ours
+    with pytest.raises(
+        RejectedError, match=r"text 1: text has .* tokens, expected at most 24; trunc"
+    ):
+        ours.encode(["a", LONG])
+    with pytest.warns(UserWarning, match="1 of 2 texts were truncated"):
+        cut = ours.encode(["a", LONG], truncate=True)
+    states = ours.hidden_states([LONG], truncate=True)[0]
+    assert len(states) == POSITIONS
+    np.testing.assert_allclose(cut[1], states.mean(0), atol=1e-5)
+
+
+def test_only_the_text_concerned_is_rejected(make: Make) -> None:
+    ours = make("ForSequenceClassification", **LABELS).ours
+    texts: list[Any] = ["a", LONG, "\ud800", [0.5], [2, 99, 3], [], "b"]
+    results = ours.classify(texts)
+    errors = [result.error for result in results]
+    assert (errors[0], errors[-1]) == (None, None)
+    assert all(errors[1:-1])
+    assert all(result.labels == () for result in results[1:-1])
+    assert ours.classify(["a", "b"]) == [results[0], results[-1]]
+    assert [r.truncated for r in ours.classify(["a", LONG], truncate=True)] == [False, True]
+
+
+def test_token_ids_are_as_good_as_texts(make: Make) -> None:
+    _, tokenizer, ours = make("Model")
+    ids = [tokenizer(text)["input_ids"] for text in TEXTS]
+    assert [ours.tokenize(text) for text in TEXTS] == ids
+    np.testing.assert_array_equal(ours.encode(ids), ours.encode(TEXTS))
+
+
+def test_special_tokens_in_a_text_are_text(make: Make) -> None:
+    """But for a model that fills masks."""
+    _, tokenizer, ours = make("Model")
+    assert tokenizer.sep_token_id not in ours.tokenize("a [SEP] b")[:-1]
+
+
+def test_a_model_says_what_it_does(make: Make) -> None:
+    vectors, labels = make("Model").ours, make("ForSequenceClassification", **LABELS).ours
+    with pytest.raises(
+        AbilityError,
+        match=r"generate: bert is a model that gives vectors: use model\.encode, "
+        r"model\.hidden_states or dragoman encode",
+    ):
+        vectors.generate(["a"])
+    for call in (
+        lambda: vectors.stream("a"),
+        lambda: vectors.score([("a", "b")]),
+        lambda: vectors.classify(["a"]),
+        lambda: vectors.detokenize([1]),
+        lambda: labels.encode(["a"]),
+        lambda: labels.fill(["a"]),
+    ):
+        with pytest.raises(AbilityError):
+            call()
+
+
+def test_mistakes(make: Make) -> None:
+    ours = make("ForMaskedLM").ours
+    with pytest.raises(DragomanError, match="expected a list of inputs, found one"):
+        ours.fill("[MASK]")
+    with pytest.raises(DragomanError, match="top: expected an integer of at least 1, found 0"):
+        ours.fill(["[MASK]"], top=0)
