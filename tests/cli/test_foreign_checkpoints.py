@@ -168,8 +168,8 @@ def test_a_multilingual_directory_becomes_a_bundle_with_languages(
 def test_an_unknown_family_lists_the_known_ones(dragoman: Dragoman, tmp_path: Path) -> None:
     directory = tmp_path / "bert"
     directory.mkdir()
-    (directory / "config.json").write_text('{"model_type": "bert"}')
+    (directory / "config.json").write_text('{"model_type": "llama"}')
     outcome = dragoman("build", directory, "-o", tmp_path / "out")
     assert outcome.returncode == 2
     assert "expected one of bart, " in outcome.stderr
-    assert "found 'bert'" in outcome.stderr
+    assert "found 'llama'" in outcome.stderr

@@ -16,8 +16,8 @@ SCREEN, SECTIONS = 40, 50
 which one is looked up; all of them in a window of full height."""
 
 COMMANDS = (
-    *("train", "export", "optimize", "build", "run", "score", "verify", "sign", "bench"),
-    "inspect",
+    *("train", "export", "optimize", "attention", "build", "encode", "run", "score", "verify"),
+    *("sign", "bench", "inspect"),
 )
 
 

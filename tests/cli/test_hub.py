@@ -14,6 +14,7 @@ import pytest
 
 from dragoman import DragomanError
 from dragoman.benchmarks.models.random_checkpoint import write_random_text_model
+from dragoman.export.checkpoints import read_checkpoint
 from dragoman.export.formats.hub import FILES, is_model_id
 from dragoman.export.locating import LocatedCheckpoint, locate_checkpoint
 from dragoman.progress import Silent
@@ -174,12 +175,76 @@ def test_a_model_of_ctranslate2(hub: Hub) -> None:
     assert sorted(hub.fetched) == sorted(f"{SECOND}/{name}" for name in of_theirs)
 
 
+def sentence_transformers(**folders: str) -> dict[str, bytes]:
+    """A `modules.json` with the folders of modules, by kind."""
+    modules = [{"type": f"library.{kind}", "path": path} for kind, path in folders.items()]
+    return {"modules.json": json.dumps(modules).encode()}
+
+
+def test_folders_of_sentence_transformers(hub: Hub) -> None:
+    """Whatever their names are, and of the weights one format in each."""
+    listed = sentence_transformers(Transformer="0_Transformer", Pooling="1_P", Dense="to/ours")
+    read = [
+        *("0_Transformer/config.json", "0_Transformer/sentence_xlm-roberta_config.json"),
+        *("0_Transformer/tokenizer.json", "0_Transformer/model.safetensors", "1_P/config.json"),
+        *("to/ours/config.json", "to/ours/pytorch_model.bin"),
+    ]
+    others = ["0_Transformer/pytorch_model.bin", "0_Transformer/onnx/model.onnx", "1_P/README.md"]
+    others += ["2_Dense/config.json", "model.safetensors", "to/model.safetensors", "README.md"]
+    texts = {name: json.dumps({"file": name}).encode() for name in [*read, *others]}
+    texts["0_Transformer/config.json"] = b'{"model_type": "bert"}'
+    hub.models[NAME].commits[SECOND] = listed | texts
+    locate_checkpoint(NAME)
+    assert sorted(hub.fetched) == sorted(f"{SECOND}/{name}" for name in ["modules.json", *read])
+
+
+def test_weights_of_sentence_transformers_in_parts(hub: Hub) -> None:
+    listed = sentence_transformers(Transformer="", Pooling="1_Pooling")
+    parts = ["model-1-of-2.safetensors", "model-2-of-2.safetensors"]
+    index = json.dumps({"weight_map": dict(zip("ab", parts, strict=True))}).encode()
+    texts = {"config.json": b'{"model_type": "bert"}', "1_Pooling/config.json": b"{}"}
+    texts |= {"model.safetensors.index.json": index, **{name: name.encode() for name in parts}}
+    hub.models[NAME].commits[SECOND] = listed | texts | {"pytorch_model.bin": b""}
+    locate_checkpoint(NAME)
+    expected = ["modules.json", *texts]
+    assert sorted(hub.fetched) == sorted(f"{SECOND}/{name}" for name in expected)
+
+
+def test_weights_in_a_folder_of_an_unknown_kind_are_not_fetched(hub: Hub) -> None:
+    listed = sentence_transformers(Transformer="0_T", Pooling="1_P")
+    texts = {"0_T/config.json": b'{"model_type": "llama"}', "0_T/model.safetensors": b""}
+    hub.models[NAME].commits[SECOND] = listed | texts
+    with pytest.raises(DragomanError, match=r"model_type: expected one of .*, found 'llama'"):
+        locate_checkpoint(NAME)
+    assert hub.fetched == [f"{SECOND}/modules.json", f"{SECOND}/0_T/config.json"]
+
+
+@pytest.mark.parametrize(
+    "modules",
+    [
+        *([{"type": "x.Transformer", "path": path}] for path in ("..", "/etc", "*", "a\0b", "[a]")),
+        *([{"type": "x.Transformer"}], [{"type": 5, "path": ""}], [5], {"a": 1}, 5),
+        [{"type": "x.Transformer", "path": 5}],
+    ],
+    ids=str,
+)
+def test_folders_that_are_no_names_of_folders(hub: Hub, modules: object) -> None:
+    """They are left to the reader, which refuses them; nothing else is fetched for them."""
+    texts = {"modules.json": json.dumps(modules).encode()}
+    others = dict.fromkeys(("secret/config.json", "a/model.safetensors"), b"{}")
+    hub.models[NAME].commits[SECOND] = texts | others
+    located = locate_checkpoint(NAME)
+    assert hub.fetched == [f"{SECOND}/modules.json"]
+    with pytest.raises(DragomanError):
+        read_checkpoint(located.directory)
+
+
 def test_weights_of_an_unknown_kind_are_not_fetched(
     dragoman: Dragoman, hub: Hub, files: Mapping[str, bytes], tmp_path: Path
 ) -> None:
-    hub.models[NAME].commits[SECOND] = {**files, "config.json": b'{"model_type": "gpt2"}'}
+    hub.models[NAME].commits[SECOND] = {**files, "config.json": b'{"model_type": "llama"}'}
     message = error_of(dragoman("build", NAME, "-o", tmp_path / "out"))
-    assert "model_type: expected one of" in message and "found 'gpt2'" in message
+    assert "model_type: expected one of" in message and "found 'llama'" in message
     assert not any("model." in path for path in hub.fetched)
 
 
@@ -305,6 +370,10 @@ def test_every_file_that_readers_name_is_fetched() -> None:
     named = {
         name
         for path in sources
-        for name in re.findall(r'"([a-zA-Z_.-]+\.(?:json|txt|tsv|model|spm))"', path.read_text())
+        for name in re.findall(
+            r'"([a-zA-Z_.*-]+\.(?:json|txt|tsv|model|spm|tiktoken))"', path.read_text()
+        )
     }
-    assert named - {".index.json", "LICENSE-CMUdict.txt"} <= set(FILES)
+    assert named - {".index.json", "LICENSE-CMUdict.txt", "LICENSE-World-English-Bible.txt"} <= set(
+        FILES
+    )

@@ -38,7 +38,7 @@ def error_of(outcome: Outcome) -> str:
         (["build", "c", "-o", "o", "--limit", "0"], "0 is not in the range x>=1"),
         (["verify", "b"], "expected a CHECKPOINT to compare with, or a signature to check"),
         (["bench", "b", "--runs", "0"], "0 is not in the range x>=1"),
-        (["train", "g2p-xx"], "unknown recipe 'g2p-xx', expected one of: g2p-en"),
+        (["train", "g2p-xx"], "unknown recipe 'g2p-xx', expected one of: g2p-en, verses-en"),
     ],
 )
 def test_a_command_that_is_not_one(dragoman: Dragoman, arguments: list[str], message: str) -> None:
@@ -58,7 +58,7 @@ def test_no_bundle_there(dragoman: Dragoman, tmp_path: Path, command: str) -> No
 def test_no_such_checkpoint(dragoman: Dragoman, tmp_path: Path, command: str) -> None:
     output = tmp_path / "out"
     message = error_of(dragoman(command, "g2p-de", "-o", output))
-    assert "(g2p-en), found 'g2p-de'" in message
+    assert "(g2p-en, verses-en), found 'g2p-de'" in message
     assert not output.exists()
 
 

@@ -70,6 +70,7 @@ def build(
     limit: int | None = None,
     threads: int | None = None,
     keep_failed: bool = False,
+    attention: bool = False,
     overwrite: bool = False,
     progress: Progress | None = None,
     compared: Callable[[Bundle, Parity], None] | None = None,
@@ -88,15 +89,17 @@ def build(
         target: a row of `optimize.targets.TARGETS`; None: the first that offers the precision
         precision: fp32, fp16, bf16, int8 or int4
         calibration: a file of texts, one per line, or a directory of audio clips, to choose scales
-            and number formats on; None: random inputs
+            and number formats on; of an encoder alone, lines as `dragoman encode` takes them; None:
+            random inputs
         engines: options of engines; None: the defaults
         refit: a bundle whose engines get the checkpoint's weights, in place of new engines
-        inputs: what to verify on: a file of texts, one per line, references after tabs, or a
-            directory of audio clips; None: the checkpoint's held-out data, or random inputs if it
-            has none
+        inputs: what to verify on: a file of texts, one per line, references after tabs (of an
+            encoder alone, lines as `dragoman encode` takes them), or a directory of audio clips;
+            None: the checkpoint's held-out data, or random inputs if it has none
         limit: the most inputs to verify on; None: all
         threads: processor threads for the bundle; all cores if None
         keep_failed: whether to keep a bundle that fails, marked as failed in its manifest
+        attention: whether to add the graph that shows attention; not with engines
         overwrite: whether to replace an existing bundle
         progress: told of each stage as it begins, and how much of it is done
         compared: called with the graphs and the figures once they are known, before engines are
@@ -114,6 +117,11 @@ def build(
     if old is not None:
         target, precision = old.manifest.target, old.manifest.precision
     chosen, request = check_target(target, precision, engines)
+    if attention and chosen.executable != "onnx":
+        raise DragomanError(
+            f"attention: expected a target of graphs, found {chosen.name}: engines do not show "
+            "attention; build another bundle for it"
+        )
     check_output(output, overwrite)
     compared_on = check_comparison(inputs, limit, threads)
     calibrated_on = check_calibration(calibration, precision)
@@ -137,7 +145,14 @@ def build(
         scratch_directories(partial) as scratch,
     ):
         neutral, graphs = make_graphs(
-            opened, partial, scratch, chosen, precision, calibrated_on, progress
+            opened,
+            partial,
+            scratch,
+            chosen,
+            precision,
+            calibrated_on,
+            progress,
+            attention=attention,
         )
         parity = compare(graphs, opened, parity_inputs, threads, "onnxruntime", progress)
         if compared is not None:

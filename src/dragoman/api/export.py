@@ -19,6 +19,7 @@ def export(
     output: str | Path,
     *,
     revision: str | None = None,
+    attention: bool = False,
     overwrite: bool = False,
     progress: Progress | None = None,
 ) -> Bundle:
@@ -30,6 +31,7 @@ def export(
             as "g2p-en"
         output: the bundle's directory, which appears whole or not at all
         revision: of a model at the hub: a branch, a tag or a commit; None: main
+        attention: whether to add the graph that shows attention
         overwrite: whether to replace an existing bundle
         progress: told of each stage as it begins, and how much of it is done
 
@@ -57,6 +59,7 @@ def export(
             tokenizers=opened.tokenizers,
             notes=opened.notes,
             origin=opened.origin,
+            attention=attention,
             progress=progress.stage,
         )
     return Bundle(output, bundle.manifest)

@@ -47,12 +47,14 @@ def optimize_graphs(
         directory: of the bundle; graphs that engines are built from go to a scratch directory
     """
     final = target.executable == "onnx"
+    calibrated = calibration_sources(neutral, calibration) if calibration else None
     return optimize_bundle(
         neutral,
         directory if final else scratch("graphs"),
         target=target.name,
         precision=precision,
-        calibration=calibration_sources(neutral, calibration) if calibration else None,
+        calibration=calibrated.encodable if calibrated else None,
+        calibration_types=calibrated.types if calibrated else None,
         writer=BundleWriter if final else ScratchWriter,
         progress=progress.stage,
     )

@@ -56,7 +56,7 @@ def write_polygraphy(
     if file is not None:
         from dragoman.benchmarks.parity.sources import calibration_sources
 
-        sources = calibration_sources(compared or read, file)
+        sources = calibration_sources(compared or read, file).encodable
     return write_polygraphy_files(read, directory, graphs=compared, sources=sources)
 
 

@@ -26,10 +26,13 @@ def make_graphs(
     precision: Precision,
     calibration: Path | None,
     progress: Progress,
+    *,
+    attention: bool = False,
 ) -> tuple[Bundle, Bundle]:
     """Export a checkpoint and optimize it.
 
     Args:
+        attention: whether to add the graph that shows attention
         directory: of the bundle; graphs that engines are built from go to a scratch directory
 
     Returns:
@@ -43,6 +46,7 @@ def make_graphs(
         tokenizers=checkpoint.tokenizers,
         notes=checkpoint.notes,
         origin=checkpoint.origin,
+        attention=attention,
         writer=BundleWriter if as_exported else ScratchWriter,
         progress=progress.stage,
     )

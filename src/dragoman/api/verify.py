@@ -60,8 +60,9 @@ def verify(
             such as "Helsinki-NLP/opus-mt-en-de"; or the name of one that comes with Dragoman, such
             as "g2p-en"
         revision: of a model at the hub: a branch, a tag or a commit; None: main
-        inputs: a file of texts, one per line, references after tabs, or a directory of audio
-            clips; None: the checkpoint's held-out data, or random inputs if it has none
+        inputs: a file of texts, one per line, references after tabs (of an encoder alone, lines as
+            `dragoman encode` takes them), or a directory of audio clips; None: the checkpoint's
+            held-out data, or random inputs if it has none
         references: a file whose lines are a source, a tab and a reference (of speech, a path
             relative to the file and a transcript), whose probability is compared; None: those after
             tabs in a file of texts, if every line has one
@@ -112,8 +113,14 @@ def verify(
 
 
 def _check_same_model(bundle: Bundle, checkpoint: OpenedCheckpoint, name: str | Path) -> None:
+    from dragoman.reference_model import ConfigError
+
     expected = checkpoint.model.config.to_dict()
-    stated = {k: v for k, v in bundle.manifest.architecture.items() if k != "family"}
+    architecture = {k: v for k, v in bundle.manifest.architecture.items() if k != "family"}
+    try:  # fields that a bundle of an older version does not have are the defaults
+        stated = type(checkpoint.model.config).from_dict(architecture).to_dict()
+    except ConfigError:
+        stated = architecture
     if stated != expected:
         differing = [field for field, value in expected.items() if stated.get(field) != value]
         raise DragomanError(

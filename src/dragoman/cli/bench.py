@@ -11,7 +11,7 @@ import click
 from .options import backend_option, threads_option
 
 if TYPE_CHECKING:
-    from dragoman.benchmarks.latency import BenchReport
+    from dragoman.benchmarks.latency import BenchReport, Percentiles
 
 
 @click.command(short_help="Measure latency, throughput and memory of a bundle.")
@@ -26,16 +26,12 @@ if TYPE_CHECKING:
 @click.option(
     "--source-length",
     type=click.IntRange(min=1),
-    default=32,
-    show_default=True,
-    help="Tokens of a source. For speech, a source is always a window.",
+    help="Tokens of a source, or of a prompt [32]. For speech, a source is always a window.",
 )
 @click.option(
     "--new-tokens",
     type=click.IntRange(min=1),
-    default=64,
-    show_default=True,
-    help="Decoding steps per batch.",
+    help="Decoding steps per batch [64; none of an encoder alone].",
 )
 @click.option(
     "--runs",
@@ -55,15 +51,15 @@ if TYPE_CHECKING:
 def bench(
     bundle: Path,
     batch_sizes: tuple[int, ...],
-    source_length: int,
-    new_tokens: int,
+    source_length: int | None,
+    new_tokens: int | None,
     runs: int,
     json_file: Path | None,
     backend: str | None,
     threads: int | None,
 ) -> None:
-    """Measure BUNDLE on random tokens or sound: latency of the encoder, a decoder step and a whole
-    sentence, tokens per second, load time and memory.
+    """Measure BUNDLE on random tokens or sound: latency of the encoder or of reading a
+    prompt, of a decoder step and of a whole sentence, tokens per second, load time and memory.
 
     The end token is ignored, so that every batch does the same work.
 
@@ -98,18 +94,27 @@ def _print(report: BenchReport) -> None:
     from rich.console import Console
     from rich.table import Table
 
+    decoded = f", {report.new_tokens} new tokens" if report.new_tokens else ""
     table = Table(
         title=f"{report.bundle} {report.precision}, {report.backend}, "
-        f"{report.threads or 'all'} threads, source {report.source_length}, "
-        f"{report.new_tokens} new tokens, {report.runs} runs: ms p50 / p90 / p99",
+        f"{report.threads or 'all'} threads, source {report.source_length}{decoded}, "
+        f"{report.runs} runs: ms p50 / p90 / p99",
         title_justify="left",
     )
-    for heading in ("batch", "encoder", "decoder step", "sentence", "tokens/s"):
+    parts: dict[str, list[Percentiles | None]] = {
+        "encoder": [row.encoder for row in report.batches],
+        "prompt": [row.prompt for row in report.batches],
+        "decoder step": [row.step for row in report.batches],
+        "sentence": [row.sentence for row in report.batches],
+    }
+    columns = [(heading, column) for heading, column in parts.items() if any(column)]
+    for heading in ("batch", *(heading for heading, _ in columns), "tokens/s"):
         table.add_column(heading, justify="right")
-    for row in report.batches:
+    for index, row in enumerate(report.batches):
         cells = [
             f"{p.p50:.2f} / {p.p90:.2f} / {p.p99:.2f}"
-            for p in (row.encoder, row.step, row.sentence)
+            for _, column in columns
+            if (p := column[index]) is not None
         ]
         table.add_row(str(row.batch_size), *cells, f"{row.tokens_per_second:,.0f}")
     console = Console()

@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING
 
 import click
 
-from .engine_options import engine_options, engine_request
+from .engine_options import engine_option, engine_options, engine_request
 from .messages import tell
 from .options import (
+    attention_option,
     calibration_option,
     force_option,
     inputs_option,
@@ -20,6 +21,7 @@ from .options import (
     target_option,
     threads_option,
 )
+from .sections import SectionedCommand
 from .verify import VerificationFailedError
 
 if TYPE_CHECKING:
@@ -30,7 +32,9 @@ if TYPE_CHECKING:
     from dragoman.runtime.format.records import Parity
 
 
-@click.command(short_help="Export, optimize and prove parity: a bundle to deploy.")
+@click.command(
+    cls=SectionedCommand, short_help="Export, optimize and prove parity: a bundle to deploy."
+)
 @click.argument("checkpoint")
 @output_option
 @revision_option
@@ -38,14 +42,15 @@ if TYPE_CHECKING:
 @precision_option
 @calibration_option
 @engine_options
-@click.option(
+@engine_option(
     "--refit",
     type=click.Path(path_type=Path),
     metavar="BUNDLE",
-    help="Engines: put the checkpoint's weights into those of this bundle.",
+    help="Put the checkpoint's weights into those of this bundle.",
 )
 @inputs_option
 @limit_option
+@attention_option
 @threads_option
 @click.option(
     "--allow-failed-parity",
@@ -68,6 +73,7 @@ def build(
     refit: Path | None,
     inputs: Path | None,
     limit: int | None,
+    with_attention: bool,
     threads: int | None,
     allow_failed_parity: bool,
     force: bool,
@@ -75,9 +81,9 @@ def build(
     """Export, optimize and verify CHECKPOINT for a target: OUTPUT appears only if parity holds.
 
     CHECKPOINT is a directory as Hugging Face, CTranslate2 or this project writes it, the id of a
-    model at the Hugging Face Hub, or g2p-en, which comes with Dragoman. Parity is checked against
-    PyTorch on --inputs, the checkpoint's held-out data, or random inputs; if it fails, the exit
-    status is 1. Parity of engines is checked on ONNX Runtime before they are built, without a GPU.
+    model at the Hugging Face Hub, or g2p-en or verses-en. Parity is checked against PyTorch on
+    --inputs, held-out data or random inputs (of engines before they are built); if it fails, the
+    exit status is 1.
 
     \b
     dragoman build g2p-en -o bundles/g2p-en
@@ -119,6 +125,7 @@ def build(
                 limit=limit,
                 threads=threads,
                 keep_failed=allow_failed_parity,
+                attention=with_attention,
                 overwrite=force,
                 progress=progress,
                 compared=compared,
@@ -130,7 +137,7 @@ def build(
     _print_engines(built)
     manifest = built.bundle.manifest
     when = " before its engines were built" if manifest.executable.format != "onnx" else ""
-    run = f"dragoman run {output} ..."
+    run = f"dragoman {'run' if manifest.head is None else 'encode'} {output} ..."
     next_command = f"dragoman inspect {output}" if manifest.precision == "bf16" else run
     click.echo(f"Built {output}, parity passed{when}. Next: {next_command}")
 

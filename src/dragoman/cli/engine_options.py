@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import click
@@ -14,6 +15,8 @@ from dragoman.optimize.tensorrt.profiles import NAMED_BATCHES
 from dragoman.optimize.tensorrt.request import EngineRequest
 from dragoman.runtime.format.executables import Range
 from dragoman.runtime.format.manifest import Precision
+
+from .sections import SectionedOption
 
 
 class RangeType(click.ParamType):  # type: ignore[type-arg]
@@ -51,37 +54,37 @@ def parse_range(text: str) -> Range:
     raise ValueError(text)
 
 
+engine_option = partial(click.option, cls=SectionedOption, section="Options of engines")
+
 OPTIONS = (
-    click.option(
+    engine_option(
         "--profile",
         "batches",
         type=RangeType(),
         multiple=True,
         metavar="BATCH",
-        help="Engines: batch sizes, such as 8, 1..32, 1..8..32 (best 8), latency, throughput; may "
+        help="Batch sizes, such as 8, 1..32, 1..8..32 (best 8), latency, throughput; may "
         "be repeated [1..8..32].",
     ),
-    click.option(
+    engine_option(
         "--source-length",
         type=RangeType(),
         metavar="TOKENS",
-        help="Engines: tokens of a source, as above [all that the model takes].",
+        help="Tokens of a source, as above [all that the model takes].",
     ),
-    click.option(
+    engine_option(
         "--capacity",
         type=click.IntRange(min=1),
-        help="Engines: the most new tokens [the model's default].",
+        help="The most new tokens [the model's default].",
     ),
-    click.option(
+    engine_option(
         "--compute-capability",
         "compute_capabilities",
         multiple=True,
         metavar="X.Y",
-        help="Engines: GPUs to build for, such as 8.9,12.0 [Ampere and later].",
+        help="GPUs to build for, such as 8.9,12.0 [Ampere and later].",
     ),
-    click.option(
-        "--refittable", is_flag=True, help="Engines: allow --refit with new weights later."
-    ),
+    engine_option("--refittable", is_flag=True, help="Allow --refit with new weights later."),
 )
 
 

@@ -7,15 +7,18 @@ from pathlib import Path
 import click
 
 from .messages import tell
-from .options import force_option, output_option, revision_option
+from .options import attention_option, force_option, output_option, revision_option
 
 
 @click.command(short_help="Export a checkpoint to neutral ONNX graphs.")
 @click.argument("checkpoint")
 @output_option
 @revision_option
+@attention_option
 @force_option
-def export(checkpoint: str, output: Path, revision: str | None, force: bool) -> None:
+def export(
+    checkpoint: str, output: Path, revision: str | None, with_attention: bool, force: bool
+) -> None:
     """Export CHECKPOINT to a bundle of neutral ONNX graphs, without checking parity.
 
     CHECKPOINT is as for `dragoman build`. The graphs are opset 24 in the
@@ -30,7 +33,12 @@ def export(checkpoint: str, output: Path, revision: str | None, force: bool) -> 
 
     with shown_progress() as progress:
         bundle = api.export(
-            checkpoint, output, revision=revision, overwrite=force, progress=progress
+            checkpoint,
+            output,
+            revision=revision,
+            attention=with_attention,
+            overwrite=force,
+            progress=progress,
         )
     for note in bundle.manifest.notes:
         tell(f"Warning: {note}")

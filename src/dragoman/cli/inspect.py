@@ -16,6 +16,7 @@ from .engine_table import engine_table
 if TYPE_CHECKING:
     from dragoman.runtime import Bundle, Languages
     from dragoman.runtime.format.generation_settings import GenerationSettings
+    from dragoman.runtime.format.head import Head
     from dragoman.runtime.format.manifest import Manifest
     from dragoman.runtime.format.records import Parity, PassRecord
     from dragoman.runtime.format.speech import SpeechTokens
@@ -82,10 +83,10 @@ def _write_polygraphy(
     from dragoman import api
 
     written = api.write_polygraphy(bundle, directory, graphs=graphs, inputs=inputs)
-    steps = ", ".join(map(str, written.steps))
+    steps = f", of the decoder at the steps {', '.join(map(str, written.steps))}"
     click.echo(
-        f"Wrote {directory}, {written.size / 1e6:.1f} MB: inputs of {written.rows} rows, of the "
-        f"decoder at the steps {steps}. Next: sh {directory}/commands.sh"
+        f"Wrote {directory}, {written.size / 1e6:.1f} MB: inputs of {written.rows} rows"
+        f"{steps if written.steps else ''}. Next: sh {directory}/commands.sh"
     )
 
 
@@ -93,25 +94,14 @@ def _print(bundle: Bundle) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    manifest, model = bundle.manifest, bundle.manifest.model
-    origin = manifest.origin
+    manifest, origin = bundle.manifest, bundle.manifest.origin
     overview = Table(show_header=False, box=None, padding=(0, 2, 0, 0))
-    vocabularies = f"{model.source_vocab_size} source, {model.target_vocab_size} target"
-    if manifest.audio is not None:
-        vocabularies = f"{model.target_vocab_size} target"
-    positions = f"{model.max_source_positions} source, {model.max_target_positions} target"
     versions = ", ".join(f"{name} {version}" for name, version in manifest.tool_versions.items())
-    heads = f"{model.num_heads} of size {model.head_size}"
     for name, value in (
         ("bundle", f"{manifest.name} (schema {manifest.schema_version})"),
         *([("made from", f"{origin.model}, commit {origin.commit}")] if origin else []),
         ("target", f"{manifest.target}, {manifest.precision}"),
-        ("decoder", f"{model.decoder_layers} layers, heads: {heads}"),
-        ("vocabulary", vocabularies),
-        ("positions", positions),
-        ("decodes", _strategy(manifest.generation)),
-        ("new tokens", f"at most {manifest.default_max_new_tokens} by default"),
-        *_settings(manifest.generation),
+        *(_decoder(manifest) if manifest.head is None else _encoder(manifest, manifest.head)),
         ("tokenizers", "inside" if manifest.tokenizers else "none: token ids in and out"),
         *_speech(manifest),
         *([("languages", _languages(manifest.languages))] if manifest.languages else []),
@@ -136,6 +126,35 @@ def _print(bundle: Bundle) -> None:
     console.print(overview, tensors, files)
     if manifest.executable.format == "tensorrt":
         console.print(engine_table(bundle, manifest.executable))
+
+
+def _decoder(manifest: Manifest) -> list[tuple[str, str]]:
+    """What decodes, and how."""
+    model = manifest.model
+    heads = f"{model.num_heads} of size {model.head_size}"
+    of_source = model.has_encoder and manifest.audio is None
+    vocabularies = f"{model.source_vocab_size} source, " if of_source else ""
+    positions = f"{model.max_source_positions} source, " if model.has_encoder else ""
+    return [
+        ("decoder", f"{model.decoder_layers} layers, heads: {heads}"),
+        ("vocabulary", f"{vocabularies}{model.target_vocab_size} target"),
+        ("positions", f"{positions}{model.max_target_positions} target"),
+        ("decodes", _strategy(manifest.generation)),
+        ("new tokens", f"at most {manifest.default_max_new_tokens} by default"),
+        *_settings(manifest.generation),
+    ]
+
+
+def _encoder(manifest: Manifest, head: Head) -> list[tuple[str, str]]:
+    """What an encoder alone gives."""
+    model = manifest.model
+    rows = [
+        ("encoder", f"alone; heads: {model.num_heads} of size {model.head_size}"),
+        ("vocabulary", f"{model.source_vocab_size}"),
+        ("positions", f"{model.max_source_positions}"),
+        ("gives", head.task.replace("-", " ") + f", {head.outputs} numbers"),
+    ]
+    return [*rows, ("labels", ", ".join(head.labels))] if head.labels else rows
 
 
 def _text(value: str) -> str:
@@ -237,10 +256,14 @@ def _parity(parity: Parity | None) -> str:
     if parity is None:
         return "not verified"
     verdict = "[green]passed[/green]" if parity.passed else "[red]failed[/red]"
-    text = (
-        f"{verdict}: {parity.tokens.identical} of {parity.tokens.sequences} sequences identical "
-        f"({_text(parity.inputs)}; {_text(parity.backend)})"
-    )
+    compared = f"({_text(parity.inputs)}; {_text(parity.backend)})"
+    text = f"{verdict} {compared}"
+    tokens = parity.tokens
+    if tokens.sequences:
+        text = f"{verdict}: {tokens.identical} of {tokens.sequences} sequences identical {compared}"
+    if parity.vectors is not None:
+        cosines = parity.vectors.bundle
+        text += f"; cosines of vectors {cosines.mean:.6f}, smallest {cosines.smallest:.6f}"
     if parity.beams is not None:
         beams = parity.beams
         text += f"; with {beams.beams} beams {beams.identical} of {beams.sequences} identical"

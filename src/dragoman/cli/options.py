@@ -38,6 +38,11 @@ calibration_option = click.option(
     help="File of texts, one per line, or directory of audio clips, to choose scales and number "
     "formats on [random inputs].",
 )
+attention_option = click.option(
+    "--with-attention",
+    is_flag=True,
+    help="Add the graph that shows attention; not with engines.",
+)
 force_option = click.option("--force", is_flag=True, help="Replace the output if it exists.")
 threads_option = click.option(
     "--threads", type=click.IntRange(min=1), help="Processor threads [all cores]."
@@ -46,14 +51,13 @@ backend_option = click.option(
     "--backend",
     metavar="NAME",
     type=click.Choice(BACKEND_NAMES),
-    help=f"{', '.join(BACKEND_NAMES[:-1])} or {BACKEND_NAMES[-1]} [engines: the package that built "
-    "them; graphs: onnxruntime].",
+    help=f"{', '.join(BACKEND_NAMES)} [the first that runs it].",
 )
 inputs_option = click.option(
     "--inputs",
     type=click.Path(path_type=Path),
-    help="File of texts to compare on, one per line, references after tabs; or directory of "
-    "audio clips [the held-out data].",
+    help="File of texts to compare on, one per line, after tabs references, of encoders second "
+    "texts; or directory of audio clips [the held-out data].",
 )
 limit_option = click.option(
     "--limit", type=click.IntRange(min=1), help="Compare on at most this many inputs [all]."

@@ -78,6 +78,8 @@ def score(
     Prints a line for each: the log-probability of the target and its end token (natural logarithm),
     a tab, and how many tokens that is. The perplexity of all lines goes to standard error.
 
+    For a decoder alone, a line may also be just a text, which continues nothing.
+
     For a speech model, sources are paths of audio files of at most a window. For a bundle without
     tokenizers, sources and targets are token ids separated by spaces. A line that cannot be scored
     gives an empty line, a message on standard error and, at the end, exit status 1.
@@ -92,7 +94,7 @@ def score(
         found = "a directory" if pairs.is_dir() else "nothing"
         raise DragomanError(f"expected a file of pairs, found {found} at {pairs}")
     options = ScoringOptions(
-        end_token=not no_end_token,
+        end_token=False if no_end_token else None,
         source_language=source_language,
         target_language=target_language,
         language=language,
@@ -171,6 +173,8 @@ def _pair(model: Model, line: Line) -> tuple[Any, Any] | str:
     if isinstance(line, UnicodeDecodeError):
         return unreadable(line)
     source, *targets = line.split("\t")
+    if not targets and not model.manifest.model.has_encoder:
+        source, targets = "", [source]
     if len(targets) != 1:
         return f"expected a source and a target with one tab between, found {len(targets)} tabs"
     if model.manifest.tokenizers is not None:

@@ -19,21 +19,16 @@ class SectionedOption(click.Option):
 
 
 class SectionedCommand(click.Command):
-    """Lists options by section, in the order in which sections first occur; those without one, such
-    as `--help`, stand under the last heading."""
+    """Lists options by section, in the order in which sections first occur; those of no section
+    stand under `Options`."""
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         sections: dict[str, list[tuple[str, str]]] = {}
-        others: list[tuple[str, str]] = []
         for parameter in self.get_params(ctx):
-            rows = others
-            if isinstance(parameter, SectionedOption):
-                rows = sections.setdefault(parameter.section, [])
             record = parameter.get_help_record(ctx)
             if isinstance(parameter, click.Option) and record is not None:
-                rows.append(record)
-        last = list(sections)[-1]
-        sections[last] += others
+                section = getattr(parameter, "section", "Options")
+                sections.setdefault(section, []).append(record)
         widths = [len(names) for rows in sections.values() for names, _ in rows]
         width = max(w for w in widths if w <= COLUMN)
         for heading, rows in sections.items():

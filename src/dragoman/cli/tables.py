@@ -58,7 +58,8 @@ def print_parity(parity: Parity) -> None:
     rows = [
         *_tensor_rows(parity),
         *_distribution_rows(parity),
-        _token_row(parity),
+        *_vector_rows(parity),
+        *_token_rows(parity),
         *_beam_rows(parity),
         *_task_rows(parity),
         *_reference_rows(parity),
@@ -84,7 +85,7 @@ def print_engines(manifest: Manifest) -> None:
     sizes = {file.path: file.size for file in manifest.files}
     click.echo(f"engines of {manifest.target} {engines.version} (CUDA {engines.cuda_version})")
     for index, profile in enumerate(engines.profiles):
-        click.echo(f"  profile {index}: {describe(profile)}, at most {engines.capacity} new tokens")
+        click.echo(f"  profile {index}: {describe(profile)}{_most(manifest, engines.capacity)}")
     gpus = describe_capabilities(manifest.target, engines.compute_capabilities)
     click.echo(f"  run on {gpus}")
     for name, report in engines.reports.items():
@@ -94,6 +95,13 @@ def print_engines(manifest: Manifest) -> None:
             f"  {name}: {size / 1e6:.1f} MB, including {weights / 1e6:.1f} MB of weights; "
             f"attention: {report.attentions}, {fused(report.fused)}"
         )
+
+
+def _most(manifest: Manifest, capacity: int) -> str:
+    """The most target positions; an encoder alone has none."""
+    if not capacity:
+        return ""
+    return f", at most {capacity} {'new tokens' if manifest.model.has_encoder else 'positions'}"
 
 
 def fused(kernels: dict[str, int] | None) -> str:
@@ -110,19 +118,19 @@ def verdict(passed: bool) -> str:
 
 def _tensor_rows(parity: Parity) -> list[tuple[str, ...]]:
     """The logits, and the cross key or value that differs most."""
-    logits = [t for t in parity.tensors if t.name == "logits"]
-    others = [t for t in parity.tensors if t.name != "logits"]
-    worst = max(others, key=lambda t: t.difference)
+    cross = [t for t in parity.tensors if t.name.startswith("cross_")]
+    outputs = [t for t in parity.tensors if t not in cross]
+    worst = [max(cross, key=lambda t: t.difference)] if cross else []
     rows: list[tuple[str, ...]] = []
-    for tensor in (worst, *logits):
-        beyond = max(t.positions_beyond for t in ([tensor] if tensor in logits else others))
+    for tensor in (*worst, *outputs):
+        beyond = max(t.positions_beyond for t in ([tensor] if tensor in outputs else cross))
         found = (
             f"{tensor.difference:.2g} (absolute {tensor.largest_absolute:.2g}, "
             f"relative {tensor.largest_relative:.2g})"
         )
         if beyond:
             found += f"; more than allowed at {beyond} of {tensor.positions} positions"
-        name = tensor.name if tensor in logits else f"cross keys and values, worst {tensor.name}"
+        name = tensor.name if tensor in outputs else f"cross keys and values, worst {tensor.name}"
         allowed = "finite" if tensor.tolerance is None else f"{tensor.tolerance:g}"
         rows.append(("tensors", name, found, allowed, verdict(tensor.passed)))
     return rows
@@ -139,14 +147,30 @@ def _distribution_rows(parity: Parity) -> list[tuple[str, ...]]:
         f"{distance.percentile_99:.2g}, largest {distance.largest:.2g}); same choice at "
         f"{distance.same_choice:.2%} of {distributions.positions}"
     )
+    if distributions.ties:
+        found += f", {distributions.ties} as good"
     if rounded is not None and distributions.allowed is not None:
         allowed = f"{distributions.allowed:.2g} (rounding alone {rounded.mean:.2g})"
-    what = "divergence, nats a token"
+    what = "divergence, nats" + (" a token" if parity.tokens.sequences else "")
     return [("distributions", what, found, allowed, verdict(distributions.passed))]
 
 
-def _token_row(parity: Parity) -> tuple[str, ...]:
+def _vector_rows(parity: Parity) -> list[tuple[str, ...]]:
+    vectors = parity.vectors
+    if vectors is None:
+        return []
+    found = f"mean {vectors.bundle.mean:.6f}, smallest {vectors.bundle.smallest:.6f}"
+    allowed = f"{vectors.allowed:.6f}"
+    if vectors.rounded is not None:
+        allowed += f" (rounding alone {vectors.rounded.mean:.6f})"
+    what = f"cosine of {vectors.vectors} vectors"
+    return [("vectors", what, found, allowed, verdict(vectors.passed))]
+
+
+def _token_rows(parity: Parity) -> list[tuple[str, ...]]:
     tokens = parity.tokens
+    if not tokens.sequences:
+        return []
     found = f"{tokens.identical} of {tokens.sequences} identical"
     if tokens.divergences:
         largest = max(tokens.divergences, key=lambda d: d.margin)
@@ -154,7 +178,7 @@ def _token_row(parity: Parity) -> tuple[str, ...]:
             f"; largest margin lost {largest.margin:.2g} (input {largest.input}, step "
             f"{largest.step}: token {largest.found_token} for {largest.expected_token})"
         )
-    return ("tokens", "free-running greedy", found, "see docs: parity", verdict(tokens.passed))
+    return [("tokens", "free-running greedy", found, "see docs: parity", verdict(tokens.passed))]
 
 
 def _beam_rows(parity: Parity) -> list[tuple[str, ...]]:

@@ -14,6 +14,7 @@ from ..option_names import option_names
 from ..options import backend_option, threads_option
 from ..sections import SectionedCommand
 from . import decoding
+from .alignments import Aligner, check_alone
 from .options import decoding_options, for_bundle, output
 from .output import Output, best, json_of_speech, json_of_texts, timed
 
@@ -36,6 +37,8 @@ RECORDINGS = 32
     help="Print a JSON object for each line: outputs, scores, error.",
 )
 @output("--stream", is_flag=True, help="Print tokens as soon as they are chosen. Not with beams.")
+@output("--alignments", is_flag=True, help="Add a tab and aligned words, as in 0-0 1-2.")
+@output("--replace-unknown", is_flag=True, help="Put source words in place of unknown tokens.")
 @backend_option
 @threads_option
 @click.pass_context
@@ -47,22 +50,25 @@ def run(
     scores: bool,
     as_json: bool,
     stream: bool,
+    alignments: bool,
+    replace_unknown: bool,
     backend: str | None,
     threads: int | None,
     **asked: Any,
 ) -> int:
-    """Decode TEXTS, or the lines of standard input, with BUNDLE: one line out for each line in. For
-    a speech model, lines are paths of audio files; for a bundle without tokenizers, token ids. A
-    line that cannot be decoded gives an empty line, a message and, at the end, exit status 1.
+    """Decode TEXTS, or lines of standard input (of speech, paths; without tokenizers, token ids), a
+    line out for each. One that cannot be decoded is empty, with a message and exit status 1.
 
     \b
     dragoman run bundles/en-de "Where is the dragoman?" --beams 4 --n-best 3 --scores
-    cut -f1 words.tsv | dragoman run bundles/g2p-en --json > pronunciations.jsonl
     dragoman run bundles/whisper-tiny talk.flac --language de --timestamps
     """
     from dragoman.runtime import GenerationOptions, load
 
     _check_forms(asked, scores=scores, as_json=as_json, stream=stream)
+    check_alone(asked, stream=stream, alignments=alignments, replace=replace_unknown)
+    if alignments and as_json:
+        raise click.UsageError("--alignments and --json exclude each other")
     with option_names(context.command):
         options = GenerationOptions(**asked)
     groups: Iterable[Sequence[Line]] = [texts]
@@ -72,11 +78,18 @@ def run(
         with option_names(context.command):
             options = for_bundle(options, model.manifest)
             _check(model, options, stream=stream)
+        aligner = None
+        if alignments or replace_unknown:
+            aligner = Aligner(model, options, alignments=alignments, replace=replace_unknown)
+            aligner.check()
         results = Output(_form(model.manifest, options, scores=scores, as_json=as_json))
         if model.manifest.speech is not None:
             groups = in_parts(groups, RECORDINGS)
         for lines in groups:
-            (decoding.stream if stream else decoding.generate)(model, lines, options, results)
+            if stream:
+                decoding.stream(model, lines, options, results)
+            else:
+                decoding.generate(model, lines, options, results, aligner)
             sys.stdout.flush()
     return 1 if results.rejected else 0
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from ..lines import IDS_EXPECTED, Line, token_ids, unreadable
+from .alignments import Aligner
 from .output import Output
 
 if TYPE_CHECKING:
@@ -17,7 +18,11 @@ if TYPE_CHECKING:
 
 
 def generate(
-    model: Model, lines: Sequence[Line], options: GenerationOptions, output: Output
+    model: Model,
+    lines: Sequence[Line],
+    options: GenerationOptions,
+    output: Output,
+    aligner: Aligner | None = None,
 ) -> None:
     """Decode lines and write their results; if the device fails, unfinished lines are rejected."""
     from dragoman.runtime import UnfinishedError
@@ -35,8 +40,13 @@ def generate(
     for source in sources:
         if isinstance(source, _Bad):
             output.write(_rejected(model, source.reason))
-        else:
+        elif aligner is None:
             output.write(next(following))
+        else:
+            result, pairs = aligner.replaced(source, next(following)), None
+            if aligner.alignments:
+                result, pairs = aligner.aligned(source, result)
+            output.write(result, pairs)
     if lost is not None:
         raise lost
 

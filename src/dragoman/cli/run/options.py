@@ -51,7 +51,7 @@ search = partial(click.option, cls=SectionedOption, section="Search [by default 
 content = partial(click.option, cls=SectionedOption, section="Content and length")
 language = partial(click.option, cls=SectionedOption, section="Languages and speech")
 output = partial(click.option, cls=SectionedOption, section="Output")
-running = partial(click.option, cls=SectionedOption, section="Running")
+running = partial(click.option, cls=SectionedOption, section="Options")
 
 DECODING = (
     search(

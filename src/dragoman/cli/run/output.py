@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ..messages import tell
+from .alignments import with_pairs
 
 if TYPE_CHECKING:
     from dragoman.runtime import Hypothesis, Result, Segment
@@ -26,11 +27,16 @@ class Output:
         self.rejected = 0
         self.number = 0
 
-    def write(self, result: Result) -> None:
+    def write(self, result: Result, pairs: tuple[tuple[int, int], ...] | None = None) -> None:
+        """
+        Args:
+            pairs: which words of source and output are aligned; None: not asked for
+        """
         self.number += 1
         if result.error is not None:
             self.reject(result.error)
-        for line in self._lines_of(result):
+        lines = self._lines_of(result)
+        for line in lines if pairs is None else with_pairs(lines, pairs):
             click.echo(line)
 
     def reject(self, reason: str) -> None:

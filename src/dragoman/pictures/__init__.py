@@ -1,0 +1,1 @@
+"""Pictures for people: attention as heat maps. Needs no model."""

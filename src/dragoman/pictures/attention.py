@@ -1,0 +1,176 @@
+"""Attention as a heat map, or as a page on which a layer and a head can be chosen."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib.resources import files
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dragoman.errors import DragomanError
+from dragoman.runtime import Attention
+from dragoman.whole_files import write_whole
+
+Which = Literal["cross", "decoder", "encoder"]
+
+MOST_CELLS = 4_000_000
+"""On a page: more numbers make it too large to open."""
+CELL = 0.32
+"""Inches."""
+MOST_LABELS = 120
+
+
+@dataclass(frozen=True)
+class HeatMap:
+    """
+    Attributes:
+        weights: [layers, heads, rows, columns]
+        rows: the tokens that attend
+        columns: those attended to
+    """
+
+    title: str
+    weights: NDArray[np.float32]
+    rows: tuple[str, ...]
+    columns: tuple[str, ...]
+
+    def chosen(self, layer: int | None, head: int | None) -> NDArray[np.float32]:
+        """The weights [rows, columns] of a layer and a head, or their mean.
+
+        Raises:
+            DragomanError: there is no such layer or head.
+        """
+        chosen = self.weights
+        for name, axis, number in (("layer", 0, layer), ("head", 1, head)):
+            count = self.weights.shape[axis]
+            if number is not None and not 0 <= number < count:
+                raise DragomanError(f"{name}: expected 0 to {count - 1}, found {number}")
+        if head is not None:
+            chosen = chosen[:, head : head + 1]
+        if layer is not None:
+            chosen = chosen[layer : layer + 1]
+        return np.asarray(chosen.mean(axis=(0, 1)))
+
+
+def heat_maps(attention: Attention) -> dict[Which, HeatMap]:
+    """The maps that a model has, the most telling first."""
+    maps: dict[Which, HeatMap] = {}
+    if attention.cross is not None:
+        maps["cross"] = HeatMap(
+            "target to source", attention.cross, attention.target, attention.source
+        )
+    if attention.decoder is not None:
+        maps["decoder"] = HeatMap(
+            "what the decoder reads", attention.decoder, attention.read, attention.read
+        )
+    if attention.encoder is not None:
+        maps["encoder"] = HeatMap("source", attention.encoder, attention.source, attention.source)
+    return maps
+
+
+def choose(maps: Mapping[Which, HeatMap], which: Which | None) -> HeatMap:
+    """
+    Raises:
+        DragomanError: the model has no such attention.
+    """
+    if which is None:
+        return next(iter(maps.values()))
+    if which not in maps:
+        raise DragomanError(f"expected {' or '.join(maps)}, which this model has, found {which}")
+    return maps[which]
+
+
+def check_picture_name(path: Path) -> None:
+    """Check that the name of a file says a format that matplotlib writes.
+
+    Raises:
+        DragomanError: it does not.
+    """
+    from matplotlib.backend_bases import FigureCanvasBase
+
+    known = FigureCanvasBase.get_supported_filetypes()
+    if _format(path) not in known:
+        raise DragomanError(
+            f"{path}: expected a name that ends in .html or in one of "
+            f"{', '.join(f'.{name}' for name in known)}"
+        )
+
+
+def draw(picture: HeatMap, path: Path, *, layer: int | None, head: int | None) -> None:
+    """Write a picture in the format that the file's name says, whole or not at all.
+
+    Raises:
+        DragomanError: there is no such layer or head, matplotlib does not know the format, or the
+            file cannot be written.
+    """
+    check_picture_name(path)
+    weights = picture.chosen(layer, head)
+
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    rows, columns = weights.shape
+    size = (min(40.0, 2 + CELL * columns), min(40.0, 1.6 + CELL * rows))
+    figure = Figure(figsize=size, layout="constrained")
+    FigureCanvasAgg(figure)
+    axes = figure.subplots()
+    image = axes.imshow(weights, cmap="viridis", vmin=0, vmax=max(float(weights.max()), 1e-6))
+    _label(axes.set_xticks, picture.columns, rotation=90)
+    _label(axes.set_yticks, picture.rows)
+    axes.set_title(f"{picture.title}, {_name('layer', layer)}, {_name('head', head)}", fontsize=10)
+    figure.colorbar(image, label="attention")
+    write_whole(path, lambda partial: figure.savefig(partial, format=_format(path), dpi=150))
+
+
+def write_page(attention: Attention, path: Path, *, title: str) -> None:
+    """Write a page that needs nothing else, whole or not at all.
+
+    Raises:
+        DragomanError: there are too many weights for a page, or the file cannot be written.
+    """
+    maps = heat_maps(attention)
+    cells = sum(picture.weights.size for picture in maps.values())
+    if cells > MOST_CELLS:
+        raise DragomanError(
+            f"{path}: expected at most {MOST_CELLS} weights for a page, found {cells}: write a "
+            ".png of one layer"
+        )
+    data = {"title": title, "maps": [_plain(picture) for picture in maps.values()]}
+    template = files(__package__).joinpath("attention.html").read_text(encoding="utf-8")
+    page = template.replace("/*DATA*/null", _script_safe(json.dumps(data, ensure_ascii=False)))
+    write_whole(path, lambda partial: partial.write_text(page, encoding="utf-8"))
+
+
+def _plain(picture: HeatMap) -> dict[str, Any]:
+    return {
+        "title": picture.title,
+        "rows": picture.rows,
+        "columns": picture.columns,
+        "weights": np.round(picture.weights.astype(np.float64), 4).tolist(),
+    }
+
+
+def _script_safe(text: str) -> str:
+    """JSON that ends no script element."""
+    return text.replace("<", "\\u003c").replace("\u2028", "\\u2028").replace("\u2029", "\\u2029")
+
+
+def _format(path: Path) -> str:
+    return path.suffix.removeprefix(".").lower()
+
+
+def _name(what: str, number: int | None) -> str:
+    return f"mean of {what}s" if number is None else f"{what} {number}"
+
+
+def _label(set_ticks: Any, labels: tuple[str, ...], **options: Any) -> None:
+    """The tokens along a side, or every n-th where there are many."""
+    step = -(-len(labels) // MOST_LABELS)
+    places = range(0, len(labels), step)
+    shown = [labels[place].replace("$", r"\$") for place in places]
+    set_ticks(list(places), shown, fontsize=8, **options)

@@ -1,0 +1,225 @@
+"""`dragoman encode`"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+from subprocess import CompletedProcess
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from dragoman.runtime import load
+
+Dragoman = Callable[..., CompletedProcess[str]]
+transformers: Any = importlib.import_module("transformers")
+
+LETTERS = "abcdefgh"
+PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *LETTERS, *(f"##{c}" for c in LETTERS)]
+CONFIG: dict[str, Any] = {
+    "vocab_size": len(PIECES),
+    "hidden_size": 16,
+    "num_hidden_layers": 1,
+    "num_attention_heads": 2,
+    "intermediate_size": 24,
+    "max_position_embeddings": 12,
+}
+INPUTS = {
+    "Model": "ab\na b c\n",
+    "ForSequenceClassification": "a b\tc\nab\n",
+    "ForTokenClassification": "a bc\nd\n",
+    "ForMaskedLM": "a [MASK] b\n",
+    "ForQuestionAnswering": "a\tb c\nab\tc d e\n",
+}
+"""Lines as the command takes them, for each head."""
+
+
+@pytest.fixture(scope="module")
+def build(spawn: Dragoman, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """A bundle of a random BERT with a head, built by the command."""
+    known: dict[str, Path] = {}
+
+    def build(head: str) -> Path:
+        if head not in known:
+            torch.manual_seed(0)
+            directory = tmp_path_factory.mktemp(head)
+            model = getattr(transformers, f"Bert{head}")(transformers.BertConfig(**CONFIG))
+            model.save_pretrained(directory / "checkpoint")
+            lines = "".join(f"{piece}\n" for piece in PIECES)
+            (directory / "checkpoint" / "vocab.txt").write_text(lines)
+            (directory / "lines.txt").write_text(INPUTS[head])
+            done = spawn(
+                *("build", directory / "checkpoint", "-o", directory / "bundle"),
+                *("--inputs", directory / "lines.txt", "--with-attention"),
+            )
+            assert done.returncode == 0, done.stderr
+            assert f"Next: dragoman encode {directory / 'bundle'}" in done.stdout
+            known[head] = directory / "bundle"
+        return known[head]
+
+    return build
+
+
+def test_vectors(build: Callable[[str], Path], dragoman: Dragoman, tmp_path: Path) -> None:
+    bundle = build("Model")
+    with load(bundle, threads=1) as model:
+        expected = model.encode(["ab", "c"])
+    lines = dragoman("encode", bundle, "ab", "c").stdout.splitlines()
+    np.testing.assert_allclose([list(map(float, x.split())) for x in lines], expected, atol=1e-5)
+    lines = dragoman("encode", bundle, stdin=b"ab\nc\n").stdout.splitlines()
+    np.testing.assert_allclose([list(map(float, x.split())) for x in lines], expected, atol=1e-5)
+    (line,) = dragoman("encode", bundle, "ab", "--json").stdout.splitlines()
+    np.testing.assert_allclose(json.loads(line)["vector"], expected[0], atol=1e-6)
+    outcome = dragoman("encode", bundle, "ab", "c", "-o", tmp_path / "x.npy")
+    assert (outcome.returncode, outcome.stdout) == (0, "")
+    np.testing.assert_array_equal(np.load(tmp_path / "x.npy"), expected)
+    again = dragoman("encode", bundle, "ab", "-o", tmp_path / "x.npy")
+    assert again.returncode == 2 and "--force" in again.stderr
+    both = dragoman("encode", bundle, "ab", "--json", "-o", tmp_path / "y.npy")
+    assert both.returncode == 2 and not (tmp_path / "y.npy").exists()
+    assert both.stderr == "Error: --json: expected no --output, which takes vectors alone\n"
+
+
+def test_a_line_that_cannot_be_read(
+    build: Callable[[str], Path], dragoman: Dragoman, tmp_path: Path
+) -> None:
+    bundle, long = build("Model"), " ".join("abcdefgh" * 2)
+    outcome = dragoman("encode", bundle, stdin=f"a\n{long}\n".encode() + b"\xff\nb\n")
+    assert outcome.returncode == 1
+    lines = outcome.stdout.splitlines()
+    assert [bool(line) for line in lines] == [True, False, False, True]
+    assert "line 2: text has 18 tokens, expected at most 12" in outcome.stderr
+    assert "line 3: expected UTF-8 text" in outcome.stderr
+    outcome = dragoman("encode", bundle, "a", long, "--truncate")
+    assert outcome.returncode == 0 and "1 of 2 lines were truncated" in outcome.stderr
+    outcome = dragoman("encode", bundle, "a", long, "-o", tmp_path / "x.npy")
+    assert outcome.returncode == 1
+    assert np.isnan(np.load(tmp_path / "x.npy")).any(axis=1).tolist() == [False, True]
+
+
+@pytest.mark.parametrize(
+    ("head", "line", "pattern"),
+    [
+        ("ForSequenceClassification", "a b", r"LABEL_[01]\t0\.\d{4}"),
+        ("ForSequenceClassification", "a\tb", r"LABEL_[01]\t0\.\d{4}"),
+        ("ForTokenClassification", "a bc", r"a/LABEL_[01] bc/LABEL_[01]"),
+        ("ForMaskedLM", "a [MASK] b", r"a .+ b"),
+        ("ForQuestionAnswering", "a\tb c", r"b|c|b c"),
+    ],
+)
+def test_each_head(
+    head: str, line: str, pattern: str, build: Callable[[str], Path], dragoman: Dragoman
+) -> None:
+    outcome = dragoman("encode", build(head), line)
+    assert outcome.returncode == 0, outcome.stderr
+    assert re.fullmatch(pattern, outcome.stdout.rstrip("\n"))
+    (found,) = dragoman("encode", build(head), line, "--json").stdout.splitlines()
+    assert json.loads(found)["error"] is None
+
+
+@pytest.mark.parametrize(
+    ("head", "line", "problem"),
+    [
+        ("ForMaskedLM", "a b", "expected a mask ([MASK]), found none"),
+        ("ForQuestionAnswering", "a b", "expected a question, a tab and a context, found no tab"),
+    ],
+)
+def test_lines_that_are_no_inputs(
+    head: str, line: str, problem: str, build: Callable[[str], Path], dragoman: Dragoman
+) -> None:
+    outcome = dragoman("encode", build(head), line)
+    assert (outcome.returncode, outcome.stdout) == (1, "\n")
+    assert problem in outcome.stderr
+
+
+def test_the_wrong_command_names_the_right_one(
+    build: Callable[[str], Path], bundle: Path, dragoman: Dragoman, tmp_path: Path
+) -> None:
+    vectors, labels = build("Model"), build("ForSequenceClassification")
+    for command, expected in (
+        (("run", vectors, "a"), "gives vectors: use model.encode, "),
+        (("score", vectors), "gives vectors: use model.encode, "),
+        (("run", labels, "a"), "classifies texts: use model.classify or dragoman encode"),
+        (("encode", bundle, "a"), "decodes: use model.generate, "),
+        (("encode", labels, "a", "-o", tmp_path / "x.npy"), "expected a model that gives vectors"),
+    ):
+        outcome = dragoman(*command)
+        assert outcome.returncode == 2
+        assert expected in outcome.stderr
+        assert len(outcome.stderr.splitlines()) == 1
+
+
+def test_verify_and_inspect(build: Callable[[str], Path], dragoman: Dragoman) -> None:
+    for head in ("Model", "ForSequenceClassification"):
+        bundle = build(head)
+        outcome = dragoman("verify", bundle, bundle.parent / "checkpoint")
+        assert outcome.returncode == 0, outcome.stderr
+        outcome = dragoman("inspect", bundle)
+        assert outcome.returncode == 0 and "alone; heads: 2 of size 8" in outcome.stdout
+
+
+def test_int8_is_calibrated_on_pairs(
+    build: Callable[[str], Path], dragoman: Dragoman, tmp_path: Path
+) -> None:
+    directory = build("ForQuestionAnswering").parent
+    outcome = dragoman(
+        *("build", directory / "checkpoint", "-o", tmp_path / "bundle", "--precision", "int8"),
+        *("--calibration", directory / "lines.txt", "--inputs", directory / "lines.txt"),
+    )
+    assert outcome.returncode == 0, outcome.stderr
+
+
+def test_attention_of_a_pair(
+    build: Callable[[str], Path], dragoman: Dragoman, tmp_path: Path
+) -> None:
+    """As Hugging Face computes it."""
+    for head, first, second in (
+        ("ForQuestionAnswering", "a b", "c"),
+        ("ForSequenceClassification", "a", "b c"),
+    ):
+        bundle, output = build(head), tmp_path / f"{head}.html"
+        outcome = dragoman("attention", bundle, f"{first}\t{second}", "-o", output)
+        assert outcome.returncode == 0, outcome.stderr
+        (found,) = re.findall(r"const data = (\{.*\});", output.read_text(encoding="utf-8"))
+        (shown,) = json.loads(found)["maps"]
+        checkpoint = bundle.parent / "checkpoint"
+        theirs = getattr(transformers, f"Bert{head}").from_pretrained(
+            checkpoint, attn_implementation="eager"
+        )
+        tokenizer = transformers.BertTokenizer(str(checkpoint / "vocab.txt"))
+        encoded = tokenizer(first, second, return_tensors="pt")
+        with torch.inference_mode():
+            expected = torch.stack(theirs(**encoded, output_attentions=True).attentions)[:, 0]
+        np.testing.assert_allclose(shown["weights"], expected, atol=1e-4)
+        assert shown["columns"] == tokenizer.convert_ids_to_tokens(encoded["input_ids"][0])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "problem"),
+    [
+        (("a b",), "expected a question, a tab and a context, found no tab"),
+        (("a\tb", "--target", "c"), "--target: expected none, checkpoint is an encoder alone"),
+        (
+            ("a\tb", "--source-language", "en", "--target-language", "de"),
+            "--source-language, --target-language: expected none, checkpoint is an encoder alone",
+        ),
+    ],
+)
+def test_attention_that_an_encoder_does_not_have(
+    arguments: tuple[str, ...],
+    problem: str,
+    build: Callable[[str], Path],
+    dragoman: Dragoman,
+    tmp_path: Path,
+) -> None:
+    bundle = build("ForQuestionAnswering")
+    outcome = dragoman("attention", bundle, *arguments, "-o", tmp_path / "a.svg")
+    assert outcome.returncode == 2
+    assert outcome.stderr.startswith(f"Error: {problem}")
+    assert len(outcome.stderr.splitlines()) == 1
+    assert not (tmp_path / "a.svg").exists()
