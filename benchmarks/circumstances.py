@@ -18,11 +18,13 @@ from .machine import machine
 PACKAGES = (
     "dragoman",
     "ctranslate2",
+    "fastembed",
     "faster-whisper",
     "numpy",
     "cuda-bindings",
     "onnxruntime",
     "nncf",
+    "onnxruntime-genai",
     "onnxruntime-gpu",
     "openvino",
     "tensorrt",
@@ -30,6 +32,7 @@ PACKAGES = (
     "optimum",
     "optimum-intel",
     "optimum-onnx",
+    "sentence-transformers",
     "torch",
     "transformers",
 )

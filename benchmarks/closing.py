@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from rich.console import Console
 
@@ -17,3 +17,17 @@ def show_circumstances(console: Console, where: Circumstances, failures: Sequenc
     for failure in failures:
         line = f"not measured: {failure.contender}: {failure.reason}"
         console.print(line, soft_wrap=True, markup=False)
+
+
+def standing(contender: str, peers: str, ratios: Mapping[str, float]) -> str:
+    """How a contender stands against the best of some peers.
+
+    Args:
+        peers: which they are
+        ratios: at each case, which the name describes; at least one
+    """
+    least = min(ratios, key=ratios.__getitem__)
+    return (
+        f"{contender} against the best {peers}: {ratios[least]:.2f} to {max(ratios.values()):.2f} "
+        f"times as fast, least at {least}"
+    )

@@ -21,7 +21,9 @@ def main(bundle: str, held_out: str) -> None:
     examples = read_examples(Path(held_out))
     results = model.generate([example.source for example in examples])
     texts = [result.text or "" for result in results]
-    figures = find_recipe(model.manifest.name).score(texts, examples)
+    score = find_recipe(model.manifest.name).score
+    assert score is not None
+    figures = score(texts, examples)
 
     table = Table(title="words never seen in training", title_justify="left")
     for heading in ("word", "dragoman run", "CMUdict", ""):

@@ -1,4 +1,4 @@
-"""Latency and throughput of one bundle: encoder and decoder separately, percentiles, memory, load
+"""Latency and throughput of one bundle: each of its graphs separately, percentiles, memory, load
 time.
 
 The end token is ignored, so that every batch does the same work.
@@ -19,15 +19,18 @@ import numpy as np
 from dragoman import __version__
 from dragoman.errors import DragomanError
 from dragoman.optimize.random_sources import random_sources
-from dragoman.runtime import load
+from dragoman.runtime import Model, load
 from dragoman.runtime.backends import default_backend
 from dragoman.runtime.decoding.batching import as_batch
+from dragoman.runtime.format.model_spec import ModelSpec
 
 from .machine import machine, peak_memory_mb
 
 PERCENTILES = (50, 90, 99)
 BATCH_SIZES, WINDOWS = (1, 8, 32), (1, 4)
 """Batch sizes that are measured by default, for text and for speech models."""
+SOURCE_LENGTH, NEW_TOKENS = 32, 64
+"""By default, or as many as the model has positions for."""
 
 
 @dataclass(frozen=True)
@@ -48,15 +51,19 @@ class BatchFigures:
     """The figures of one batch size.
 
     Attributes:
-        encoder: one call of the encoder, caches allocated, ms
-        step: one decoding step of the whole batch, ms
-        sentence: from source tokens to the last new token, for each sentence of the batch, ms
-        tokens_per_second: new tokens of all rows over the median time of a batch
+        encoder: one call of the encoder, caches allocated, ms; None of a decoder alone
+        prompt: of a decoder alone, reading the prompts and choosing the first new token, ms
+        step: one decoding step of the whole batch, ms; None of an encoder alone
+        sentence: from source tokens to the last new token, or to what an encoder alone computes,
+            for each sentence of the batch, ms
+        tokens_per_second: new tokens of all rows over the median time of a batch; of an encoder
+            alone, the tokens that it reads
     """
 
     batch_size: int
-    encoder: Percentiles
-    step: Percentiles
+    encoder: Percentiles | None
+    prompt: Percentiles | None
+    step: Percentiles | None
     sentence: Percentiles
     tokens_per_second: float
 
@@ -88,8 +95,8 @@ def bench(
     backend: str | None,
     threads: int | None,
     batch_sizes: Sequence[int] | None = None,
-    source_length: int,
-    new_tokens: int,
+    source_length: int | None = None,
+    new_tokens: int | None = None,
     runs: int,
     command: str,
     progress: Callable[[], None] = lambda: None,
@@ -98,10 +105,14 @@ def bench(
 
     Args:
         batch_sizes: None: `BATCH_SIZES`, or `WINDOWS` for a speech model
-        source_length: tokens of every source; for a speech model, always a window's
-        new_tokens: decoding steps of every batch
+        source_length: tokens of every source, of a decoder alone of every prompt; None:
+            `SOURCE_LENGTH`; for a speech model, always a window's
+        new_tokens: decoding steps of every batch; None: `NEW_TOKENS`, none of an encoder alone
         runs: batches to measure for each size
         progress: called after each run, including warm-up runs
+
+    Raises:
+        DragomanError: the bundle cannot be loaded, or the model has fewer positions.
     """
     started = time.perf_counter()
     model = load(directory, threads=threads, backend=backend)
@@ -110,46 +121,28 @@ def bench(
     if spec.takes_audio:
         source_length = spec.max_source_positions
         batch_sizes = batch_sizes or WINDOWS
-    for name, requested, largest in (
-        ("source length", source_length, spec.max_source_positions),
-        ("new tokens", new_tokens, spec.max_target_positions),
-    ):
-        if requested > largest:
-            raise DragomanError(
-                f"{name}: expected at most {largest}, the positions of this model, found "
-                f"{requested}"
-            )
+    source_length, new_tokens = _lengths(spec, source_length, new_tokens)
     figures = []
     for size in batch_sizes or BATCH_SIZES:
-        source, mask = as_batch(
-            random_sources(model.manifest, [source_length] * size, np.random.default_rng(0)), spec
-        )
-        prompt = np.full((size, 1), spec.start_token_id)
-        encoder: list[float] = []
-        step: list[float] = []
+        parts: dict[str, list[float]] = {}
         sentence: list[float] = []
         for run in range(runs + 1):
-            clock = [time.perf_counter()]
-            state = model.backend.start(source, mask, prompt, new_tokens)
-            clock.append(time.perf_counter())
-            for _ in range(new_tokens):
-                state.step()
-                clock.append(time.perf_counter())
-            state.close()
+            timed = _timed(model, size, source_length, new_tokens)
             if run > 0:
-                durations = np.diff(clock)
-                encoder.append(durations[0])
-                step.extend(durations[1:])
-                sentence.append(clock[-1] - clock[0])
+                for part, seconds in timed.items():
+                    parts.setdefault(part, []).extend(seconds)
+                sentence.append(sum(map(sum, timed.values())))
             progress()
-        median = float(np.median(sentence))
+        tokens = size * (new_tokens or source_length)
+        named = {part: Percentiles.of(seconds) for part, seconds in parts.items() if seconds}
         figures.append(
             BatchFigures(
                 size,
-                Percentiles.of(encoder),
-                Percentiles.of(step),
+                named.get("encoder"),
+                named.get("prompt"),
+                named.get("step"),
                 Percentiles.of(sentence),
-                round(size * new_tokens / median, 1),
+                round(tokens / float(np.median(sentence)), 1),
             )
         )
     return BenchReport(
@@ -173,6 +166,63 @@ def bench(
         },
         command=command,
     )
+
+
+def _lengths(
+    model: ModelSpec, source_length: int | None, new_tokens: int | None
+) -> tuple[int, int]:
+    """Tokens to read and to decode, as many as are asked for or as there are positions for.
+
+    Raises:
+        DragomanError: there are fewer positions, or decoding is asked of an encoder.
+    """
+    if not model.has_decoder:
+        if new_tokens is not None:
+            raise DragomanError(
+                f"new tokens: expected none, this model decodes nothing, found {new_tokens}"
+            )
+        new_tokens = 0
+    most = model.input_positions
+    if not model.has_encoder:  # prompt and new tokens share them
+        most -= min(new_tokens or NEW_TOKENS, most - 1)
+    read = min(SOURCE_LENGTH, most) if source_length is None else source_length
+    left = model.max_target_positions - (0 if model.has_encoder else read)
+    new = min(NEW_TOKENS, left) if new_tokens is None else new_tokens
+    for name, found, largest in (("source length", read, most), ("new tokens", new, left)):
+        if found > largest:
+            raise DragomanError(
+                f"{name}: expected at most {largest}, the positions of this model, found {found}"
+            )
+    return read, new
+
+
+def _timed(model: Model, size: int, source_length: int, new_tokens: int) -> dict[str, list[float]]:
+    """The seconds that the parts of one batch take: a call of the encoder, reading prompts, steps.
+    Every batch is the same."""
+    manifest, spec = model.manifest, model.manifest.model
+    sources = random_sources(manifest, [source_length] * size, np.random.default_rng(0))
+    if not spec.has_decoder:
+        source, mask = as_batch(sources, spec)
+        begun = time.perf_counter()
+        model.backend.encode(source, mask)
+        return {"encoder": [time.perf_counter() - begun]}
+    prompt = np.full((size, 1), spec.start_token_id)
+    capacity = new_tokens
+    if not spec.has_encoder:
+        prompt, sources = np.array(sources), [[]] * size
+        capacity += source_length
+    source, mask = as_batch(sources, spec)
+    clock = [time.perf_counter()]
+    state = model.backend.start(source, mask, prompt, capacity)
+    clock.append(time.perf_counter())
+    for _ in range(new_tokens):
+        state.step()
+        clock.append(time.perf_counter())
+    state.close()
+    first, *steps = np.diff(clock).tolist()
+    if spec.has_encoder:
+        return {"encoder": [first], "step": steps}
+    return {"prompt": [first + steps[0]], "step": steps[1:]}
 
 
 def _version(package: str) -> str:

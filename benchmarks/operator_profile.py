@@ -103,19 +103,23 @@ def main(bundle: Path, batch_size: int, threads: int, source_length: int, steps:
     lengths = [min(source_length, model.max_source_positions)] * batch_size
     sources = random_sources(opened.manifest, lengths, np.random.default_rng(0))
     source, mask = as_batch(sources, model)
-    prompt = np.full((batch_size, 1), model.start_token_id)
-    steps = min(steps, model.max_target_positions)
-    for _ in range(RUNS):
-        state = backend.start(source, mask, prompt, steps)
-        for _ in range(steps):
-            state.step()
+    runs = {"encoder": RUNS}
+    if opened.manifest.model.has_decoder:
+        prompt = np.full((batch_size, 1), model.start_token_id)
+        steps = min(steps, model.max_target_positions)
+        runs["decoder"] = RUNS * steps
+        for _ in range(RUNS):
+            state = backend.start(source, mask, prompt, steps)
+            for _ in range(steps):
+                state.step()
+    else:
+        for _ in range(RUNS):
+            backend.encode(source, mask)
     console = Console()
-    for name, session, count in (
-        ("decoder step", backend.decoder, RUNS * steps),
-        ("encoder", backend.encoder, RUNS),
-    ):
-        times = operator_times(Path(session.end_profiling()), count)
-        console.print(_table(f"{name}, batch {batch_size}, {threads} threads", times))
+    for name, session in backend.sessions.items():
+        times = operator_times(Path(session.end_profiling()), runs[name])
+        title = "decoder step" if name == "decoder" else name
+        console.print(_table(f"{title}, batch {batch_size}, {threads} threads", times))
 
 
 def operator_times(file: Path, runs: int) -> list[OperatorTime]:

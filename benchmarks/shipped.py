@@ -29,6 +29,8 @@ def held_out(count: int) -> tuple[Transformer, ParityInputs]:
     from dragoman.benchmarks.parity import inputs_for
     from dragoman.export.locating import locate_checkpoint
     from dragoman.export.opened_checkpoint import open_checkpoint
+    from dragoman.reference_model import Transformer
 
     opened = open_checkpoint(locate_checkpoint(MODEL))
+    assert isinstance(opened.model, Transformer)
     return opened.model, inputs_for(opened, limit=count)

@@ -97,7 +97,7 @@ def _hugging_face(family: Family, kind: AttentionKind) -> Any:
     return make(config)
 
 
-def _source() -> dict[str, Tensor]:
+def source_tokens() -> dict[str, Tensor]:
     mask = torch.ones(BATCH, SOURCE, dtype=torch.long)
     mask[-1, -2:] = 0
     return {"ids": torch.randint(2, VOCABULARY, (BATCH, SOURCE)), "mask": mask}
@@ -106,7 +106,7 @@ def _source() -> dict[str, Tensor]:
 def encoder_decoder(family: Family, kind: AttentionKind) -> ModelAndInputs:
     """A whole Hugging Face model without a cache."""
     target = torch.randint(2, VOCABULARY, (BATCH, TARGET))
-    return EncoderDecoder(_hugging_face(family, kind)), {**_source(), "target": target}
+    return EncoderDecoder(_hugging_face(family, kind)), {**source_tokens(), "target": target}
 
 
 def decoder_step(family: Family, kind: AttentionKind) -> ModelAndInputs:
@@ -118,7 +118,7 @@ def decoder_step(family: Family, kind: AttentionKind) -> ModelAndInputs:
     }
     return DecoderStep(_hugging_face(family, kind)), {
         "target": torch.randint(2, VOCABULARY, (BATCH, 1)),
-        "mask": _source()["mask"],
+        "mask": source_tokens()["mask"],
         "hidden": torch.randn(BATCH, SOURCE, WIDTH),
         **past,
     }
@@ -153,7 +153,7 @@ def torch_transformer() -> ModelAndInputs:
     return model, {
         "ids": torch.randn(BATCH, SOURCE, WIDTH),
         "target": torch.randn(BATCH, TARGET, WIDTH),
-        "padding": _source()["mask"] == 0,
+        "padding": source_tokens()["mask"] == 0,
     }
 
 
@@ -181,4 +181,7 @@ class PlainLayer(nn.Module):
 
 
 def plain_layer() -> ModelAndInputs:
-    return PlainLayer(), {"hidden": torch.randn(BATCH, SOURCE, WIDTH), "mask": _source()["mask"]}
+    return PlainLayer(), {
+        "hidden": torch.randn(BATCH, SOURCE, WIDTH),
+        "mask": source_tokens()["mask"],
+    }

@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import partial
 from typing import Literal, get_args
 
+from .alone import AloneFamily, alone, language_model_step
 from .exported_model import Counts, ExportedModel
 from .models import (
     AttentionKind,
@@ -25,6 +26,10 @@ ENCODER_DECODERS: dict[Family, Counts] = {
 DECODER_STEPS: dict[Family, Counts] = {
     "marian": Counts(attentions=2, norms=3, gelus=1),
     "t5": Counts(attentions=2, norms=4, gelus=1),
+}
+ALONE: dict[AloneFamily, Counts] = {
+    "bert": Counts(attentions=1, norms=3, gelus=1),
+    "gpt2": Counts(attentions=1, norms=3, gelus=1),
 }
 MODEL_TYPES: dict[Family, Literal["bart", "t5"]] = {"marian": "bart", "bart": "bart", "t5": "t5"}
 """For ONNX Runtime's optimizer, which has no separate type for Marian."""
@@ -54,6 +59,17 @@ def _decoder_step(family: Family, kind: AttentionKind, opset: int) -> ExportedMo
     )
 
 
+def _alone(family: AloneFamily, kind: AttentionKind, opset: int, *, dynamo: bool) -> ExportedModel:
+    return ExportedModel(
+        f"{family} {kind}, opset {opset}",
+        partial(alone, family, kind),
+        ALONE[family],
+        family,
+        opset,
+        dynamo,
+    )
+
+
 def _torch_transformer(opset: int, *, dynamo: bool, dynamic: bool = False) -> ExportedModel:
     name = f"torch.nn.Transformer, opset {opset}"
     return ExportedModel(name, torch_transformer, TORCH, "bert", opset, dynamo, dynamic)
@@ -80,6 +96,18 @@ ZOO = [
     _encoder_decoder("t5", "eager", 20, dynamo=True),
     _decoder_step("marian", "sdpa", 20),
     _decoder_step("t5", "sdpa", 20),
+    *(_alone(family, "eager", 17, dynamo=False) for family in ALONE),
+    _alone("bert", "sdpa", 20, dynamo=True),
+    _alone("gpt2", "eager", 18, dynamo=True),
+    _alone("gpt2", "sdpa", 20, dynamo=True),
+    ExportedModel(
+        "gpt2 sdpa step with past, opset 20",
+        partial(language_model_step, "sdpa"),
+        ALONE["gpt2"],
+        "gpt2",
+        20,
+        dynamo=True,
+    ),
 ]
 """Opsets below 18 by PyTorch's TorchScript exporter, the others by its torch.export exporter."""
 

@@ -75,13 +75,13 @@ def _parity(subject: Subject, bundle: Path, backend: str) -> dict[str, Any]:
     with load(bundle, backend=backend) as model:
         parity = check_parity(model, subject.model, subject.inputs, backend=backend)
     logits = next(t for t in parity.tensors if t.name == "logits")
-    distributions = parity.distributions
+    distributions, tokens = parity.distributions, parity.tokens
     assert distributions is not None
     return {
         "passed": parity.passed,
         "logits": _of(logits.difference, logits.tolerance),
         "divergence": _of(distributions.bundle.mean, distributions.allowed),
-        "tokens": f"{parity.tokens.identical} of {parity.tokens.sequences}",
+        "tokens": f"{tokens.identical} of {tokens.sequences}",
         "task": f"{parity.task.bundle:.2%}" if parity.task else "",
     }
 
@@ -102,7 +102,11 @@ def _speed(bundle: Path, backend: str, times: dict[str, int]) -> dict[str, Any]:
         runs=5,
         command="",
     )
-    return {column: figures.step.p50 for column, figures in zip(times, report.batches, strict=True)}
+    return {
+        column: figures.step.p50
+        for column, figures in zip(times, report.batches, strict=True)
+        if figures.step is not None
+    }
 
 
 def _bundle(subject: Subject, neutral: Path, directory: Path, target: str, precision: str) -> Path:

@@ -106,7 +106,7 @@ def compare(
     from polygraphy.logger import G_LOGGER
 
     steps: Sequence[int | None] = (None,)
-    feeds: Sequence[Feed] = (inputs.encoder,)
+    feeds: Sequence[Feed] = () if inputs.encoder is None else (inputs.encoder,)
     if graph == "decoder":
         steps, feeds = tuple(inputs.decoder), tuple(inputs.decoder.values())
     with G_LOGGER.verbosity(G_LOGGER.ERROR):

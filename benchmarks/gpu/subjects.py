@@ -55,6 +55,7 @@ def whisper_tiny_en(workspace: Path) -> Subject:
     here, random ones in its shape, and random sound without clips or what reads them."""
     from dragoman.export.locating import locate_checkpoint
     from dragoman.export.opened_checkpoint import open_checkpoint
+    from dragoman.reference_model import Transformer
 
     from ..models import checkpoint_configs as configs
     from ..models.random_checkpoint import write_random_checkpoint
@@ -77,6 +78,7 @@ def whisper_tiny_en(workspace: Path) -> Subject:
     inputs = inputs_for(opened, clips(), WINDOWS)
     if directory.parent == workspace:  # nothing is expected of random weights
         inputs = dataclasses.replace(inputs, random=True)
+    assert isinstance(opened.model, Transformer)
     return Subject(description, opened.model, opened.tokenizers, inputs, (1, WINDOWS))
 
 

@@ -6,6 +6,7 @@ import this module.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
@@ -16,7 +17,14 @@ if TYPE_CHECKING:
 NEUTRAL = "dragoman-neutral"
 
 
-def bundle_of_checkpoint(checkpoint: Path, directory: Path, *, target: str, precision: str) -> Path:
+def bundle_of_checkpoint(
+    checkpoint: Path,
+    directory: Path,
+    *,
+    target: str,
+    precision: str,
+    calibration: Sequence[str] = (),
+) -> Path:
     """Export a checkpoint and optimize it.
 
     The export is written once, as `dragoman-neutral` beside `directory`, and serves all bundles of
@@ -24,6 +32,7 @@ def bundle_of_checkpoint(checkpoint: Path, directory: Path, *, target: str, prec
 
     Args:
         directory: a path that does not exist yet
+        calibration: texts to quantize with, one line for each; random sources if there are none
 
     Returns:
         the bundle's directory: the export's if that is what is requested
@@ -45,14 +54,24 @@ def bundle_of_checkpoint(checkpoint: Path, directory: Path, *, target: str, prec
                 name=checkpoint.resolve().name,
                 tokenizers=source.tokenizers,
             )
-    return optimized_bundle(neutral, directory, target=target, precision=precision)
+    return optimized_bundle(
+        neutral, directory, target=target, precision=precision, calibration=calibration
+    )
 
 
-def optimized_bundle(neutral: Path, directory: Path, *, target: str, precision: str) -> Path:
+def optimized_bundle(
+    neutral: Path,
+    directory: Path,
+    *,
+    target: str,
+    precision: str,
+    calibration: Sequence[str] = (),
+) -> Path:
     """Optimize a neutral bundle into a new directory.
 
     Args:
         directory: a path that does not exist yet
+        calibration: as in `bundle_of_checkpoint`
 
     Returns:
         `directory`, or `neutral` itself for target "neutral" in fp32
@@ -60,14 +79,23 @@ def optimized_bundle(neutral: Path, directory: Path, *, target: str, precision: 
     from dragoman.optimize.target_bundle import optimize_bundle
     from dragoman.runtime import read_bundle
 
+    from ..parity.sources import calibration_sources
+
     if (target, precision) == ("neutral", "fp32"):
         return neutral
+    bundle, calibrated = read_bundle(neutral), None
+    if calibration:
+        file = directory.with_suffix(".calibration.txt")
+        file.write_text("\n".join(" ".join(text.split()) for text in calibration), "utf-8")
+        calibrated = calibration_sources(bundle, file)
     directory.mkdir()
     optimize_bundle(
-        read_bundle(neutral),
+        bundle,
         directory,
         target=target,
         precision=cast("Precision", precision),
+        calibration=calibrated.encodable if calibrated else None,
+        calibration_types=calibrated.types if calibrated else None,
     )
     return directory
 

@@ -7,11 +7,13 @@ from collections.abc import Callable
 import torch
 
 from dragoman.errors import DragomanError
-from dragoman.reference_model import Transformer
+from dragoman.reference_model import AutoregressiveModel, EncoderModel, ReferenceModel
 from dragoman.runtime import Model
-from dragoman.runtime.format.records import Parity
+from dragoman.runtime.decoding.batching import Encodable
+from dragoman.runtime.format.records import Parity, TokenParity
 
 from .distributions import DistributionMeter
+from .encoders import compare_encoder
 from .forced import forced_batches
 from .inputs import ParityInputs
 from .oracle import oracle_for, oracle_outputs
@@ -22,10 +24,12 @@ from .task import compare_task
 from .tensors import TensorMeters
 from .tokens import bundle_outputs, compare_tokens
 
+ORACLE = f"reference_model, PyTorch {torch.__version__}, fp32"
+
 
 def check_parity(
     model: Model,
-    reference: Transformer,
+    reference: ReferenceModel,
     inputs: ParityInputs,
     *,
     backend: str,
@@ -41,13 +45,17 @@ def check_parity(
         DragomanError: the bundle's tokenizer produces other tokens than the checkpoint's, or a
             reference is not a target of the model.
     """
+    if isinstance(reference, EncoderModel):
+        return _check_encoder(model, reference, inputs, backend, advance)
     _check_tokenizer(model, inputs)
     oracle, target_language = oracle_for(reference, model.manifest)
     pairs = prepared(model, inputs.references, target_language) if inputs.references else []
     limit = model.manifest.default_max_new_tokens
     expected = oracle_outputs(oracle, inputs.sources, limit, advance)
     precision = model.manifest.precision
-    rounded = None if precision == "fp32" else rounded_oracle(oracle, model.manifest)
+    rounded: AutoregressiveModel | None = None
+    if precision != "fp32":
+        rounded = rounded_oracle(oracle, model.manifest)
     meters = TensorMeters(model.manifest)
     distances = DistributionMeter(precision, rounded, random=inputs.random)
     for batch in forced_batches(model, oracle, inputs.sources, expected):
@@ -72,7 +80,7 @@ def check_parity(
     judged = [*tensors, distributions, tokens, beams, task, references]
     return Parity(
         passed=all(level.passed for level in judged if level is not None),
-        oracle=f"reference_model, PyTorch {torch.__version__}, fp32, without a cache",
+        oracle=f"{ORACLE}, without a cache",
         inputs=inputs.description,
         backend=backend,
         tensors=tuple(tensors),
@@ -84,11 +92,56 @@ def check_parity(
     )
 
 
+def _check_encoder(
+    model: Model,
+    oracle: EncoderModel,
+    inputs: ParityInputs,
+    backend: str,
+    advance: Callable[[int], None],
+) -> Parity:
+    if inputs.references is not None:
+        raise DragomanError(
+            f"references: expected none, {model.manifest.name} is an encoder alone and decodes "
+            "nothing"
+        )
+    for line in inputs.lines or ():
+        tokens = model.encoder.tokenize(line.source)
+        if (tokens.ids, tokens.types) != (line.tokens.ids, line.tokens.types):
+            raise _other_tokens(str(line.source), line.tokens.ids, tokens.ids)
+    rounded = None
+    if model.manifest.precision != "fp32":
+        rounded = rounded_oracle(oracle, model.manifest)
+    found = compare_encoder(
+        model,
+        oracle,
+        rounded,
+        [[int(token) for token in source] for source in inputs.sources],
+        None if inputs.lines is None else [line.tokens.types for line in inputs.lines],
+        random=inputs.random,
+        advance=advance,
+    )
+    judged = [*found.tensors, found.vectors, found.distributions]
+    return Parity(
+        passed=all(level.passed for level in judged if level is not None),
+        oracle=ORACLE,
+        inputs=inputs.description,
+        backend=backend,
+        tensors=tuple(found.tensors),
+        tokens=TokenParity(0, 0, (), True),  # it decodes nothing
+        distributions=found.distributions,
+        vectors=found.vectors,
+    )
+
+
 def _check_tokenizer(model: Model, inputs: ParityInputs) -> None:
     for text, source in zip(inputs.texts or [], inputs.sources, strict=False):
         found = model.tokenize(text, inputs.source_language)
         if found != source:
-            raise DragomanError(
-                f"the bundle's tokenizer is not the checkpoint's: for {text[:40]!r} expected "
-                f"tokens {source[:20]}, found {found[:20]}"
-            )
+            raise _other_tokens(text, source, found)
+
+
+def _other_tokens(text: str, expected: Encodable, found: Encodable) -> DragomanError:
+    return DragomanError(
+        f"the bundle's tokenizer is not the checkpoint's: for {text[:40]!r} expected tokens "
+        f"{expected[:20]}, found {found[:20]}"
+    )

@@ -15,12 +15,12 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from dragoman.optimize.compare import NOT_FINITE
-from dragoman.reference_model import Transformer
+from dragoman.reference_model import AutoregressiveModel
 from dragoman.runtime.format.manifest import Precision
 from dragoman.runtime.format.records import Distance, DistributionParity
 
 from .forced import ForcedBatch, oracle_pass
-from .tolerances import DIVERGENCE_LIMITS, NEGLIGIBLE, ROUNDING_MULTIPLES
+from .tolerances import DIVERGENCE_LIMITS, NEGLIGIBLE, ROUNDING_MULTIPLES, TOLERANCES
 
 CHUNK = 2**22
 """The most numbers that are turned into probabilities at once."""
@@ -34,7 +34,7 @@ class DistributionMeter:
     """
 
     def __init__(
-        self, precision: Precision, rounded: Transformer | None, *, random: bool = False
+        self, precision: Precision, rounded: AutoregressiveModel | None, *, random: bool = False
     ) -> None:
         self._precision, self._rounded, self._random = precision, rounded, random
         self._of_bundle, self._of_rounded = DistanceMeter(), DistanceMeter()
@@ -46,25 +46,49 @@ class DistributionMeter:
             _, logits = oracle_pass(self._rounded, batch.source, batch.source_mask, batch.read)
             self._of_rounded.add(expected, logits[batch.chosen_mask])
 
-    def result(self) -> DistributionParity:
+    def add_logits(
+        self,
+        expected: NDArray[np.float32],
+        found: NDArray[np.floating],
+        rounded: NDArray[np.float32] | None,
+    ) -> None:
+        """Logits [P, V] of all three; no rounded ones at fp32."""
+        self._of_bundle.add(expected, found)
+        if rounded is not None:
+            self._of_rounded.add(expected, rounded)
+
+    def result(self, *, labels: bool = False) -> DistributionParity:
+        """
+        Args:
+            labels: whether the choices are the output: at fp32 all must be the same, but for ties
+        """
         bundle, rounded, allowed = self._of_bundle.result(), None, None
-        passed = bundle.largest < NOT_FINITE
-        if self._rounded is not None:
+        passed, ties = bundle.largest < NOT_FINITE, 0
+        if labels and self._precision == "fp32":
+            ties = self._of_bundle.ties
+            passed = passed and self._of_bundle.same + ties == self._of_bundle.positions
+        if self._of_rounded.positions:
             rounded = self._of_rounded.result()
             allowed = max(NEGLIGIBLE, ROUNDING_MULTIPLES[self._precision] * rounded.mean)
             if not self._random:
                 allowed = min(allowed, DIVERGENCE_LIMITS[self._precision])
             passed = passed and bundle.mean <= allowed
         positions = self._of_bundle.positions
-        return DistributionParity(positions, bundle, rounded, allowed, passed)
+        return DistributionParity(positions, bundle, rounded, allowed, passed, ties)
 
 
 class DistanceMeter:
-    """The distance between distributions, over several batches of positions."""
+    """The distance between distributions, over several batches of positions.
+
+    Attributes:
+        same: positions with the same choice
+        ties: other choices that the oracle holds to be as good as its own: their logits are closer
+            than the tolerance of tensors at fp32, which is relative to the position's largest
+    """
 
     def __init__(self) -> None:
         self._divergences: list[NDArray[np.float64]] = []
-        self._same = 0
+        self.same = self.ties = 0
 
     @property
     def positions(self) -> int:
@@ -77,10 +101,15 @@ class DistanceMeter:
         """
         rows = max(1, CHUNK // expected.shape[1])
         for first in range(0, len(expected), rows):
-            p = torch.from_numpy(expected[first : first + rows])
-            q = torch.from_numpy(found[first : first + rows].astype(np.float32, copy=False))
+            p = torch.from_numpy(np.ascontiguousarray(expected[first : first + rows]))
+            q = torch.from_numpy(found[first : first + rows].astype(np.float32))
             self._divergences.append(divergence(p, q).numpy())
-            self._same += int((p.argmax(-1) == q.argmax(-1)).sum())
+            chosen = q.argmax(-1)
+            same = p.argmax(-1) == chosen
+            margin = p.amax(-1) - p.gather(-1, chosen[:, None])[:, 0]
+            tie = margin < TOLERANCES["fp32"] * p.abs().amax(-1).clamp(min=1)
+            self.same += int(same.sum())
+            self.ties += int((tie & ~same).sum())
 
     def result(self) -> Distance:
         divergences = np.concatenate(self._divergences)
@@ -89,7 +118,7 @@ class DistanceMeter:
             median=float(np.median(divergences)),
             percentile_99=float(np.quantile(divergences, 0.99)),
             largest=float(divergences.max()),
-            same_choice=self._same / len(divergences),
+            same_choice=self.same / len(divergences),
         )
 
 

@@ -10,13 +10,15 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from dragoman.reference_model import NoMemory, Transformer
+from dragoman.reference_model import AutoregressiveModel, LanguageModel, NoMemory
 from dragoman.reference_model.layers import KeysValues
 from dragoman.runtime import Model
 from dragoman.runtime.decoding.batching import Encodable, as_batch, pad
 from dragoman.runtime.decoding.options import DEFAULT_BATCH_SIZE
 from dragoman.runtime.format.model_spec import ModelSpec
 from dragoman.runtime.scoring.batches import forcing_batches
+
+from .oracle import for_torch
 
 COMPARED_SOURCES = 64
 """Sources compared number by number, spread evenly over all."""
@@ -51,7 +53,10 @@ class ForcedBatch:
 
 
 def forced_batches(
-    model: Model, oracle: Transformer, sources: Sequence[Encodable], outputs: list[list[int]]
+    model: Model,
+    oracle: AutoregressiveModel,
+    sources: Sequence[Encodable],
+    outputs: list[list[int]],
 ) -> Iterator[ForcedBatch]:
     """
     Args:
@@ -60,16 +65,18 @@ def forced_batches(
     spec, generation = model.manifest.model, oracle.generation
     count = min(COMPARED_SOURCES, len(sources))
     compared = np.linspace(0, len(sources) - 1, count).astype(int).tolist()
-    prompt = [oracle.config.start_token_id, *generation.prompt]
-    given = len(prompt) + (generation.forced_first_token_id is not None)
-    reads = {i: [*prompt, *outputs[i][:-1]] for i in compared}
+    prompts = {i: oracle.prompt(for_torch(sources[i])) for i in compared}
+    forced = generation.forced_first_token_id is not None
+    reads = {i: [*prompts[i], *outputs[i][:-1]] for i in compared}
     lengths = [(len(sources[i]), len(reads[i])) for i in compared]
     for batch in oracle_batches(spec, lengths):
         rows = [compared[i] for i in batch]
-        source, source_mask = as_batch([sources[i] for i in rows], spec)
+        encoded = [sources[i] if spec.has_encoder else [] for i in rows]
+        source, source_mask = as_batch(encoded, spec)
         read, read_mask = pad([reads[i] for i in rows], spec.pad_token_id)
         cross, logits = oracle_pass(oracle, source, source_mask, read)
-        chosen_mask = read_mask & (np.arange(read.shape[1]) >= given - 1)
+        given = np.array([len(prompts[i]) + forced for i in rows])
+        chosen_mask = read_mask & (np.arange(read.shape[1]) >= given[:, None] - 1)
         yield ForcedBatch(
             source,
             source_mask,
@@ -78,7 +85,7 @@ def forced_batches(
             chosen_mask,
             cross,
             logits,
-            model.backend.encode(source, source_mask),
+            model.backend.encode(source, source_mask) if spec.has_encoder else {},
             model.backend.score(source, source_mask, read),
         )
 
@@ -91,12 +98,14 @@ def oracle_batches(spec: ModelSpec, lengths: Sequence[tuple[int, int]]) -> Itera
 
 @torch.inference_mode()
 def oracle_pass(
-    oracle: Transformer,
+    oracle: AutoregressiveModel,
     source: NDArray[Any],
     source_mask: NDArray[np.bool_],
     read: NDArray[np.int64],
 ) -> tuple[list[KeysValues], NDArray[np.float32]]:
-    """Keys and values of cross-attention, and logits [B, T, V]."""
+    """Keys and values of cross-attention, if there is any, and logits [B, T, V]."""
+    if isinstance(oracle, LanguageModel):
+        return [], oracle(torch.from_numpy(read)).numpy()
     mask = torch.from_numpy(source_mask)
     cross = oracle.encode(torch.from_numpy(source), mask)
     start = torch.zeros(len(read), dtype=torch.long)

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import torch
 
-from dragoman.reference_model import Source, Transformer, greedy_uncached
+from dragoman.reference_model import AutoregressiveModel, Source, greedy_uncached
 from dragoman.runtime.decoding.batching import Encodable, batches
 from dragoman.runtime.format.manifest import Manifest
 
@@ -17,7 +17,9 @@ BATCH_SIZE = 64
 BATCH_TOKENS = 4096
 
 
-def oracle_for(reference: Transformer, manifest: Manifest) -> tuple[Transformer, str | None]:
+def oracle_for(
+    reference: AutoregressiveModel, manifest: Manifest
+) -> tuple[AutoregressiveModel, str | None]:
     """The reference model set to write one language, and that language: the bundle's default, else
     the first it has. None for a model without languages."""
     languages = manifest.languages
@@ -34,7 +36,7 @@ def oracle_for(reference: Transformer, manifest: Manifest) -> tuple[Transformer,
 
 
 def oracle_outputs(
-    oracle: Transformer,
+    oracle: AutoregressiveModel,
     sources: Sequence[Encodable],
     limit: int,
     advance: Callable[[int], None] = lambda count: None,

@@ -16,7 +16,7 @@ import torch
 
 from dragoman.errors import DragomanError
 from dragoman.optimize.compare import NOT_FINITE
-from dragoman.reference_model import Transformer
+from dragoman.reference_model import AutoregressiveModel
 from dragoman.reference_model.recipes import Example, read_examples
 from dragoman.runtime import Model, ScoringOptions
 from dragoman.runtime.decoding.batching import as_batch, pad
@@ -135,7 +135,7 @@ def prepared(model: Model, references: References, target_language: str | None) 
 
 
 def compare_references(
-    model: Model, oracle: Transformer, pairs: Sequence[ForcedPair], origin: str
+    model: Model, oracle: AutoregressiveModel, pairs: Sequence[ForcedPair], origin: str
 ) -> ReferenceParity:
     """
     Args:
@@ -159,7 +159,9 @@ def compare_references(
     )
 
 
-def oracle_log_likelihood(oracle: Transformer, model: Model, pairs: Sequence[ForcedPair]) -> float:
+def oracle_log_likelihood(
+    oracle: AutoregressiveModel, model: Model, pairs: Sequence[ForcedPair]
+) -> float:
     """The log-probability that the oracle gives to all targets together."""
     spec, total = model.manifest.model, 0.0
     lengths = [(len(pair.source), len(pair.read)) for pair in pairs]

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -18,18 +18,21 @@ from torch import Tensor, nn
 from dragoman.optimize.precision.weights import Scheme
 from dragoman.optimize.recipe import Schemes
 from dragoman.optimize.targets import find_target
-from dragoman.reference_model import Transformer
-from dragoman.reference_model.transformer import Output
+from dragoman.reference_model import ReferenceModel
+from dragoman.reference_model.heads import MaskedLanguageModelHead
+from dragoman.reference_model.stacks import Output
 from dragoman.runtime.format.manifest import Manifest, Precision
 
 CLIPPED_AT = (1.0, 0.95, 0.9, 0.85, 0.8, 0.75, 0.7, 0.65)
 """In 4 bits the largest weight of a scale may be clipped to these shares of it, if that rounds the
 others better."""
 
+M = TypeVar("M", bound=ReferenceModel)
+
 HALVES: dict[Precision, torch.dtype] = {"fp16": torch.float16, "bf16": torch.bfloat16}
 
 
-def rounded_oracle(oracle: Transformer, manifest: Manifest) -> Transformer:
+def rounded_oracle(oracle: M, manifest: Manifest) -> M:
     """A copy of the oracle that computes in the precision of a bundle.
 
     16 bits: all weights, and what every module returns. int8 and int4: the weights of all products
@@ -47,22 +50,25 @@ def rounded_oracle(oracle: Transformer, manifest: Manifest) -> Transformer:
     return rounded
 
 
-def _round_products(model: Transformer, schemes: Schemes) -> None:
+def _round_products(model: ReferenceModel, schemes: Schemes) -> None:
     tied = model.config.tie_target_output
+    kinds = nn.Linear | nn.Embedding | Output | MaskedLanguageModelHead
     for name, module in model.named_modules():
-        if not isinstance(module, nn.Linear | nn.Embedding | Output):
+        if not isinstance(module, kinds):
             continue
         scheme = schemes.embedding
         if isinstance(module, nn.Linear) or (isinstance(module, Output) and not tied):
-            scheme = schemes.products[_graph(name)]
+            scheme = schemes.products[_graph(name, schemes)]
         weight = to_nearest(module.weight.detach(), scheme.bits, scheme.block)
         module.weight = nn.Parameter(weight, requires_grad=False)
         if not isinstance(module, nn.Embedding):
             module.register_forward_pre_hook(_rounds_inputs(scheme))
 
 
-def _graph(name: str) -> str:
-    """The encoder's graph computes keys and values of cross-attention, too."""
+def _graph(name: str, schemes: Schemes) -> str:
+    """The encoder's graph computes keys and values of cross-attention, too, and heads."""
+    if "decoder" not in schemes.products:
+        return "encoder"
     of_source = name.endswith(("cross_attention.key", "cross_attention.value"))
     return "encoder" if name.startswith("encoder.") or of_source else "decoder"
 
@@ -96,7 +102,7 @@ def _rounds_inputs(scheme: Scheme) -> Callable[[nn.Module, Any], tuple[Tensor]]:
     return hook
 
 
-def _round_to_half(model: Transformer, dtype: torch.dtype) -> None:
+def _round_to_half(model: nn.Module, dtype: torch.dtype) -> None:
     def narrow(x: Tensor) -> Tensor:
         """What exceeds the range stays as it is, as bundles keep it in fp32."""
         rounded: Tensor = x.to(dtype).to(x.dtype)

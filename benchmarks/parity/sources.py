@@ -4,15 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dragoman.errors import DragomanError
-from dragoman.reference_model.recipes import read_examples
+from dragoman.reference_model.recipes import read_examples, read_lines
 from dragoman.runtime.audio import AudioError, LogMel, read_audio
 from dragoman.runtime.decoding.batching import Encodable
+from dragoman.runtime.decoding.rejection import RejectedError
+from dragoman.runtime.encoding.lines import LineSource, source_of_line
+from dragoman.runtime.encoding.tokenizer import InputTokenizer, Tokenized
 from dragoman.runtime.format.bundle import Bundle
+from dragoman.runtime.format.head import Head
 from dragoman.runtime.format.languages import Languages
 from dragoman.runtime.texts.tokenizer import TextCodec, TooLongError, UnknownSymbolsError
 
@@ -21,9 +26,27 @@ AUDIO_SUFFIXES = frozenset(
 )
 
 
-def calibration_sources(bundle: Bundle, file: Path) -> Sequence[Encodable]:
-    """The tokens of each line of a file, without references; for a speech model, the windows of
-    audio files.
+class Sources(NamedTuple):
+    """
+    Attributes:
+        encodable: token ids, or features
+        types: of an encoder alone, the segments of its tokens; None: they are all 0
+    """
+
+    encodable: Sequence[Encodable]
+    types: Sequence[Sequence[int]] | None = None
+
+
+class EncoderLine(NamedTuple):
+    """A line of a file as an encoder alone reads it."""
+
+    source: LineSource
+    tokens: Tokenized
+
+
+def calibration_sources(bundle: Bundle, file: Path) -> Sources:
+    """The tokens of each line of a file, without references; for an encoder alone, of what
+    `dragoman encode` takes the line for; for a speech model, the windows of audio files.
 
     Raises:
         DragomanError: the bundle has no tokenizers, or a line is not an input of the model; names
@@ -31,16 +54,60 @@ def calibration_sources(bundle: Bundle, file: Path) -> Sequence[Encodable]:
     """
     manifest = bundle.manifest
     if manifest.audio is not None:
-        return windows(recordings(file), LogMel.of(manifest.audio))
+        return Sources(windows(recordings(file), LogMel.of(manifest.audio)))
     if manifest.tokenizers is None:
         raise DragomanError(f"{file}: texts need a model with tokenizers, found none")
+    longest = manifest.model.input_positions
+    if manifest.head is not None and manifest.tokenizers.source is not None:
+        path = bundle.directory / manifest.tokenizers.source
+        tokenizer = InputTokenizer.of(path, longest, manifest.head)
+        lines = encoder_lines(tokenizer, manifest.head, numbered_lines(file), file)
+        return Sources([line.tokens.ids for line in lines], [line.tokens.types for line in lines])
     examples = read_examples(file)
     if not examples:
         raise DragomanError(f"{file}: expected at least one line, found none")
     codec = TextCodec.of(manifest.tokenizers, bundle.directory, manifest.languages)
-    longest = manifest.model.max_source_positions
     language = assumed_language(manifest.languages)
-    return [source_tokens(codec, example.source, longest, file, language) for example in examples]
+    return Sources(
+        [source_tokens(codec, example.source, longest, file, language) for example in examples]
+    )
+
+
+def numbered_lines(file: Path) -> list[tuple[int, str]]:
+    """The lines of a file of texts with their numbers, from 1.
+
+    Raises:
+        DragomanError: the file cannot be read, has no lines, or one that is empty.
+    """
+    lines = list(enumerate(read_lines(file), start=1))
+    if not lines:
+        raise DragomanError(f"{file}: expected at least one line, found none")
+    for number, line in lines:
+        if not line:
+            raise DragomanError(f"{file}, line {number}: expected a text, found none")
+    return lines
+
+
+def encoder_lines(
+    tokenizer: InputTokenizer, head: Head, lines: Sequence[tuple[int, str]], file: Path
+) -> list[EncoderLine]:
+    """Lines of a file as an encoder alone reads them: as `dragoman encode`.
+
+    Args:
+        lines: with their numbers
+
+    Raises:
+        DragomanError: a line is not an input of the model; names it.
+    """
+    found = []
+    for number, line in lines:
+        try:
+            source = source_of_line(line, head)
+            texts = (source,) if isinstance(source, str) else source
+            found.append(EncoderLine(source, tokenizer.encode(*texts)))
+        except RejectedError as error:
+            raise DragomanError(f"{file}, line {number}: {error}") from error
+    return found
 
 
 def assumed_language(languages: Languages | None) -> str | None:

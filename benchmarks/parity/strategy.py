@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from dragoman.reference_model import Transformer, beam_search_uncached
+from dragoman.reference_model import AutoregressiveModel, beam_search_uncached
 from dragoman.runtime import Model
 from dragoman.runtime.decoding.batching import Encodable
 from dragoman.runtime.decoding.rejection import NO_OUTPUT
@@ -31,7 +31,7 @@ TIE = 1e-5
 
 def compare_beams(
     model: Model,
-    oracle: Transformer,
+    oracle: AutoregressiveModel,
     sources: Sequence[Encodable],
     limit: int,
     target_language: str | None,

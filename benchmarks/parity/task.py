@@ -17,15 +17,15 @@ def compare_task(
         expected, found: outputs of the oracle and of the bundle
 
     Returns:
-        None if there are no references
+        None if there are no references, or the model is judged by their probability
     """
-    if inputs.recipe is None or inputs.examples is None:
+    if inputs.recipe is None or inputs.recipe.score is None or inputs.examples is None:
         return None
-    recipe, examples = inputs.recipe, inputs.examples
+    recipe, score, examples = inputs.recipe, inputs.recipe.score, inputs.examples
     decode = recipe.make_target_tokenizer().decode
 
     def figure(texts: list[str]) -> float:
-        return recipe.score(texts, examples)[recipe.metric]
+        return score(texts, examples)[recipe.metric]
 
     oracle = figure([decode(tokens) for tokens in expected])
     bundle = figure([model.detokenize(tokens) or "" for tokens in found])

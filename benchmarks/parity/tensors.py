@@ -29,7 +29,8 @@ class TensorMeters:
         self._meters: dict[str, DifferenceMeter] = {}
 
     def add(self, batch: ForcedBatch) -> None:
-        for tensor in self._manifest.graphs["encoder"].outputs:
+        encoder = self._manifest.graphs.get("encoder")
+        for tensor in encoder.outputs if encoder else ():
             assert tensor.layer is not None
             expected = batch.cross[tensor.layer][0 if tensor.role == "cross_key" else 1].numpy()
             self._meters.setdefault(tensor.name, DifferenceMeter()).add(

@@ -8,8 +8,7 @@ from itertools import zip_longest
 import torch
 
 from dragoman.optimize.compare import NOT_FINITE
-from dragoman.reference_model import Transformer
-from dragoman.reference_model import as_batch as as_tensors
+from dragoman.reference_model import AutoregressiveModel
 from dragoman.runtime import Model
 from dragoman.runtime.decoding.batching import Encodable
 from dragoman.runtime.format.manifest import Precision
@@ -37,7 +36,7 @@ def bundle_outputs(
 
 
 def compare_tokens(
-    oracle: Transformer,
+    oracle: AutoregressiveModel,
     sources: Sequence[Encodable],
     expected: list[list[int]],
     found: list[list[int]],
@@ -73,7 +72,7 @@ def compare_tokens(
 
 
 def divergence(
-    oracle: Transformer,
+    oracle: AutoregressiveModel,
     index: int,
     source: Encodable,
     expected: list[int],
@@ -89,13 +88,13 @@ def divergence(
         (min(len(expected), len(found)), (config.end_token_id, config.end_token_id)),
     )
     generation = oracle.generation
-    prompt, new = [config.start_token_id, *generation.prompt], expected[:step]
-    batch, mask = as_tensors([for_torch(source)], config)
+    theirs = for_torch(source)
+    prompt, new = oracle.prompt(theirs), expected[:step]
     with torch.inference_mode():
-        logits = oracle(batch, mask, torch.tensor([prompt + new]))[0, -1]
+        logits = oracle.target_logits([theirs])(torch.tensor([prompt + new]))[0, -1]
     scores = generation.scores(
         logits,
-        [] if config.takes_audio else [int(token) for token in source],
+        [int(token) for token in oracle.source_tokens(theirs)],
         prompt,
         new,
         end_tokens=generation.end_tokens(config.end_token_id),

@@ -29,6 +29,16 @@ DIVERGENCE_LIMITS: dict[Precision, float] = {"fp16": 1e-4, "bf16": 0.005, "int8"
 model's own. The trained models above reach 2e-6, 0.0005, 0.011 and 0.072; random ones, of which
 nothing is expected, 0.23 in int8. 0.1 nats are a perplexity 10 % higher."""
 
+COSINE_LIMITS: dict[Precision, float] = {
+    "fp32": 0.999999,
+    "fp16": 0.9999,
+    "bf16": 0.995,
+    "int8": 0.98,
+    "int4": 0.95,
+}
+"""Of the vectors of an encoder alone: the smallest mean cosine of the angle to the oracle's, on
+inputs that are the model's own."""
+
 NEGLIGIBLE = 1e-6
 """A mean divergence, in nats, that always passes: a millionth of a perplexity is nothing."""
 

@@ -22,6 +22,12 @@ def describe_failure(parity: Parity) -> str:
     distributions = parity.distributions
     if distributions is not None and not distributions.passed:
         return _describe_distributions(distributions)
+    vectors = parity.vectors
+    if vectors is not None and not vectors.passed:
+        return (
+            f"parity failed: the mean cosine of vectors and the oracle's is "
+            f"{vectors.bundle.mean:.6f}, allowed {vectors.allowed:.6f}"
+        )
     tokens = parity.tokens
     if not tokens.passed:
         largest = max(tokens.divergences, key=lambda d: d.margin)
@@ -55,6 +61,11 @@ def describe_failure(parity: Parity) -> str:
 
 def _describe_distributions(found: DistributionParity) -> str:
     mean = found.bundle.mean
+    if found.allowed is None and found.bundle.largest < NOT_FINITE:
+        return (
+            f"parity failed: {1 - found.bundle.same_choice - found.ties / found.positions:.2%} of "
+            f"{found.positions} labels are not the oracle's"
+        )
     if found.rounded is None or found.allowed is None or found.bundle.largest >= NOT_FINITE:
         return "parity failed: the distributions of the next token are not finite"
     return (

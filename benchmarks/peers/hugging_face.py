@@ -18,8 +18,21 @@ def load(directory: Path, threads: int) -> Generate:
     return generator(model)
 
 
+def load_language_model(directory: Path, threads: int, *, dtype: str = "float32") -> Generate:
+    """Load the checkpoint of a decoder alone.
+
+    Args:
+        dtype: name of a torch dtype, such as "bfloat16"
+    """
+    torch.set_num_threads(threads)
+    library = import_library("transformers")
+    model = library.AutoModelForCausalLM.from_pretrained(directory, dtype=getattr(torch, dtype))
+    return generator(model.eval())
+
+
 def generator(model: Any) -> Generate:
     """Decode with a model's `generate`. The sources of a batch must have the same length."""
+    alone = not model.config.is_encoder_decoder
 
     def generate(batch: Batch) -> Rows:
         source = torch.tensor(batch.sources)
@@ -34,7 +47,7 @@ def generator(model: Any) -> Generate:
                 max_new_tokens=batch.new_tokens,
                 **ranking,
             )
-        generated: Rows = rows[:, 1:].tolist()
+        generated: Rows = rows[:, source.shape[1] if alone else 1 :].tolist()
         return generated
 
     return generate

@@ -1,10 +1,13 @@
-"""The interface of loaded models of all tools: decode token ids, or transcribe a clip."""
+"""The interface of loaded models of all tools: decode tokens, transcribe a clip, encode texts."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
 
 
 class Batch(NamedTuple):
@@ -50,3 +53,7 @@ class Transcriber(Protocol):
 
     def stages(self, clip: Path) -> Stages:
         """Transcribe an audio file and time encoder and decoder by themselves."""
+
+
+Encode = Callable[[Sequence[str]], NDArray[np.float32]]
+"""Encodes texts as one batch: a vector for each, [N, D]."""

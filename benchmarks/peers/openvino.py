@@ -1,5 +1,5 @@
-"""OpenVINO by Optimum-Intel: its export of a Marian checkpoint, decoded by Hugging Face's
-`generate`.
+"""OpenVINO by Optimum-Intel: its export of a Marian checkpoint or of a decoder alone, decoded by
+Hugging Face's `generate`.
 
 Optimum-Intel and Optimum-ONNX require different versions of Optimum, so it has an environment of
 its own: `pip install --group peers-openvino`.
@@ -14,6 +14,9 @@ from typing import Any, Literal
 
 from .interface import Generate
 from .library import import_library
+
+Kind = Literal["Seq2SeqLM", "CausalLM"]
+"""Of the model class, such as `OVModelForCausalLM`."""
 
 Mode = Literal["f32", "bf16", "int8"]
 MODES: tuple[Mode, ...] = ("f32", "bf16", "int8")
@@ -30,8 +33,8 @@ GROUP = "peers-openvino"
 EXPORTED = "openvino-fp32"
 
 
-def prepare(source: Path, directory: Path, *, mode: Mode) -> Path:
-    """Export a Marian checkpoint, with caches as states of the model.
+def prepare(source: Path, directory: Path, *, mode: Mode, kind: Kind = "Seq2SeqLM") -> Path:
+    """Export a checkpoint, with caches as states of the model.
 
     f32 and bf16 run the same files, which are written once, beside `directory`. Silences the many
     warnings of the export for the whole process, so use a separate one.
@@ -44,14 +47,13 @@ def prepare(source: Path, directory: Path, *, mode: Mode) -> Path:
     quantized = mode == "int8"
     exported = directory if quantized else directory.with_name(EXPORTED)
     if not exported.exists():
-        library = import_library("optimum.intel", group=GROUP)
-        library.OVModelForSeq2SeqLM.from_pretrained(
+        _model_class(kind).from_pretrained(
             source, export=True, compile=False, load_in_8bit=quantized
         ).save_pretrained(exported)
     return exported
 
 
-def load(directory: Path, threads: int, *, mode: Mode) -> Generate:
+def load(directory: Path, threads: int, *, mode: Mode, kind: Kind = "Seq2SeqLM") -> Generate:
     """Load what `prepare` wrote, for the lowest latency; silences warnings for the whole process
     too."""
     import torch
@@ -66,7 +68,8 @@ def load(directory: Path, threads: int, *, mode: Mode) -> Generate:
         "INFERENCE_NUM_THREADS": threads,
         **CONFIGURATIONS[mode],
     }
-    model = import_library("optimum.intel", group=GROUP).OVModelForSeq2SeqLM.from_pretrained(
-        directory, ov_config=configuration
-    )
-    return generator(model)
+    return generator(_model_class(kind).from_pretrained(directory, ov_config=configuration))
+
+
+def _model_class(kind: Kind) -> Any:
+    return getattr(import_library("optimum.intel", group=GROUP), f"OVModelFor{kind}")

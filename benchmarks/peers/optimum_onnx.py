@@ -51,7 +51,7 @@ def prepare(source: Path, directory: Path, *, variant: Variant) -> Path:
             split.save_pretrained(exported)
             for file in sorted(Path(exported).glob("*.onnx")):
                 optimum.ORTQuantizer.from_pretrained(exported, file_name=file.name).quantize(
-                    save_dir=directory, quantization_config=_dynamic_int8(), file_suffix=""
+                    save_dir=directory, quantization_config=dynamic_int8(), file_suffix=""
                 )
     shutil.copyfile(source / "generation_config.json", directory / "generation_config.json")
     return directory
@@ -69,7 +69,7 @@ def load(directory: Path, threads: int) -> Generate:
     return generator(model)
 
 
-def _dynamic_int8() -> Any:
+def dynamic_int8() -> Any:
     """Optimum's recommended configuration for this processor, without calibration."""
     configurations = import_library("optimum.onnxruntime.configuration").AutoQuantizationConfig
     cpuinfo = Path("/proc/cpuinfo")

@@ -9,8 +9,7 @@ from torch import Tensor
 
 from dragoman.errors import DragomanError
 from dragoman.export.families.hugging_face import load_hugging_face
-from dragoman.reference_model import Transformer, greedy_cached
-from dragoman.reference_model.decoding import KeyValueCache, pad
+from dragoman.reference_model import KeyValueCache, Transformer, greedy_cached, pad
 
 from .interface import Batch, Generate, Rows
 

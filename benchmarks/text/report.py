@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.table import Table
 
 from ..circumstances import Circumstances
-from ..closing import show_circumstances
+from ..closing import show_circumstances, standing
 from ..harness import Entrant, Failure, Footprint
 from .contenders import CTRANSLATE2, DRAGOMAN
 from .measuring import Cost, Measurement
@@ -69,8 +69,8 @@ HEADINGS = (
     "x best peer",
     "x in fp32",
     "same tokens",
-    "g2p-en error",
 )
+WORD_ERROR = "g2p-en error"
 
 
 def show(comparison: Comparison) -> None:
@@ -85,6 +85,8 @@ def show(comparison: Comparison) -> None:
         in_fp32 = next((m.best_fp32_peer for m in at_size if m.best_fp32_peer), None)
         if best is not None:
             console.print(f"best peer at batch {size}: {best}; in fp32: {in_fp32}")
+    for line in standings(comparison.measurements):
+        console.print(line, soft_wrap=True)
     for c in comparison.costs:
         median, lowest, highest = c.ratio
         console.print(
@@ -101,6 +103,27 @@ def show(comparison: Comparison) -> None:
     show_circumstances(console, comparison.circumstances, comparison.failures)
 
 
+def standings(measurements: Sequence[Measurement]) -> Iterator[str]:
+    """Dragoman's precisions against peers in fp32, and against all of them, each with its best
+    number of threads."""
+    best: dict[tuple[str, int], Measurement] = {}
+    for m in sorted(measurements, key=lambda m: m.ms_per_step[0], reverse=True):
+        best[m.contender, m.batch_size] = m
+    for contender in dict.fromkeys(m.contender for m in measurements):
+        if contender.startswith(DRAGOMAN):
+            own = [m for (name, _), m in best.items() if name == contender]
+            in_fp32 = {_case(m, m.best_fp32_peer): m.fp32_ratio for m in own if m.fp32_ratio}
+            of_all = {_case(m, m.best_peer): m.ratio for m in own if m.ratio}
+            if in_fp32:
+                yield standing(contender, "peer in fp32", in_fp32)
+            if of_all:
+                yield standing(contender, "peer of all", of_all)
+
+
+def _case(m: Measurement, peer: str | None) -> str:
+    return f"batch {m.batch_size}, against {peer}"
+
+
 def describe_decoding(num_beams: int) -> str:
     return "greedy" if num_beams == 1 else f"{num_beams} beams"
 
@@ -113,12 +136,15 @@ def _table(comparison: Comparison) -> Table:
         f"tokens, {describe_decoding(comparison.num_beams)}, {comparison.rounds} rounds",
         title_justify="left",
     )
-    for heading in HEADINGS:
+    for heading in (*HEADINGS, *([WORD_ERROR] if comparison.word_error else [])):
         table.add_column(heading, justify="right" if heading else "left", no_wrap=not heading)
     for size in comparison.batch_sizes:
         for m in (m for m in comparison.measurements if m.batch_size == size):
             median, lowest, highest = m.ms_per_step
-            error = comparison.word_error.get(m.contender)
+            errors = []
+            if comparison.word_error:
+                error = comparison.word_error.get(m.contender)
+                errors = ["" if error is None else f"{error:.2%}"]
             table.add_row(
                 m.contender,
                 str(m.batch_size),
@@ -129,7 +155,7 @@ def _table(comparison: Comparison) -> Table:
                 "" if m.ratio is None else f"{m.ratio:.2f}",
                 "" if m.fp32_ratio is None else f"{m.fp32_ratio:.2f}",
                 f"{m.identical}/{m.batch_size}",
-                f"{error:.2%}" if error is not None else "",
+                *errors,
             )
         table.add_section()
     return table

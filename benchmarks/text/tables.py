@@ -16,6 +16,8 @@ from typing import Any
 
 import click
 
+from ..markdown import markdown
+
 Row = Mapping[str, Any]
 """A measurement, or a cost, of a record."""
 
@@ -71,7 +73,7 @@ def _speed(record: Mapping[str, Any]) -> str:
         cells += [_ratios(best, "ratio"), _ratios(best, "fp32_ratio")]
         cells.append(f"{same} of {sum(sizes)}")
         lines.append(cells)
-    return _markdown(headings, lines)
+    return markdown(headings, lines)
 
 
 def _costs(rows: Sequence[Row], name: str) -> str:
@@ -91,7 +93,7 @@ def _costs(rows: Sequence[Row], name: str) -> str:
             for size in sizes
         ]
         lines.append([contender, str(threads), *cells])
-    return _markdown(headings, lines)
+    return markdown(headings, lines)
 
 
 def _ratios(best: Sequence[Row], key: str) -> str:
@@ -112,11 +114,6 @@ def _count(number: int, what: str) -> str:
 def _distinct(values: Iterable[Any]) -> list[Any]:
     """In the order of their first occurrence."""
     return list(dict.fromkeys(values))
-
-
-def _markdown(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    lines = [headings, ["---"] * len(headings), *rows]
-    return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
 
 
 if __name__ == "__main__":

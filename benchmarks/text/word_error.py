@@ -31,6 +31,7 @@ def _word_errors(bundles: list[BundleKind], threads: int) -> dict[str, float]:
     from ..shipped import MODEL, exported
 
     checkpoint, recipe = find_checkpoint(MODEL), find_recipe(MODEL)
+    assert recipe.score is not None
     examples = read_examples(checkpoint / HELD_OUT_FILE)
     errors: dict[str, float] = {}
     with tempfile.TemporaryDirectory() as workspace:

@@ -2,4 +2,10 @@
 
 from importlib.util import find_spec
 
-collect_ignore = [] if find_spec("ctranslate2") else ["test_ctranslate2_peer.py", "test_peers.py"]
+PEERS = (
+    "test_ctranslate2_peer.py",
+    "test_encoding_peers.py",
+    "test_language_model_peers.py",
+    "test_peers.py",
+)
+collect_ignore = [] if find_spec("ctranslate2") else [*PEERS]

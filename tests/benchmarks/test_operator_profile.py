@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
+import pytest
 import torch
 from click.testing import CliRunner
 
 from dragoman.benchmarks.operator_profile import OperatorTime, main, operator_times
 from dragoman.export import export_bundle
-from dragoman.reference_model import Transformer, preset
+from dragoman.reference_model import HeadConfig, Transformer, make_model, preset
 
 
 def test_times_are_added_up_by_operator(tmp_path: Path) -> None:
@@ -53,3 +55,25 @@ def test_a_bundle_is_profiled(tmp_path: Path) -> None:
         "manifest.json",
         "weights.bin",
     ]
+
+
+ALONE: dict[str, dict[str, Any]] = {
+    "encoder": {
+        "target_vocab_size": 0,
+        "decoder_layers": 0,
+        "max_target_positions": 0,
+        "head": HeadConfig(task="embedding"),
+    },
+    "decoder step": {"source_vocab_size": 0, "encoder_layers": 0, "max_source_positions": 0},
+}
+
+
+@pytest.mark.parametrize("graph", ALONE)
+def test_a_stack_alone_is_profiled(graph: str, tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    config = preset("tiny", source_vocab_size=40, target_vocab_size=50).replace(**ALONE[graph])
+    export_bundle(make_model(config).eval(), tmp_path, name="tiny")
+    outcome = CliRunner().invoke(main, [str(tmp_path), "--batch-size", "3", "--steps", "4"])
+    assert outcome.exit_code == 0, outcome.output
+    titles = [line for line in outcome.output.splitlines() if "batch 3" in line]
+    assert len(titles) == 1 and titles[0].startswith(f"{graph}, batch 3, 1 threads")

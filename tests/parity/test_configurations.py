@@ -139,6 +139,19 @@ CONFIGURATIONS: dict[str, dict[str, Any]] = {
         "seed": 6,
     },
     "hyperbolic tangents": {"activation": "tanh", "decoder_layers": 1},
+    "bilinear scores, not scaled": {
+        "bilinear_scores": True,
+        "score_scale": 1.0,
+        "d_head": 8,
+        "norm_order": "pre",
+    },
+    "values smaller than keys, another scale": {
+        "d_value": 5,
+        "d_head": 8,
+        "score_scale": 0.3,
+        "decoder_layers": 2,
+        "norm_order": "pre",
+    },
     "as torch.nn.Transformer: post-norm and one more at the end": {"final_norm": True, "seed": 5},
 }
 BATCHES = [[1], [16], [9, 9], [5, 1, 16, 9, 2, 12, 3]]
@@ -300,6 +313,7 @@ def test_the_configurations_cover_every_switch() -> None:
     turned = {name for changes in CONFIGURATIONS.values() for name in changes}
     untested = {"max_source_positions", "max_target_positions", "dropout"}
     untested |= {"feature_size"}  # a source of another kind: tests/runtime/speech
+    untested |= {"head", "token_types"}  # of encoders alone: tests/export/families/test_encoders.py
     fields = {field.name for field in dataclasses.fields(ModelConfig)}
     assert fields - turned == untested
     assert {c.get("activation", "relu") for c in CONFIGURATIONS.values()} == {

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 import math
+import re
 from typing import Any
 
 import numpy as np
@@ -19,6 +20,7 @@ from dragoman.benchmarks.parity.forced import forced_batches
 from dragoman.benchmarks.parity.oracle import oracle_outputs
 from dragoman.benchmarks.parity.rounded_oracle import rounded_oracle, to_nearest
 from dragoman.benchmarks.parity.tolerances import DIVERGENCE_LIMITS, ROUNDING_MULTIPLES
+from dragoman.cli.tables import print_parity
 from dragoman.reference_model import GenerationConfig, Transformer
 from dragoman.runtime import Model
 from dragoman.runtime.format.manifest import Manifest, Precision
@@ -69,6 +71,46 @@ def test_figures_over_several_batches(monkeypatch: pytest.MonkeyPatch) -> None:
     assert found.largest == pytest.approx(distances.max(), rel=1e-4)
     assert found.same_choice == float((p.argmax(-1) == q.argmax(-1)).double().mean())
     assert 0 < found.same_choice < 1
+
+
+BEST, NEXT, OTHER = [1.00005, 1.0, 0.0], [1.0, 1.00001, 0.0], [1.0, 0.9, 1.1]
+
+
+@pytest.mark.parametrize(
+    ("expected", "found", "ties"),
+    [
+        ([BEST, BEST], [BEST, NEXT], 1),
+        ([BEST, BEST], [BEST, OTHER], None),  # the oracle's third is not as good
+        ([[1.01, 1.0, 0.0]], [NEXT], None),
+        ([[100.005, 100.0, 0.0]], [[100.0, 100.001, 0.0]], 1),  # 5e-5 of the largest
+        ([[0.0, 0.00005]], [[0.0, -0.00001]], 1),  # a label that is true or not by itself
+    ],
+)
+def test_labels_may_differ_where_the_oracle_has_two_as_good(
+    expected: list[list[float]], found: list[list[float]], ties: int | None
+) -> None:
+    meter = DistributionMeter("fp32", None)
+    meter.add_logits(np.array(expected, np.float32), np.array(found, np.float32), None)
+    result = meter.result(labels=True)
+    assert result.passed == (ties is not None)
+    assert result.ties == (ties or 0)
+    assert result.bundle.same_choice == (len(expected) - 1) / len(expected)
+    assert meter.result().ties == 0  # where tokens decide
+
+
+def test_ties_are_shown_and_explain_no_other_difference(
+    bundle: Model, reference: Transformer, capsys: pytest.CaptureFixture[str]
+) -> None:
+    parity = check_parity(bundle, reference, random_inputs(reference, 3), backend="")
+    assert parity.distributions is not None
+    distance = dataclasses.replace(parity.distributions.bundle, same_choice=0.25)
+    found = dataclasses.replace(
+        parity.distributions, positions=8, bundle=distance, ties=2, passed=False
+    )
+    failed = dataclasses.replace(parity, distributions=found)
+    assert describe_failure(failed) == ("parity failed: 50.00% of 8 labels are not the oracle's")
+    print_parity(failed)
+    assert "2 as good" in " ".join(re.sub("[^\\w ]", " ", capsys.readouterr().out).split())
 
 
 def with_precision(manifest: Manifest, precision: Precision, target: str = "cpu") -> Manifest:

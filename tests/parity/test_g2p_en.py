@@ -26,7 +26,9 @@ def checkpoint() -> Path:
 
 @pytest.fixture(scope="session")
 def oracle(checkpoint: Path) -> Transformer:
-    return load_checkpoint(checkpoint)
+    model = load_checkpoint(checkpoint)
+    assert isinstance(model, Transformer)
+    return model
 
 
 @pytest.fixture(scope="session")

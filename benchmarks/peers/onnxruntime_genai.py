@@ -1,0 +1,100 @@
+"""ONNX Runtime's generate() API (onnxruntime-genai), with a graph that Optimum exported: its own
+model builder refuses GPT-2 ("not currently supported"). Loads without PyTorch."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from .interface import Batch, Generate, Rows
+from .library import import_library
+
+if TYPE_CHECKING:
+    from .optimum_one_graph import Variant
+
+CACHES = {
+    "inputs": {
+        "input_ids": "input_ids",
+        "attention_mask": "attention_mask",
+        "position_ids": "position_ids",
+        "past_key_names": "past_key_values.%d.key",
+        "past_value_names": "past_key_values.%d.value",
+    },
+    "outputs": {
+        "logits": "logits",
+        "present_key_names": "present.%d.key",
+        "present_value_names": "present.%d.value",
+    },
+}
+
+
+def prepare(source: Path, directory: Path, *, variant: Variant) -> Path:
+    """Export a GPT-2 checkpoint, and describe the graph as the library wants it.
+
+    Returns:
+        the directory to load
+    """
+    from . import optimum_one_graph
+
+    graph = optimum_one_graph.prepare(source, directory, kind="CausalLM", variant=variant)
+    config = json.loads((source / "config.json").read_text(encoding="utf-8"))
+    description = _description(config)
+    (graph / "genai_config.json").write_text(json.dumps(description), encoding="utf-8")
+    return graph
+
+
+def load(directory: Path, threads: int) -> Generate:
+    """Load what `prepare` wrote; every row gets exactly the requested new tokens."""
+    library = import_library("onnxruntime_genai")
+    config = library.Config(str(directory))
+    options = {"session_options": {"intra_op_num_threads": threads}}
+    config.overlay(json.dumps({"model": {"decoder": options}}))
+    model = library.Model(config)
+
+    def generate(batch: Batch) -> Rows:
+        length = len(batch.sources[0])
+        parameters = library.GeneratorParams(model)
+        parameters.set_search_options(
+            batch_size=len(batch.sources),
+            num_beams=1,
+            do_sample=False,
+            min_length=length + batch.new_tokens,
+            max_length=length + batch.new_tokens,
+        )
+        generator = library.Generator(model, parameters)
+        generator.append_tokens(np.array(batch.sources, np.int32))
+        while not generator.is_done():
+            generator.generate_next_token()
+        rows = [generator.get_sequence(row) for row in range(len(batch.sources))]
+        return [row[length:].tolist() for row in rows]
+
+    return generate
+
+
+def _description(config: dict[str, Any]) -> dict[str, Any]:
+    """Of a decoder with caches that grow, which is what Optimum exports."""
+    decoder = {
+        "filename": "model.onnx",
+        "session_options": {},
+        "hidden_size": config["n_embd"],
+        "head_size": config["n_embd"] // config["n_head"],
+        "num_attention_heads": config["n_head"],
+        "num_key_value_heads": config["n_head"],
+        "num_hidden_layers": config["n_layer"],
+    }
+    end = config["eos_token_id"]
+    return {
+        "model": {
+            "type": "llama",  # of the names that stand for a decoder with a cache for each layer
+            "bos_token_id": config["bos_token_id"],
+            "eos_token_id": end,
+            "pad_token_id": end,
+            "vocab_size": config["vocab_size"],
+            "context_length": config["n_positions"],
+            "decoder": decoder | CACHES,
+        },
+        "search": {"past_present_share_buffer": False, "max_length": config["n_positions"]},
+    }

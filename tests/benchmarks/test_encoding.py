@@ -1,0 +1,160 @@
+"""The table of encoders: texts of an exact length, cosines and ratios by hand, what is printed."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from tokenizers import Tokenizer, models, pre_tokenizers, processors
+
+from dragoman.benchmarks.circumstances import Circumstances
+from dragoman.benchmarks.encoding.contenders import EncodingContender, Precision
+from dragoman.benchmarks.encoding.measuring import (
+    Figures,
+    Measurement,
+    check_vectors,
+    cosines,
+    measurements_of,
+    without_wrong,
+)
+from dragoman.benchmarks.encoding.report import EncodingComparison, standings
+from dragoman.benchmarks.encoding.tables import tables
+from dragoman.benchmarks.encoding.workload import Calls, calls, pieces
+from dragoman.benchmarks.harness import ContenderError, Entrant, Failure, Turn, Turns, unchanged
+
+PROSE = "a dragoman was an interpreter between languages"
+CIRCUMSTANCES = Circumstances("a machine", 0.5, {"numpy": "2"}, "2026-01-01", "a command")
+
+
+@pytest.fixture
+def tokenizer() -> Tokenizer:
+    """Words are spelt; a token begins and one ends every text."""
+    letters = {letter: index for index, letter in enumerate("abcdefghijklmnopqrstuvwxyz")}
+    made = Tokenizer(models.WordPiece(letters | {f"##{c}": 26 + i for c, i in letters.items()}))
+    made.pre_tokenizer = pre_tokenizers.Whitespace()
+    made.add_special_tokens(["[CLS]", "[SEP]", "[UNK]"])  # whose ids follow
+    made.post_processor = processors.BertProcessing(("[SEP]", 53), ("[CLS]", 52))
+    return made
+
+
+def test_texts_have_exactly_the_length_and_begin_with_words(tokenizer: Tokenizer) -> None:
+    found = list(islice(pieces(PROSE, tokenizer, 14), 6))
+    assert {len(tokenizer.encode(text).ids) for text in found} == {14}
+    assert found[:3] == ["a dragoman was", "an interprete", "between langu"]
+    assert all(f" {text}" in f" {PROSE}" for text in found)
+    assert len(set(found)) > 3  # the prose is read again from elsewhere
+
+
+def test_a_work_item_has_as_many_calls_as_can_be_timed(tokenizer: Tokenizer) -> None:
+    few, many = calls(PROSE, tokenizer, 12, 200), calls(PROSE, tokenizer, 6, 2)
+    assert (len(few.texts), few.batch_size) == (1, 200)
+    assert (len(many.texts), many.batch_size) == (64, 2)
+    assert str(many) == "6 tokens, batch 2"
+    assert many == calls(PROSE, tokenizer, 6, 2)
+
+
+def test_cosines_by_hand() -> None:
+    right = np.array([[3.0, 4.0], [1.0, 0.0]], np.float32)
+    turned = np.array([[4.0, 3.0], [2.0, 0.0]], np.float32)
+    assert cosines(turned, right) == pytest.approx([0.96, 1.0])
+    check_vectors(turned, right)
+    for wrong in (turned[:1], -right, np.full_like(right, np.nan)):
+        with pytest.raises(ContenderError, match="expected"):
+            check_vectors(wrong, right)
+
+
+def contender(name: str, precision: Precision, *, peer: bool) -> EncodingContender:
+    def load(directory: Path, threads: int) -> Any:
+        raise AssertionError("nothing is loaded")
+
+    return EncodingContender(name, unchanged, load, precision=precision, peer=peer)
+
+
+def measured(**seconds: list[float]) -> list[Measurement]:
+    """Of contenders, named by tool, precision and threads."""
+    vectors = np.eye(4, dtype=np.float32)
+    turns = {
+        Entrant(f"{tool} {precision}", int(threads)): Turns(
+            Turn(vectors, 9.0), [Turn(vectors, s) for s in values]
+        )
+        for name, values in seconds.items()
+        for tool, precision, threads in [name.split("_")]
+    }
+    contenders = {
+        e.contender: contender(
+            e.contender,
+            e.contender.split()[1],  # type: ignore[arg-type]
+            peer=not e.contender.startswith("Dragoman"),
+        )
+        for e in turns
+    }
+    item = Calls(16, [["a", "b"], ["c", "d"]])
+    return measurements_of(turns, contenders, item, vectors)
+
+
+def test_ratios_are_against_peers_with_as_many_threads_or_fewer() -> None:
+    ours, more, low, _, fast, *_ = measured(
+        Dragoman_fp32_1=[0.2, 0.1, 0.4],
+        Dragoman_fp32_2=[0.1],
+        Dragoman_int8_1=[0.05],
+        Peer_fp32_1=[0.5],
+        Peer_fp32_2=[0.2],
+        Other_int8_1=[0.3],
+        Other_bf16_2=[0.4],
+    )
+    assert ours.ms_per_call == (100.0, 50.0, 200.0)
+    assert ours.texts_per_second == 20.0
+    assert (ours.best_fp32_peer, ours.fp32_ratio) == ("Peer fp32, 1 thread", 2.5)
+    assert (ours.best_reduced_peer, ours.reduced_ratio) == ("Other int8, 1 thread", 1.5)
+    assert (more.best_fp32_peer, more.fp32_ratio) == ("Peer fp32, 2 threads", 2.0)
+    assert (more.best_reduced_peer, more.reduced_ratio) == ("Other int8, 1 thread", 3.0)
+    assert (low.fp32_ratio, low.reduced_ratio) == (10.0, 6.0)
+    assert (fast.fp32_ratio, ours.cosine, ours.lowest_cosine) == (1.0, 1.0, 1.0)
+    (alone,) = measured(Dragoman_fp32_1=[0.2])
+    assert (alone.fp32_ratio, alone.best_reduced_peer) == (None, None)
+
+
+def test_where_we_stand() -> None:
+    lines = list(
+        standings(
+            measured(
+                Dragoman_int8_1=[0.2], Dragoman_int8_2=[0.1], Peer_fp32_1=[0.5], Peer_fp32_2=[0.2]
+            )
+        )
+    )
+    assert lines == [
+        "Dragoman int8 against the best peer in fp32: 2.00 to 2.50 times as fast, least at "
+        "16 tokens, batch 2, 2 threads, against Peer fp32, 2 threads"
+    ]
+
+
+def test_other_vectors_in_fp32_are_a_failure() -> None:
+    right, low = measured(Peer_fp32_1=[0.5], Other_int8_1=[0.5])
+    wrong = replace(right, contender="Wrong fp32", lowest_cosine=0.99)
+    figures = without_wrong(Figures([right, wrong, replace(low, lowest_cosine=0.9)], [], []))
+    assert [m.contender for m in figures.measurements] == ["Peer fp32", "Other int8"]
+    assert figures.failures == [
+        Failure("Wrong fp32", "expected cosines of 0.999 at least in fp32, found 0.99")
+    ]
+
+
+def test_a_record_and_its_tables() -> None:
+    measurements = measured(Peer_fp32_1=[0.5, 0.4, 0.6], Dragoman_fp32_1=[0.2])
+    record = EncodingComparison(
+        "a model", [1], 1, measurements, [], [Failure("a", "b")], CIRCUMSTANCES
+    )
+    found = json.loads(record.to_json())
+    assert found["measurements"][0]["ms_per_call"] == [250.0, 200.0, 300.0]
+    assert (found["machine"], found["command"]) == ("a machine", "a command")
+    (table,) = tables(found)
+    assert table.replace("\N{EN DASH}", "-").splitlines() == [
+        "| 1 thread, ms per call | 16 tokens, batch 2 | cosine | lowest |",
+        "| --- | --- | --- | --- |",
+        "| Peer fp32 | 250.00 (200.00-300.00) | 1.0000 | 1.0000 |",
+        "| Dragoman fp32 | **100.00 (100.00-100.00)** | 1.0000 | 1.0000 |",
+    ]

@@ -1,0 +1,72 @@
+"""Every peer encodes the same texts: those in fp32 to the reference's vectors, all others close."""
+
+from __future__ import annotations
+
+import importlib
+import os
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from dragoman.benchmarks.encoding.contenders import contenders
+from dragoman.benchmarks.encoding.measuring import measure
+from dragoman.benchmarks.encoding.workload import PROSE, calls, load_tokenizer, pieces
+from dragoman.benchmarks.harness import HERE, Interpreter, rounds
+
+pytestmark = pytest.mark.peers
+
+OPENVINO_PYTHON = os.environ.get("DRAGOMAN_OPENVINO_PYTHON")
+"""The environment of `peers-openvino`, which `make test-peers` sets up."""
+
+
+@pytest.fixture
+def checkpoint(tmp_path: Path) -> Path:
+    """A BERT of random weights that spells every word, in the format of sentence-transformers."""
+    transformers: Any = importlib.import_module("transformers")
+    library: Any = importlib.import_module("sentence_transformers")
+    letters = "abcdefghijklmnopqrstuvwxyz0123456789.,;:()[]{}'\"-/@$"
+    pieces_of_words = [*letters, *(f"##{letter}" for letter in letters)]
+    vocabulary = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *pieces_of_words]
+    bert = tmp_path / "bert"
+    bert.mkdir()
+    (bert / "vocab.txt").write_text("\n".join(vocabulary), encoding="utf-8")
+    tokenizer = transformers.BertTokenizerFast(str(bert / "vocab.txt"), model_max_length=64)
+    tokenizer.save_pretrained(bert)
+    torch.manual_seed(0)
+    config = transformers.BertConfig(
+        vocab_size=len(vocabulary),
+        hidden_size=64,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        intermediate_size=128,
+        max_position_embeddings=64,
+        initializer_range=0.1,
+    )
+    transformers.BertModel(config).save_pretrained(bert)
+    model = library.SentenceTransformer(str(bert), device="cpu")  # adds mean pooling
+    model.save(str(tmp_path / "sentences"))
+    return tmp_path / "sentences"
+
+
+def test_encoders(checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rounds, "SETTLE_SECONDS", 0.0)
+    openvino = Interpreter.of_environment(Path(OPENVINO_PYTHON)) if OPENVINO_PYTHON else HERE
+    tokenizer, prose = load_tokenizer(checkpoint), PROSE.read_text(encoding="utf-8")
+    everyone = contenders([*islice(pieces(prose, tokenizer, 20), 8)], openvino_in=openvino)
+    selected = {c.name for c in everyone if c.timed}
+    if OPENVINO_PYTHON is None:
+        selected = {name for name in selected if "OpenVINO" not in name}
+    figures = measure(
+        everyone,
+        selected,
+        [calls(prose, tokenizer, 9, 1), calls(prose, tokenizer, 21, 3)],
+        checkpoint=checkpoint,
+        directory=tmp_path,
+        threads=[1],
+        rounds=1,
+    )
+    assert not figures.failures
+    assert {m.contender for m in figures.measurements} == selected
