@@ -16,7 +16,7 @@ PIP_INSTALL := -m pip --disable-pip-version-check install --quiet
 INSTALL := $(BIN)/python $(PIP_INSTALL) --constraint constraints.txt
 HELD_OUT := reference_model/pretrained/g2p-en/held_out.tsv
 
-.PHONY: demo demo-speech test test-beams test-engines test-peers test-real lint format docs dist bench-peers bench-beams gpu gpu-kit test-kit clean
+.PHONY: demo demo-speech test test-beams test-engines test-peers test-real lint format docs dist bench-peers bench-beams bench-encoders bench-language-models gpu gpu-kit test-kit clean
 
 demo: $(VENV)/installed
 	$(BIN)/dragoman build g2p-en --output bundles/g2p-en --limit 1000 --force
@@ -80,6 +80,16 @@ bench-peers: $(PEERS_VENV)/installed $(OPENVINO_VENV)/installed
 bench-beams: $(PEERS_VENV)/installed $(OPENVINO_VENV)/installed
 	$(PEERS_BIN)/python -m dragoman.benchmarks.compare --beams 4 --batch-size 1 --batch-size 8 \
 		--no-quality --openvino-python $(OPENVINO_BIN)/python --output benchmarks/results
+
+# Encoders alone: vectors of sentences. Downloads MiniLM-L6 (80 MB, kept in .real).
+bench-encoders: $(PEERS_VENV)/installed $(OPENVINO_VENV)/installed
+	$(PEERS_BIN)/python -m dragoman.benchmarks.encoding \
+		--openvino-python $(OPENVINO_BIN)/python --output benchmarks/results
+
+# Decoders alone: a model of GPT-2's shape.
+bench-language-models: $(PEERS_VENV)/installed $(OPENVINO_VENV)/installed
+	$(PEERS_BIN)/python -m dragoman.benchmarks.language_model \
+		--openvino-python $(OPENVINO_BIN)/python --output benchmarks/results
 
 # All checks and measurements that need an NVIDIA GPU: nine minutes once installed. GPU_OPTIONS, such
 # as --resume, are those of the module. On a machine without a network: make gpu GPU_KIT=folder, with

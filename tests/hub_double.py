@@ -78,9 +78,11 @@ def _handler(hub: Hub) -> type[BaseHTTPRequestHandler]:
             self.do_GET()
 
         def do_GET(self) -> None:
-            hub.requests += 1
             words = urlsplit(self.path).path.strip("/").split("/")
             api = words[:2] == ["api", "models"]
+            if words[0] == "api" and not api:  # what the library asks about itself
+                return self.refuse(NO_SUCH_MODEL)
+            hub.requests += 1
             owner, name, kind, revision, *path = map(unquote, words[2:] if api else words)
             model = hub.models.get(f"{owner}/{name}")
             if model is None:

@@ -165,7 +165,10 @@ def opened(bundle: Bundle, device: DoubleDevice, *, captures: bool = True) -> Mo
             for name, spec in manifest.graphs.items()
         }
         return Sessions(
-            sessions["encoder"], sessions["decoder"], sessions.get("candidates"), captures
+            sessions.get("encoder"),
+            sessions.get("decoder"),
+            sessions.get("candidates"),
+            captures=captures and "decoder" in sessions,
         )
 
     return Model(bundle, CudaProviderBackend(bundle, device, open_sessions))

@@ -95,7 +95,9 @@ def test_engines(neutral: Bundle, precision: Precision, tmp_path: Path) -> None:
 
 def _model(name: str) -> Transformer:
     if name == "g2p-en":
-        return load_checkpoint(find_checkpoint(name)).eval()
+        shipped = load_checkpoint(find_checkpoint(name))
+        assert isinstance(shipped, Transformer)
+        return shipped
     changes = T5 if name == "t5" else {}
     size = "tiny" if name == "t5" else name
     config = preset(size, source_vocab_size=VOCABULARY, target_vocab_size=VOCABULARY, **changes)

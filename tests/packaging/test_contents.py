@@ -17,7 +17,7 @@ from .conftest import ROOT, Contents, read_wheel
 pytestmark = pytest.mark.dist
 
 PACKAGES = ("benchmarks", "cli", "export", "optimize", "reference_model", "runtime")
-PRETRAINED = "dragoman/reference_model/pretrained/g2p-en"
+PRETRAINED = "dragoman/reference_model/pretrained"
 DIST_INFO = f"dragoman-{dragoman.__version__}.dist-info"
 
 
@@ -28,7 +28,7 @@ def package_files() -> set[str]:
     for folder, _, names in os.walk(source / "dragoman", followlinks=True):
         for name in names:
             path = Path(folder, name).relative_to(source)
-            if path.suffix == ".py" or name == "py.typed" or "pretrained" in path.parts:
+            if path.suffix in (".py", ".html") or name == "py.typed" or "pretrained" in path.parts:
                 files.add(path.as_posix())
     return {name for name in files if "__pycache__" not in name}
 
@@ -52,9 +52,12 @@ def test_linked_folders_are_packages(package: str, wheel: Contents, sdist: Conte
     "name",
     [
         "dragoman/py.typed",
-        f"{PRETRAINED}/model.safetensors",
-        f"{PRETRAINED}/held_out.tsv",
-        f"{PRETRAINED}/LICENSE-CMUdict.txt",
+        "dragoman/pictures/attention.html",
+        f"{PRETRAINED}/g2p-en/model.safetensors",
+        f"{PRETRAINED}/g2p-en/held_out.tsv",
+        f"{PRETRAINED}/g2p-en/LICENSE-CMUdict.txt",
+        f"{PRETRAINED}/verses-en/model.safetensors",
+        f"{PRETRAINED}/verses-en/LICENSE-World-English-Bible.txt",
         f"{DIST_INFO}/licenses/LICENSE",
         f"{DIST_INFO}/entry_points.txt",
     ],
@@ -87,6 +90,7 @@ def test_only_requirements_of_users_are_published(wheel: Contents) -> None:
         "cpu",
         "cuda",
         "export",
+        "pictures",
         "polygraphy",
         "sentencepiece",
         "sign",
