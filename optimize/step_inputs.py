@@ -85,7 +85,9 @@ def record_steps(
         mask = np.pad(mask, missing)
     values: dict[Slot, NDArray[Any]] = {Slot("source"): source, Slot("source_mask"): mask}
     if manifest.head is not None and manifest.head.token_types:
-        values[Slot("token_type")] = np.zeros_like(source)
+        # The second half is the second text of a pair.
+        second = np.arange(source.shape[1]) >= source.shape[1] - source.shape[1] // 2
+        values[Slot("token_type")] = np.where(mask, second, 0).astype(source.dtype)
     encoder_feed = _feed(receiver.manifest.graphs["encoder"], values)
     if not model.has_decoder:
         return StepInputs(rows, encoder_feed, {})

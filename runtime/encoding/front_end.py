@@ -25,11 +25,12 @@ Result = TypeVar("Result", Embedding, Classification, Tagging, Filling, Answer)
 class EncoderFrontEnd:
     """
     Args:
+        head: what is on top of the encoder
         directory: of the bundle
     """
 
     def __init__(self, manifest: Manifest, head: Head, backend: Backend, directory: Path) -> None:
-        self._manifest, self._head, self._backend = manifest, head, backend
+        self._manifest, self.head, self._backend = manifest, head, backend
         self._longest = backend.limits.source or manifest.model.max_source_positions
         self._tokenizer = None
         if manifest.tokenizers is not None and manifest.tokenizers.source is not None:
@@ -62,7 +63,7 @@ class EncoderFrontEnd:
         return self._each(
             sources,
             truncate,
-            lambda outputs, text, _: classification(outputs, self._head, text),
+            lambda outputs, text, _: classification(outputs, self.head, text),
             lambda reason: Classification(error=reason),
         )
 
@@ -70,17 +71,17 @@ class EncoderFrontEnd:
         return self._each(
             sources,
             truncate,
-            lambda outputs, text, source: tagging(outputs, self._head, text, _text(source)),
+            lambda outputs, text, source: tagging(outputs, self.head, text, _text(source)),
             lambda reason: Tagging(error=reason),
         )
 
     def fill(self, sources: Sequence[Any], *, top: int, truncate: bool) -> list[Filling]:
         def result(outputs: Outputs, text: Tokenized, source: Any) -> Filling:
-            if self._head.mask_token_id not in text.ids:
-                mask = self._head.mask_token_id or 0
+            if self.head.mask_token_id not in text.ids:
+                mask = self.head.mask_token_id or 0
                 name = "" if self._tokenizer is None else f" ({self._tokenizer.piece(mask)})"
                 return Filling(error=f"expected a mask{name}, found none")
-            return filling(outputs, self._head, text, _text(source), self._tokenizer, top)
+            return filling(outputs, self.head, text, _text(source), self._tokenizer, top)
 
         return self._each(sources, truncate, result, lambda reason: Filling(error=reason))
 
@@ -138,7 +139,7 @@ class EncoderFrontEnd:
         found = run(
             self._backend,
             self._manifest,
-            self._head,
+            self.head,
             [text for _, text in good],
             lambda number, outputs: make(outputs, good[number][1], sources[good[number][0]]),
         )
@@ -156,8 +157,8 @@ class EncoderFrontEnd:
             return error
 
     def _tokens(self, source: Any, truncate: bool) -> Tokenized:
-        answers = self._head.task == "question-answering"
-        pairs = answers or self._head.task == "sequence-classification"
+        answers = self.head.task == "question-answering"
+        pairs = answers or self.head.task == "sequence-classification"
         if isinstance(source, str) or _is_pair(source):
             if self._tokenizer is None:
                 raise RejectedError("this bundle has no tokenizers: expected token ids")

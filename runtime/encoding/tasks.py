@@ -63,7 +63,7 @@ def filling(
     found = []
     for index in masks:
         probabilities = softmax(outputs.read("token_logits", index).astype(np.float64))
-        best = np.argsort(-probabilities, kind="stable")[:top].tolist()
+        ranked = np.argsort(-probabilities, kind="stable")[:top].tolist()
         found.append(
             tuple(
                 Candidate(
@@ -71,16 +71,29 @@ def filling(
                     None if tokenizer is None else tokenizer.text(token),
                     float(probabilities[token]),
                 )
-                for token in best
+                for token in ranked
             )
         )
     filled = None
-    if source is not None:
-        filled = source
-        for index, candidates in reversed(list(zip(masks, found, strict=True))):
-            start, end = _without_space(source, *text.spans[index])
-            filled = filled[:start] + (candidates[0].text or "") + filled[end:]
+    if source is not None and tokenizer is not None:
+        best = dict(zip(masks, (candidates[0] for candidates in found), strict=True))
+        filled = _filled(source, text, best, tokenizer)
     return Filling(filled, tuple(found), truncated=text.truncated)
+
+
+def _filled(
+    source: str, text: Tokenized, best: dict[int, Candidate], tokenizer: InputTokenizer
+) -> str:
+    """A text with its masks replaced; the rest of a word follows it without a space, as `##s`."""
+    for index in sorted(best, reverse=True):
+        start, end = _without_space(source, *text.spans[index])
+        before = best[index - 1].token if index - 1 in best else text.ids[index - 1]
+        added = tokenizer.after(before, best[index].token) if index else None
+        if added is None:
+            source = source[:start] + (best[index].text or "") + source[end:]
+        else:
+            source = source[:start].rstrip() + added + source[end:]
+    return source
 
 
 def answer(outputs: Outputs, text: Tokenized, context: str, longest: int) -> Answer:

@@ -126,6 +126,14 @@ class InputTokenizer:
         with failures_of(self._path):
             return self._whole.decode([token]).strip() or self.piece(token) or ""
 
+    def after(self, token: int, following: int) -> str | None:
+        """What a token adds to the word that the one before it is of; None: it begins another."""
+        with failures_of(self._path):
+            before, both = self._whole.decode([token]), self._whole.decode([token, following])
+        added = both.removeprefix(before)
+        goes_on = before.strip() and both.startswith(before) and added.strip()
+        return added if goes_on and not added[0].isspace() else None
+
     def _check_first(self, text: str) -> None:
         """Check that the first text of a pair leaves room for a token of the second, which alone is
         cut: otherwise the library fails."""

@@ -38,6 +38,8 @@ def test_of_an_encoder(pairs: bool, tmp_path: Path) -> None:
     (feed,) = load_json(str(tmp_path / "probe" / "encoder-inputs.json"))
     assert set(feed) == {"source", "source_mask"} | ({"token_type"} if pairs else set())
     assert feed["source"].shape == (2, 13)
+    if pairs:
+        assert feed["token_type"].tolist() == [[0] * 7 + [1] * 6] * 2
     onnxruntime.InferenceSession(bundle / "encoder.onnx").run(None, feed)
     script = (tmp_path / "probe" / "commands.sh").read_text(encoding="utf-8")
     assert "decoder" not in script and "--trt-min-shapes source:[1,1]" in script.replace("'", "")

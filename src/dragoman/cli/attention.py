@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import click
 
 from .lines import IDS_EXPECTED, token_ids
+from .messages import tell
 from .option_names import option_names
 from .options import threads_option
 
@@ -95,7 +96,13 @@ def attention(
     if page:
         write_page(found, output, title=f"{manifest.name}: {text}")
     else:
-        draw(choose(heat_maps(found), which), output, layer=layer, head=head)
+        missing = draw(choose(heat_maps(found), which), output, layer=layer, head=head)
+        if missing:
+            tell(
+                f"{output}: the fonts of this machine lack {', '.join(missing[:5])}"
+                f"{', ...' if len(missing) > 5 else ''}: boxes stand for them; a page (.html) "
+                "uses the browser's fonts"
+            )
     click.echo(f"Wrote {output}")
 
 

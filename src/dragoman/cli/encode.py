@@ -80,7 +80,7 @@ def encode(
     """
     from dragoman.errors import DragomanError, refuse_existing, refuse_unwritable
     from dragoman.runtime import load
-    from dragoman.runtime.abilities import AbilityError, check_able
+    from dragoman.runtime.abilities import AbilityError
 
     if output is not None:
         if as_json:
@@ -91,10 +91,7 @@ def encode(
     if not texts:
         groups = arriving_lines(sys.stdin.buffer) if sys.stdin else []  # None: closed
     with load(bundle, threads=threads, backend=backend) as model:
-        head = model.manifest.head
-        if head is None:
-            check_able(model.manifest, "encode")
-            raise AssertionError("an encoder alone has a head")
+        head = model.encoder.head
         if output is not None and head.task != "embedding":
             raise AbilityError(f"--output: expected a model that gives vectors, found {head.task}")
         writer = _Writer(head.task, as_json=as_json, keep=output is not None)
@@ -169,8 +166,7 @@ def _plain(result: Any) -> dict[str, Any]:
 def _encode(
     model: Model, lines: Sequence[Line], writer: _Writer, *, truncate: bool, top: int
 ) -> None:
-    head = model.manifest.head
-    assert head is not None
+    head = model.encoder.head
     sources = [_source(model, head, line) for line in lines]
     good = [source.value for source in sources if isinstance(source, _Source)]
     found: Sequence[Any]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib.resources import files
@@ -101,8 +102,11 @@ def check_picture_name(path: Path) -> None:
         )
 
 
-def draw(picture: HeatMap, path: Path, *, layer: int | None, head: int | None) -> None:
+def draw(picture: HeatMap, path: Path, *, layer: int | None, head: int | None) -> str:
     """Write a picture in the format that the file's name says, whole or not at all.
+
+    Returns:
+        characters that no font of this machine has, which are boxes in the picture
 
     Raises:
         DragomanError: there is no such layer or head, matplotlib does not know the format, or the
@@ -114,17 +118,23 @@ def draw(picture: HeatMap, path: Path, *, layer: int | None, head: int | None) -
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
+    from .fonts import fonts_for
+
+    fonts = fonts_for([*picture.rows, *picture.columns])
     rows, columns = weights.shape
     size = (min(40.0, 2 + CELL * columns), min(40.0, 1.6 + CELL * rows))
     figure = Figure(figsize=size, layout="constrained")
     FigureCanvasAgg(figure)
     axes = figure.subplots()
     image = axes.imshow(weights, cmap="viridis", vmin=0, vmax=max(float(weights.max()), 1e-6))
-    _label(axes.set_xticks, picture.columns, rotation=90)
-    _label(axes.set_yticks, picture.rows)
+    _label(axes.set_xticks, picture.columns, fontfamily=fonts.families, rotation=90)
+    _label(axes.set_yticks, picture.rows, fontfamily=fonts.families)
     axes.set_title(f"{picture.title}, {_name('layer', layer)}, {_name('head', head)}", fontsize=10)
     figure.colorbar(image, label="attention")
-    write_whole(path, lambda partial: figure.savefig(partial, format=_format(path), dpi=150))
+    with warnings.catch_warnings():  # of every character that is missing
+        warnings.filterwarnings("ignore", "Glyph .* missing from", UserWarning)
+        write_whole(path, lambda partial: figure.savefig(partial, format=_format(path), dpi=150))
+    return fonts.missing
 
 
 def write_page(attention: Attention, path: Path, *, title: str) -> None:

@@ -12,6 +12,7 @@ import pytest
 from dragoman.optimize.target_bundle import optimize_bundle
 from dragoman.runtime import Model, load, read_bundle
 from dragoman.runtime.encoding import running
+from dragoman.runtime.format.manifest import Precision
 
 from .conftest import PIECES, Make
 
@@ -100,11 +101,14 @@ def test_a_text_whose_outputs_are_not_finite_is_rejected_alone(
     assert (found[0].text, found[0].error, found[2].error) == (expected.text, None, None)
 
 
-def test_in_int8_company_changes_vectors_slightly(make: Make, tmp_path: Path) -> None:
+@pytest.mark.parametrize("precision", ["int8", "int4"])
+def test_below_fp32_company_changes_vectors_slightly(
+    precision: Precision, make: Make, tmp_path: Path
+) -> None:
     """Activations have one scale for a whole batch."""
     exact = make("Model").ours
     neutral = read_bundle(exact.bundle.directory.parent / "neutral")
-    optimize_bundle(neutral, tmp_path, target="cpu", precision="int8")
+    optimize_bundle(neutral, tmp_path, target="cpu", precision=precision)
     with load(tmp_path, threads=1) as model:
         together = model.encode(TEXTS)
         alone = np.concatenate([model.encode([text]) for text in TEXTS])
