@@ -51,14 +51,19 @@ def graph_names(model: ReferenceModel) -> list[GraphName]:
     return [name for name in GRAPH_FILES if name in CONTRACTS[kind_of(model_spec(model.config))]]
 
 
+def graph_spec(model: ReferenceModel, name: GraphName) -> GraphSpec:
+    """What the contract says of a graph of this model."""
+    config = model.config
+    spec, audio = model_spec(config), audio_features(config)
+    return neutral_graph(name, GRAPH_FILES[name], spec, audio, head(config))
+
+
 def export_graph(model: ReferenceModel, name: GraphName) -> ExportedGraph:
     """Export a graph of `graph_names`; its module is in `graphs`.
 
     Names, shapes, dynamic axes and types of inputs and outputs are those of the contract.
     """
-    config = model.config
-    audio = audio_features(config)
-    spec = neutral_graph(name, GRAPH_FILES[name], model_spec(config), audio, head(config))
+    spec = graph_spec(model, name)
     graph = _module(model, name)
     arguments = _arguments([_example(tensor) for tensor in spec.inputs], spec)
     dynamic_shapes = _arguments([_dynamic_axes(tensor) for tensor in spec.inputs], spec)
