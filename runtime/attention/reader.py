@@ -109,7 +109,7 @@ class AttentionReader:
             pair, weights = self._aligning(source, tokens, options)
         except RejectedError as error:
             return Alignment(error=str(error))
-        source_words, of_source = self._source_words(pair)
+        source_words, of_source = self._source_words(source, pair)
         stream = self._word_stream() if unknown_replaced else None
         target_words, of_target = self._target_words(pair, stream)
         pairs = align(weights, of_source, of_target)
@@ -125,7 +125,7 @@ class AttentionReader:
         if stream is None or unknown not in tokens:
             return None
         pair, weights = self._aligning(source, tokens, options)
-        words, of_source = self._source_words(pair)
+        words, of_source = self._source_words(source, pair)
         text = ""
         for token, row in zip(pair.target, weights, strict=True):
             piece = stream.step(token)
@@ -197,10 +197,13 @@ class AttentionReader:
             found.append(str(token) if piece is None else piece)
         return tuple(found)
 
-    def _source_words(self, pair: ForcedPair) -> tuple[list[str], list[int | None]]:
+    def _source_words(self, source: Any, pair: ForcedPair) -> tuple[list[str], list[int | None]]:
+        """Of a text its own words, which the vocabulary may lack; of token ids what they stand for."""
         ids = [int(token) for token in pair.source]
         if self._codec is None:
             return list(map(str, ids)), list(range(len(ids)))
+        if isinstance(source, str):
+            return source.split(), self._codec.source_words(source)
         return words_of(ids, self._codec.source_stream())
 
     def _target_words(

@@ -115,6 +115,18 @@ class TextCodec:
         tokens = codec.encode(text)
         return self._template.around(tokens, language) if tokens else []
 
+    def source_words(self, text: str) -> list[int | None]:
+        """The word of `text.split()`, counted from 0, that each source token belongs to; None of
+        special tokens, and of white space.
+
+        Args:
+            text: one that `encode` encodes
+        """
+        before, after = (
+            [None] * len(side) for side in (self._template.prefix, self._template.suffix)
+        )
+        return [*before, *self._of_source.words(text), *after]
+
     def encode_target(self, text: str, *, most: int | None = None) -> EncodedTarget:
         """The token ids of a text that the model is to produce, without the end token.
 

@@ -57,6 +57,14 @@ class Codec(Protocol):
             TokenizerError: the tokenizer fails on it.
         """
 
+    def words(self, text: str) -> list[int | None]:
+        """The word of `text.split()`, counted from 0, that each token of `encode` belongs to; None
+        of special tokens, and of white space.
+
+        Raises:
+            UnknownSymbolsError, TokenizerError: as for `encode`.
+        """
+
     def encode_target(self, text: str) -> EncodedTarget:
         """The token ids of a text that a model is to produce.
 

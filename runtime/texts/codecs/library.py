@@ -14,6 +14,7 @@ from tokenizers.decoders import DecodeStream
 
 from .failures import failures_of
 from .interface import EncodedTarget, UnknownSymbolsError
+from .spans import words_at
 from .tokenizer_file import read_tokenizer
 
 
@@ -32,6 +33,11 @@ class LibraryCodec:
     def encode(self, text: str) -> list[int]:
         encoding = self._encode(text, self._special_tokens)
         return [] if all(encoding.special_tokens_mask) else list(encoding.ids)
+
+    def words(self, text: str) -> list[int | None]:
+        encoding = self._encode(text, self._special_tokens)
+        spans = zip(encoding.offsets, encoding.special_tokens_mask, strict=True)
+        return words_at(text, (None if special else span for span, special in spans))
 
     def encode_target(self, text: str) -> EncodedTarget:
         encoding = self._encode(text, self._special_tokens)

@@ -13,6 +13,7 @@ from dragoman.runtime.attention.reader import AttentionReader
 from dragoman.runtime.scoring.options import ScoringOptions
 from dragoman.runtime.scoring.teacher_forcing import ForcedPair
 
+TEXT = "Anna met Zoltan Quynh"
 SOURCE = ("Anna", " met", " Zoltan", " Quy", "nh", "")
 """Five words' tokens and the end token: the fourth word is of two tokens."""
 TARGET = ("", " traf", " und", "s", ".", "Zo")
@@ -54,6 +55,7 @@ def reader(attended: Sequence[int]) -> AttentionReader:
         unknown_target=UNKNOWN,
         stream=lambda: Words(TARGET),
         source_stream=lambda: Words(SOURCE),
+        source_words=lambda text: [0, 1, 2, 3, 3, None],
         source_piece=str,
         target_piece=str,
     )
@@ -89,17 +91,18 @@ def test_words_stand_where_unknown_tokens_stood(
 ) -> None:
     subject = reader(attended)
     options = ScoringOptions()
-    assert subject.with_unknown_replaced("any", tokens, options) == text
-    alignment = subject.alignment("any", tokens, options, unknown_replaced=True)
-    assert str(alignment) == pairs
+    for source in (TEXT, range(len(SOURCE))):
+        assert subject.with_unknown_replaced(source, tokens, options) == text
+        alignment = subject.alignment(source, tokens, options, unknown_replaced=True)
+        assert str(alignment) == pairs
     assert len(alignment.target) == len(text.split())
 
 
 def test_without_unknown_tokens_nothing_is_read_again() -> None:
-    assert reader((1, 2)).with_unknown_replaced("any", (TRAF, UND), ScoringOptions()) is None
+    assert reader((1, 2)).with_unknown_replaced(TEXT, (TRAF, UND), ScoringOptions()) is None
 
 
 def test_otherwise_alignments_are_of_the_text_as_it_is() -> None:
-    alignment = reader((0, 1, 2)).alignment("any", (UNKNOWN, TRAF, UNKNOWN), ScoringOptions())
+    alignment = reader((0, 1, 2)).alignment(TEXT, (UNKNOWN, TRAF, UNKNOWN), ScoringOptions())
     assert alignment.target == ("traf",)
     assert str(alignment) == "1-0"

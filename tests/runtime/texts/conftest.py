@@ -9,6 +9,7 @@ import pytest
 import sentencepiece
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
+from dragoman.runtime.format.languages import SourceTemplate
 from dragoman.runtime.texts.tokenizer import TextCodec
 
 CORPUS = ["the cat sat on the mat", "a cat, a dog and the bird", "naïve café: où ?", "x y z"] * 20
@@ -21,12 +22,27 @@ def target(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     directory = tmp_path_factory.mktemp(request.param.replace(" ", "-"))
     if request.param == "sentencepiece":
         return _sentencepiece(directory)
+    return TextCodec(None, _file(request.param, directory))
+
+
+@pytest.fixture(scope="session", params=FORMS)
+def source(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> TextCodec:
+    """A codec of sources in the same form, with two special tokens before and one after a text."""
+    directory = tmp_path_factory.mktemp(request.param.replace(" ", "-"))
+    template = SourceTemplate((1, 0), (2,))
+    if request.param == "sentencepiece":
+        return _sentencepiece(directory, template)
+    file = _file(request.param, directory)
+    return TextCodec(file, file, template=template)
+
+
+def _file(form: str, directory: Path) -> Path:
     file = directory / "tokenizer.json"
-    _library(request.param).save(str(file))
-    return TextCodec(None, file)
+    _library(form).save(str(file))
+    return file
 
 
-def _sentencepiece(directory: Path) -> TextCodec:
+def _sentencepiece(directory: Path, template: SourceTemplate | None = None) -> TextCodec:
     """Unknown characters become bytes; the vocabulary has pieces that the model does not know."""
     sentencepiece.SentencePieceTrainer.train(
         sentence_iterator=iter(CORPUS),
@@ -41,7 +57,13 @@ def _sentencepiece(directory: Path) -> TextCodec:
     pieces = {processor.id_to_piece(i): i + 5 for i in range(3, processor.get_piece_size())}
     vocabulary = directory / "vocabulary.json"
     vocabulary.write_text(json.dumps({"unknown": 3, "pieces": pieces | {"<unk>": 3, "▁cow": 4}}))
-    return TextCodec(model, model, source_vocabulary=vocabulary, target_vocabulary=vocabulary)
+    return TextCodec(
+        model,
+        model,
+        source_vocabulary=vocabulary,
+        target_vocabulary=vocabulary,
+        template=template,
+    )
 
 
 def _library(form: str) -> Tokenizer:
