@@ -24,6 +24,8 @@ FILE = "attention.onnx"
 AFTER_SOFTMAX = {"Attention": 3, "GroupQueryAttention": 2}
 """What the operators' attributes call the weights (ONNX 23; onnxruntime, contrib operators)."""
 ATTRIBUTES = {"Attention": "qk_matmul_output_mode", "GroupQueryAttention": "qk_output"}
+PASS_ON = frozenset({"Cast", "Identity", "Reshape", "Squeeze", "Transpose", "Unsqueeze"})
+"""Between the keys of a source and attention, such as one that is computed in fp32."""
 OF_SOURCE: frozenset[Role] = frozenset({"source", "source_mask", "token_type"})
 WEIGHTS_OUTPUT = 3
 """The weights' place among the outputs of every attention operator. MultiHeadAttention gives scores
@@ -49,7 +51,7 @@ def attention_graph(
     found: dict[Role, list[ir.Value]] = {}
     for name, part in parts.items():
         _rename(part.graph, name)
-        for role, value in _weights(part.graph, name):
+        for role, value in _weights(part.graph, name, specs[name]):
             found.setdefault(role, []).append(value)
     expected = neutral_graph("attention", FILE, model, None, head)
     spec = _spec(expected, specs, found)
@@ -69,8 +71,9 @@ def _rename(graph: ir.Graph, prefix: str) -> None:
             output.name = f"{prefix}/{output.name}" if output.name else output.name
 
 
-def _weights(graph: ir.Graph, name: str) -> list[tuple[Role, ir.Value]]:
+def _weights(graph: ir.Graph, name: str, spec: GraphSpec) -> list[tuple[Role, ir.Value]]:
     """The weights [B, H, Q, K] of each attention, in the order of layers, and their role."""
+    of_source = {tensor.name for tensor in spec.inputs if tensor.role == "cross_key"}
     found: list[tuple[Role, ir.Value]] = []
     for node in list(graph):
         if node.op_type not in (*ATTRIBUTES, "MultiHeadAttention"):
@@ -78,11 +81,19 @@ def _weights(graph: ir.Graph, name: str) -> list[tuple[Role, ir.Value]]:
         value = _with_weights(graph, node)
         role: Role = "encoder_attention"
         if name == "decoder":
-            key = node.inputs[1]
-            of_source = key is not None and key.is_graph_input()
-            role = "cross_attention" if of_source else "self_attention"
+            key = _passed_on(node.inputs[1])
+            role = "cross_attention" if key in of_source else "self_attention"
         found.append((role, value))
     return found
+
+
+def _passed_on(value: ir.Value | None) -> str | None:
+    """The name of what nodes that compute nothing made into a value."""
+    while value is not None and (node := value.producer()) is not None:
+        if node.op_type not in PASS_ON:
+            break
+        value = node.inputs[0]
+    return None if value is None else value.name
 
 
 def _with_weights(graph: ir.Graph, node: ir.Node) -> ir.Value:
