@@ -78,8 +78,8 @@ def test_whole_texts_of_a_decoder_alone(
     """By default a text may go on. With its end token it is a token longer."""
     texts = ["In the beginning God created the heavens", "and the earth."]
     stdin = f"{texts[0]}\n{texts[1]}\n{texts[0]}\t {texts[1]}\n".encode()
+    cases: list[str | tuple[str, str]] = [*texts, (texts[0], f" {texts[1]}")]
     with load(language_bundle, threads=1) as model:
-        cases = [*texts, (texts[0], f" {texts[1]}")]
         scored = model.score(cases, end_token=end_token)
         by_default = model.score(cases)
     end = model.manifest.model.end_token_id
