@@ -40,7 +40,7 @@ demo-speech: $(VENV)/installed-speech
 	$(BIN)/dragoman build .real/whisper-tiny.en --output bundles/whisper-tiny.en --inputs tests/real/clips --force
 	$(BIN)/dragoman run bundles/whisper-tiny.en tests/real/clips/librivox-*.flac
 
-# Downloads trained weights (220 MB, kept in .real) and compares with the implementations they were made for.
+# Downloads trained weights (300 MB, kept in .real) and compares with the implementations they were made for.
 test-real: $(VENV)/installed-dev
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m real tests/real
 

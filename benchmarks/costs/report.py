@@ -11,6 +11,7 @@ from typing import Any, Literal, NamedTuple
 from dragoman.reference_model import ModelConfig
 
 from ..circumstances import Circumstances
+from ..markdown import markdown
 from .counting import Cost, Part, encoder, step, total
 from .measuring import Times
 
@@ -112,7 +113,7 @@ def counted_table(config: ModelConfig, lengths: Sequence[int]) -> str:
         cached = [cost.cached * CACHED_BYTES / 1e6 for cost in sums]
         if any(cached):
             lines.append([f"{name}: keys and values read, MB", *(f"{n:.1f}" for n in cached)])
-    return _markdown([heading, *lines])
+    return markdown(heading, lines)
 
 
 class Series(NamedTuple):
@@ -172,14 +173,9 @@ def measured_table(record: CostRecord, chosen: Series) -> str:
         ["GB read a second", *(f"{record.bytes_read(cost) / s / 1e9:.1f}" for cost, s in pairs)],
     ]
     heading = [NAMES[chosen.varies], *(f"{vars(m)[chosen.varies]}" for m in measured)]
-    return _markdown([heading, *lines])
+    return markdown(heading, lines)
 
 
 def _millions(number: int) -> str:
     millions = number / 1e6
     return f"{millions:.2g}" if millions < 1 else f"{millions:,.{1 if millions < 100 else 0}f}"
-
-
-def _markdown(rows: Sequence[Sequence[str]]) -> str:
-    heading, *lines = [f"| {' | '.join(row)} |" for row in rows]
-    return "\n".join([heading, f"|{' --- |' * len(rows[0])}", *lines])

@@ -72,7 +72,7 @@ def table(rows: Iterable[str], refused: Iterable[str]) -> str:
             "included. A fused operator may still compute something else: only Dragoman's graphs",
             "are compared with the original file. Opsets below 18 are written by PyTorch's",
             "TorchScript exporter, the others by its torch.export exporter. The models have one",
-            "encoder and one decoder layer; *plain* is an encoder layer alone.",
+            "encoder and one decoder layer; *bert*, *gpt2* and *plain* are one stack of one layer.",
             "",
             "| file | model | Dragoman | onnxruntime.transformers | onnxscript optimize_for_ort |",
             "| --- | --- | --- | --- | --- |",

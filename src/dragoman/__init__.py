@@ -1,4 +1,4 @@
-"""Dragoman takes a trained encoder-decoder Transformer from PyTorch to deployment."""
+"""Dragoman takes a trained Transformer from PyTorch to deployment."""
 
 from .errors import DragomanError
 

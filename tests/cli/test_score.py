@@ -9,6 +9,10 @@ from subprocess import CompletedProcess
 
 import pytest
 
+from dragoman.export.checkpoints import read_checkpoint
+from dragoman.export.neutral_bundle import export_bundle
+from dragoman.reference_model import LanguageModel, ModelConfig
+from dragoman.reference_model.pretrained import find_checkpoint
 from dragoman.runtime import Model, ScoredPair, load, perplexity
 
 Outcome = CompletedProcess[str]
@@ -51,6 +55,45 @@ def test_beginnings(score: Dragoman, model: Model) -> None:
     pairs = PAIRS[:2]
     outcome = score("--no-end-token", "--batch-size", 1, stdin=lines_of(pairs))
     assert outcome.stdout.splitlines() == shown(model.score(pairs, end_token=False))
+
+
+@pytest.fixture(scope="module")
+def language_bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A decoder alone that has learned nothing, with the tokenizers of verses-en."""
+    shipped = read_checkpoint(find_checkpoint("verses-en"))
+    fields = {"decoder_layers": 1, "d_model": 16, "num_heads": 2, "d_ff": 24}
+    config = ModelConfig.from_dict(shipped.model.config.to_dict() | fields)
+    directory = tmp_path_factory.mktemp("language")
+    model = LanguageModel(config).eval()
+    export_bundle(model, directory, name="language", tokenizers=shipped.tokenizers)
+    return directory
+
+
+@pytest.mark.parametrize(
+    ("option", "end_token"), [((), False), (("--end-token",), True), (("--no-end-token",), False)]
+)
+def test_whole_texts_of_a_decoder_alone(
+    dragoman: Dragoman, language_bundle: Path, option: tuple[str, ...], end_token: bool
+) -> None:
+    """By default a text may go on. With its end token it is a token longer."""
+    texts = ["In the beginning God created the heavens", "and the earth."]
+    stdin = f"{texts[0]}\n{texts[1]}\n{texts[0]}\t {texts[1]}\n".encode()
+    cases: list[str | tuple[str, str]] = [*texts, (texts[0], f" {texts[1]}")]
+    with load(language_bundle, threads=1) as model:
+        scored = model.score(cases, end_token=end_token)
+        by_default = model.score(cases)
+    end = model.manifest.model.end_token_id
+    assert [p.tokens[-1] == end for p in scored] == [end_token] * 3
+    assert [len(p.tokens) - end_token for p in scored] == [len(p.tokens) for p in by_default]
+    outcome = dragoman("score", language_bundle, "--threads", 1, *option, stdin=stdin)
+    assert (outcome.returncode, outcome.stderr) == (0, summary(scored))
+    assert outcome.stdout.splitlines() == shown(scored)
+
+
+def test_the_end_token_of_an_encoder_and_decoder(score: Dragoman, model: Model) -> None:
+    """It is what they score by default."""
+    outcome = score("--end-token", stdin=lines_of(PAIRS))
+    assert outcome.stdout.splitlines() == shown(model.score(PAIRS))
 
 
 def test_json_holds_every_token_and_every_error(score: Dragoman, model: Model) -> None:

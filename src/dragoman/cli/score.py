@@ -24,9 +24,9 @@ if TYPE_CHECKING:
 @click.argument("bundle", type=click.Path(path_type=Path))
 @click.argument("pairs", required=False, type=click.Path(path_type=Path))
 @click.option(
-    "--no-end-token",
-    is_flag=True,
-    help="Do not score the end token: targets are beginnings.",
+    "--end-token/--no-end-token",
+    default=None,
+    help="Whether to score the end token: no if targets are beginnings [yes; decoder alone: no].",
 )
 @click.option(
     "--source-language",
@@ -63,7 +63,7 @@ def score(
     /,
     bundle: Path,
     pairs: Path | None,
-    no_end_token: bool,
+    end_token: bool | None,
     source_language: str | None,
     target_language: str | None,
     language: str | None,
@@ -75,10 +75,11 @@ def score(
 ) -> int:
     """Score the lines of PAIRS, or of standard input, with BUNDLE: each a source, a tab, a target.
 
-    Prints a line for each: the log-probability of the target and its end token (natural logarithm),
-    a tab, and how many tokens that is. The perplexity of all lines goes to standard error.
+    Prints a line for each: the log-probability of the target (natural logarithm), a tab, and how
+    many tokens that is, the end token included. The perplexity of all goes to standard error.
 
-    For a decoder alone, a line may also be just a text, which continues nothing.
+    For a decoder alone the end token is scored only with --end-token, and a line may also be just
+    a text, which continues nothing.
 
     For a speech model, sources are paths of audio files of at most a window. For a bundle without
     tokenizers, sources and targets are token ids separated by spaces. A line that cannot be scored
@@ -87,6 +88,7 @@ def score(
     \b
     dragoman score bundles/g2p-en words.tsv
     printf 'dragoman\\tD R AE G AH M AH N\\n' | dragoman score bundles/g2p-en --json
+    dragoman score bundles/verses-en --end-token < whole.txt
     """
     from dragoman.runtime import DragomanError, ScoringOptions, load
 
@@ -94,7 +96,7 @@ def score(
         found = "a directory" if pairs.is_dir() else "nothing"
         raise DragomanError(f"expected a file of pairs, found {found} at {pairs}")
     options = ScoringOptions(
-        end_token=False if no_end_token else None,
+        end_token=end_token,
         source_language=source_language,
         target_language=target_language,
         language=language,
