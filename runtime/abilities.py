@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from dragoman.errors import DragomanError
 
 from .format.manifest import Manifest
@@ -31,21 +33,32 @@ def check_able(manifest: Manifest, method: str) -> None:
         AbilityError: the model does not have it; says what it does, and by which method and
             command.
     """
-    if manifest.head is None:
-        model = manifest.model
-        aligns = model.has_encoder and not model.takes_audio
-        if method in DECODING or (method == "align" and aligns):
-            return
-        what = "decodes" if model.has_encoder else "continues texts"
-        able, command = ["generate", "stream", "score"], "run or dragoman score"
-    else:
+    what, methods, command = _abilities(manifest)
+    if method in methods or (method == "align" and _translates(manifest)):
+        return
+    name = manifest.name
+    if method == "align":
+        raise AbilityError(
+            "alignments and unknown words: expected a model that reads a text and writes another "
+            f"one, found {name}, a model that {what}"
+        )
+    *known, last = [*(f"model.{own}" for own in methods if own != "detokenize"), *command]
+    raise AbilityError(f"{method}: {name} is a model that {what}: use {', '.join(known)} or {last}")
+
+
+def _abilities(manifest: Manifest) -> tuple[str, Sequence[str], Sequence[str]]:
+    """What a model does, by which methods, and by which commands."""
+    if manifest.head is not None:
         what, only = ENCODER_METHODS[manifest.head.task]
-        able, command = [only], "encode"
-        if only == "encode":
-            able.append("hidden_states")
-        if method in able:
-            return
-    methods = ", ".join(f"model.{name}" for name in able)
-    raise AbilityError(
-        f"{method}: {manifest.name} is a model that {what}: use {methods} or dragoman {command}"
-    )
+        methods = ("encode", "hidden_states") if only == "encode" else (only,)
+        return what, methods, ("dragoman encode",)
+    what = "translates" if _translates(manifest) else "continues texts"
+    if manifest.model.takes_audio:
+        what = "transcribes speech"
+    return what, DECODING, ("dragoman run", "dragoman score")
+
+
+def _translates(manifest: Manifest) -> bool:
+    """Whether a model reads a text and writes another one."""
+    model = manifest.model
+    return model.has_encoder and model.has_decoder and not model.takes_audio

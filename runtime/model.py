@@ -23,7 +23,14 @@ from .decoding.rejection import RejectedError
 from .decoding.results import Result, Token
 from .decoding.streaming import Choice
 from .encoding.front_end import EncoderFrontEnd
-from .encoding.results import Answer, Classification, Filling, Tagging
+from .encoding.results import (
+    Answer,
+    Classification,
+    Embedding,
+    Filling,
+    HiddenStates,
+    Tagging,
+)
 from .format.bundle import Bundle
 from .format.manifest import Manifest
 from .front_end import FrontEnd
@@ -220,12 +227,7 @@ class Model:
         check_able(self.manifest, "encode")
         _check_list(texts)
         found = self._encoder.embeddings(texts, truncate=truncate)
-        for index, embedding in enumerate(found):
-            if embedding.error is not None:
-                raise RejectedError(f"text {index}: {embedding.error}")
-        cut = sum(embedding.truncated for embedding in found)
-        if cut:
-            warnings.warn(f"{cut} of {len(found)} texts were truncated", stacklevel=2)
+        _check_read(found)
         size = 0 if self.manifest.head is None else self.manifest.head.outputs
         return np.array([e.vector for e in found], np.float32).reshape(len(found), size)
 
@@ -236,7 +238,9 @@ class Model:
         each text. Arguments and errors as for `encode`."""
         check_able(self.manifest, "hidden_states")
         _check_list(texts)
-        return self._encoder.hidden_states(texts, truncate=truncate)
+        found = self._encoder.hidden_states(texts, truncate=truncate)
+        _check_read(found)
+        return [text.states for text in found]
 
     def classify(
         self, texts: Sequence[str | tuple[str, str] | Sequence[int]], *, truncate: bool = False
@@ -311,6 +315,7 @@ class Model:
             DragomanError, LanguageError: as for `score`; or an encoder alone got a target or
                 options.
         """
+        self.check_attention()
         if self.manifest.head is None:
             return self._attention.attention(source, target, ScoringOptions(**options))
         given = [n for n, value in options.items() if value != getattr(ScoringOptions, n)]
@@ -410,6 +415,20 @@ class Model:
             if choice.token not in self.manifest.end_tokens:
                 piece = text.step(choice.token) if text else None
                 yield Token(choice.token, piece, choice.log_probability)
+
+
+def _check_read(found: Sequence[Embedding | HiddenStates]) -> None:
+    """Of results that are arrays: refuse what could not be read, and say what was cut.
+
+    Raises:
+        RejectedError: a text could not be read; names the first.
+    """
+    for index, result in enumerate(found):
+        if result.error is not None:
+            raise RejectedError(f"text {index}: {result.error}")
+    cut = sum(result.truncated for result in found)
+    if cut:
+        warnings.warn(f"{cut} of {len(found)} texts were truncated", stacklevel=3)
 
 
 def _options(options: object, changes: GenerationKeywords) -> GenerationOptions:

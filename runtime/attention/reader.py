@@ -198,12 +198,12 @@ class AttentionReader:
         return tuple(found)
 
     def _source_words(self, source: Any, pair: ForcedPair) -> tuple[list[str], list[int | None]]:
-        """Of a text its own words, which the vocabulary may lack; of token ids what they stand for."""
+        """Of a text its own, which the vocabulary may lack; of ids what they stand for."""
         ids = [int(token) for token in pair.source]
         if self._codec is None:
             return list(map(str, ids)), list(range(len(ids)))
         if isinstance(source, str):
-            return source.split(), self._codec.source_words(source)
+            return self._codec.source_words(source)
         return words_of(ids, self._codec.source_stream())
 
     def _target_words(

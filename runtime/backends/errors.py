@@ -16,6 +16,6 @@ class DeviceLostError(DragomanError):
 def no_attention(name: str) -> str:
     """The problem with a bundle that lacks the graph that shows attention."""
     return (
-        f"{name}: expected a bundle with the graph that shows attention, found none: build it with "
-        "--with-attention"
+        f"{name}: expected a bundle with the graph that shows attention, found none: build one for "
+        "target cpu or neutral with --with-attention"
     )

@@ -7,19 +7,18 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ..backends.interface import Backend
 from ..decoding.rejection import RejectedError
 from ..format.head import Head
 from ..format.manifest import Manifest
 from ..texts.front_end import token_ids
-from .results import Answer, Classification, Embedding, Filling, Tagging
+from .results import Answer, Classification, Embedding, Filling, HiddenStates, Tagging
 from .running import Made, Outputs, run
 from .tasks import answer, classification, filling, tagging
 from .tokenizer import InputTokenizer, Tokenized, TooManyTokensError
 
-Result = TypeVar("Result", Embedding, Classification, Tagging, Filling, Answer)
+Result = TypeVar("Result", Embedding, HiddenStates, Classification, Tagging, Filling, Answer)
 
 
 class EncoderFrontEnd:
@@ -46,18 +45,13 @@ class EncoderFrontEnd:
             lambda reason: Embedding(np.empty(0, np.float32), reason),
         )
 
-    def hidden_states(self, sources: Sequence[Any], *, truncate: bool) -> list[NDArray[np.float32]]:
-        """
-        Raises:
-            RejectedError: a source cannot be read; names the first.
-        """
-        found = []
-        made = self._made(sources, truncate, lambda outputs, text, _: outputs.read("hidden"))
-        for index, states in enumerate(made):
-            if isinstance(states, RejectedError):
-                raise RejectedError(f"text {index}: {states}")
-            found.append(states)
-        return found
+    def hidden_states(self, sources: Sequence[Any], *, truncate: bool) -> list[HiddenStates]:
+        return self._each(
+            sources,
+            truncate,
+            lambda outputs, text, _: HiddenStates(outputs.read("hidden"), truncated=text.truncated),
+            lambda reason: HiddenStates(np.empty((0, 0), np.float32), reason),
+        )
 
     def classify(self, sources: Sequence[Any], *, truncate: bool) -> list[Classification]:
         return self._each(
@@ -153,6 +147,9 @@ class EncoderFrontEnd:
     def _try(self, source: Any, truncate: bool) -> Tokenized | RejectedError:
         try:
             return self.tokenize(source, truncate=truncate)
+        except TooManyTokensError as error:
+            advice = "" if truncate else "; truncate=True (--truncate) leaves out the rest"
+            return RejectedError(f"{error}{advice}")
         except RejectedError as error:
             return error
 
@@ -161,36 +158,25 @@ class EncoderFrontEnd:
         pairs = answers or self.head.task == "sequence-classification"
         if isinstance(source, str) or _is_pair(source):
             if self._tokenizer is None:
-                raise RejectedError("this bundle has no tokenizers: expected token ids")
+                expected = "a bundle with them, since answers are text" if answers else "token ids"
+                raise RejectedError(f"this bundle has no tokenizers: expected {expected}")
             if isinstance(source, str):
                 if answers:
                     raise RejectedError("expected a pair of question and context, found one text")
-                return self._encoded(self._tokenizer, (source,), truncate)
+                return self._tokenizer.encode(source, truncate=truncate)
             if not pairs:
                 raise RejectedError("expected a text, found a pair: this model reads one text")
-            return self._encoded(self._tokenizer, source, truncate)
+            return self._tokenizer.encode(*source, truncate=truncate)
         if answers:
             raise RejectedError("expected a pair of question and context, both texts")
         ids = token_ids(source, or_text="a text or ")
         if len(ids) > self._longest and not truncate:
-            raise RejectedError(
-                f"source has {len(ids)} tokens, expected at most {self._longest}; truncate=True "
-                "leaves out the rest"
+            raise TooManyTokensError(
+                f"source has {len(ids)} tokens, expected at most {self._longest}"
             )
         kept = ids[: self._longest]
         none: list[int | None] = [None] * len(kept)
         return Tokenized(kept, [0] * len(kept), [], none, none, truncated=len(kept) < len(ids))
-
-    def _encoded(
-        self, tokenizer: InputTokenizer, texts: Sequence[str], truncate: bool
-    ) -> Tokenized:
-        try:
-            return tokenizer.encode(*texts, truncate=truncate)
-        except TooManyTokensError as error:
-            if truncate:
-                raise
-            advice = "truncate=True (--truncate) leaves out the rest"
-            raise RejectedError(f"{error}; {advice}") from error
 
 
 def _is_pair(source: Any) -> bool:

@@ -21,6 +21,19 @@ class Embedding:
     truncated: bool = False
 
 
+@dataclass(frozen=True, eq=False)
+class HiddenStates:
+    """
+    Attributes:
+        states: float32 [tokens, d_model]; empty if there is an error
+        truncated: whether the text was cut
+    """
+
+    states: NDArray[np.float32]
+    error: str | None = None
+    truncated: bool = False
+
+
 @dataclass(frozen=True)
 class ScoredLabel:
     """

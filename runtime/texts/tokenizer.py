@@ -18,6 +18,7 @@ from .codecs import (
     TokenizerError,
     UnknownSymbolsError,
 )
+from .codecs.spans import Words
 from .long_texts import TooLongError, check_length
 from .surfaces import Surfaces
 
@@ -115,17 +116,16 @@ class TextCodec:
         tokens = codec.encode(text)
         return self._template.around(tokens, language) if tokens else []
 
-    def source_words(self, text: str) -> list[int | None]:
-        """The word of `text.split()`, counted from 0, that each source token belongs to; None of
-        special tokens, and of white space.
+    def source_words(self, text: str) -> Words:
+        """The words of a source, and which of them each source token belongs to.
 
         Args:
             text: one that `encode` encodes
         """
-        before, after = (
-            [None] * len(side) for side in (self._template.prefix, self._template.suffix)
-        )
-        return [*before, *self._of_source.words(text), *after]
+        template = self._template
+        before, after = [None] * len(template.prefix), [None] * len(template.suffix)
+        words, of_token = self._of_source.words(text)
+        return Words(words, [*before, *of_token, *after])
 
     def encode_target(self, text: str, *, most: int | None = None) -> EncodedTarget:
         """The token ids of a text that the model is to produce, without the end token.

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
 from ...decoding.rejection import RejectedError
+from .spans import Words
 
 
 class UnknownSymbolsError(ValueError):
@@ -57,9 +58,10 @@ class Codec(Protocol):
             TokenizerError: the tokenizer fails on it.
         """
 
-    def words(self, text: str) -> list[int | None]:
-        """The word of `text.split()`, counted from 0, that each token of `encode` belongs to; None
-        of special tokens, and of white space.
+    def words(self, text: str) -> Words:
+        """The words of a text, and which of them each token of `encode` belongs to. They have white
+        space between them; of a tokenizer whose texts are tokens with spaces between, they are its
+        tokens.
 
         Raises:
             UnknownSymbolsError, TokenizerError: as for `encode`.

@@ -14,7 +14,7 @@ from tokenizers.decoders import DecodeStream
 
 from .failures import failures_of
 from .interface import EncodedTarget, UnknownSymbolsError
-from .spans import words_at
+from .spans import Words, tokens_as_words, words_of_spans
 from .tokenizer_file import read_tokenizer
 
 
@@ -34,10 +34,12 @@ class LibraryCodec:
         encoding = self._encode(text, self._special_tokens)
         return [] if all(encoding.special_tokens_mask) else list(encoding.ids)
 
-    def words(self, text: str) -> list[int | None]:
+    def words(self, text: str) -> Words:
         encoding = self._encode(text, self._special_tokens)
-        spans = zip(encoding.offsets, encoding.special_tokens_mask, strict=True)
-        return words_at(text, (None if special else span for span, special in spans))
+        offsets = zip(encoding.offsets, encoding.special_tokens_mask, strict=True)
+        spans = [None if special else span for span, special in offsets]
+        # Without a decoder a text is its tokens with spaces between, as of a model of letters.
+        return (words_of_spans if self._tokenizer.decoder else tokens_as_words)(text, spans)
 
     def encode_target(self, text: str) -> EncodedTarget:
         encoding = self._encode(text, self._special_tokens)

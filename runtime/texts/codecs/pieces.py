@@ -17,7 +17,7 @@ from ...format.plain_data import Problems, from_plain
 from .failures import failures_of, summary
 from .growth import MOST_GROWTH
 from .interface import EncodedTarget, UnknownSymbolsError
-from .spans import words_at
+from .spans import Words, words_of_spans
 from .tokenizer_file import TRIAL_TEXTS
 
 
@@ -46,7 +46,7 @@ class PieceCodec:
         code, text = self._split_code(text)
         return self._ids(code + self._split(text))
 
-    def words(self, text: str) -> list[int | None]:
+    def words(self, text: str) -> Words:
         code, rest = self._split_code(text)
         start = len(text) - len(rest)
         with failures_of(self._path):
@@ -56,7 +56,7 @@ class PieceCodec:
         offset = len(text.encode()) - len(rest.encode())
         parts = [of_byte[offset + p.begin : offset + max(p.end, p.begin + 1)] for p in pieces]
         spans = [(part[0], part[-1] + 1) if part else None for part in parts]
-        return words_at(text, [*((0, start) for _ in code), *spans])
+        return words_of_spans(text, [*((0, start) for _ in code), *spans])
 
     def encode_target(self, text: str) -> EncodedTarget:
         return EncodedTarget([], self._ids(self._split(text)))

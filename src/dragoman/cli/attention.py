@@ -71,6 +71,7 @@ def attention(
     """
     from dragoman.errors import DragomanError, refuse_existing, refuse_unwritable
     from dragoman.pictures.attention import check_picture_name, choose, draw, heat_maps, write_page
+    from dragoman.printable import printable
     from dragoman.runtime import load
 
     page = output.suffix.lower() == ".html"
@@ -94,7 +95,7 @@ def attention(
             )
 
     if page:
-        write_page(found, output, title=f"{manifest.name}: {text}")
+        write_page(found, output, title=printable(f"{manifest.name}: {text}"))
     else:
         missing = draw(choose(heat_maps(found), which), output, layer=layer, head=head)
         if missing:

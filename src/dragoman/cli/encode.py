@@ -116,7 +116,7 @@ class _Writer:
         self.vectors: list[Any] = []
         self.number = self.rejected = self.truncated = 0
 
-    def write(self, result: Any) -> None:
+    def write(self, result: Any, source: Any = None) -> None:
         self.number += 1
         self.truncated += result.truncated
         if result.error is not None:
@@ -127,27 +127,30 @@ class _Writer:
         elif self._as_json:
             click.echo(json.dumps(_plain(result), ensure_ascii=False, allow_nan=False))
         else:
-            click.echo("" if result.error is not None else self._line(result))
+            click.echo("" if result.error is not None else self._line(result, source))
 
     def summarize(self) -> None:
         if self.truncated:
             tell(f"{self.truncated} of {self.number} lines were truncated")
 
 
-LINES: dict[str, Callable[[Any], str]] = {
-    "embedding": lambda result: " ".join(f"{number:.7g}" for number in result.vector),
-    "sequence-classification": lambda result: f"{result.label}\t{result.labels[0].score:.4f}",
-    "token-classification": lambda result: " ".join(
-        f"{_word(tag.text)}/{tag.label}" for tag in result.words
+LINES: dict[str, Callable[[Any, Any], str]] = {
+    "embedding": lambda result, source: " ".join(f"{number:.7g}" for number in result.vector),
+    "sequence-classification": lambda result, source: (
+        f"{result.label}\t{result.labels[0].score:.4f}"
     ),
-    "masked-language-model": lambda result: _filled(result),
-    "question-answering": lambda result: " ".join(result.text.split()),
+    "token-classification": lambda result, source: " ".join(
+        f"{_word(tag.text, source, number)}/{tag.label}" for number, tag in enumerate(result.words)
+    ),
+    "masked-language-model": lambda result, source: _filled(result),
+    "question-answering": lambda result, source: " ".join(result.text.split()),
 }
-"""A result as a line, by the task of the head."""
+"""A result as a line, and its source, by the task of the head."""
 
 
-def _word(text: str | None) -> str:
-    return "" if text is None else text
+def _word(text: str | None, source: Any, number: int) -> str:
+    """A word; of token ids, of which each is one, the id."""
+    return str(source[number]) if text is None else text
 
 
 def _filled(result: Any) -> str:
@@ -183,9 +186,10 @@ def _encode(
             found = model.answer(good, truncate=truncate)
     following = iter(found)
     for source in sources:
-        writer.write(
-            next(following) if isinstance(source, _Source) else _rejected(head.task, source)
-        )
+        if isinstance(source, _Source):
+            writer.write(next(following), source.value)
+        else:
+            writer.write(_rejected(head.task, source))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -202,7 +206,7 @@ def _source(model: Model, head: Head, line: Line) -> _Source | str:
 
     if isinstance(line, UnicodeDecodeError):
         return unreadable(line)
-    if model.manifest.tokenizers is None:
+    if model.manifest.tokenizers is None and head.task != "question-answering":
         ids = token_ids(line)
         return IDS_EXPECTED if ids is None else _Source(ids)
     try:

@@ -55,7 +55,7 @@ def reader(attended: Sequence[int]) -> AttentionReader:
         unknown_target=UNKNOWN,
         stream=lambda: Words(TARGET),
         source_stream=lambda: Words(SOURCE),
-        source_words=lambda text: [0, 1, 2, 3, 3, None],
+        source_words=lambda text: (text.split(), [0, 1, 2, 3, 3, None]),
         source_piece=str,
         target_piece=str,
     )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from pathlib import Path
 
 import pytest
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
@@ -16,13 +15,14 @@ from ...random_weights import random_transformer
 
 KNOWN = ("the", "cat", "met", "dog")
 UNKNOWN, CAT = 3, 5
+UNKNOWN_WORD = "<unk>"
 TEXT = "the Zoltan met  Quynh dog"
 
 
 def words() -> Tokenizer:
-    symbols = ("<pad>", "<s>", "</s>", "<unk>", *KNOWN)
+    symbols = ("<pad>", "<s>", "</s>", UNKNOWN_WORD, *KNOWN)
     vocabulary = {symbol: token for token, symbol in enumerate(symbols)}
-    tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token="<unk>"))
+    tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token=UNKNOWN_WORD))
     tokenizer.add_special_tokens(list(symbols[:4]))
     tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     tokenizer.post_processor = processors.TemplateProcessing(

@@ -195,8 +195,13 @@ def test_texts_that_are_too_long(make: Make) -> None:
         ours.encode(["a", LONG])
     with pytest.warns(UserWarning, match="1 of 2 texts were truncated"):
         cut = ours.encode(["a", LONG], truncate=True)
-    states = ours.hidden_states([LONG], truncate=True)[0]
+    with pytest.raises(RejectedError, match=r"^text 1: .*--truncate\) leaves out the rest"):
+        ours.hidden_states(["a", LONG])
+    with pytest.warns(UserWarning, match="1 of 2 texts were truncated"):
+        states = ours.hidden_states(["a", LONG], truncate=True)[1]
     assert len(states) == POSITIONS
+    with pytest.raises(RejectedError, match=f"expected at most {POSITIONS}$"):
+        ours.tokenize(LONG)  # it has no such argument
     np.testing.assert_allclose(cut[1], states.mean(0), atol=1e-5)
 
 

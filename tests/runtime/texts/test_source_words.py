@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import sentencepiece
+from tokenizers import Regex, Tokenizer, models, pre_tokenizers, processors
 
 from dragoman.runtime.texts.codecs.spans import words_at
 from dragoman.runtime.texts.tokenizer import TextCodec
@@ -31,7 +32,8 @@ def test_each_token_belongs_to_the_word_that_it_is_in(source: TextCodec, text: s
     ends = [found.end() for found in re.finditer(r"\S+", text)]
     counts = [len(source.encode(text[:end])) - 3 for end in ends]
     expected = [next(w for w, count in enumerate(counts) if count > n) for n in range(counts[-1])]
-    found = source.source_words(text)
+    words, found = source.source_words(text)
+    assert words == text.split()
     assert len(found) == len(source.encode(text))
     assert (found[:2], found[-1]) == ([None, None], None)
     own = found[2:-1][: counts[-1]]
@@ -53,7 +55,7 @@ def test_a_language_code_is_a_word_or_part_of_one(tmp_path: Path) -> None:
     pieces = {"▁the": 4, ">>fra<<": 5, "▁": 6, "c": 7, "a": 8, "t": 9, "▁cat": 10}
     vocabulary.write_text(json.dumps({"unknown": 3, "leading_code": True, "pieces": pieces}))
     codec = TextCodec(model, model, source_vocabulary=vocabulary, target_vocabulary=vocabulary)
-    apart, joined = codec.source_words(">>fra<< the"), codec.source_words(">>fra<<the cat")
+    apart, joined = (codec.source_words(text)[1] for text in (">>fra<< the", ">>fra<<the cat"))
     assert apart[0] == 0 and set(apart[1:]) == {1}
     assert joined[0] == 0 and {word for word in joined[1:] if word is not None} == {0, 1}
     assert len(joined) == len(codec.encode(">>fra<<the cat"))
@@ -64,3 +66,17 @@ def test_words_are_those_that_split_finds() -> None:
     spans = [(0, 1), (1, 3), (2, 4), (2, 5), None, (5, 5), (6, 7), (7, 9)]
     assert words_at(text, spans) == [0, 0, None, 1, None, None, 2, 3]
     assert text.split() == ["ab", "c", "d", "e"]
+
+
+def test_letters_are_the_words_of_a_tokenizer_without_a_decoder(tmp_path: Path) -> None:
+    unknown = "?"
+    vocabulary = {"</s>": 0, unknown: 1, "a": 2, "b": 3}
+    letters = Tokenizer(models.WordLevel(vocabulary, unk_token=unknown))
+    letters.add_special_tokens(["</s>"])
+    letters.pre_tokenizer = pre_tokenizers.Split(Regex(r"[\s\S]"), "isolated")
+    letters.post_processor = processors.TemplateProcessing(
+        single="$A </s>", special_tokens=[("</s>", 0)]
+    )
+    letters.save(str(tmp_path / "letters.json"))
+    codec = TextCodec(tmp_path / "letters.json", tmp_path / "letters.json")
+    assert codec.source_words("ab xa") == (["a", "b", "x", "a"], [0, 1, None, 2, 3, None])
