@@ -52,7 +52,7 @@ def _abilities(manifest: Manifest) -> tuple[str, Sequence[str], Sequence[str]]:
         what, only = ENCODER_METHODS[manifest.head.task]
         methods = ("encode", "hidden_states") if only == "encode" else (only,)
         return what, methods, ("dragoman encode",)
-    what = "translates" if _translates(manifest) else "continues texts"
+    what = "turns texts into texts" if _translates(manifest) else "continues texts"
     if manifest.model.takes_audio:
         what = "transcribes speech"
     return what, DECODING, ("dragoman run", "dragoman score")

@@ -99,7 +99,7 @@ def test_a_bundle_without_the_graph(bundle: Path, dragoman: Dragoman, tmp_path: 
     ):
         outcome = dragoman(*command)
         assert outcome.returncode == 2
-        assert "none: build it with --with-attention" in outcome.stderr
+        assert "none: build one for target cpu or neutral with --with-attention" in outcome.stderr
 
 
 def test_an_output_is_not_replaced(shown: Path, dragoman: Dragoman, tmp_path: Path) -> None:

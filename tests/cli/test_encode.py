@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import json
 import re
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from subprocess import CompletedProcess
@@ -145,13 +146,43 @@ def test_the_wrong_command_names_the_right_one(
         (("run", vectors, "a"), "gives vectors: use model.encode, "),
         (("score", vectors), "gives vectors: use model.encode, "),
         (("run", labels, "a"), "classifies texts: use model.classify or dragoman encode"),
-        (("encode", bundle, "a"), "decodes: use model.generate, "),
+        (("encode", bundle, "a"), "turns texts into texts: use model.generate, "),
         (("encode", labels, "a", "-o", tmp_path / "x.npy"), "expected a model that gives vectors"),
     ):
         outcome = dragoman(*command)
         assert outcome.returncode == 2
         assert expected in outcome.stderr
         assert len(outcome.stderr.splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("head", "line", "printed", "problem"),
+    [
+        ("ForTokenClassification", "2 6 3", r"2/LABEL_[01] 6/LABEL_[01] 3/LABEL_[01]\n", None),
+        (
+            "ForQuestionAnswering",
+            "a\tb",
+            r"\n",
+            "expected a bundle with them, since answers are text",
+        ),
+    ],
+)
+def test_without_tokenizers(
+    head: str,
+    line: str,
+    printed: str,
+    problem: str | None,
+    build: Callable[[str], Path],
+    dragoman: Dragoman,
+    tmp_path: Path,
+) -> None:
+    checkpoint = build(head).parent / "checkpoint"
+    shutil.copytree(checkpoint, tmp_path / "checkpoint", ignore=shutil.ignore_patterns("vocab*"))
+    dragoman("export", tmp_path / "checkpoint", "-o", tmp_path / "bundle")
+    outcome = dragoman("encode", tmp_path / "bundle", line)
+    assert re.fullmatch(printed, outcome.stdout)
+    assert outcome.returncode == int(problem is not None)
+    assert problem is None or problem in outcome.stderr
 
 
 def test_verify_and_inspect(build: Callable[[str], Path], dragoman: Dragoman) -> None:

@@ -194,3 +194,11 @@ def test_source_length_is_for_texts(
     done = dragoman("build", speech_checkpoint, "-o", tmp_path / "out", *options)
     assert done.returncode == 2
     assert "source length: expected none for a speech model" in done.stderr
+
+
+@pytest.mark.parametrize("option", ["--alignments", "--replace-unknown"])
+def test_words_are_aligned_of_texts_only(option: str, dragoman: Dragoman, built: Path) -> None:
+    outcome = dragoman("run", built, "any.wav", option)
+    assert outcome.returncode == 2
+    assert "expected a model that reads a text and writes another one, found " in outcome.stderr
+    assert "a model that transcribes speech" in outcome.stderr

@@ -186,7 +186,7 @@ def test_no_weight_is_stored_twice(beam_subject: Callable[[str], Subject], tmp_p
 
 
 def test_a_bundle_without_the_graph(make_plain: Callable[[], Model]) -> None:
-    with pytest.raises(BackendError, match="none: build it with --with-attention"):
+    with pytest.raises(BackendError, match="none: build one for target cpu or neutral with"):
         make_plain().attention([5, 3])
 
 
