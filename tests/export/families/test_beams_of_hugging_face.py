@@ -113,19 +113,22 @@ def decoded_by(
 ) -> list[list[Hypothesis]]:
     """The hypotheses of the decoding loop."""
     spec, settings = model.manifest.model, generation_settings(generation)
-    prompt = [spec.start_token_id, *settings.prompt]
-    rules = Rules.of(
-        settings,
-        limit=case.limit,
-        end_tokens=settings.end_tokens(spec.end_token_id),
-        prompt_length=len(prompt),
-    )
     strategy = Beam(
         settings.num_beams, settings.length_penalty, settings.early_stopping, case.returned
     )
     queue: Queue[int] = Queue(model.backend, spec, rows=10**6, tokens=10**6)
     for index, source in enumerate(subject.sources):
         encodable = source.numpy() if isinstance(source, torch.Tensor) else list(source)
+        prompt = [spec.start_token_id, *settings.prompt]
+        if not spec.has_encoder:
+            assert isinstance(encodable, list)
+            prompt, encodable = [*encodable, *settings.prompt], []
+        rules = Rules.of(
+            settings,
+            limit=case.limit,
+            end_tokens=settings.end_tokens(spec.end_token_id),
+            prompt_length=len(prompt),
+        )
         request = Request(source=encodable, prompt=prompt, rules=rules)
         queue.add(Job(index, request, strategy))
     found: dict[int, list[Hypothesis]] = {}
