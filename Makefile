@@ -30,7 +30,7 @@ test: $(VENV)/installed-dev
 test-beams: $(VENV)/installed-dev
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m combinations --numprocesses auto tests/export/families
 
-# TensorRT-RTX engines of every preset; building them needs no GPU.
+# TensorRT-RTX engines of every preset, an encoder alone and a decoder alone; building them needs no GPU.
 test-engines: $(VENV)/installed-dev
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m engines --numprocesses auto --dist loadgroup tests/engines
 

@@ -113,15 +113,17 @@ def _bundle(subject: Subject, neutral: Path, directory: Path, target: str, preci
     if target == "neutral":
         return optimized_bundle(neutral, directory, target=target, precision=precision)
     manifest = read_bundle(neutral).manifest
-    largest = subject.batch_sizes[-1]
+    model, largest = manifest.model, subject.batch_sizes[-1]
+    # Of a decoder alone, prompts need positions, too.
+    capacity = manifest.default_max_new_tokens if model.has_encoder else model.max_target_positions
     return bundle_with_engines(
         neutral,
         directory,
         target=target,
         precision=precision,
         batches=(Range(1, 1, 1), Range(1, largest, 2 * largest)),
-        source=default_source_range(manifest.model),
-        capacity=manifest.default_max_new_tokens,
+        source=default_source_range(model),
+        capacity=capacity,
     )
 
 

@@ -52,6 +52,7 @@ PARTS = (
     Part(DEVICE, 20, "dragoman.benchmarks.gpu.environment"),
     Part("engines", 60, "dragoman.benchmarks.gpu.engines"),
     Part("parity, g2p-en", 110, "dragoman.benchmarks.gpu.parity", ("--model", "g2p-en")),
+    Part("parity, verses-en", 80, "dragoman.benchmarks.gpu.parity", ("--model", "verses-en")),
     Part("parity, Whisper", 150, "dragoman.benchmarks.gpu.parity", ("--model", "whisper-tiny.en")),
     Part("second opinion", 60, "dragoman.benchmarks.gpu.second_opinion"),
     _compare("big", 120, (1, 8, 32, 128), *HALF),

@@ -13,12 +13,15 @@ from ..shipped import MODEL, held_out
 
 if TYPE_CHECKING:
     from dragoman.export.tokenizers import TokenizerFiles
-    from dragoman.reference_model import Transformer
+    from dragoman.reference_model import AutoregressiveModel
 
     from ..parity import ParityInputs
 
 WORDS = 200
+PROMPTS = 8
+"""Each is continued by PyTorch without a cache, anew for every bundle."""
 WINDOWS = 8
+VERSES = "verses-en"
 REPOSITORY_CLIPS = Path("tests/real/clips")
 """Where the repository has clips; a kit has them beside the model."""
 
@@ -33,7 +36,7 @@ class Subject:
     """
 
     description: str
-    model: Transformer
+    model: AutoregressiveModel
     tokenizers: TokenizerFiles | None
     inputs: ParityInputs
     batch_sizes: tuple[int, ...]
@@ -48,6 +51,20 @@ def g2p_en(workspace: Path) -> Subject:
     return Subject(
         MODEL, model, open_checkpoint(locate_checkpoint(MODEL)).tokenizers, inputs, (1, 32)
     )
+
+
+def verses_en(workspace: Path) -> Subject:
+    """The shipped language model, a decoder alone, and beginnings of verses held out."""
+    from dragoman.export.locating import locate_checkpoint
+    from dragoman.export.opened_checkpoint import open_checkpoint
+    from dragoman.reference_model import LanguageModel
+
+    from ..parity import inputs_for
+
+    opened = open_checkpoint(locate_checkpoint(VERSES))
+    assert isinstance(opened.model, LanguageModel)
+    inputs = inputs_for(opened, limit=PROMPTS)
+    return Subject(VERSES, opened.model, opened.tokenizers, inputs, (1, 32))
 
 
 def whisper_tiny_en(workspace: Path) -> Subject:
@@ -95,6 +112,7 @@ def clips() -> Path | None:
 
 SUBJECTS: Mapping[str, Callable[[Path], Subject]] = {
     MODEL: g2p_en,
+    VERSES: verses_en,
     "whisper-tiny.en": whisper_tiny_en,
 }
 """By name: made in an existing folder."""

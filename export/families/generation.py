@@ -66,6 +66,11 @@ def generation_config(
         repetition_penalty=read.positive("repetition_penalty"),
         max_new_tokens=read.longest() or default_new_tokens(config, notes),
     )
+    if not config.has_encoder and read.states("max_length") and not read.states("max_new_tokens"):
+        notes.append(
+            f"max_length counts the tokens of the prompt in Hugging Face's generate; here outputs "
+            f"without a limit of the caller's end after {rules.max_new_tokens} new tokens"
+        )
     generation = with_strategy(rules, read, notes)
     problems = [*read.problems, *read.ids_outside(config.target_vocab_size)]
     if generation.num_beams > config.target_vocab_size:

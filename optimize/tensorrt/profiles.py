@@ -47,10 +47,12 @@ def check_profiles(profiles: Sequence[Profile], capacity: int, model: Positions)
     for index, profile in enumerate(profiles):
         for name, sizes in (("batch", profile.batch), ("source length", profile.source)):
             check_range(f"profile {index}, {name}", sizes)
-        if profile.source.largest > max(1, model.max_source_positions):
+        longest = model.max_source_positions
+        if profile.source.largest > max(1, longest):
+            most = f"{longest}, the positions of this model" if longest else "1, without a source"
             raise DragomanError(
-                f"profile {index}, source length: expected at most {model.max_source_positions}, "
-                f"the positions of this model, found {profile.source.largest}"
+                f"profile {index}, source length: expected at most {most}, found "
+                f"{profile.source.largest}"
             )
     if model.max_target_positions and not 1 <= capacity <= model.max_target_positions:
         raise DragomanError(

@@ -62,6 +62,14 @@ class EngineRequest:
                 "source length: expected none for a speech model, whose sources are windows of one "
                 "length"
             )
+        if self.source_length is not None and not model.max_source_positions:
+            raise DragomanError(
+                "source length: expected none for a decoder alone, which has no source"
+            )
+        if self.capacity is not None and not model.max_target_positions:
+            raise DragomanError(
+                "capacity: expected none for an encoder alone, which has no output of tokens"
+            )
         source = self.source_length or default_source_range(model)
         profiles = tuple(Profile(batch, source) for batch in self.batches)
         capacity = self.capacity or default_capacity

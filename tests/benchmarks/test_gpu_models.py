@@ -24,6 +24,8 @@ from dragoman.benchmarks.models.random_checkpoint import (
 )
 from dragoman.benchmarks.text.measuring import Figures, Measurement
 from dragoman.benchmarks.text.workload import Workload
+from dragoman.reference_model import load_checkpoint
+from dragoman.reference_model.pretrained import find_checkpoint
 from dragoman.runtime import BackendError, Model, read_bundle
 from dragoman.runtime.backends.tensorrt.packages import MODULES
 from dragoman.runtime.format.executables import Profile, Range, TensorRTEngines
@@ -165,6 +167,7 @@ def without_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(latency, "load", load)
     monkeypatch.setattr(parity, "PRECISIONS", ("fp16",))
     monkeypatch.setattr(subjects, "WORDS", 5)
+    monkeypatch.setattr(subjects, "PROMPTS", 3)
     monkeypatch.setattr(subjects, "WINDOWS", 2)
     monkeypatch.setattr(checkpoint_configs, "WHISPER_TINY_EN", SMALL_WHISPER)
     monkeypatch.setenv("DRAGOMAN_REAL", str(tmp_path / "real"))
@@ -206,6 +209,32 @@ def test_parity_of_the_shipped_model(tmp_path: Path, monkeypatch: pytest.MonkeyP
             "capacity": 64,
         }
     )
+
+
+@pytest.mark.usefixtures("without_gpu")
+def test_parity_of_a_decoder_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its engines have room for prompts; here they are built and not run."""
+    monkeypatch.setattr(parity, "BACKENDS", parity.BACKENDS[:2])
+    built: list[TensorRTEngines] = []
+
+    def with_engines(neutral: Path, directory: Path, **options: Any) -> Path:
+        made = bundle_with_engines(neutral, directory, **options)
+        engines = read_bundle(made).manifest.executable
+        assert isinstance(engines, TensorRTEngines)
+        built.append(engines)
+        raise BackendError("found no GPU")
+
+    monkeypatch.setattr(parity, "bundle_with_engines", with_engines)
+    report = checked("verses-en", tmp_path)
+    assert report["model"] == "verses-en"
+    engines, provider = report["rows"]
+    assert engines["error"] == "BackendError: found no GPU"
+    assert (provider["passed"], provider["tokens"], provider["error"]) == (True, "3 of 3", "")
+    assert provider["ms/step, batch 32"] > 0
+    (found,) = built
+    config = load_checkpoint(find_checkpoint("verses-en")).config
+    assert found.capacity == config.max_target_positions
+    assert {profile.source for profile in found.profiles} == {Range(1, 1, 1)}
 
 
 @pytest.mark.usefixtures("without_gpu")

@@ -10,7 +10,7 @@ import torch
 
 from dragoman.export import export_bundle
 from dragoman.optimize.target_bundle import optimize_bundle
-from dragoman.reference_model import ModelConfig, Transformer
+from dragoman.reference_model import HeadConfig, ModelConfig, Transformer, make_model
 from dragoman.runtime import Bundle, read_bundle
 from dragoman.runtime.format.manifest import Precision
 
@@ -45,6 +45,34 @@ T5: dict[str, object] = {
         False,
     ),
 }
+ALONE: dict[str, object] = {
+    "d_model": 64,
+    "d_ff": 96,
+    "num_heads": 4,
+    "positions": "learned",
+    "pad_token_id": 0,
+    "dropout": 0.0,
+}
+ENCODER_ALONE: dict[str, object] = {
+    "source_vocab_size": 210,
+    "target_vocab_size": 0,
+    "encoder_layers": 2,
+    "decoder_layers": 0,
+    "max_source_positions": 21,
+    "max_target_positions": 0,
+    "embedding_norm": True,
+    "token_types": 2,
+    "head": HeadConfig(task="sequence-classification", dense_size=64, labels=("a", "b", "c")),
+}
+DECODER_ALONE: dict[str, object] = {
+    "source_vocab_size": 0,
+    "target_vocab_size": 210,
+    "encoder_layers": 0,
+    "decoder_layers": 2,
+    "max_source_positions": 0,
+    "max_target_positions": 17,
+    "norm_order": "pre",
+}
 
 
 @pytest.fixture(scope="session")
@@ -66,6 +94,18 @@ def t5(tmp_path_factory: pytest.TempPathFactory) -> Bundle:
 
 
 @pytest.fixture(scope="session")
+def encoder_alone(tmp_path_factory: pytest.TempPathFactory) -> Bundle:
+    """Two layers, heads of size 16, token types and a head of three classes."""
+    return _alone(tmp_path_factory, ENCODER_ALONE)
+
+
+@pytest.fixture(scope="session")
+def decoder_alone(tmp_path_factory: pytest.TempPathFactory) -> Bundle:
+    """Two layers, heads of size 16; 17 positions."""
+    return _alone(tmp_path_factory, DECODER_ALONE)
+
+
+@pytest.fixture(scope="session")
 def optimize(tmp_path_factory: pytest.TempPathFactory) -> Optimize:
     def make(bundle: Bundle, precision: Precision = "fp32", target: str = "cpu") -> Bundle:
         directory: Path = tmp_path_factory.mktemp("optimized")
@@ -78,6 +118,13 @@ def optimize(tmp_path_factory: pytest.TempPathFactory) -> Optimize:
 def _export(factory: pytest.TempPathFactory, changes: dict[str, object]) -> Bundle:
     directory = factory.mktemp("neutral")
     export_bundle(random_model(changes), directory, name="random")
+    return read_bundle(directory)
+
+
+def _alone(factory: pytest.TempPathFactory, sizes: dict[str, object]) -> Bundle:
+    directory = factory.mktemp("alone")
+    torch.manual_seed(6)
+    export_bundle(make_model(ModelConfig(**ALONE | sizes)).eval(), directory, name="alone")  # type: ignore[arg-type]
     return read_bundle(directory)
 
 

@@ -7,7 +7,7 @@ and Normalize, if there are any (Reimers & Gurevych 2019).
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, get_args
 
 from tokenizers import Tokenizer, normalizers
 
@@ -21,6 +21,7 @@ from ...formats.detection import CONFIG_FILE, MODULES_FILE
 from ...formats.json_files import Values, read_json, read_json_if_present
 from ...formats.tensor_files import Weights, read_weights
 from ...tokenizers import TokenizerFiles, TokenizerKind
+from ...tokenizers.checkpoint import CONFIG_FILE as TOKENIZER_CONFIG_FILE
 from ..checkpoint import Checkpoint
 from . import ENCODER_FAMILIES
 from .loading import read_encoder
@@ -43,6 +44,7 @@ POOLING: dict[str, Pooling] = {
     "pooling_mode_cls_token": "cls",
     "pooling_mode_max_tokens": "max",
 }
+"""By the names that they had before there was one setting, `pooling_mode`."""
 
 ACTIVATIONS: dict[str, DenseActivation] = {
     "Identity": "identity",
@@ -52,6 +54,11 @@ ACTIVATIONS: dict[str, DenseActivation] = {
     "SiLU": "silu",
 }
 """By the names of PyTorch's classes."""
+
+FEATURE = "sentence_embedding"
+"""What a module reads and writes, unless it states another."""
+MOST_PROMPTS = 5
+"""That a note names."""
 
 
 class Module(NamedTuple):
@@ -77,13 +84,16 @@ def read_sentence_transformers(directory: Path, all_kinds: tuple[TokenizerKind, 
     expected = ["Transformer", "Pooling", *(["Dense"] if "Dense" in of_kind else [])]
     normalize = kinds == [*expected, "Normalize"]
     if not normalize and kinds != expected:
+        found = printable(", ".join(kinds)) or "none"
         raise CheckpointError(
             directory / MODULES_FILE,
-            [f"expected the modules {EXPECTED_MODULES}, in this order, found {', '.join(kinds)}"],
+            [f"expected the modules {EXPECTED_MODULES}, in this order, found {found}"],
         )
     transformer = of_kind["Transformer"]
     head_weights: Weights = {}
-    head: dict[str, Any] = {"pooling": _pooling(of_kind["Pooling"]), "normalize": normalize}
+    notes: list[str] = []
+    pooling = _pooling(of_kind["Pooling"], notes)
+    head: dict[str, Any] = {"pooling": pooling, "normalize": normalize}
     if "Dense" in of_kind:
         head |= _dense(of_kind["Dense"], head_weights)
     path = _settings_file(transformer)
@@ -93,20 +103,14 @@ def read_sentence_transformers(directory: Path, all_kinds: tuple[TokenizerKind, 
         ENCODER_FAMILIES[_model_type(transformer)],
         all_kinds,
         head=HeadConfig(task="embedding", **head),
-        longest=_longest(settings, path),
+        longest=_longest(settings, path, transformer),
         head_weights=head_weights,
     )
-    tokenizers, notes = checkpoint.tokenizers, checkpoint.notes
+    tokenizers = checkpoint.tokenizers
     if settings.get("do_lower_case") and tokenizers is not None:
         tokenizers = _lower_cased(tokenizers)
-    prompts = read_json_if_present(directory / "config_sentence_transformers.json")
-    if prompts.get("default_prompt_name"):
-        notes = (
-            *notes,
-            f"sentence-transformers puts the prompt {prompts['default_prompt_name']!r} before "
-            "every text; here the caller does",
-        )
-    return Checkpoint(checkpoint.model, tokenizers, notes)
+    notes += _of_prompts(read_json_if_present(directory / "config_sentence_transformers.json"))
+    return Checkpoint(checkpoint.model, tokenizers, (*checkpoint.notes, *notes))
 
 
 def read_modules(directory: Path) -> list[Module]:
@@ -153,43 +157,95 @@ def _settings_file(directory: Path) -> Path | None:
     return next((path for path in paths if path.exists()), None)
 
 
-def _longest(settings: Values, path: Path | None) -> int | None:
+def _longest(settings: Values, path: Path | None, transformer: Path) -> int | None:
+    """The most tokens of a text; None: as many as there are positions.
+
+    The library, in version 5.7, states it in the settings of the tokenizer alone.
+    """
     longest = settings.get("max_seq_length")
-    if path is None or longest is None or (type(longest) is int and longest > 0):
+    if path is None or longest is None:
+        tokenizer = read_json_if_present(transformer / TOKENIZER_CONFIG_FILE)
+        longest = tokenizer.get("model_max_length")  # 1e30 where there is no limit
+        return longest if type(longest) is int and longest > 0 else None
+    if type(longest) is int and longest > 0:
         return longest
     raise CheckpointError(path, [f"max_seq_length: expected a number, found {longest!r}"])
 
 
-def _pooling(directory: Path) -> Pooling:
+def _pooling(directory: Path, notes: list[str]) -> Pooling:
+    """
+    Args:
+        notes: receives a sentence if prompts are pooled otherwise than by the library
+    """
     path = directory / CONFIG_FILE
     values = read_json(path)
-    modes = [name for name in values if name.startswith("pooling_mode_")]
-    stated = [name for name in modes if values[name] is True]
-    mode = values.get("pooling_mode")
-    if isinstance(mode, str):
-        stated = [f"pooling_mode_{mode}_{'token' if mode == 'cls' else 'tokens'}"]
-    if len(stated) != 1 or stated[0] not in POOLING:
-        known, found = ", ".join(POOLING), ", ".join(stated) or "none"
-        raise CheckpointError(path, [f"expected one of {known}, found {found}"])
-    return POOLING[stated[0]]
+    stated = values.get("pooling_mode")
+    if stated is None:
+        flags = [name for name in values if name.startswith("pooling_mode_") and values[name]]
+        stated = [POOLING.get(name, name) for name in flags] or "mean"
+    modes = stated if isinstance(stated, list) else [stated]
+    known: tuple[Pooling, ...] = get_args(Pooling)
+    for mode in known:
+        if modes == [mode]:
+            if values.get("include_prompt") is False:
+                notes.append(
+                    "sentence-transformers leaves prompts out of the pooling (include_prompt is "
+                    "false); here they are pooled with their texts"
+                )
+            return mode
+    found = printable(", ".join(map(str, modes))) or "none"
+    raise CheckpointError(
+        path, [f"pooling_mode: expected one of {', '.join(known)}, found {found:.200}"]
+    )
 
 
 def _dense(directory: Path, weights: Weights) -> dict[str, Any]:
     """Fields of the head; its weights are added to `weights`."""
     path = directory / CONFIG_FILE
     values = read_json(path)
+    for field in ("module_input_name", "module_output_name"):
+        feature = values.get(field)
+        if feature not in (None, FEATURE):
+            raise CheckpointError(path, [f"{field}: expected {FEATURE}, found {feature!r:.60}"])
+    size = values.get("out_features")
+    if type(size) is not int or size < 1:
+        raise CheckpointError(path, [f"out_features: expected at least 1, found {size!r:.60}"])
     name = str(values.get("activation_function", "torch.nn.modules.activation.Tanh"))
-    activation = ACTIVATIONS.get(name.rpartition(".")[2])
+    package, _, kind = name.rpartition(".")
+    activation = ACTIVATIONS.get(kind) if package.startswith("torch.") else None
     if activation is None:
-        known = ", ".join(ACTIVATIONS)
-        raise CheckpointError(path, [f"activation_function: expected one of {known}, found {name}"])
+        known, found = ", ".join(ACTIVATIONS), printable(name)
+        raise CheckpointError(
+            path, [f"activation_function: expected one of PyTorch's {known}, found {found:.200}"]
+        )
     stored, _ = read_weights(directory)
     weights |= {f"head.dense.{weight}": tensor for weight, tensor in stored.items()}
     return {
-        "dense_size": values.get("out_features", 0),
+        "dense_size": size,
         "dense_bias": values.get("bias", True),
         "dense_activation": activation,
     }
+
+
+def _of_prompts(settings: Values) -> list[str]:
+    """Notes on the texts that the library puts before others."""
+    stated = settings.get("prompts")
+    prompts = stated if isinstance(stated, dict) else {}
+    notes, default = [], settings.get("default_prompt_name")
+    if default and prompts.get(str(default)) != "":
+        notes.append(
+            f"sentence-transformers puts the prompt {default!r:.60} before every text; here the "
+            "caller does"
+        )
+    named = [name for name, text in prompts.items() if text and name != default]
+    if named:
+        shown = ", ".join(repr(name)[:60] for name in named[:MOST_PROMPTS])
+        shown += ", ..." if len(named) > MOST_PROMPTS else ""
+        notes.append(
+            f"sentence-transformers puts a prompt before texts that are encoded as {shown}; here "
+            "the caller does"
+        )
+    return notes
 
 
 def _lower_cased(tokenizers: TokenizerFiles) -> TokenizerFiles:

@@ -10,23 +10,32 @@ import dataclasses
 import importlib
 import itertools
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from dragoman.export.checkpoints import read_checkpoint
 from dragoman.export.families import FAMILIES
-from dragoman.export.families.hugging_face import load_hugging_face
-from dragoman.reference_model import GenerationConfig, Hypothesis, Source, Transformer, as_batch
+from dragoman.reference_model import (
+    AutoregressiveModel,
+    EncoderModel,
+    GenerationConfig,
+    Hypothesis,
+    LanguageModel,
+    Source,
+    Transformer,
+    as_batch,
+)
 
 from ... import speech_models
-from ...random_weights import randomize_hugging_face
+from .beam_models import MODELS
 
 transformers: Any = importlib.import_module("transformers")
 
-VOCABULARY, LANGUAGE, LIMIT = 31, 29, 14
+LIMIT = 14
 SOURCES = [[7, 3, 9, 2], [5], [11, 12, 12, 30, 8, 2, 19], [11, 20, 23, 4, 17, 6, 9, 9, 2], [4, 4]]
 
 
@@ -62,7 +71,7 @@ class Subject:
     """
 
     theirs: Any
-    ours: Transformer
+    ours: AutoregressiveModel
     directory: Path
     sources: list[Source]
     settings: dict[str, Any]
@@ -72,65 +81,6 @@ class Subject:
         read = FAMILIES[self.theirs.config.model_type].generation
         settings = {**self.settings, **case.settings, "max_new_tokens": case.limit}
         return read(self.directory, settings, self.ours.config, [])
-
-
-def text_model(name: str, **fields: Any) -> Any:
-    """A small model of a descendant of BART."""
-    tokens = {"pad_token_id": 1, "eos_token_id": 2, "bos_token_id": 0, "decoder_start_token_id": 2}
-    config = getattr(transformers, f"{name}Config")(
-        **{
-            "vocab_size": VOCABULARY,
-            "d_model": 24,
-            "encoder_layers": 1,
-            "decoder_layers": 2,
-            "encoder_attention_heads": 3,
-            "decoder_attention_heads": 3,
-            "encoder_ffn_dim": 40,
-            "decoder_ffn_dim": 40,
-            "max_position_embeddings": 40,
-            "forced_eos_token_id": None,
-            **tokens,
-            **fields,
-        }
-    )
-    head = "MarianMTModel" if name == "Marian" else f"{name}ForConditionalGeneration"
-    return randomize_hugging_face(getattr(transformers, head)(config))
-
-
-def t5_model(name: str) -> Any:
-    config = getattr(transformers, f"{name}Config")(
-        vocab_size=VOCABULARY,
-        d_model=24,
-        d_kv=8,
-        d_ff=40,
-        num_heads=3,
-        num_layers=2,
-        num_decoder_layers=2,
-        decoder_start_token_id=0,
-        pad_token_id=0,
-    )
-    model = getattr(transformers, f"{name}ForConditionalGeneration")(config)
-    return randomize_hugging_face(model, seed=4)
-
-
-MODELS: dict[str, tuple[Callable[[], Any], dict[str, Any]]] = {
-    "bart": (lambda: text_model("Bart"), {}),
-    "marian": (
-        lambda: text_model("Marian", pad_token_id=30, decoder_start_token_id=30),
-        {"bad_words_ids": [[30]]},
-    ),
-    "mbart": (lambda: text_model("MBart"), {"forced_bos_token_id": LANGUAGE}),
-    # Their implementation gives the padding token, which trained models never choose, no position.
-    "m2m_100": (
-        lambda: text_model("M2M100"),
-        {"forced_bos_token_id": LANGUAGE, "suppress_tokens": [1]},
-    ),
-    "pegasus": (lambda: text_model("Pegasus", pad_token_id=0, decoder_start_token_id=0), {}),
-    "t5": (lambda: t5_model("T5"), {}),
-    "mt5": (lambda: t5_model("MT5"), {}),
-    "whisper": (speech_models.MODELS["multilingual"], {}),
-}
-"""By family: a model, and settings that its published models have."""
 
 
 def make_subject(name: str, directory: Path) -> Subject:
@@ -145,10 +95,12 @@ def make_subject(name: str, directory: Path) -> Subject:
         settings = settings | {
             field: getattr(theirs.config, field)
             for field in ("pad_token_id", "eos_token_id", "decoder_start_token_id")
+            if hasattr(theirs.config, field)
         }
         theirs.generation_config = transformers.GenerationConfig(**settings)
         theirs.save_pretrained(directory)
-    ours = load_hugging_face(directory)
+    ours = read_checkpoint(directory).model
+    assert not isinstance(ours, EncoderModel)
     sources: list[Source] = list(SOURCES)
     if ours.config.feature_size is not None:
         shape = (5, ours.config.feature_size, ours.config.feature_frames)
@@ -166,7 +118,7 @@ def end_tokens(subject: Subject) -> list[int]:
         for hypothesis in of_source
     ]
     count = Counter(token for tokens in outputs for token in tokens)
-    special = {subject.settings["pad_token_id"], subject.settings["decoder_start_token_id"]}
+    special = {subject.settings["pad_token_id"], subject.settings.get("decoder_start_token_id")}
     by_share = sorted(count, key=lambda token: (abs(count[token] / len(outputs) - 0.5), token))
     return [token for token in by_share if token not in special][:3]
 
@@ -185,18 +137,13 @@ def their_hypotheses(subject: Subject, case: Case) -> list[list[Hypothesis]]:
 
 def _of_batch(subject: Subject, sources: Sequence[Source], case: Case) -> list[list[Hypothesis]]:
     theirs, ours = subject.theirs, subject.ours
-    source, mask = as_batch(sources, ours.config)
-    prompt = [ours.config.start_token_id, *ours.generation.prompt]
-    inputs = (
-        {"input_ids": source, "attention_mask": mask.long()}
-        if ours.config.feature_size is None
-        else {"input_features": source}
-    )
+    inputs = prompts_of(sources) if isinstance(ours, LanguageModel) else inputs_of(sources, ours)
+    begins = inputs["input_ids" if isinstance(ours, LanguageModel) else "decoder_input_ids"]
+    prompt_length = begins.shape[1]
     # Whisper's own `generate` returns the best hypothesis as often as others are asked for.
     output = transformers.GenerationMixin.generate(
         theirs,
         **inputs,
-        decoder_input_ids=torch.tensor([prompt] * len(sources)),
         max_new_tokens=case.limit,
         num_return_sequences=case.returned,
         return_dict_in_generate=True,
@@ -209,10 +156,28 @@ def _of_batch(subject: Subject, sources: Sequence[Source], case: Case) -> list[l
     for row, score in enumerate(output.sequences_scores.tolist()):
         length = int((output.beam_indices[row] >= 0).sum())
         if length and score > -1e8:
-            tokens = output.sequences[row, len(prompt) : len(prompt) + length].tolist()
+            tokens = output.sequences[row, prompt_length : prompt_length + length].tolist()
             found = Hypothesis(tuple(tokens), score, tuple(steps[row, :length].tolist()))
             hypotheses[row // case.returned].append(found)
     return hypotheses
+
+
+def inputs_of(sources: Sequence[Source], ours: Transformer) -> dict[str, Any]:
+    """Sources, and what the decoder begins with."""
+    source, mask = as_batch(sources, ours.config)
+    prompt = [ours.config.start_token_id, *ours.generation.prompt]
+    known = {"decoder_input_ids": torch.tensor([prompt] * len(sources))}
+    if ours.config.feature_size is not None:
+        return known | {"input_features": source}
+    return known | {"input_ids": source, "attention_mask": mask.long()}
+
+
+def prompts_of(sources: Sequence[Source]) -> dict[str, Any]:
+    """What a decoder alone continues, with padding before it."""
+    lengths = [len(source) for source in sources]
+    padded = [[0] * (max(lengths) - len(source)) + list(source) for source in sources]
+    mask = [[0] * (max(lengths) - length) + [1] * length for length in lengths]
+    return {"input_ids": torch.tensor(padded), "attention_mask": torch.tensor(mask)}
 
 
 @dataclass
@@ -340,6 +305,15 @@ RULES = [
     _rule("alone", {"early_stopping": True}, together=False),
     _rule("alone, estimated", {"early_stopping": False}, "t5", together=False),
     _rule("alone, never", {"early_stopping": "never"}, "marian", together=False),
+    _rule("a decoder alone", {"early_stopping": "never"}, "gpt2", together=False),
+    _rule("repetition of the prompt", {"repetition_penalty": 1.4}, "gpt2", together=False),
+    _rule("no pair of the prompt", {"no_repeat_ngram_size": 2}, "gpt2", together=False),
+    _rule("minimum with the prompt", {"min_length": 9}, "gpt2", together=False),
+    _rule("minimum after the prompt", {"min_new_tokens": 8}, "gpt2"),
+    _rule("bad words after the prompt", {"bad_words_ids": [*WORDS, [9], [2, 30], [5, 7]],
+                                         "suppress_tokens": [8]}, "gpt2"),
+    _rule("first after the prompt", {"begin_suppress_tokens": list(range(20)),
+                                     "forced_eos_token_id": 9}, "gpt2", limit=7, together=False),
     _rule("without times", {"repetition_penalty": 1.2, "min_new_tokens": 5}, "whisper"),
 ]  # fmt: skip
 """Each rule with beams, and what is at the edges."""

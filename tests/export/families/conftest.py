@@ -17,6 +17,7 @@ from dragoman.runtime import load, read_bundle
 
 from ...random_weights import randomize_hugging_face
 from .beam_cases import Subject, make_subject
+from .sentence_directories import Write, save_bert, write_directory
 
 transformers: Any = importlib.import_module("transformers")
 
@@ -80,3 +81,24 @@ def runtime_greedy() -> Callable[..., list[list[int]]]:
 def beam_subject(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Subject]:
     """By its name in `beam_cases.MODELS`, made once."""
     return cache(lambda name: make_subject(name, tmp_path_factory.mktemp(name)))
+
+
+@pytest.fixture(scope="session")
+def bert(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Of the directories of sentence-transformers."""
+    directory: Path = tmp_path_factory.mktemp("bert")
+    save_bert(directory)
+    return directory
+
+
+@pytest.fixture
+def write(bert: Path, tmp_path: Path) -> Write:
+    """A directory of sentence-transformers with these modules: kind -> folder, "" is the directory
+    itself; and settings as in `write_directory`."""
+
+    def write(
+        pooling: dict[str, Any] | None = None, dense: dict[str, Any] | None = None, **folders: str
+    ) -> Path:
+        return write_directory(tmp_path / "sentences", bert, folders, pooling, dense)
+
+    return write

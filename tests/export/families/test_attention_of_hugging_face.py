@@ -22,7 +22,8 @@ from dragoman.runtime import Bundle, Model, load
 from dragoman.runtime.backends.errors import BackendError
 
 from ...random_weights import randomize_hugging_face
-from .beam_cases import MODELS, Subject, make_subject
+from .beam_cases import Subject, make_subject
+from .beam_models import MODELS
 
 transformers: Any = importlib.import_module("transformers")
 
@@ -120,7 +121,7 @@ def calmed(theirs: Any) -> Any:
     return theirs
 
 
-@pytest.mark.parametrize("family", MODELS)
+@pytest.mark.parametrize("family", [name for name in MODELS if name != "gpt2"])
 def test_encoder_decoders(
     family: str, calm_subject: Callable[[str], Subject], tmp_path: Path
 ) -> None:

@@ -13,13 +13,15 @@ import pytest
 import torch
 
 from dragoman.export import export_bundle
+from dragoman.export.checkpoints import read_checkpoint
 from dragoman.export.families.hugging_face import load_hugging_face
 from dragoman.export.model_description import default_max_new_tokens, generation_settings
 from dragoman.optimize.target_bundle import optimize_bundle
 from dragoman.reference_model import (
+    AutoregressiveModel,
+    EncoderModel,
     GenerationConfig,
     Hypothesis,
-    Transformer,
     beam_search_uncached,
 )
 from dragoman.runtime import Model, load, read_bundle
@@ -113,19 +115,22 @@ def decoded_by(
 ) -> list[list[Hypothesis]]:
     """The hypotheses of the decoding loop."""
     spec, settings = model.manifest.model, generation_settings(generation)
-    prompt = [spec.start_token_id, *settings.prompt]
-    rules = Rules.of(
-        settings,
-        limit=case.limit,
-        end_tokens=settings.end_tokens(spec.end_token_id),
-        prompt_length=len(prompt),
-    )
     strategy = Beam(
         settings.num_beams, settings.length_penalty, settings.early_stopping, case.returned
     )
     queue: Queue[int] = Queue(model.backend, spec, rows=10**6, tokens=10**6)
     for index, source in enumerate(subject.sources):
         encodable = source.numpy() if isinstance(source, torch.Tensor) else list(source)
+        prompt = [spec.start_token_id, *settings.prompt]
+        if not spec.has_encoder:
+            assert isinstance(encodable, list)
+            prompt, encodable = [*encodable, *settings.prompt], []
+        rules = Rules.of(
+            settings,
+            limit=case.limit,
+            end_tokens=settings.end_tokens(spec.end_token_id),
+            prompt_length=len(prompt),
+        )
         request = Request(source=encodable, prompt=prompt, rules=rules)
         queue.add(Job(index, request, strategy))
     found: dict[int, list[Hypothesis]] = {}
@@ -183,14 +188,21 @@ def with_settings(directory: Path, **settings: Any) -> Path:
     return directory
 
 
-def best_outputs(model: Transformer, sources: list[Any]) -> list[list[int]]:
+def best_outputs(model: AutoregressiveModel, sources: list[Any]) -> list[list[int]]:
     """Without options."""
     found = beam_search_uncached(model, sources, default_max_new_tokens(model))
     return [list(hypotheses[0].tokens) for hypotheses in found]
 
 
-@pytest.mark.parametrize("limit", [{"max_length": 11}, {"max_new_tokens": 12}, {}], ids=str)
-@pytest.mark.parametrize("name", ["bart", "t5"])
+@pytest.mark.parametrize(
+    ("name", "limit"),
+    [
+        *(("bart", {"max_length": 11}), ("bart", {"max_new_tokens": 12}), ("bart", {})),
+        *(("t5", {"max_length": 11}), ("t5", {"max_new_tokens": 12}), ("t5", {})),
+        *(("gpt2", {"max_new_tokens": 12}), ("gpt2", {})),
+    ],
+    ids=str,
+)
 def test_without_options_it_is_generate_without_options(
     name: str, limit: dict[str, int], beam_subject: Callable[[str], Subject], tmp_path: Path
 ) -> None:
@@ -199,14 +211,32 @@ def test_without_options_it_is_generate_without_options(
     subject.theirs.save_pretrained(tmp_path)
     beams = {"num_beams": 3, "length_penalty": 1.5, "early_stopping": "never"}
     unstated = {"max_length": None, "max_new_tokens": None}
-    with_settings(tmp_path, **{**subject.settings, **beams, **unstated, **limit})
+    ends = subject.settings["eos_token_id"][: 1 if name == "gpt2" else 3]
+    settings = {**subject.settings, "eos_token_id": ends, **beams, **unstated, **limit}
+    with_settings(tmp_path, **settings)
     theirs = type(subject.theirs).from_pretrained(tmp_path)
-    ends = subject.settings["eos_token_id"]
-    found = best_outputs(load_hugging_face(tmp_path), SOURCES)
+    model = read_checkpoint(tmp_path).model
+    assert not isinstance(model, EncoderModel)
+    found = best_outputs(model, SOURCES)
     for source, output in zip(SOURCES, found, strict=True):
-        (expected,) = theirs.generate(torch.tensor([source]))[:, 1:].tolist()
+        prompt = len(source) if name == "gpt2" else 1
+        (expected,) = theirs.generate(torch.tensor([source]))[:, prompt:].tolist()
         assert output == expected
     assert any(output[-1] not in ends for output in found)
+
+
+def test_a_length_with_the_prompt_is_noted(
+    beam_subject: Callable[[str], Subject], tmp_path: Path
+) -> None:
+    """How many new tokens it allows depends on the prompt there, and does not here."""
+    subject = beam_subject("gpt2")
+    subject.theirs.save_pretrained(tmp_path)
+    with_settings(tmp_path, eos_token_id=[0], max_length=11, max_new_tokens=None)
+    (note,) = read_checkpoint(tmp_path).notes
+    assert note.startswith("max_length counts the tokens of the prompt in Hugging Face's generate")
+    assert note.endswith("end after 10 new tokens")
+    with_settings(tmp_path, max_new_tokens=11)
+    assert read_checkpoint(tmp_path).notes == ()
 
 
 @pytest.mark.parametrize("limit", [24, None])

@@ -4,72 +4,17 @@ from __future__ import annotations
 
 import importlib
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from safetensors.torch import save_file
 
-from dragoman.export.checkpoints import read_checkpoint
-from dragoman.reference_model import CheckpointError, EncoderModel
+from dragoman.reference_model import CheckpointError
+
+from .sentence_directories import POSITIONS, VECTOR, WIDTH, Write, dense_weights, read
 
 transformers: Any = importlib.import_module("transformers")
-
-PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"abcdefgh"]
-WIDTH, VECTOR, POSITIONS = 16, 6, 12
-
-Write = Callable[..., Path]
-
-
-@pytest.fixture(scope="module")
-def bert(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    torch.manual_seed(0)
-    config = transformers.BertConfig(
-        vocab_size=len(PIECES),
-        hidden_size=WIDTH,
-        num_hidden_layers=1,
-        num_attention_heads=2,
-        intermediate_size=24,
-        max_position_embeddings=POSITIONS,
-    )
-    directory: Path = tmp_path_factory.mktemp("bert")
-    transformers.BertModel(config).save_pretrained(directory)
-    (directory / "vocab.txt").write_text("".join(f"{piece}\n" for piece in PIECES))
-    return directory
-
-
-@pytest.fixture
-def write(bert: Path, tmp_path: Path) -> Write:
-    """A directory with these modules: kind -> folder; "" is the directory itself."""
-
-    def write(**folders: str) -> Path:
-        directory = tmp_path / "sentences"
-        modules = [{"type": f"library.{kind}", "path": path} for kind, path in folders.items()]
-        for folder in folders.values():
-            (directory / folder).mkdir(parents=True, exist_ok=True)
-        for file in bert.iterdir():
-            (directory / folders["Transformer"] / file.name).symlink_to(file)
-        (directory / "modules.json").write_text(json.dumps(modules))
-        pooling = {"word_embedding_dimension": WIDTH, "pooling_mode_mean_tokens": True}
-        (directory / folders["Pooling"] / "config.json").write_text(json.dumps(pooling))
-        if "Dense" in folders:
-            dense = directory / folders["Dense"]
-            sizes = {"in_features": WIDTH, "out_features": VECTOR, "bias": True}
-            (dense / "config.json").write_text(json.dumps(sizes))
-            weight = torch.randn(VECTOR, WIDTH, generator=torch.Generator().manual_seed(1))
-            tensors = {"linear.weight": weight, "linear.bias": torch.arange(VECTOR) / 10}
-            save_file(tensors, dense / "model.safetensors")
-        return directory
-
-    return write
-
-
-def read(directory: Path) -> EncoderModel:
-    model = read_checkpoint(directory).model
-    assert isinstance(model, EncoderModel)
-    return model
 
 
 @pytest.mark.parametrize("transformer", ["", "0_Transformer"])
@@ -90,8 +35,7 @@ def test_modules_are_found_by_their_kind(
         hidden, vector = read(directory)(source, mask)
         theirs = transformers.BertModel.from_pretrained(bert).eval()(source).last_hidden_state
         dense = torch.nn.Linear(WIDTH, VECTOR)
-        weight = torch.randn(VECTOR, WIDTH, generator=torch.Generator().manual_seed(1))
-        dense.load_state_dict({"weight": weight, "bias": torch.arange(VECTOR) / 10})
+        dense.load_state_dict(dense_weights())
         expected = torch.tanh(dense(theirs.mean(1)))
     torch.testing.assert_close(hidden, theirs, rtol=1e-5, atol=1e-5)
     torch.testing.assert_close(vector, expected / expected.norm(), rtol=1e-5, atol=1e-5)
@@ -121,6 +65,24 @@ def test_the_first_name_counts(write: Write) -> None:
         text = json.dumps({"max_seq_length": length})
         (directory / f"sentence_{name}_config.json").write_text(text)
         assert read(directory).config.max_source_positions == length
+
+
+@pytest.mark.parametrize(
+    ("stated", "expected"),
+    [(5, 5), (POSITIONS + 9, POSITIONS), (10**30, POSITIONS), (1e30, POSITIONS)],
+)
+def test_the_length_in_the_settings_of_the_tokenizer(
+    stated: float, expected: int, write: Write
+) -> None:
+    """Where version 5.7 of the library writes it; one in its own settings comes before it."""
+    directory = write(Transformer="0_Transformer", Pooling="1_Pooling")
+    transformer = directory / "0_Transformer"
+    (transformer / "tokenizer_config.json").write_text(json.dumps({"model_max_length": stated}))
+    settings = transformer / "sentence_bert_config.json"
+    settings.write_text(json.dumps({"transformer_task": "feature-extraction"}))
+    assert read(directory).config.max_source_positions == expected
+    settings.write_text(json.dumps({"max_seq_length": 7}))
+    assert read(directory).config.max_source_positions == 7
 
 
 @pytest.mark.parametrize("path", ["a\0b", "..", "/", "1_P/../.."], ids=repr)

@@ -9,7 +9,13 @@ import pytest
 from dragoman.errors import DragomanError
 from dragoman.optimize.engine_options import EngineOptions
 from dragoman.optimize.tensorrt.engine_bundle import build_engines
-from dragoman.optimize.tensorrt.profiles import add_profiles, check_profiles, describe
+from dragoman.optimize.tensorrt.profiles import (
+    add_profiles,
+    check_profiles,
+    default_source_range,
+    describe,
+)
+from dragoman.optimize.tensorrt.shapes import pinned_spec
 from dragoman.runtime import Bundle
 from dragoman.runtime.backends.tensorrt.packages import Package
 from dragoman.runtime.format.contract import GraphSpec, TensorSpec
@@ -35,6 +41,68 @@ def test_bad_ranges_are_named(
 ) -> None:
     with pytest.raises(DragomanError, match=message):
         check_profiles(profiles, capacity, neutral.manifest.model)
+
+
+def test_one_length_stands_for_no_source(decoder_alone: Bundle) -> None:
+    model = decoder_alone.manifest.model
+    assert default_source_range(model) == Range(1, 1, 1)
+    check_profiles([Profile(GOOD, Range(1, 1, 1))], 17, model)
+    with pytest.raises(DragomanError, match=r"at most 1, without a source, found 2$"):
+        check_profiles([Profile(GOOD, Range(1, 1, 2))], 17, model)
+    for capacity in (0, 18):
+        with pytest.raises(DragomanError, match=f"capacity: expected 1 to 17, .* {capacity}$"):
+            check_profiles([Profile(GOOD, Range(1, 1, 1))], capacity, model)
+
+
+def test_an_encoder_alone_has_no_capacity_to_check(encoder_alone: Bundle) -> None:
+    model = encoder_alone.manifest.model
+    assert default_source_range(model) == Range(1, 21, 21)
+    check_profiles([Profile(GOOD, Range(1, 9, 21))], 0, model)
+    with pytest.raises(DragomanError, match=r"at most 21, the positions of this model, found 22$"):
+        check_profiles([Profile(GOOD, Range(1, 9, 22))], 0, model)
+
+
+@dataclasses.dataclass
+class Shapes:
+    """Stands for a builder, its profiles and its configuration."""
+
+    profiles: list[dict[str, tuple[tuple[int, ...], ...]]] = dataclasses.field(default_factory=list)
+
+    def create_optimization_profile(self) -> Shapes:
+        self.profiles.append({})
+        return self
+
+    def set_shape(self, name: str, *sizes: tuple[int, ...]) -> None:
+        self.profiles[-1][name] = sizes
+
+    def add_optimization_profile(self, profile: Shapes) -> int:
+        return len(self.profiles) - 1
+
+
+def test_rows_of_an_encoder_alone_are_sources(encoder_alone: Bundle) -> None:
+    shapes = Shapes()
+    two = [Profile(Range(1, 1, 1), Range(1, 5, 21)), Profile(Range(2, 3, 8), Range(4, 5, 6))]
+    add_profiles(shapes, shapes, encoder_alone.manifest.graphs["encoder"], two)
+    sizes = [((1, 1), (1, 5), (1, 21)), ((1, 4), (3, 5), (8, 6))]
+    names = {"source", "source_mask", "token_type"}
+    assert shapes.profiles == [dict.fromkeys(names, of_profile) for of_profile in sizes]
+
+
+def test_rows_of_a_decoder_alone_are_prompts(decoder_alone: Bundle) -> None:
+    """Nothing of it has the length of a source."""
+    shapes = Shapes()
+    spec = pinned_spec(
+        decoder_alone.manifest.graphs["decoder"], {"query": 1, "read": 1, "capacity": 9}
+    )
+    add_profiles(shapes, shapes, spec, [Profile(Range(2, 3, 8), Range(1, 1, 1))])
+    caches = {f"past_{part}_{layer}" for part in ("key", "value") for layer in range(2)}
+    (found,) = shapes.profiles
+    assert found == {
+        "token": ((2, 1), (3, 1), (8, 1)),
+        "position": ((2,), (3,), (8,)),
+        "read": ((2, 1), (3, 1), (8, 1)),
+        **dict.fromkeys(caches, ((2, 4, 9, 16), (3, 4, 9, 16), (8, 4, 9, 16))),
+    }
 
 
 def test_bad_ranges_are_found_before_anything_is_written(neutral: Bundle, tmp_path: Path) -> None:
