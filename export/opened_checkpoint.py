@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass
 from pathlib import Path
 
 from dragoman.errors import DragomanError
-from dragoman.reference_model import ReferenceModel
+from dragoman.reference_model import ReferenceModel, Transformer
 from dragoman.reference_model.recipes import RECIPES, Recipe
 from dragoman.reference_model.recipes.recipe import RECIPE_FILE
 from dragoman.regular_files import FileError
@@ -60,7 +61,17 @@ def open_checkpoint(located: LocatedCheckpoint) -> OpenedCheckpoint:
     """
     read = read_checkpoint(located.directory)
     recipe = _recipe(located.directory)
+    _name_alignment(read.model, recipe)
     return OpenedCheckpoint(located, read.model, read.tokenizers, recipe, read.notes)
+
+
+def _name_alignment(model: ReferenceModel, recipe: Recipe | None) -> None:
+    """Let a model know the heads that its recipe says align words."""
+    layer = None if recipe is None else recipe.alignment_layer
+    if layer is None or not isinstance(model, Transformer) or layer >= model.config.decoder_layers:
+        return
+    heads = tuple((layer, head) for head in range(model.config.num_heads))
+    model.generation = dataclasses.replace(model.generation, alignment_heads=heads)
 
 
 def _recipe(directory: Path) -> Recipe | None:

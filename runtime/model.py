@@ -184,7 +184,7 @@ class Model:
                 texts, or token ids without start token, such as `Result.tokens`. What decoding is
                 given, the start token, a prompt and a forced first token (such as the target
                 language's, with which ids may begin), is read and not scored. The end token is
-                appended and scored, see `ScoringOptions.end_token`.
+                appended and scored but for a decoder alone, see `ScoringOptions.end_token`.
             options: see `ScoringOptions`
             changes: options by name, in place of or in addition to `options`
 

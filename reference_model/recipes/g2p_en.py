@@ -153,6 +153,7 @@ RECIPE = Recipe(
     make_source_tokenizer=make_source_tokenizer,
     make_target_tokenizer=make_target_tokenizer,
     metric="word error",
+    alignment_layer=1,
     score=score,
     licences={"LICENSE-CMUdict.txt": licence},
 )

@@ -45,6 +45,9 @@ class Recipe:
     """None for a language model, which is judged by its perplexity."""
     licences: Mapping[str, Callable[[], str]]
     """Licence texts of the data, by the name of the file each is written to."""
+    alignment_layer: int | None = None
+    """The decoder layer, counted from 0, whose cross-attention aligns words, as measured; None: the
+    last but one."""
 
     def shown(self, figure: float) -> str:
         """A figure as people read it: errors in percent."""

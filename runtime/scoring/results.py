@@ -36,7 +36,7 @@ def rejected(reason: str) -> ScoredPair:
 
 def perplexity(scored: Iterable[ScoredPair]) -> float:
     """The perplexity of several targets: exp of minus the mean log-probability of a token, end
-    tokens included. Rejected pairs do not count.
+    tokens included where they were scored. Rejected pairs do not count.
 
     Raises:
         DragomanError: there are no tokens.

@@ -10,6 +10,8 @@ from typing import Any
 import pytest
 
 from dragoman.export import TokenizerFiles, export_bundle
+from dragoman.export.locating import locate_checkpoint
+from dragoman.export.opened_checkpoint import open_checkpoint
 from dragoman.reference_model import Transformer, greedy_uncached, load_checkpoint
 from dragoman.reference_model.pretrained import find_checkpoint
 from dragoman.reference_model.recipes import Example, find_recipe, g2p_en, read_examples
@@ -64,6 +66,12 @@ def test_the_held_out_words_are_those_of_the_recipes_split(held_out: list[Exampl
     assert len(held_out) == WORDS
     assert held_out == data.held_out
     assert not {e.source for e in held_out} & {e.source for e in (*data.train, *data.validation)}
+
+
+def test_the_recipe_names_the_heads_that_align() -> None:
+    model = open_checkpoint(locate_checkpoint("g2p-en")).model
+    assert isinstance(model, Transformer)
+    assert model.generation.alignment_heads == ((1, 0), (1, 1), (1, 2), (1, 3))
 
 
 def test_every_token_of_every_word_is_the_oracles(
