@@ -36,3 +36,14 @@ def refuse_unwritable(path: Path) -> None:
         tempfile.TemporaryFile(dir=directory).close()
     except OSError as error:
         raise DragomanError(f"cannot write {path}: {directory}: {error.strerror}") from error
+
+
+def refuse_unwritable_file(path: Path) -> None:
+    """As `refuse_unwritable`, of a file.
+
+    Raises:
+        DragomanError: as there, or it is a directory.
+    """
+    if path.is_dir():
+        raise DragomanError(f"{path}: expected the name of a file, found a directory")
+    refuse_unwritable(path)

@@ -13,7 +13,8 @@ def write_whole(
     write: Callable[[Path], object],
     failures: tuple[type[Exception], ...] = (OSError,),
 ) -> None:
-    """Let `write` write a temporary file next to `path`, then rename it to `path`.
+    """Let `write` write a temporary file next to `path`, then rename it to `path`, whose directory
+    is created if it does not exist.
 
     Args:
         failures: what `write` raises if it cannot
@@ -23,6 +24,7 @@ def write_whole(
     """
     partial = path.with_name(path.name + ".partial")
     try:
+        path.parent.mkdir(parents=True, exist_ok=True)
         write(partial)
         partial.replace(path)
     except failures as error:

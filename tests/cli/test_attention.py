@@ -59,8 +59,8 @@ def test_a_page_has_everything_inside(shown: Path, dragoman: Dragoman, tmp_path:
     ("arguments", "problem"),
     [
         (("a", "-o", "a.txt"), "expected a name that ends in .html or in one of"),
-        (("a", "-o", "a.png", "--layer", "9"), "layer: expected 0 to 0, found 9"),
-        (("a", "-o", "a.png", "--head", "9"), "head: expected 0 to 1, found 9"),
+        (("a", "-o", "a.png", "--layer", "9"), "--layer: expected 0 to 0, found 9"),
+        (("a", "-o", "a.png", "--head", "9"), "--head: expected 0 to 1, found 9"),
         (("1", "-o", "a.png"), "unknown to this model: '1'"),
         (
             ("a", "-o", "a.html", "--layer", "0", "--which", "encoder"),
@@ -83,6 +83,16 @@ def test_mistakes(
     assert problem in outcome.stderr
     assert len(outcome.stderr.splitlines()) == 1
     assert list(tmp_path.glob("a.*")) == []
+
+
+def test_where_a_picture_goes(shown: Path, dragoman: Dragoman, tmp_path: Path) -> None:
+    outcome = dragoman("attention", shown, "a", "-o", tmp_path / "new" / "folder" / "a.png")
+    assert outcome.returncode == 0, outcome.stderr
+    assert [p.name for p in (tmp_path / "new" / "folder").iterdir()] == ["a.png"]
+    (tmp_path / "b.png").mkdir()
+    outcome = dragoman("attention", shown, "a", "-o", tmp_path / "b.png", "--force")
+    assert outcome.returncode == 2
+    assert "expected the name of a file, found a directory" in outcome.stderr
 
 
 def test_a_name_is_refused_before_anything_is_read(dragoman: Dragoman, tmp_path: Path) -> None:

@@ -59,6 +59,7 @@ def attention(
     threads: int | None,
 ) -> None:
     """Draw how much each token of TEXT, and of what BUNDLE makes of it, attends to each other one.
+    A decoder alone just reads TEXT and the target, if there is one.
 
     BUNDLE must have been built with --with-attention. TEXT is the path of an audio file for a
     speech model, token ids for a bundle without tokenizers; a model that reads pairs of texts gets
@@ -69,7 +70,7 @@ def attention(
     dragoman attention bundles/g2p-en transformer -o transformer.png
     dragoman attention bundles/g2p-en transformer -o transformer.html
     """
-    from dragoman.errors import DragomanError, refuse_existing, refuse_unwritable
+    from dragoman.errors import DragomanError, refuse_existing, refuse_unwritable_file
     from dragoman.pictures.attention import check_picture_name, choose, draw, heat_maps, write_page
     from dragoman.printable import printable
     from dragoman.runtime import load
@@ -80,7 +81,7 @@ def attention(
     else:
         check_picture_name(output)
     refuse_existing(output, force)
-    refuse_unwritable(output)
+    refuse_unwritable_file(output)
     with load(bundle, threads=threads) as model:
         manifest = model.manifest
         source = _source(manifest, text)
@@ -97,7 +98,8 @@ def attention(
     if page:
         write_page(found, output, title=printable(f"{manifest.name}: {text}"))
     else:
-        missing = draw(choose(heat_maps(found), which), output, layer=layer, head=head)
+        with option_names(context.command):
+            missing = draw(choose(heat_maps(found), which), output, layer=layer, head=head)
         if missing:
             tell(
                 f"{output}: the fonts of this machine lack {', '.join(missing[:5])}"

@@ -42,7 +42,7 @@ GROUP = 1024
     "-o",
     "--output",
     type=click.Path(path_type=Path),
-    help="Write vectors to this .npy file, float32 [lines, size], in place of lines.",
+    help="Write vectors to this .npy file, float32 [lines, size]; NaN where a line is rejected.",
 )
 @click.option("--force", is_flag=True, help="Replace the file if it exists.")
 @click.option(
@@ -69,16 +69,17 @@ def encode(
     best label, a tab and its score; each word, a slash and its label; the text with its masks
     filled; or an answer.
 
-    A line may be a pair of texts with a tab between; of a model that answers questions it must be:
-    question, tab, context. For a bundle without tokenizers, lines are token ids. A line that cannot
-    be read gives an empty line, a message on standard error and, at the end, exit status 1.
+    A line may be a pair of texts with a tab between, for a model that classifies; for one that
+    answers questions it must be: question, tab, context. For a bundle without tokenizers, lines are
+    token ids. A line that cannot be read gives an empty line, a message on standard error and, at
+    the end, exit status 1.
 
     \b
     dragoman encode bundles/minilm "A man is eating food." "Someone has a meal."
     dragoman encode bundles/minilm -o vectors.npy < sentences.txt
     dragoman encode bundles/bert "Paris is the [MASK] of France." --json --top 3
     """
-    from dragoman.errors import DragomanError, refuse_existing, refuse_unwritable
+    from dragoman.errors import DragomanError, refuse_existing, refuse_unwritable_file
     from dragoman.runtime import load
     from dragoman.runtime.abilities import AbilityError
 
@@ -86,7 +87,7 @@ def encode(
         if as_json:
             raise DragomanError("--json: expected no --output, which takes vectors alone")
         refuse_existing(output, force)
-        refuse_unwritable(output)
+        refuse_unwritable_file(output)
     groups: Iterable[Sequence[Line]] = [texts]
     if not texts:
         groups = arriving_lines(sys.stdin.buffer) if sys.stdin else []  # None: closed

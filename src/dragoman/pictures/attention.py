@@ -82,7 +82,9 @@ def choose(maps: Mapping[Which, HeatMap], which: Which | None) -> HeatMap:
     if which is None:
         return next(iter(maps.values()))
     if which not in maps:
-        raise DragomanError(f"expected {' or '.join(maps)}, which this model has, found {which}")
+        raise DragomanError(
+            f"which: expected {' or '.join(maps)}, which this model has, found {which}"
+        )
     return maps[which]
 
 
@@ -122,14 +124,15 @@ def draw(picture: HeatMap, path: Path, *, layer: int | None, head: int | None) -
 
     fonts = fonts_for([*picture.rows, *picture.columns])
     rows, columns = weights.shape
-    size = (min(40.0, 2 + CELL * columns), min(40.0, 1.6 + CELL * rows))
+    size = (min(40.0, max(3.4, 2 + CELL * columns)), min(40.0, 1.8 + CELL * rows))
     figure = Figure(figsize=size, layout="constrained")
     FigureCanvasAgg(figure)
     axes = figure.subplots()
     image = axes.imshow(weights, cmap="viridis", vmin=0, vmax=max(float(weights.max()), 1e-6))
     _label(axes.set_xticks, picture.columns, fontfamily=fonts.families, rotation=90)
     _label(axes.set_yticks, picture.rows, fontfamily=fonts.families)
-    axes.set_title(f"{picture.title}, {_name('layer', layer)}, {_name('head', head)}", fontsize=10)
+    chosen = f"{_name('layer', layer)}, {_name('head', head)}"
+    figure.suptitle(f"{picture.title}\n{chosen}", fontsize=10)
     figure.colorbar(image, label="attention")
     with warnings.catch_warnings():  # of every character that is missing
         warnings.filterwarnings("ignore", "Glyph .* missing from", UserWarning)
