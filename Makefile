@@ -129,15 +129,15 @@ clean:
 	@touch $@
 
 $(VENV)/installed: $(VENV)/created pyproject.toml constraints.txt
-	$(INSTALL) --editable ".[cpu,export]"
+	$(INSTALL) --editable ".[cpu,export,metrics]"
 	@touch $@
 
 $(VENV)/installed-speech: $(VENV)/installed
-	$(INSTALL) --editable ".[cpu,export,audio]"
+	$(INSTALL) --editable ".[audio,cpu,export,metrics]"
 	@touch $@
 
 $(VENV)/installed-dev: $(VENV)/installed
-	$(INSTALL) --editable ".[cpu,export,train,tensorrt-rtx]" --group dev
+	$(INSTALL) --editable ".[cpu,export,metrics,train,tensorrt-rtx]" --group dev
 	@touch $@
 
 $(VENV)/installed-dist: $(VENV)/installed

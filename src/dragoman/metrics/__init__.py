@@ -1,0 +1,9 @@
+"""Metrics of tasks: how good texts are, against references.
+
+Reading order: metric, bootstrap, of_segments, words, sacrebleu_metrics, table.
+"""
+
+from .metric import Metric
+from .table import METRIC_NAMES, METRICS, PERPLEXITY, find_metric, shown
+
+__all__ = ["METRICS", "METRIC_NAMES", "PERPLEXITY", "Metric", "find_metric", "shown"]

@@ -1,0 +1,37 @@
+"""The paired bootstrap: is a difference between two outputs more than chance?
+
+The test is that of "Statistical Significance Tests for Machine Translation Evaluation" (Koehn 2004)
+with the shift of "On Some Pitfalls in Automatic Evaluation and Significance Testing for MT"
+(Riezler and Maxwell 2005), as `sacrebleu` has it, with its seed.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+RESAMPLES = 1000
+SEED = 12345
+
+
+def chance(oracle: NDArray[np.float64], bundle: NDArray[np.float64]) -> float:
+    """The p-value of a figure that is a sum over segments divided by another.
+
+    Args:
+        oracle, bundle: numerators and denominators [N, 2] of the same segments
+    """
+    observed = abs(ratio(oracle.sum(0)) - ratio(bundle.sum(0)))
+    if len(oracle) == 1 or observed == 0:
+        return 1.0
+    generator = np.random.default_rng(SEED)
+    apart = np.empty(RESAMPLES)
+    for n in range(RESAMPLES):
+        rows = generator.integers(len(oracle), size=len(oracle))
+        apart[n] = abs(ratio(oracle[rows].sum(0)) - ratio(bundle[rows].sum(0)))
+    further = int(np.count_nonzero(apart - apart.mean() > observed))
+    return (further + 1) / (RESAMPLES + 1)  # the observed counts as one of them
+
+
+def ratio(sums: NDArray[np.float64]) -> float:
+    """Of a numerator and a denominator, which may be 0 in a resample."""
+    return float(sums[0] / max(sums[1], 1))

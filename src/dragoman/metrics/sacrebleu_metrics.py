@@ -1,0 +1,93 @@
+"""BLEU and chrF, computed by sacrebleu."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import zip_longest
+from typing import TYPE_CHECKING, Literal, cast
+
+from .bootstrap import RESAMPLES
+from .metric import References, check_pairs
+
+if TYPE_CHECKING:
+    from sacrebleu import BLEU, CHRF
+
+MOST_NUMBERS = 2**27
+"""sacrebleu holds the statistics of all segments of all resamples at once: of a very large test set
+there are fewer resamples."""
+STATISTICS = 18  # of a segment; BLEU has 10
+
+FEWEST_RESAMPLES = 100
+
+
+@dataclass(frozen=True)
+class SacreBleu:
+    """
+    Attributes:
+        tokenize: how BLEU splits texts into words; see `tokenization`
+    """
+
+    name: Literal["BLEU", "chrF"]
+    tokenize: str = "13a"
+    higher_is_better: bool = True
+    whole: float = 100
+
+    def shown(self, figure: float) -> str:
+        return f"{figure:.2f}"
+
+    def figure(self, hypotheses: Sequence[str], references: References) -> float:
+        check_pairs(hypotheses, references)
+        return float(self._metric().corpus_score(hypotheses, streams(references)).score)
+
+    def chance(self, oracle: Sequence[str], bundle: Sequence[str], references: References) -> float:
+        from sacrebleu.significance import PairedTest
+
+        # sacrebleu holds a system compared with itself to be significantly the same.
+        equal = self.figure(oracle, references) == self.figure(bundle, references)
+        if len(oracle) == 1 or equal:
+            return 1.0
+        resamples = min(RESAMPLES, MOST_NUMBERS // (STATISTICS * len(oracle)))
+        test = PairedTest(
+            [("oracle", oracle), ("bundle", bundle)],
+            {self.name: self._metric()},
+            streams(references),
+            test_type="bs",
+            n_samples=max(FEWEST_RESAMPLES, resamples),
+        )
+        _, results = test()
+        (_, found) = next(pair for name, pair in results.items() if name != "System")
+        return float(found.p_value)  # type: ignore[arg-type, union-attr]
+
+    def signature(self, references: References = ()) -> str:
+        metric = self._metric()
+        metric.corpus_score([""] * (len(references) or 1), streams(references or [[""]]))
+        return str(metric.get_signature())
+
+    def _metric(self) -> BLEU | CHRF:
+        from sacrebleu import BLEU, CHRF
+
+        if self.name == "chrF":
+            return CHRF()
+        # force: texts that look tokenized are what the model writes, not a mistake of the caller.
+        return BLEU(tokenize=self.tokenize, force=True)
+
+
+def streams(references: References) -> list[Sequence[str]]:
+    """The first references of all texts, the second ones, and so on, as sacrebleu takes them: None
+    where a text has no more, which its documentation allows and its types do not."""
+    return cast(list[Sequence[str]], list(zip_longest(*references)))
+
+
+def tokenization(language: str | None) -> str:
+    """How BLEU splits texts of a language into words: sacrebleu's default, of which Chinese has its
+    own; where no spaces stand between words and a word list would be needed, characters.
+
+    Args:
+        language: a code such as "zh", "zh_CN" or "zho_Hans"; None: unknown
+    """
+    code = (language or "").replace("-", "_").split("_")[0].lower()
+    if code in ("zh", "zho", "cmn", "yue"):
+        return "zh"
+    without_spaces = ("ja", "jpn", "th", "tha", "lo", "lao", "km", "khm", "my", "mya")
+    return "char" if code in without_spaces else "13a"

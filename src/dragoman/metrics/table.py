@@ -1,0 +1,67 @@
+"""The metrics by the names that the command line takes."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from types import MappingProxyType
+
+from dragoman.errors import DragomanError
+
+from .metric import Metric, check_library
+from .of_segments import EXACT_MATCH, ROUGE_L, WORD_ERROR
+from .sacrebleu_metrics import SacreBleu, tokenization
+
+METRICS: Mapping[str, Metric] = MappingProxyType(
+    {
+        "bleu": SacreBleu("BLEU"),
+        "chrf": SacreBleu("chrF"),
+        "word-error": WORD_ERROR,
+        "exact-match": EXACT_MATCH,
+        "rouge-l": ROUGE_L,
+    }
+)
+
+PERPLEXITY = "perplexity"
+"""What parity takes beside the metrics of texts: only how probable references are."""
+
+METRIC_NAMES = (*METRICS, PERPLEXITY)
+
+LIBRARIES = {
+    "bleu": "sacrebleu",
+    "chrf": "sacrebleu",
+    "word-error": "rapidfuzz",
+    "rouge-l": "rouge_score",
+}
+
+
+def find_metric(name: str, language: str | None = None) -> Metric:
+    """A metric that can be computed here.
+
+    Args:
+        name: one of `METRICS`
+        language: what the texts are in, if it is known, which BLEU splits into words accordingly
+
+    Raises:
+        DragomanError: there is no such metric of texts, or its library is missing.
+    """
+    metric = METRICS.get(name)
+    if metric is None:
+        raise DragomanError(f"metric: expected one of {', '.join(METRICS)}, found {name!r}")
+    if name in LIBRARIES:
+        check_library(metric.name, LIBRARIES[name])
+    if isinstance(metric, SacreBleu) and metric.name == "BLEU":
+        return dataclasses.replace(metric, tokenize=tokenization(language))
+    return metric
+
+
+def shown(name: str, figure: float) -> str:
+    """A recorded figure as people read it.
+
+    Args:
+        name: of the metric, as people write it; one that is unknown here is a share of errors
+    """
+    for metric in METRICS.values():
+        if metric.name == name:
+            return metric.shown(figure)
+    return f"{figure:.2%}"
