@@ -84,11 +84,11 @@ def out_of_range(config: ModelConfig, unusable: frozenset[str]) -> list[str]:
     return checks.problems
 
 
-def wrong_types(config: ModelConfig) -> dict[str, str]:
-    """Problems by field name."""
+def wrong_types(settings: object) -> dict[str, str]:
+    """Problems of a dataclass by field name."""
     problems = {}
-    for name, hint in get_type_hints(type(config)).items():
-        value = getattr(config, name)
+    for name, hint in get_type_hints(type(settings)).items():
+        value = getattr(settings, name)
         optional = type(None) in get_args(hint)
         kind = next(iter(get_args(hint))) if optional else hint
         if kind is float:
@@ -104,6 +104,10 @@ def wrong_types(config: ModelConfig) -> dict[str, str]:
         elif get_origin(kind) is Literal:
             good = value in get_args(kind)
             expected = "one of " + ", ".join(get_args(kind))
+        elif get_origin(kind) is tuple:
+            good = isinstance(value, tuple) and len(value) == len(get_args(kind))
+            good = good and all(isinstance(x, int | float) for x in value)
+            expected = f"{len(get_args(kind))} numbers"
         else:
             good, expected = isinstance(value, kind), f"a {kind.__name__}"
         if not (good or (optional and value is None)):

@@ -22,12 +22,11 @@ def compare_task(
     if inputs.recipe is None or inputs.recipe.score is None or inputs.examples is None:
         return None
     recipe, score, examples = inputs.recipe, inputs.recipe.score, inputs.examples
-    decode = recipe.make_target_tokenizer().decode
 
     def figure(texts: list[str]) -> float:
         return score(texts, examples)[recipe.metric]
 
-    oracle = figure([decode(tokens) for tokens in expected])
+    oracle = figure([model.detokenize(tokens) or "" for tokens in expected])
     bundle = figure([model.detokenize(tokens) or "" for tokens in found])
     tolerance = TASK_TOLERANCES[model.manifest.precision]
     return TaskParity(recipe.metric, oracle, bundle, bundle - oracle <= tolerance)

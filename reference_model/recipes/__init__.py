@@ -5,16 +5,24 @@ from typing import TYPE_CHECKING
 from dragoman.errors import DragomanError
 
 from ..lazy import lazy_attributes
-from . import g2p_en, verses_en
+from . import bible_en_es, g2p_en, multi30k_en_de, verses_en
+from .cleaning import describe as describe_cleaning
 from .examples import Example, read_examples, read_lines, write_examples
-from .recipe import Data, Recipe
+from .recipe import Data, Recipe, Tokenizers
+from .training_file import PairFiles, read_training_file
 
 if TYPE_CHECKING:
+    from .beginning import Beginning, read_beginning
     from .run import evaluate, run_recipe
 else:
-    __getattr__ = lazy_attributes(__name__, {"run": ("evaluate", "run_recipe")})
+    __getattr__ = lazy_attributes(
+        __name__,
+        {"beginning": ("Beginning", "read_beginning"), "run": ("evaluate", "run_recipe")},
+    )
 
-RECIPES: dict[str, Recipe] = {recipe.name: recipe for recipe in (g2p_en.RECIPE, verses_en.RECIPE)}
+RECIPES: dict[str, Recipe] = {
+    module.RECIPE.name: module.RECIPE for module in (g2p_en, verses_en, bible_en_es, multi30k_en_de)
+}
 
 
 def find_recipe(name: str) -> Recipe:
@@ -30,13 +38,19 @@ def find_recipe(name: str) -> Recipe:
 
 __all__ = [
     "RECIPES",
+    "Beginning",
     "Data",
     "Example",
+    "PairFiles",
     "Recipe",
+    "Tokenizers",
+    "describe_cleaning",
     "evaluate",
     "find_recipe",
+    "read_beginning",
     "read_examples",
     "read_lines",
+    "read_training_file",
     "run_recipe",
     "write_examples",
 ]

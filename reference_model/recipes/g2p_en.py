@@ -15,6 +15,7 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Sequence
+from pathlib import Path
 from string import ascii_lowercase
 
 from tokenizers import (
@@ -31,7 +32,7 @@ from dragoman.errors import DragomanError
 from ..config import ModelConfig
 from ..training import TrainingOptions
 from .examples import Example
-from .recipe import Data, Recipe
+from .recipe import Data, Recipe, Tokenizers
 
 SPECIAL_TOKENS = ("<pad>", "<s>", "</s>")
 PHONEMES = (
@@ -42,7 +43,7 @@ PHONEMES = (
 MAX_POSITIONS = 64
 
 
-def load_data() -> Data:
+def load_data(folder: Path | None = None) -> Data:
     """CMUdict, split as described above, words in alphabetical order.
 
     Raises:
@@ -150,8 +151,7 @@ RECIPE = Recipe(
         epochs=19, batch_tokens=1024, warmup_steps=2000, cool_down_epochs=7, average_epochs=3
     ),
     load_data=load_data,
-    make_source_tokenizer=make_source_tokenizer,
-    make_target_tokenizer=make_target_tokenizer,
+    make_tokenizers=lambda data: Tokenizers(make_source_tokenizer(), make_target_tokenizer()),
     metric="word error",
     alignment_layer=1,
     score=score,

@@ -5,16 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-import torch
-import torch.nn.functional as F
 from tokenizers import Tokenizer
 
 from ..language_model import LanguageModel
-from ..training.batching import Pair, token_batches
-from ..training.teacher_forcing import predictions
+from ..training.batching import Pair
+from ..training.teacher_forcing import negative_log_likelihood
 from .examples import Example
-
-BATCH_TOKENS = 4096
 
 
 def whole_texts(examples: Sequence[Example], tokenizer: Tokenizer) -> list[Pair]:
@@ -36,11 +32,7 @@ def perplexity(
     """Of whole texts, end tokens included: e to the power of the mean negative log-likelihood of a
     token, and its sum in bits for each character, which does not depend on the tokenizer."""
     texts = whole_texts(examples, tokenizer)
-    nats = 0.0
-    with torch.inference_mode():
-        for batch in token_batches(texts, BATCH_TOKENS, seed=0):
-            logits, tokens = predictions(model, [texts[i] for i in batch])
-            nats += F.cross_entropy(logits.double(), tokens, reduction="sum").item()
+    nats = negative_log_likelihood(model, texts)
     tokens_in_all = sum(len(text) for _, text in texts)
     characters = sum(len(e.source) + len(reference) for e in examples for reference in e.references)
     return {

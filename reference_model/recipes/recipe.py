@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import NamedTuple
 
 from tokenizers import Tokenizer
 
@@ -19,9 +21,23 @@ RECIPE_FILE = "recipe.json"
 
 @dataclass(frozen=True)
 class Data:
+    """What to train on, what to watch while training, and what to score on afterwards.
+
+    Attributes:
+        dropped: how many pairs were left out of `train`, by reason
+    """
+
     train: list[Example]
     validation: list[Example]
     held_out: list[Example]
+    dropped: Mapping[str, int] = field(default_factory=dict)
+
+
+class Tokenizers(NamedTuple):
+    """Of both sides; each ends a text with the end token."""
+
+    source: Tokenizer
+    target: Tokenizer
 
 
 Score = Callable[[Sequence[str], Sequence[Example]], dict[str, float]]
@@ -36,19 +52,19 @@ class Recipe:
     summary: str
     config: ModelConfig
     options: TrainingOptions
-    load_data: Callable[[], Data]
-    make_source_tokenizer: Callable[[], Tokenizer]
-    make_target_tokenizer: Callable[[], Tokenizer]
+    load_data: Callable[[Path | None], Data]
+    """The data, from a folder for recipes that need one."""
+    make_tokenizers: Callable[[Data], Tokenizers]
     metric: str
     """The name of the figure that training reports after each epoch, such as "word error"."""
     score: Score | None
     """None for a language model, which is judged by its perplexity."""
     licences: Mapping[str, Callable[[], str]]
     """Licence texts of the data, by the name of the file each is written to."""
+    duration: str = ""
+    """How long the training takes, for people."""
     alignment_layer: int | None = None
     """The decoder layer, counted from 0, whose cross-attention aligns words, as measured; None: the
     last but one."""
-
-    def shown(self, figure: float) -> str:
-        """A figure as people read it: errors in percent."""
-        return f"{figure:.2f}" if self.score is None else f"{figure:.2%}"
+    shown: Callable[[float], str] = "{:.2%}".format
+    """A figure as people read it."""

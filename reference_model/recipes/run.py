@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
 import torch
 
+from dragoman.errors import DragomanError
+
 from ..checkpoint import save_checkpoint
 from ..decoding import greedy_cached
+from ..files import write_whole
 from ..language_model import LanguageModel
 from ..models import make_model
 from ..training import train
 from ..training.batching import Pair
 from ..training.teacher_forcing import Trainable
 from ..transformer import Transformer
+from .beginning import Beginning
 from .examples import Example, write_examples
 from .perplexity import perplexity, whole_texts
 from .recipe import (
@@ -24,91 +28,141 @@ from .recipe import (
     RECIPE_FILE,
     SOURCE_TOKENIZER_FILE,
     TARGET_TOKENIZER_FILE,
+    Data,
     Recipe,
+    Tokenizers,
 )
 
 DECODING_BATCH = 256
 """Examples decoded at once."""
 
 
-def run_recipe(recipe: Recipe, directory: Path, work: Path) -> dict[str, float]:
+def run_recipe(
+    recipe: Recipe, data: Data, directory: Path, work: Path, *, beginning: Beginning | None = None
+) -> dict[str, float]:
     """Train, score on held-out data, and write a checkpoint directory.
 
     Args:
+        data: from the recipe's `load_data`
         directory: of the checkpoint: configuration, weights, tokenizers, held-out data, figures,
             training curve, licences
         work: where the training state is kept, so that an interrupted run can resume
+        beginning: the trained model to go on from; None: random weights
 
     Returns:
         figures on the held-out data, by name
 
     Raises:
-        DragomanError: the data cannot be loaded, a file cannot be written, or `work` holds the
-            state of another training.
+        DragomanError: a text is too long for the model, a file cannot be written, or `work` holds
+            the state of another training.
     """
-    data = recipe.load_data()
-    source, target = recipe.make_source_tokenizer(), recipe.make_target_tokenizer()
-    torch.manual_seed(recipe.options.seed)
-    model = make_model(recipe.config)
-    assert isinstance(model, Trainable)
+    if beginning is None:
+        tokenizers = recipe.make_tokenizers(data)
+        torch.manual_seed(recipe.options.seed)
+        made = make_model(recipe.config)
+        assert isinstance(made, Trainable)
+        model: Trainable = made
+    else:
+        model, tokenizers = beginning.model, beginning.tokenizers
     history = train(
         model,
-        training_pairs(recipe, data.train),
+        training_pairs(model, tokenizers, data.train),
+        training_pairs(model, tokenizers, data.validation),
         recipe.options,
         work,
-        evaluate=lambda m: evaluate(m, recipe, data.validation)[recipe.metric],
+        evaluate=lambda m: evaluate(m, recipe, tokenizers, data.validation)[recipe.metric],
         metric_name=recipe.metric,
+        **({} if beginning is None else {"beginning": beginning.digest}),
     )
-    figures = evaluate(model, recipe, data.held_out)
+    figures = evaluate(model, recipe, tokenizers, data.held_out)
     save_checkpoint(model, directory)
-    source.save(str(directory / SOURCE_TOKENIZER_FILE))
-    target.save(str(directory / TARGET_TOKENIZER_FILE))
+    for tokenizer, name in zip(
+        tokenizers, (SOURCE_TOKENIZER_FILE, TARGET_TOKENIZER_FILE), strict=True
+    ):
+        write_whole(directory / name, lambda path, tokenizer=tokenizer: tokenizer.save(str(path)))  # type: ignore[misc]
     write_examples(data.held_out, directory / HELD_OUT_FILE)
     for name, text in recipe.licences.items():
-        (directory / name).write_text(text(), encoding="utf-8")
+        _write(directory / name, text().encode())
     record = {
         "recipe": recipe.name,
         "held_out": figures,
         "training": asdict(recipe.options) | {"steps": history[-1].step},
+        "data": _counts(data),
+        "from": None if beginning is None else beginning.digest,
     }
-    (directory / RECIPE_FILE).write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")
+    _write(directory / RECIPE_FILE, (json.dumps(record, indent=2) + "\n").encode())
     for name in ("history.jsonl", "curve.png"):
-        (directory / name).write_bytes((work / name).read_bytes())
+        _write(directory / name, (work / name).read_bytes())
     return figures
 
 
-def training_pairs(recipe: Recipe, examples: Sequence[Example]) -> list[Pair]:
-    """Each source with each of its references; whole texts for a language model."""
-    source, target = recipe.make_source_tokenizer(), recipe.make_target_tokenizer()
-    if not recipe.config.has_encoder:
-        return whole_texts(examples, target)
-    return [
-        (source.encode(example.source).ids, target.encode(reference).ids)
-        for example in examples
-        for reference in example.references
-    ]
+def training_pairs(
+    model: Trainable, tokenizers: Tokenizers, examples: Sequence[Example]
+) -> list[Pair]:
+    """Each source with each of its references; whole texts for a language model.
+
+    Raises:
+        DragomanError: a text has more tokens than the model has positions.
+    """
+    if isinstance(model, LanguageModel):
+        return whole_texts(examples, tokenizers.target)
+    both = [(example.source, text) for example in examples for text in example.references]
+    sources = tokenizers.source.encode_batch([source for source, _ in both])
+    targets = tokenizers.target.encode_batch([target for _, target in both])
+    pairs: list[Pair] = []
+    for (source_text, target_text), source, target in zip(both, sources, targets, strict=True):
+        _check_length(source.ids, model.config.max_source_positions, source_text)
+        _check_length(target.ids, model.config.max_target_positions, target_text)
+        pairs.append((source.ids, target.ids))
+    return pairs
 
 
-def evaluate(model: Trainable, recipe: Recipe, examples: Sequence[Example]) -> dict[str, float]:
+def _check_length(ids: Sequence[int], positions: int, text: str) -> None:
+    if len(ids) > positions:
+        raise DragomanError(
+            f"expected texts of at most {positions} tokens, the model's positions, found one of "
+            f"{len(ids)}: {text[:40]!r}..."
+        )
+
+
+def evaluate(
+    model: Trainable, recipe: Recipe, tokenizers: Tokenizers, examples: Sequence[Example]
+) -> dict[str, float]:
     """The recipe's figures, by name: of outputs, or the perplexity of a language model."""
     if isinstance(model, LanguageModel):
-        return perplexity(model, examples, recipe.make_target_tokenizer())
+        return perplexity(model, examples, tokenizers.target)
     assert recipe.score is not None
-    return recipe.score(_outputs(model, recipe, examples), examples)
+    return recipe.score(_outputs(model, tokenizers, examples), examples)
 
 
-def _outputs(model: Transformer, recipe: Recipe, examples: Sequence[Example]) -> list[str]:
+def _outputs(model: Transformer, tokenizers: Tokenizers, examples: Sequence[Example]) -> list[str]:
     """Greedy outputs of the reference model, in the examples' order; sources of similar length are
     decoded together."""
-    source, target = recipe.make_source_tokenizer(), recipe.make_target_tokenizer()
-    sources = [source.encode(example.source).ids for example in examples]
+    sources = [tokenizers.source.encode(example.source).ids for example in examples]
     order = sorted(range(len(sources)), key=lambda i: len(sources[i]))
     hypotheses = [""] * len(sources)
     for first in range(0, len(order), DECODING_BATCH):
         batch = order[first : first + DECODING_BATCH]
+        # A model that has not learned to end would take the time of its whole capacity.
+        longest = 3 * len(sources[batch[-1]]) + 10
         outputs = greedy_cached(
-            model, [sources[i] for i in batch], recipe.config.max_target_positions
+            model,
+            [sources[i] for i in batch],
+            min(longest, model.config.max_target_positions),
         )
         for index, output in zip(batch, outputs, strict=True):
-            hypotheses[index] = target.decode(output)
+            hypotheses[index] = tokenizers.target.decode(output)
     return hypotheses
+
+
+def _counts(data: Data) -> Mapping[str, object]:
+    return {
+        "train": len(data.train),
+        "validation": len(data.validation),
+        "held_out": len(data.held_out),
+        "dropped": dict(data.dropped),
+    }
+
+
+def _write(path: Path, content: bytes) -> None:
+    write_whole(path, lambda partial: partial.write_bytes(content))

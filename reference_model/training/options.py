@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
-from dragoman.errors import DragomanError
+from ..settings import check_settings
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -17,8 +18,14 @@ class TrainingOptions:
     """
 
     epochs: int
+    """The most there are; a checkpoint is written after each."""
+    patience: int | None = None
+    """Training ends early once the validation loss has not fallen for this many epochs; None: it
+    does not."""
     batch_tokens: int = 4096
     """Maximum number of tokens per batch, padding included, on the source and target side each."""
+    accumulate: int = 1
+    """Batches whose gradients are added up for one step of the optimizer."""
     warmup_steps: int = 4000
     learning_rate_scale: float = 1.0
     cool_down_epochs: int = 0
@@ -27,17 +34,23 @@ class TrainingOptions:
     label_smoothing: float = 0.1
     adam_betas: tuple[float, float] = (0.9, 0.98)
     adam_epsilon: float = 1e-9
+    mixed_precision: bool = False
+    """Whether matrix products are computed in bfloat16 (Micikevicius et al. 2018); weights and
+    their gradients stay fp32."""
     average_epochs: int = 5
     """The final weights are averaged over the checkpoints of this many last epochs."""
     seed: int = 1
 
     def __post_init__(self) -> None:
-        problems = [
-            f"{name}: expected at least 1, found {getattr(self, name)}"
-            for name in ("epochs", "batch_tokens", "warmup_steps", "average_epochs")
-            if getattr(self, name) < 1
-        ]
+        check_settings(self, self._out_of_range)
+
+    def _out_of_range(self) -> Iterator[str]:
+        for name in ("epochs", "batch_tokens", "accumulate", "warmup_steps", "average_epochs"):
+            if getattr(self, name) < 1:
+                yield f"{name}: expected at least 1, found {getattr(self, name)}"
+        if self.patience is not None and self.patience < 1:
+            yield f"patience: expected at least 1, found {self.patience}"
         if self.cool_down_epochs < 0:
-            problems.append(f"cool_down_epochs: expected at least 0, found {self.cool_down_epochs}")
-        if problems:
-            raise DragomanError("; ".join(problems))
+            yield f"cool_down_epochs: expected at least 0, found {self.cool_down_epochs}"
+        if not 0 <= self.label_smoothing < 1:
+            yield f"label_smoothing: expected 0 to below 1, found {self.label_smoothing}"

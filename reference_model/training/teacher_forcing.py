@@ -5,28 +5,53 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from ..language_model import LanguageModel
+from ..stacks import NoMemory
 from ..transformer import Transformer, pad
-from .batching import Pair
+from .batching import Pair, token_batches
 
 Trainable = Transformer | LanguageModel
 
+SCORING_TOKENS = 4096
+"""Tokens per batch of `negative_log_likelihood`."""
 
-def predictions(model: Trainable, pairs: Sequence[Pair]) -> tuple[Tensor, Tensor]:
-    """The logits [N, V] of all target tokens of a batch, and these tokens [N], without padding.
+
+def hidden_states(model: Trainable, pairs: Sequence[Pair]) -> tuple[Tensor, Tensor]:
+    """The decoder's hidden states [N, D] before all target tokens of a batch, and these tokens [N],
+    without padding.
 
     Args:
         pairs: for a language model the sources are empty, and the targets are all there is
     """
     config = model.config
-    target, target_mask = pad([pair[1] for pair in pairs], config.pad_token_id)
-    start = torch.full((len(pairs), 1), config.start_token_id)
-    given = torch.cat([start, target[:, :-1]], dim=1)
+    device = model.output.weight.device
+    target, target_mask = (x.to(device) for x in pad([p[1] for p in pairs], config.pad_token_id))
+    begin = torch.full((len(pairs), 1), config.start_token_id, device=device)
+    given = torch.cat([begin, target[:, :-1]], dim=1)
+    position = torch.zeros(len(pairs), dtype=torch.long, device=device)
     if isinstance(model, LanguageModel):
-        logits = model(given)
+        hidden = model.decode(given, position, NoMemory())
     else:
-        source, source_mask = pad([pair[0] for pair in pairs], config.pad_token_id)
-        logits = model(source, source_mask, given)
-    return logits[target_mask], target[target_mask]
+        source, mask = (x.to(device) for x in pad([p[0] for p in pairs], config.pad_token_id))
+        cross = model.encode(source, mask)
+        hidden = model.decoder(given, position, mask, cross, NoMemory())
+    return hidden[target_mask], target[target_mask]
+
+
+def predictions(model: Trainable, pairs: Sequence[Pair]) -> tuple[Tensor, Tensor]:
+    """The logits [N, V] of all target tokens of a batch, and these tokens [N], without padding."""
+    hidden, tokens = hidden_states(model, pairs)
+    return model.output(hidden), tokens
+
+
+@torch.inference_mode()
+def negative_log_likelihood(model: Trainable, pairs: Sequence[Pair]) -> float:
+    """Of all target tokens together, end tokens included, in nats; without label smoothing."""
+    nats = 0.0
+    for batch in token_batches(pairs, SCORING_TOKENS, seed=0):
+        logits, tokens = predictions(model, [pairs[i] for i in batch])
+        nats += F.cross_entropy(logits.double(), tokens, reduction="sum").item()
+    return nats

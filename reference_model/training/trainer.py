@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
@@ -10,7 +11,6 @@ from pathlib import Path
 from typing import Generic, TypeVar
 
 import torch
-import torch.nn.functional as F
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from safetensors.torch import load_file, save_file
@@ -21,9 +21,10 @@ from dragoman.regular_files import check_regular
 from ..files import write_whole
 from .batching import Pair, token_batches
 from .history import Epoch, plot_history, write_history
+from .loss import projected_cross_entropy
 from .options import TrainingOptions
 from .schedule import cool_down, inverse_square_root
-from .teacher_forcing import Trainable, predictions
+from .teacher_forcing import Trainable, hidden_states, negative_log_likelihood
 
 STATE_FILE = "state.pt"
 STATE_EVERY = 200
@@ -35,24 +36,29 @@ AnyModel = TypeVar("AnyModel", bound=Trainable)
 def train(
     model: AnyModel,
     pairs: Sequence[Pair],
+    validation: Sequence[Pair],
     options: TrainingOptions,
     directory: Path,
     *,
     evaluate: Callable[[AnyModel], float],
     metric_name: str,
+    beginning: str = "random weights",
 ) -> list[Epoch]:
-    """Train the model in place; it ends with the averaged weights.
+    """Train the model in place, on a GPU if there is one; it ends with the averaged weights.
 
     The training state is saved in `directory` (state.pt, epoch-N.safetensors). Calling again with
-    the same arguments after an interruption resumes, with the same weights as an uninterrupted run.
-    `history.jsonl` and `curve.png` are written after every epoch.
+    the same arguments after an interruption resumes, on a processor with the same weights as an
+    uninterrupted run. `history.jsonl` and `curve.png` are written after every epoch.
 
     Args:
+        model: on a processor; its weights are where training begins
         pairs: source and target ids, each ending with its end token; a language model's sources are
             empty
+        validation: likewise, for the loss that training does not see
         directory: is created if it does not exist
-        evaluate: computes the metric of a model on validation data
+        evaluate: computes the metric of a model, on a processor, on validation data
         metric_name: the name of this metric, for progress and the training curve
+        beginning: what the model's weights are, so that no training resumes another one
 
     Returns:
         the figures of each epoch
@@ -62,7 +68,7 @@ def train(
             a file cannot be written.
     """
     directory.mkdir(parents=True, exist_ok=True)
-    run = _Run(model, options, directory, pairs)
+    run = _Run(model, options, directory, pairs, validation, beginning)
     run.resume()
     columns = (
         TextColumn("[progress.description]{task.description}"),
@@ -71,23 +77,37 @@ def train(
         TimeRemainingColumn(),
     )
     with Progress(*columns, console=Console(stderr=True)) as progress:
-        while len(run.epochs) < options.epochs:
+        while not run.ended():
             epoch = len(run.epochs) + 1
-            batches = token_batches(pairs, options.batch_tokens, seed=options.seed + epoch)
-            task = progress.add_task(f"epoch {epoch}", total=len(batches), completed=run.batch)
+            steps = _steps(pairs, options, seed=options.seed + epoch)
+            task = progress.add_task(f"epoch {epoch}", total=len(steps), completed=run.done)
             run.train_epoch(
-                [[pairs[i] for i in batch] for batch in batches],
+                steps,
                 lambda task=task: progress.advance(task),  # type: ignore[misc]
             )
             run.end_epoch(evaluate, metric_name)
             progress.remove_task(task)
             last = run.epochs[-1]
             progress.console.print(
-                f"epoch {last.epoch}: loss {last.loss:.4f}, validation {metric_name} "
-                f"{last.metric:.4f}, {last.seconds:.0f} s"
+                f"epoch {last.epoch}: loss {last.loss:.4f}, validation loss "
+                f"{last.validation_loss:.4f}, perplexity {math.exp(last.validation_loss):.2f}, "
+                f"{metric_name} {last.metric:.4f}, {last.seconds:.0f} s"
             )
     run.average()
     return run.epochs
+
+
+Step = list[list[Pair]]
+"""The batches whose gradients are added up for one step of the optimizer."""
+
+
+def _steps(pairs: Sequence[Pair], options: TrainingOptions, *, seed: int) -> list[Step]:
+    batches = token_batches(pairs, options.batch_tokens, seed=seed)
+    groups = range(0, len(batches), options.accumulate)
+    return [
+        [[pairs[i] for i in batch] for batch in batches[first : first + options.accumulate]]
+        for first in groups
+    ]
 
 
 class _Run(Generic[AnyModel]):
@@ -99,28 +119,48 @@ class _Run(Generic[AnyModel]):
         options: TrainingOptions,
         directory: Path,
         pairs: Sequence[Pair],
+        validation: Sequence[Pair],
+        beginning: str,
     ) -> None:
         self.model = model
         self.options = options
         self.directory = directory
-        self.data = hashlib.sha256(repr(pairs).encode()).hexdigest()
+        self.validation = validation
+        self.data = hashlib.sha256(repr((pairs, validation)).encode()).hexdigest()
+        self.beginning = beginning
+        self.device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        model.to(self.device)
         self.optimizer = torch.optim.Adam(
-            model.parameters(), lr=0.0, betas=options.adam_betas, eps=options.adam_epsilon
+            model.parameters(),
+            lr=0.0,
+            betas=options.adam_betas,
+            eps=options.adam_epsilon,
+            fused=True,
         )
         self.step = 0
-        self.batch = 0
+        self.done = 0
+        """Steps of the present epoch."""
         self.loss_sum = 0.0
         self.token_count = 0
         self.seconds = 0.0
         self.epochs: list[Epoch] = []
 
-    def train_epoch(self, batches: list[list[Pair]], advance: Callable[[], None]) -> None:
+    def ended(self) -> bool:
+        """Whether all epochs are done, or the patience is at its end."""
+        losses = [epoch.validation_loss for epoch in self.epochs]
+        patience = self.options.patience
+        if patience is not None and losses:
+            since_the_best = len(losses) - 1 - losses.index(min(losses))
+            if since_the_best >= patience:
+                return True
+        return len(losses) >= self.options.epochs
+
+    def train_epoch(self, steps: Sequence[Step], advance: Callable[[], None]) -> None:
         self.model.train()
         started = time.monotonic()
-        while self.batch < len(batches):
-            done = len(self.epochs) + self.batch / len(batches)
-            self._train_step(batches[self.batch], done)
-            self.batch += 1
+        while self.done < len(steps):
+            self._train_step(steps[self.done], len(self.epochs) + self.done / len(steps))
+            self.done += 1
             advance()
             if self.step % STATE_EVERY == 0:
                 self.seconds += time.monotonic() - started
@@ -128,12 +168,17 @@ class _Run(Generic[AnyModel]):
                 self.save()
         self.seconds += time.monotonic() - started
 
-    def _train_step(self, batch: list[Pair], epochs_done: float) -> None:
+    def _train_step(self, batches: Step, epochs_done: float) -> None:
         self.step += 1
         # Dropout depends on seed and step only, so that a resumed run repeats it.
         torch.manual_seed(self.options.seed * 1_000_003 + self.step)
-        logits, tokens = predictions(self.model, batch)
-        loss = F.cross_entropy(logits, tokens, label_smoothing=self.options.label_smoothing)
+        tokens = sum(len(target) for batch in batches for _, target in batch)
+        self.optimizer.zero_grad()
+        for batch in batches:
+            loss = self._loss(batch, tokens)
+            loss.backward()
+            self.loss_sum += loss.item() * tokens
+        self.token_count += tokens
         rate = inverse_square_root(
             self.step,
             d_model=self.model.config.d_model,
@@ -146,28 +191,56 @@ class _Run(Generic[AnyModel]):
         )
         for group in self.optimizer.param_groups:
             group["lr"] = rate
-        self.optimizer.zero_grad()
-        loss.backward()
         self.optimizer.step()
-        self.loss_sum += loss.item() * len(tokens)
-        self.token_count += len(tokens)
+
+    def _loss(self, batch: list[Pair], tokens: int) -> torch.Tensor:
+        """The batch's share of a step's loss; a step has so many tokens."""
+        with torch.autocast(self.device.type, torch.bfloat16, enabled=self.options.mixed_precision):
+            hidden, targets = hidden_states(self.model, batch)
+            return projected_cross_entropy(
+                hidden,
+                self.model.output.weight,
+                self.model.output.bias,
+                targets,
+                label_smoothing=self.options.label_smoothing,
+                total=tokens,
+            )
 
     def end_epoch(self, evaluate: Callable[[AnyModel], float], metric_name: str) -> None:
         self.model.eval()
-        number = len(self.epochs) + 1
-        loss = self.loss_sum / max(self.token_count, 1)
-        metric = evaluate(self.model)
-        self.epochs.append(Epoch(number, self.step, loss, metric, round(self.seconds, 1)))
+        self.epochs.append(
+            Epoch(
+                epoch=len(self.epochs) + 1,
+                step=self.step,
+                loss=self.loss_sum / max(self.token_count, 1),
+                validation_loss=self._validation_loss(),
+                metric=self._metric(evaluate),
+                seconds=round(self.seconds, 1),
+            )
+        )
+        number = len(self.epochs)
         weights = self._weights()
         write_whole(self._epoch_file(number), lambda path: save_file(weights, path))
         write_history(self.epochs, self.directory / "history.jsonl")
         plot_history(self.epochs, metric_name, self.directory / "curve.png")
-        self.batch, self.loss_sum, self.token_count, self.seconds = 0, 0.0, 0, 0.0
+        self.done, self.loss_sum, self.token_count, self.seconds = 0, 0.0, 0, 0.0
         self.save()
         self._epoch_file(number - self.options.average_epochs).unlink(missing_ok=True)
 
+    def _validation_loss(self) -> float:
+        tokens = sum(len(target) for _, target in self.validation)
+        return negative_log_likelihood(self.model, self.validation) / tokens
+
+    def _metric(self, evaluate: Callable[[AnyModel], float]) -> float:
+        """Computed on a processor, as decoding is."""
+        self.model.cpu()
+        metric = evaluate(self.model)
+        self.model.to(self.device)
+        return metric
+
     def average(self) -> None:
         """Average the last checkpoints: section 6.1."""
+        self.model.cpu()
         first = max(1, len(self.epochs) - self.options.average_epochs + 1)
         files = [self._epoch_file(n) for n in range(first, len(self.epochs) + 1)]
         total = {name: torch.zeros_like(p) for name, p in self.model.named_parameters()}
@@ -185,7 +258,7 @@ class _Run(Generic[AnyModel]):
             "weights": self._weights(),
             "optimizer": self.optimizer.state_dict(),
             "step": self.step,
-            "batch": self.batch,
+            "done": self.done,
             "loss_sum": self.loss_sum,
             "token_count": self.token_count,
             "seconds": self.seconds,
@@ -199,7 +272,7 @@ class _Run(Generic[AnyModel]):
             return
         check_regular(path)
         try:
-            state = torch.load(path, weights_only=True)
+            state = torch.load(path, weights_only=True, map_location="cpu")
         except Exception as error:  # torch.load raises many types that share no base
             raise DragomanError(f"{path} is damaged ({error}): delete it to start over") from error
         if state["what"] != self._identity():
@@ -213,7 +286,7 @@ class _Run(Generic[AnyModel]):
                 parameter.copy_(state["weights"][name])
         self.optimizer.load_state_dict(state["optimizer"])
         self.step = state["step"]
-        self.batch = state["batch"]
+        self.done = state["done"]
         self.loss_sum = state["loss_sum"]
         self.token_count = state["token_count"]
         self.seconds = state["seconds"]
@@ -224,10 +297,12 @@ class _Run(Generic[AnyModel]):
         # Without a cool-down more epochs may be added later: none depends on their number.
         if not self.options.cool_down_epochs:
             del options["epochs"]
-        return repr((options, self.model.config.to_dict(), {"data": self.data}))
+        return repr(
+            (options, self.model.config.to_dict(), {"data": self.data, "beginning": self.beginning})
+        )
 
     def _weights(self) -> dict[str, torch.Tensor]:
-        return {name: p.detach().clone() for name, p in self.model.named_parameters()}
+        return {name: p.detach().cpu().clone() for name, p in self.model.named_parameters()}
 
     def _epoch_file(self, number: int) -> Path:
         return self.directory / f"epoch-{number}.safetensors"

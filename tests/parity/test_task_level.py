@@ -14,6 +14,7 @@ from dragoman.benchmarks.parity.oracle import for_torch
 from dragoman.benchmarks.parity.task import compare_task
 from dragoman.reference_model import Transformer, greedy_uncached
 from dragoman.reference_model.recipes import Data, Example, Recipe
+from dragoman.reference_model.recipes import Tokenizers as BothTokenizers
 from dragoman.reference_model.training import TrainingOptions
 from dragoman.runtime import Model, load
 from dragoman.runtime.format.records import TaskParity
@@ -62,9 +63,8 @@ def recipe(reference: Transformer) -> Recipe:
         summary="a recipe for tests",
         config=reference.config,
         options=TrainingOptions(epochs=1),
-        load_data=lambda: Data([], [], []),
-        make_source_tokenizer=make_target_tokenizer,
-        make_target_tokenizer=make_target_tokenizer,
+        load_data=lambda _: Data([], [], []),
+        make_tokenizers=lambda _: BothTokenizers(make_target_tokenizer(), make_target_tokenizer()),
         metric="error",
         score=score,
         licences={},

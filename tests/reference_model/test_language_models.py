@@ -25,6 +25,7 @@ from dragoman.reference_model.recipes import (
     Example,
     Recipe,
     evaluate,
+    g2p_en,
     read_examples,
     run_recipe,
     verses_en,
@@ -42,6 +43,7 @@ COUNTING = [
 OPTIONS = TrainingOptions(
     epochs=3, batch_tokens=30, warmup_steps=10, average_epochs=1, label_smoothing=0.0
 )
+DATA = Data(COUNTING * 5, COUNTING[:1], COUNTING)
 
 
 def make_config(**changes: object) -> ModelConfig:
@@ -140,7 +142,15 @@ def cycles() -> list[tuple[Sequence[int], list[int]]]:
 def trained(directory: Path, seed: int, options: TrainingOptions = OPTIONS) -> LanguageModel:
     torch.manual_seed(seed)
     model = LanguageModel(make_config(dropout=0.1))
-    train(model, cycles(), options, directory, evaluate=lambda _: 0.0, metric_name="nothing")
+    train(
+        model,
+        cycles(),
+        cycles()[:3],
+        options,
+        directory,
+        evaluate=lambda _: 0.0,
+        metric_name="nothing",
+    )
     return model
 
 
@@ -181,27 +191,30 @@ def recipe(target: Tokenizer) -> Recipe:
         name="counting",
         config=make_config(target_vocab_size=verses_en.VOCABULARY, max_target_positions=20),
         options=OPTIONS,
-        load_data=lambda: Data(COUNTING * 5, COUNTING[:1], COUNTING),
+        load_data=lambda _: DATA,
         licences={"LICENSE-numbers.txt": lambda: "Free as the air.\n"},
     )
 
 
 def test_a_run_writes_a_complete_checkpoint(recipe: Recipe, tmp_path: Path) -> None:
-    directory = tmp_path / "model"
-    figures = run_recipe(recipe, directory, tmp_path / "work")
+    directory, tokenizers = tmp_path / "model", recipe.make_tokenizers(DATA)
+    figures = run_recipe(recipe, DATA, directory, tmp_path / "work")
     assert figures.keys() == {"perplexity", "bits per character"}
     model = load_checkpoint(directory)
     assert isinstance(model, LanguageModel)
-    assert evaluate(model, recipe, COUNTING) == figures
+    assert evaluate(model, recipe, tokenizers, COUNTING) == figures
     assert read_examples(directory / "held_out.tsv") == COUNTING
     source = Tokenizer.from_file(str(directory / "source_tokenizer.json"))
     assert source.encode("one two").ids[0] == START
     history = (directory / "history.jsonl").read_text(encoding="utf-8").splitlines()
     validation = [json.loads(line)["metric"] for line in history]
-    assert validation[-1] == pytest.approx(evaluate(model, recipe, COUNTING[:1])["perplexity"])
+    figures = evaluate(model, recipe, tokenizers, COUNTING[:1])
+    assert validation[-1] == pytest.approx(figures["perplexity"])
+    losses = [json.loads(line)["validation_loss"] for line in history]
+    assert validation == pytest.approx([math.exp(loss) for loss in losses])
     assert validation[0] > validation[-1]
 
 
 def test_figures_are_shown_as_people_read_them(recipe: Recipe) -> None:
     assert recipe.shown(24.518) == "24.52"
-    assert replace(recipe, score=lambda *_: {}).shown(0.2841) == "28.41%"
+    assert g2p_en.RECIPE.shown(0.2841) == "28.41%"

@@ -38,9 +38,12 @@ def pronounce(word: str) -> Example:
     return Example(word, (sounds, sounds + " AH") if vowel == "u" else (sounds,))
 
 
-def load_data() -> Data:
+def load_data(folder: Path | None = None) -> Data:
     examples = [pronounce(word) for word in WORDS]
     return Data(examples[:38], examples[38:43], examples[43:])
+
+
+TOKENIZERS = g2p_en.RECIPE.make_tokenizers(load_data())
 
 
 @pytest.fixture
@@ -61,8 +64,7 @@ def recipe() -> Recipe:
         ),
         options=TrainingOptions(epochs=1, batch_tokens=64, warmup_steps=10),
         load_data=load_data,
-        make_source_tokenizer=g2p_en.make_source_tokenizer,
-        make_target_tokenizer=g2p_en.make_target_tokenizer,
+        make_tokenizers=g2p_en.RECIPE.make_tokenizers,
         metric="word error",
         score=g2p_en.score,
         licences={"LICENSE-words.txt": lambda: "Free as the air.\n"},
@@ -71,7 +73,7 @@ def recipe() -> Recipe:
 
 def test_a_run_writes_a_complete_checkpoint(recipe: Recipe, tmp_path: Path) -> None:
     directory = tmp_path / "new" / "model"
-    figures = run_recipe(recipe, directory, tmp_path / "work")
+    figures = run_recipe(recipe, load_data(), directory, tmp_path / "work")
     assert sorted(file.name for file in directory.iterdir()) == [
         "LICENSE-words.txt",
         "config.json",
@@ -88,7 +90,7 @@ def test_a_run_writes_a_complete_checkpoint(recipe: Recipe, tmp_path: Path) -> N
     model = load_checkpoint(directory)
     assert isinstance(model, Transformer)
     assert model.config == recipe.config
-    assert evaluate(model, recipe, load_data().held_out) == figures
+    assert evaluate(model, recipe, TOKENIZERS, load_data().held_out) == figures
 
     source = Tokenizer.from_file(str(directory / "source_tokenizer.json"))
     target = Tokenizer.from_file(str(directory / "target_tokenizer.json"))
@@ -110,7 +112,7 @@ def test_a_run_writes_a_complete_checkpoint(recipe: Recipe, tmp_path: Path) -> N
 
 def test_a_run_is_determined_by_its_seed(recipe: Recipe, tmp_path: Path) -> None:
     for name in ("one", "two"):
-        run_recipe(recipe, tmp_path / name, tmp_path / f"work-{name}")
+        run_recipe(recipe, load_data(), tmp_path / name, tmp_path / f"work-{name}")
     one, two = ((tmp_path / name / "model.safetensors").read_bytes() for name in ("one", "two"))
     assert one == two
 
@@ -124,7 +126,7 @@ def test_evaluation_keeps_the_order_of_the_examples(
 
     def first_letter(model: object, sources: list[list[int]], limit: int) -> list[list[int]]:
         """Instead of a model: the phoneme with the index of the first letter, and the end."""
-        assert limit == 6
+        assert limit == 6  # the capacity
         return [[source[0], 2] for source in sources]
 
     def record(hypotheses: Sequence[str], examples: Sequence[Example]) -> dict[str, float]:
@@ -135,7 +137,9 @@ def test_evaluation_keeps_the_order_of_the_examples(
     monkeypatch.setattr(run_module, "DECODING_BATCH", decoding_batch)
     words = ["dragon", "a", "cab", "be", "cabbage"]
     examples = [Example(word, ("AA",)) for word in words]
-    figures = evaluate(Transformer(recipe.config), replace(recipe, score=record), examples)
+    figures = evaluate(
+        Transformer(recipe.config), replace(recipe, score=record), TOKENIZERS, examples
+    )
     assert figures == {"word error": 0.5}
     # Phonemes are indexed in the order AA AE AH AO, like the letters.
     assert answered == [(["AO", "AA", "AH", "AE", "AH"], words)]
@@ -144,12 +148,13 @@ def test_evaluation_keeps_the_order_of_the_examples(
 def test_recipes_are_found_by_name() -> None:
     assert find_recipe("g2p-en") is g2p_en.RECIPE
     assert find_recipe("verses-en") is verses_en.RECIPE
-    assert [*RECIPES] == [recipe.name for recipe in RECIPES.values()] == ["g2p-en", "verses-en"]
+    assert [*RECIPES] == [recipe.name for recipe in RECIPES.values()]
+    assert [*RECIPES] == ["g2p-en", "verses-en", "bible-en-es", "multi30k-en-de"]
 
 
 def test_an_unknown_recipe_lists_the_known_ones() -> None:
     with pytest.raises(
-        DragomanError, match="unknown recipe 'g2p', expected one of: g2p-en, verses-en"
+        DragomanError, match="unknown recipe 'g2p', expected one of: g2p-en, verses-en, bible"
     ):
         find_recipe("g2p")
 

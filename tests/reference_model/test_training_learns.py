@@ -61,6 +61,7 @@ def test_a_tiny_model_learns_to_reverse(make_config: MakeConfig, tmp_path: Path)
     epochs = train(
         model,
         reversals(1, 1000),
+        reversals(99, 50),
         options,
         tmp_path,
         evaluate=share_right,
@@ -83,6 +84,7 @@ def small_training(
     train(
         model,
         reversals(1, 20),
+        reversals(2, 7),
         options,
         directory,
         evaluate=lambda trained: float(trained.training),
@@ -156,7 +158,9 @@ def test_the_learning_rate_follows_the_schedule(
     options = TrainingOptions(
         epochs=2, batch_tokens=10, warmup_steps=2, learning_rate_scale=0.5, cool_down_epochs=1
     )
-    train(model, pairs, options, tmp_path, evaluate=lambda trained: 0.0, metric_name="nothing")
+    train(
+        model, pairs, pairs, options, tmp_path, evaluate=lambda trained: 0.0, metric_name="nothing"
+    )
     # The second epoch is the cool-down: factors 1, 3/4, 1/2, 1/4.
     peak = 0.5 / (32 * 2) ** 0.5
     falling = [peak * (2 / number) ** 0.5 for number in range(2, 9)]
@@ -184,7 +188,7 @@ def test_padding_does_not_enter_the_loss(make_config: MakeConfig, tmp_path: Path
             tokens += 1
     options = TrainingOptions(epochs=1, batch_tokens=10, warmup_steps=10)
     (epoch,) = train(
-        model, pairs, options, tmp_path, evaluate=lambda trained: 0.0, metric_name="nothing"
+        model, pairs, pairs, options, tmp_path, evaluate=lambda trained: 0.0, metric_name="nothing"
     )
     assert epoch.step == 1
     assert epoch.loss == pytest.approx(expected / tokens, rel=1e-5)

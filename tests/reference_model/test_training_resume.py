@@ -59,6 +59,7 @@ class Training:
         epochs = train(
             model,
             make_pairs(data),
+            make_pairs(3)[:5],
             options,
             self.directory,
             evaluate=evaluate,

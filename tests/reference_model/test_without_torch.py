@@ -57,7 +57,10 @@ except DragomanError as error:
     print(error)
 assert find_recipe("g2p-en") is RECIPES["g2p-en"]
 """
-    assert run(code) == "unknown recipe 'g2p', expected one of: g2p-en, verses-en"
+    assert (
+        run(code)
+        == "unknown recipe 'g2p', expected one of: g2p-en, verses-en, bible-en-es, multi30k-en-de"
+    )
 
 
 def test_examples_are_read_and_written(tmp_path: Path) -> None:

@@ -1,0 +1,154 @@
+"""bible-en-es: English verses to Spanish ones, trained on two translations of the Bible.
+
+The data are the verses that both the World English Bible (2020) and the Reina-Valera (1909) have,
+both in the public domain, from Debian's packages `sword-text-web` and `sword-text-sparv`, read with
+`pysword`. To get them anywhere:
+
+    apt-get download sword-text-web sword-text-sparv
+    for package in sword-text-*.deb; do dpkg -x $package FOLDER; done
+
+The split depends on the chapter only, so that a verse and its neighbours are in the same part, and
+is that of the recipe verses-en: see `chapters`. Some verses occur in several chapters.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+from dragoman.errors import DragomanError
+
+from ..training import TrainingOptions
+from .chapters import bucket
+from .cleaning import Cleaning, clean
+from .examples import Example
+from .recipe import Data
+from .subwords import Vocabulary
+from .translation import translation_recipe
+
+MODULES = ("engWEB2015eb", "spaRV1909eb")
+
+PUBLIC_DOMAIN = """\
+The World English Bible is in the public domain: it was dedicated to it by those who worked on it
+and is not copyrighted (https://ebible.org/publicdomain.htm). Its name is a trademark of eBible.org,
+for faithful copies of the translation. The Spanish Reina-Valera of 1909 is in the public domain by
+its age. What a model that was trained on them writes is neither of them.
+"""
+
+Verse = tuple[int, int, int]
+"""Book from 1, chapter and verse."""
+
+
+def load_data(folder: Path | None) -> Data:
+    """The verses, split as described above, in the order of the books.
+
+    Raises:
+        DragomanError: `pysword` is not installed, no folder is given, or it lacks a module.
+    """
+    english, spanish = (_read(_module(folder, name)) for name in MODULES)
+    parts: dict[str, list[tuple[str, str]]] = {"train": [], "validation": [], "held_out": []}
+    for verse in sorted(english.keys() & spanish.keys()):
+        match bucket(book=verse[0], chapter=verse[1]):
+            case b if b < 5:
+                part = "held_out"
+            case 5 | 6:
+                part = "validation"
+            case _:
+                part = "train"
+        parts[part].append((english[verse], spanish[verse]))
+    train, dropped = clean(parts["train"], Cleaning())
+    validation, held_out = (
+        [Example(source, (target,)) for source, target in parts[name]]
+        for name in ("validation", "held_out")
+    )
+    return Data(train, validation, held_out, dropped)
+
+
+def _module(folder: Path | None, name: str) -> Any:
+    """A module of the folder that SWORD's packages were unpacked in, or are installed in."""
+    try:
+        from pysword.modules import SwordModules
+    except ImportError as error:
+        raise DragomanError(
+            "recipe bible-en-es needs the package pysword: pip install 'dragoman[train]'"
+        ) from error
+    if folder is None:
+        raise DragomanError(
+            "recipe bible-en-es needs a folder in which Debian's packages sword-text-web and "
+            "sword-text-sparv were unpacked: --data FOLDER"
+        )
+    sword = next((file.parent for file in sorted(folder.glob("**/mods.d"))), None)
+    if sword is None:
+        raise DragomanError(f"{folder}: expected modules of SWORD (mods.d), found none")
+    modules = SwordModules(str(sword))
+    found = modules.parse_modules()
+    if name not in found:
+        raise DragomanError(f"{sword}: expected the module {name}, found {', '.join(found)}")
+    return modules.get_bible_from_module(name)
+
+
+def _read(bible: Any) -> dict[Verse, str]:
+    """All verses that are not empty; of the Old Testament the books of the Protestant canon."""
+    testaments = bible.get_structure().get_books()
+    books = [*_canon(testaments["ot"]), *testaments["nt"]]
+    verses = {}
+    for number, book in enumerate(books, start=1):
+        for chapter in range(1, book.num_chapters + 1):
+            for verse in range(1, book.chapter_lengths[chapter - 1] + 1):
+                raw = bible.get(books=[book.name], chapters=[chapter], verses=[verse], clean=False)
+                text = plain(raw, first=verse == 1)
+                if text:
+                    verses[number, chapter, verse] = text
+    return verses
+
+
+def _canon(books: list[Any]) -> list[Any]:
+    """The first 39 of these books: SWORD puts deuterocanonical ones after them."""
+    return books[:39]
+
+
+def plain(raw: str, *, first: bool) -> str:
+    """A verse without its marks (OSIS), notes and speakers, with single spaces.
+
+    Args:
+        first: whether the verse is the first of its chapter, whose first word editions print in
+            capitals
+    """
+    text = re.sub(r"<(note|speaker)\b[^>]*>.*?</\1>", " ", raw, flags=re.DOTALL)
+    text = re.sub(r"<(l|lg|div|title|p)\b[^>]*>|</(l|lg|div|title|p)>", " ", text)
+    text = " ".join(re.sub(r"<[^>]*>", "", text).split())
+    text = re.sub(r" ([,.;:!?)\u2019\u201d])", r"\1", text)
+    return re.sub(r"\b[^\W\d_]{2,}\b", _capitalized, text, count=1) if first else text
+
+
+def _capitalized(word: re.Match[str]) -> str:
+    return word[0].capitalize() if word[0].isupper() else word[0]
+
+
+RECIPE = translation_recipe(
+    "bible-en-es",
+    "English verses to Spanish ones (World English Bible, Reina-Valera 1909)",
+    {
+        "encoder_layers": 4,
+        "decoder_layers": 2,
+        "d_model": 192,
+        "num_heads": 4,
+        "d_ff": 768,
+        "norm_order": "pre",
+        "dropout": 0.2,
+        "max_source_positions": 256,
+        "max_target_positions": 256,
+    },
+    Vocabulary(size=6000),
+    TrainingOptions(
+        epochs=30,
+        warmup_steps=2000,
+        learning_rate_scale=1.5,
+        cool_down_epochs=15,
+        average_epochs=5,
+        mixed_precision=True,
+    ),
+    load_data,
+    licences={"LICENSE-Bibles.txt": lambda: PUBLIC_DOMAIN},
+)

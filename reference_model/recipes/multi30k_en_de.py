@@ -1,0 +1,102 @@
+"""multi30k-en-de: English captions of photographs to German ones, trained on Multi30k.
+
+The data are the lower-cased, normalized and Moses-tokenized files of task 1
+(https://github.com/multi30k/dataset, data/task1/tok; Elliott et al. 2016, 2017): `train`, `val` for
+validation, and `test_2016_flickr` held out, plain or compressed with gzip. They are for
+non-commercial research and education: weights that were trained on them are not shipped.
+
+The model is the one of Wu et al. 2021 (arXiv 2105.14462), "transformer_tiny".
+"""
+
+from __future__ import annotations
+
+import gzip
+from pathlib import Path
+
+from dragoman.errors import DragomanError
+
+from ..training import TrainingOptions
+from .cleaning import Cleaning, clean
+from .examples import Example
+from .recipe import Data
+from .subwords import Vocabulary
+from .translation import translation_recipe
+
+FORM = "lc.norm.tok"
+TESTS = ("test_2016_flickr", "test_2017_flickr", "test_2017_mscoco")
+SOURCE, TARGET = "en", "de"
+
+
+def load_data(folder: Path | None) -> Data:
+    """
+    Raises:
+        DragomanError: no folder is given, or a file is missing, is not UTF-8 or has another number
+            of lines than its translation.
+    """
+    if folder is None:
+        raise DragomanError(
+            "recipe multi30k-en-de needs a folder with the files of github.com/multi30k/dataset, "
+            "data/task1/tok: --data FOLDER"
+        )
+    everything = Cleaning(duplicates=True, longest=None, ratio=None)
+    train, dropped = clean(_pairs(folder, "train"), everything)
+    return Data(train, read_set(folder, "val"), read_set(folder, TESTS[0]), dropped)
+
+
+def read_set(folder: Path, name: str) -> list[Example]:
+    """One of the sets, such as "test_2016_flickr".
+
+    Raises:
+        DragomanError: as `load_data`.
+    """
+    return [Example(source, (target,)) for source, target in _pairs(folder, name)]
+
+
+def _pairs(folder: Path, name: str) -> list[tuple[str, str]]:
+    sources, targets = (_lines(folder, f"{name}.{FORM}.{side}") for side in (SOURCE, TARGET))
+    if len(sources) != len(targets):
+        raise DragomanError(
+            f"{folder}: expected as many lines of {name} in both languages, found {len(sources)} "
+            f"and {len(targets)}"
+        )
+    return list(zip(sources, targets, strict=True))
+
+
+def _lines(folder: Path, name: str) -> list[str]:
+    for path, opener in ((folder / name, open), (folder / f"{name}.gz", gzip.open)):
+        try:
+            with opener(path, "rt", encoding="utf-8", newline="\n") as file:
+                return [line.rstrip("\r\n") for line in file]
+        except FileNotFoundError:
+            continue
+        except (OSError, EOFError, UnicodeDecodeError) as error:
+            raise DragomanError(f"{path}: expected UTF-8 text: {error}") from error
+    raise DragomanError(f"{folder}: expected {name} or {name}.gz, found neither")
+
+
+RECIPE = translation_recipe(
+    "multi30k-en-de",
+    "English captions of photographs to German ones (Multi30k, task 1)",
+    {
+        "encoder_layers": 4,
+        "decoder_layers": 4,
+        "d_model": 128,
+        "num_heads": 4,
+        "d_ff": 256,
+        "dropout": 0.3,
+        "max_source_positions": 256,
+        "max_target_positions": 256,
+    },
+    Vocabulary(size=10_000, tokenized=True),
+    TrainingOptions(
+        epochs=80,
+        warmup_steps=2000,
+        learning_rate_scale=2.5,
+        cool_down_epochs=30,
+        average_epochs=10,
+        mixed_precision=True,
+    ),
+    load_data,
+    licences={},
+    duration="two hours on two cores",
+)

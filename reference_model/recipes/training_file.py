@@ -1,0 +1,107 @@
+"""A training described by a file: `dragoman train CONFIG.json --pairs ... --dev ...`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from dragoman.errors import DragomanError
+from dragoman.regular_files import FileError
+from dragoman.strict_json import read_json_object
+
+from ..errors import ConfigError
+from ..presets import PRESETS
+from ..settings import read_settings
+from ..training import TrainingOptions
+from .cleaning import Cleaning, clean
+from .examples import Example
+from .parallel_text import read_pairs
+from .recipe import Data, Recipe
+from .subwords import Vocabulary
+from .translation import translation_recipe
+
+SECTIONS = ("model", "vocabulary", "cleaning", "training")
+
+
+@dataclass(frozen=True)
+class PairFiles:
+    """Where parallel text is: each one file with tabs, or sources and targets apart.
+
+    Attributes:
+        held_out: to score the trained model on; none: those of `validation`
+    """
+
+    train: Sequence[Path]
+    validation: Sequence[Path]
+    held_out: Sequence[Path] = ()
+
+
+def read_training_file(path: Path, pairs: PairFiles) -> Recipe:
+    """The recipe that a JSON file describes. Its sections: "model", fields of `ModelConfig` and
+    perhaps a "preset" to begin with; "vocabulary" (`Vocabulary`); "cleaning" (`Cleaning`), which
+    may be left out; "training" (`TrainingOptions`).
+
+    Raises:
+        ConfigError: the model's part is invalid.
+        DragomanError: the file cannot be read, or another part of it is invalid.
+    """
+    try:
+        sections = read_json_object(path)
+    except FileError as error:
+        raise DragomanError(str(error)) from error
+    unknown = [name for name in sections if name not in SECTIONS]
+    missing = [name for name in ("model", "vocabulary", "training") if name not in sections]
+    if unknown or missing:
+        raise DragomanError(
+            f"{path}: expected the sections {', '.join(SECTIONS)}, found {', '.join(sections)}"
+        )
+    cleaning = read_settings(Cleaning, sections.get("cleaning", {}), f"{path}: cleaning")
+    try:
+        return translation_recipe(
+            path.stem,
+            f"pairs of {', '.join(file.name for file in pairs.train)}",
+            _model(sections["model"]),
+            read_settings(Vocabulary, sections["vocabulary"], f"{path}: vocabulary"),
+            read_settings(TrainingOptions, sections["training"], f"{path}: training"),
+            lambda _: _load(pairs, cleaning),
+            licences={},
+        )
+    except ConfigError as error:
+        raise DragomanError(f"{path}: model: {'; '.join(error.problems)}") from error
+
+
+def _model(values: object) -> Mapping[str, Any]:
+    if not isinstance(values, dict):
+        raise ConfigError([f"expected an object, found {values!r:.80}"])
+    preset = values.get("preset", "base")
+    if preset not in PRESETS:
+        raise ConfigError([f"unknown preset {preset!r}, expected one of {', '.join(PRESETS)}"])
+    given = {name: value for name, value in values.items() if name != "preset"}
+    return {**PRESETS[preset], **given}
+
+
+def _load(pairs: PairFiles, rules: Cleaning) -> Data:
+    train, dropped = clean(read_pairs(pairs.train), rules)
+    validation = _whole(pairs.validation)
+    held_out = _whole(pairs.held_out) if pairs.held_out else validation
+    return Data(train, validation, held_out, dropped)
+
+
+def _whole(files: Sequence[Path]) -> list[Example]:
+    """Pairs to score on, of which none is left out.
+
+    Raises:
+        DragomanError: there are none, or a side is empty.
+    """
+    examples = []
+    names = " and ".join(str(file) for file in files)
+    for number, (source, target) in enumerate(read_pairs(files), start=1):
+        for side, text in (("source", source), ("target", target)):
+            if not text.strip():
+                raise DragomanError(f"{names}, line {number}: expected a {side}, found none")
+        examples.append(Example(" ".join(source.split()), (" ".join(target.split()),)))
+    if not examples:
+        raise DragomanError(f"{names}: expected at least one pair, found none")
+    return examples

@@ -1,0 +1,64 @@
+"""Recipes of translation: a model, a vocabulary and a training, for any pairs of texts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+from dragoman.metrics import find_metric
+
+from ..config import ModelConfig
+from ..training import TrainingOptions
+from .examples import Example
+from .recipe import Data, Recipe
+from .subwords import Vocabulary, train_tokenizers
+
+
+def translation_recipe(
+    name: str,
+    summary: str,
+    model: Mapping[str, object],
+    vocabulary: Vocabulary,
+    options: TrainingOptions,
+    load_data: Callable[[Path | None], Data],
+    *,
+    licences: Mapping[str, Callable[[], str]],
+    duration: str = "",
+    alignment_layer: int | None = None,
+) -> Recipe:
+    """
+    Args:
+        model: fields of `ModelConfig`, but for the sizes of the vocabularies
+
+    Raises:
+        ConfigError: a field of the model is unknown or out of range.
+    """
+    config = ModelConfig.from_dict(
+        {
+            "tie_source_target": vocabulary.shared,
+            **model,
+            "source_vocab_size": vocabulary.size,
+            "target_vocab_size": vocabulary.size,
+        }
+    )
+    return Recipe(
+        name=name,
+        summary=summary,
+        config=config,
+        options=options,
+        load_data=load_data,
+        make_tokenizers=lambda data: train_tokenizers(vocabulary, data.train),
+        metric="BLEU",
+        score=score,
+        licences=licences,
+        duration=duration,
+        alignment_layer=alignment_layer,
+        shown="{:.2f}".format,
+    )
+
+
+def score(hypotheses: Sequence[str], examples: Sequence[Example]) -> dict[str, float]:
+    """BLEU and chrF of the corpus, from 0 to 100."""
+    references = [example.references for example in examples]
+    metrics = (find_metric("bleu"), find_metric("chrf"))
+    return {metric.name: metric.figure(hypotheses, references) for metric in metrics}
