@@ -142,6 +142,31 @@ REFUSED: dict[str, tuple[list[str], str]] = {
         ["train", "g2p-en", "-o", "HERE/bundle/manifest.json"],
         "expected a directory to train in, found a file",
     ),
+    "train, no pairs": (["train", "HERE/none.json"], "--pairs: expected a file for HERE/none.json"),
+    "train, no validation": (
+        ["train", "HERE/none.json", "--pairs", "HERE/file.onnx"],
+        "--dev: expected a file for HERE/none.json, found none",
+    ),
+    "train, no description": (
+        ["train", "HERE/none.json", "--pairs", "HERE/file.onnx", "--dev", "HERE/file.onnx"],
+        "HERE/none.json",
+    ),
+    "train, a recipe with pairs": (
+        ["train", "g2p-en", "--pairs", "HERE/file.onnx"],
+        "found the recipe 'g2p-en', which has data of its own",
+    ),
+    "train, no folder of data": (
+        ["train", "multi30k-en-de", "--data", "HERE/none"],
+        "--data: expected a folder, found none at HERE/none",
+    ),
+    "train, a folder without the data": (
+        ["train", "multi30k-en-de", "-o", "HERE/out", "--data", "HERE/empty"],
+        "HERE/empty: expected train.lc.norm.tok.en or train.lc.norm.tok.en.gz, found neither",
+    ),
+    "train, no checkpoint to go on from": (
+        ["train", "g2p-en", "-o", "HERE/out", "--from", "HERE/empty"],
+        "--from: expected a checkpoint of Dragoman's, found no config.json in HERE/empty",
+    ),
     "train, no recipe": (["train", "none"], "unknown recipe 'none'"),
 }
 

@@ -70,6 +70,10 @@ def train(
     refuse_unwritable(directory)
     if data is not None and not data.is_dir():
         raise DragomanError(f"--data: expected a folder, found none at {data}")
+    if beginning is not None and not (beginning / "config.json").is_file():
+        raise DragomanError(
+            f"--from: expected a checkpoint of Dragoman's, found no config.json in {beginning}"
+        )
     if epochs is not None:
         chosen = dataclasses.replace(
             chosen, options=dataclasses.replace(chosen.options, epochs=epochs)

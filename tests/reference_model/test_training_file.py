@@ -1,0 +1,164 @@
+"""Trainings that a JSON file describes, and trainings that go on from a checkpoint."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from dragoman import DragomanError
+from dragoman.reference_model import load_checkpoint
+from dragoman.reference_model.recipes import (
+    Example,
+    PairFiles,
+    Recipe,
+    evaluate,
+    read_beginning,
+    read_examples,
+    read_training_file,
+    run_recipe,
+)
+
+SETTINGS: dict[str, Any] = {
+    "model": {
+        "preset": "tiny",
+        "d_model": 16,
+        "d_ff": 24,
+        "max_source_positions": 24,
+        "max_target_positions": 20,
+    },
+    "vocabulary": {"size": 40},
+    "training": {"epochs": 1, "batch_tokens": 128, "warmup_steps": 10, "average_epochs": 1},
+}
+PAIRS = [
+    (f"the {animal} eats {food}", f"{animal} frisst {food}")
+    for animal in ("cat", "dog", "otter", "mouse")
+    for food in ("bread", "cheese", "nuts", "fish")
+]
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> PairFiles:
+    for name, pairs in (("train", PAIRS + PAIRS[:3]), ("dev", PAIRS[:5]), ("test", PAIRS[5:7])):
+        lines = "".join(f"{source}\t{target}\n" for source, target in pairs)
+        (tmp_path / f"{name}.tsv").write_text(lines, encoding="utf-8")
+    names = ([tmp_path / f"{name}.tsv"] for name in ("train", "dev", "test"))
+    return PairFiles(*names)
+
+
+def described(directory: Path, files: PairFiles, **changes: Any) -> Recipe:
+    path = directory / "en-de.json"
+    path.write_text(json.dumps(SETTINGS | changes), encoding="utf-8")
+    return read_training_file(path, files)
+
+
+def test_a_file_makes_a_checkpoint(tmp_path: Path, files: PairFiles) -> None:
+    recipe = described(tmp_path, files, vocabulary={"size": 40, "shared": False})
+    data = recipe.load_data(None)
+    assert len(data.train) == 16 and data.dropped == {"a duplicate": 3}
+    assert data.held_out == [Example(source, (target,)) for source, target in PAIRS[5:7]]
+    directory = tmp_path / "model"
+    figures = run_recipe(recipe, data, directory, tmp_path / "work")
+    assert list(figures) == ["BLEU", "chrF"]
+    assert read_examples(directory / "held_out.tsv") == data.held_out
+    record = json.loads((directory / "recipe.json").read_text(encoding="utf-8"))
+    assert record["recipe"] == "en-de" and record["from"] is None
+    assert record["data"] == {
+        "train": 16,
+        "validation": 5,
+        "held_out": 2,
+        "dropped": {"a duplicate": 3},
+    }
+    model = load_checkpoint(directory)
+    assert model.config == recipe.config
+    assert (model.config.d_model, model.config.num_heads, model.config.encoder_layers) == (16, 4, 2)
+    assert not model.config.tie_source_target
+
+
+def test_without_held_out_pairs_those_of_validation_are_scored(
+    tmp_path: Path, files: PairFiles
+) -> None:
+    data = described(tmp_path, PairFiles(files.train, files.validation)).load_data(None)
+    assert data.held_out == data.validation
+
+
+def test_a_training_goes_on_from_a_checkpoint(tmp_path: Path, files: PairFiles) -> None:
+    recipe = described(tmp_path, files)
+    data = recipe.load_data(None)
+    figures = run_recipe(recipe, data, tmp_path / "first", tmp_path / "work")
+    dropped_out = described(tmp_path, files, model={**SETTINGS["model"], "dropout": 0.5})
+    beginning = read_beginning(tmp_path / "first", dropped_out.config)
+    # It begins where the other one ended, with the same tokenizers, and its own dropout.
+    assert isinstance(beginning.model, torch.nn.Module)
+    found = evaluate(beginning.model, recipe, beginning.tokenizers, data.held_out)
+    assert found == figures
+    rates = {m.p for m in beginning.model.modules() if isinstance(m, torch.nn.Dropout)}
+    assert rates == {0.5}
+    run_recipe(dropped_out, data, tmp_path / "second", tmp_path / "work-2", beginning=beginning)
+    first, second = (load_checkpoint(tmp_path / name) for name in ("first", "second"))
+    assert second.config.dropout == 0.5
+    assert not torch.equal(first.output.weight, second.output.weight)
+    record = json.loads((tmp_path / "second" / "recipe.json").read_text(encoding="utf-8"))
+    assert record["from"] == beginning.digest and len(record["from"]) == 64
+    tokenizers = [
+        (tmp_path / name / "source_tokenizer.json").read_bytes() for name in ("first", "second")
+    ]
+    assert tokenizers[0] == tokenizers[1]
+
+
+def test_a_checkpoint_of_another_shape_is_refused(tmp_path: Path, files: PairFiles) -> None:
+    recipe = described(tmp_path, files)
+    run_recipe(recipe, recipe.load_data(None), tmp_path / "first", tmp_path / "work")
+    other = described(tmp_path, files, model={**SETTINGS["model"], "d_ff": 32})
+    with pytest.raises(DragomanError, match=r"first: expected a model of the shape .* d_ff 24 inst"):
+        read_beginning(tmp_path / "first", other.config)
+    (tmp_path / "first" / "target_tokenizer.json").write_text("{", encoding="utf-8")
+    with pytest.raises(DragomanError, match=r"target_tokenizer\.json: expected a tokenizer"):
+        read_beginning(tmp_path / "first", recipe.config)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"modell": {}}, "expected the sections model, vocabulary, cleaning, training, found "),
+        ({"model": []}, r"model: expected an object, found \[\]"),
+        ({"model": {"preset": "huge"}}, "model: unknown preset 'huge', expected one of tiny, base"),
+        ({"model": {"layers": 3}}, "model: unknown field 'layers'"),
+        ({"model": {"d_ff": 0}}, "model: d_ff must be at least 1, found 0"),
+        ({"vocabulary": {"size": 40, "kind": "words"}}, "vocabulary: kind must be one of bpe, uni"),
+        ({"vocabulary": {}}, "vocabulary: missing field 'size'"),
+        ({"vocabulary": 40}, "vocabulary: expected an object, found 40"),
+        ({"cleaning": {"ratio": "2"}}, "cleaning: ratio must be a number, found '2'"),
+        ({"training": {"epochs": 1, "speed": 9}}, "training: unknown field 'speed'"),
+        ({"training": {"epochs": 0}}, "training: epochs: expected at least 1, found 0"),
+    ],
+)
+def test_what_is_wrong_with_a_file_is_named(
+    tmp_path: Path, files: PairFiles, changes: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(DragomanError, match=f"en-de.json: {message}"):
+        described(tmp_path, files, **changes)
+
+
+def test_pairs_that_cannot_be_used_are_refused(tmp_path: Path, files: PairFiles) -> None:
+    (tmp_path / "dev.tsv").write_text("the cat\t\n", encoding="utf-8")
+    with pytest.raises(DragomanError, match=r"dev\.tsv, line 1: expected a target, found none"):
+        described(tmp_path, files).load_data(None)
+    (tmp_path / "dev.tsv").write_text("", encoding="utf-8")
+    with pytest.raises(DragomanError, match=r"dev\.tsv: expected at least one pair, found none"):
+        described(tmp_path, files).load_data(None)
+    with pytest.raises(DragomanError, match="expected a JSON object, found list"):
+        (tmp_path / "list.json").write_text("[]", encoding="utf-8")
+        read_training_file(tmp_path / "list.json", files)
+
+
+def test_a_text_longer_than_the_model_is_refused(tmp_path: Path, files: PairFiles) -> None:
+    with (tmp_path / "train.tsv").open("a", encoding="utf-8") as file:
+        file.write("the cat eats\t" + "Brot " * 30 + "\n")
+    recipe = described(tmp_path, files, cleaning={"ratio": None})
+    with pytest.raises(DragomanError, match="at most 20 tokens, the model's positions, found one "):
+        run_recipe(recipe, recipe.load_data(None), tmp_path / "model", tmp_path / "work")
+    assert not (tmp_path / "model").exists()

@@ -1,0 +1,153 @@
+"""What the options of a training change."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from dragoman import DragomanError
+from dragoman.reference_model import ModelConfig, Transformer
+from dragoman.reference_model.training import Epoch, TrainingOptions, train
+from dragoman.reference_model.training.teacher_forcing import negative_log_likelihood, predictions
+
+MakeConfig = Callable[..., ModelConfig]
+
+END = 2
+PAIRS = [([3, 4, END], [4, 3, END]), ([5, END], [5, END]), ([6, 3, 5, END], [5, 3, 6, END])] * 6
+SMALL = {
+    "source_vocab_size": 9,
+    "target_vocab_size": 9,
+    "encoder_layers": 1,
+    "decoder_layers": 1,
+    "d_model": 16,
+    "num_heads": 2,
+    "d_ff": 24,
+}
+OPTIONS = TrainingOptions(epochs=2, batch_tokens=8, warmup_steps=10, average_epochs=1)
+
+
+def trained(
+    make_config: MakeConfig, directory: Path, options: TrainingOptions, dropout: float = 0.0
+) -> tuple[Transformer, list[Epoch]]:
+    torch.manual_seed(0)
+    model = Transformer(make_config(**SMALL, dropout=dropout))
+    epochs = train(
+        model,
+        PAIRS,
+        PAIRS[:3],
+        options,
+        directory,
+        evaluate=lambda _: 0.0,
+        metric_name="nothing",
+    )
+    return model, epochs
+
+
+def test_accumulated_batches_are_one_large_batch(
+    make_config: MakeConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The gradient of a step is that of all its tokens, however they are batched."""
+    gradients: list[torch.Tensor] = []
+    step = torch.optim.Adam.step
+
+    def record(optimizer: torch.optim.Adam) -> None:
+        gradients.append(optimizer.param_groups[0]["params"][0].grad.clone())
+        step(optimizer)
+
+    monkeypatch.setattr(torch.optim.Adam, "step", record)
+    one = replace(OPTIONS, epochs=1, batch_tokens=8, accumulate=100)
+    _, (many,) = trained(make_config, tmp_path / "many", one)
+    _, (whole,) = trained(
+        make_config, tmp_path / "whole", replace(OPTIONS, epochs=1, batch_tokens=999)
+    )
+    assert many.step == whole.step == 1
+    torch.testing.assert_close(gradients[0], gradients[1])
+    assert many.loss == pytest.approx(whole.loss, rel=1e-6)
+
+
+def test_an_epoch_of_accumulated_batches_has_fewer_steps(
+    make_config: MakeConfig, tmp_path: Path
+) -> None:
+    _, single = trained(make_config, tmp_path / "1", OPTIONS)
+    _, several = trained(make_config, tmp_path / "3", replace(OPTIONS, accumulate=4))
+    assert several[0].step == -(-single[0].step // 4)
+
+
+def test_the_validation_loss_is_not_smoothed(make_config: MakeConfig, tmp_path: Path) -> None:
+    model, epochs = trained(make_config, tmp_path, OPTIONS)
+    nats = tokens = 0.0
+    for pair in PAIRS[:3]:
+        logits, right = predictions(model, [pair])
+        nats += F.cross_entropy(logits, right, reduction="sum").item()
+        tokens += len(right)
+    assert epochs[-1].validation_loss == pytest.approx(nats / tokens, rel=1e-5)
+    assert negative_log_likelihood(model, PAIRS[:3]) == pytest.approx(nats, rel=1e-5)
+
+
+def test_mixed_precision_learns_the_same(make_config: MakeConfig, tmp_path: Path) -> None:
+    options = replace(OPTIONS, epochs=12)
+    _, exact = trained(make_config, tmp_path / "fp32", options)
+    model, rounded = trained(make_config, tmp_path / "bf16", replace(options, mixed_precision=True))
+    assert all(parameter.dtype == torch.float32 for parameter in model.parameters())
+    assert rounded[0].validation_loss == pytest.approx(exact[0].validation_loss, rel=0.05)
+    assert rounded[0].validation_loss != exact[0].validation_loss
+    assert rounded[-1].validation_loss < 0.5 * rounded[0].validation_loss
+
+
+def test_training_ends_when_the_validation_loss_has_not_fallen_for_long(
+    make_config: MakeConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    losses = iter([3.0, 2.0, 2.5, 1.5, 1.5, 2.25, 1.0, 0.5])
+
+    def scripted(model: object, pairs: list[object]) -> float:
+        return next(losses) * sum(len(target) for _, target in PAIRS[:3])
+
+    from dragoman.reference_model.training import trainer
+
+    monkeypatch.setattr(trainer, "negative_log_likelihood", scripted)
+    options = replace(OPTIONS, epochs=8, patience=2)
+    _, epochs = trained(make_config, tmp_path, options)
+    assert [epoch.validation_loss for epoch in epochs] == [3.0, 2.0, 2.5, 1.5, 1.5, 2.25]
+    # It is over: the same command trains no further.
+    _, again = trained(make_config, tmp_path, options)
+    assert again == epochs
+
+
+def test_a_training_that_began_elsewhere_is_not_resumed(
+    make_config: MakeConfig, tmp_path: Path
+) -> None:
+    model, _ = trained(make_config, tmp_path, OPTIONS)
+    with pytest.raises(DragomanError, match="belongs to a training with other options or data"):
+        train(
+            model,
+            PAIRS,
+            PAIRS[:3],
+            OPTIONS,
+            tmp_path,
+            evaluate=lambda _: 0.0,
+            metric_name="nothing",
+            beginning="other weights",
+        )
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"epochs": 0, "accumulate": 0}, "epochs: .* at least 1, found 0; accumulate: .* found 0"),
+        ({"epochs": 1, "patience": 0}, "patience: expected at least 1, found 0"),
+        (
+            {"epochs": 1, "label_smoothing": 1.0},
+            "label_smoothing: expected 0 to below 1, found 1.0",
+        ),
+        ({"epochs": "many"}, "epochs must be an integer, found 'many'"),
+        ({"epochs": 1, "adam_betas": (0.9,)}, "adam_betas must be 2 numbers"),
+    ],
+)
+def test_every_wrong_option_is_named(options: dict[str, object], message: str) -> None:
+    with pytest.raises(DragomanError, match=message):
+        TrainingOptions(**options)  # type: ignore[arg-type]
