@@ -5,7 +5,9 @@ The data are the lower-cased, normalized and Moses-tokenized files of task 1
 validation, and `test_2016_flickr` held out, plain or compressed with gzip. They are for
 non-commercial research and education: weights that were trained on them are not shipped.
 
-The model is the one of Wu et al. 2021 (arXiv 2105.14462), "transformer_tiny".
+The model has the size of the one of Wu et al. 2021 (arXiv 2105.14462), "transformer_tiny", but
+pre-norm, which learns faster here: after two epochs its validation loss is where post-norm's is
+after seven.
 """
 
 from __future__ import annotations
@@ -83,16 +85,18 @@ RECIPE = translation_recipe(
         "d_model": 128,
         "num_heads": 4,
         "d_ff": 256,
+        "norm_order": "pre",
         "dropout": 0.3,
         "max_source_positions": 256,
         "max_target_positions": 256,
     },
     Vocabulary(size=10_000, tokenized=True),
     TrainingOptions(
-        epochs=80,
-        warmup_steps=2000,
-        learning_rate_scale=2.5,
-        cool_down_epochs=30,
+        epochs=60,
+        batch_tokens=2048,
+        warmup_steps=1000,
+        learning_rate_scale=1.5,
+        cool_down_epochs=25,
         average_epochs=10,
         mixed_precision=True,
     ),
