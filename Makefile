@@ -15,12 +15,18 @@ GPU_BIN := $(GPU_VENV)/bin
 PIP_INSTALL := -m pip --disable-pip-version-check install --quiet
 INSTALL := $(BIN)/python $(PIP_INSTALL) --constraint constraints.txt
 HELD_OUT := reference_model/pretrained/g2p-en/held_out.tsv
+HELD_OUT_VERSES := reference_model/pretrained/bible-en-es/held_out.tsv
 
-.PHONY: demo demo-speech test test-beams test-engines test-peers test-real lint format docs dist bench-peers bench-beams bench-encoders bench-language-models gpu gpu-kit test-kit clean
+.PHONY: demo demo-translation demo-speech test test-beams test-engines test-peers test-real lint format docs dist bench-peers bench-beams bench-encoders bench-language-models gpu gpu-kit test-kit clean
 
 demo: $(VENV)/installed
 	$(BIN)/dragoman build g2p-en --output bundles/g2p-en --limit 1000 --force
 	$(BIN)/python -m dragoman.benchmarks.demo bundles/g2p-en $(HELD_OUT)
+
+# English verses to Spanish: builds, verifies, and translates verses that the model has never seen.
+demo-translation: $(VENV)/installed
+	$(BIN)/dragoman build bible-en-es --output bundles/bible-en-es --limit 100 --force
+	$(BIN)/python -m dragoman.benchmarks.demo_translation bundles/bible-en-es $(HELD_OUT_VERSES)
 
 # One worker for each core, one thread for each worker.
 test: $(VENV)/installed-dev

@@ -55,7 +55,7 @@ def read_set(folder: Path, name: str) -> list[Example]:
 
 
 def _pairs(folder: Path, name: str) -> list[tuple[str, str]]:
-    sources, targets = (_lines(folder, f"{name}.{FORM}.{side}") for side in (SOURCE, TARGET))
+    sources, targets = (read_lines_of(folder, f"{name}.{FORM}.{side}") for side in (SOURCE, TARGET))
     if len(sources) != len(targets):
         raise DragomanError(
             f"{folder}: expected as many lines of {name} in both languages, found {len(sources)} "
@@ -64,7 +64,7 @@ def _pairs(folder: Path, name: str) -> list[tuple[str, str]]:
     return list(zip(sources, targets, strict=True))
 
 
-def _lines(folder: Path, name: str) -> list[str]:
+def read_lines_of(folder: Path, name: str) -> list[str]:
     for path, opener in ((folder / name, open), (folder / f"{name}.gz", gzip.open)):
         try:
             with opener(path, "rt", encoding="utf-8", newline="\n") as file:
@@ -102,5 +102,5 @@ RECIPE = translation_recipe(
     ),
     load_data,
     licences={},
-    duration="two hours on two cores",
+    duration="two hours on one core",
 )

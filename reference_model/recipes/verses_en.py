@@ -145,6 +145,7 @@ RECIPE = Recipe(
     load_data=load_data,
     make_tokenizers=lambda data: Tokenizers(make_source_tokenizer(), make_target_tokenizer()),
     metric="perplexity",
+    duration="half an hour on one core",
     score=None,
     shown="{:.2f}".format,
     licences={"LICENSE-World-English-Bible.txt": lambda: PUBLIC_DOMAIN},

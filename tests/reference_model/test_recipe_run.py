@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -11,6 +12,7 @@ import pytest
 from tokenizers import Tokenizer
 
 from dragoman import DragomanError
+from dragoman.cli import train as train_command
 from dragoman.reference_model import ModelConfig, Transformer, load_checkpoint
 from dragoman.reference_model.recipes import (
     RECIPES,
@@ -163,3 +165,14 @@ def test_the_licence_is_that_of_cmudict() -> None:
     (name,) = g2p_en.RECIPE.licences
     assert name == "LICENSE-CMUdict.txt"
     assert "Carnegie Mellon University" in g2p_en.RECIPE.licences[name]()
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_every_recipe_says_how_long_it_takes(name: str) -> None:
+    """The same in the help of `dragoman train` and in the guide."""
+    duration = RECIPES[name].duration
+    assert duration
+    command = Path(train_command.__file__).read_text(encoding="utf-8")
+    assert re.search(rf"^    {name} +\S.*: {duration}$", command, re.MULTILINE)
+    guide = (Path(__file__).parents[2] / "docs/guides/training.md").read_text(encoding="utf-8")
+    assert re.search(rf"^\| `{name}` \|.*\| {duration} \|$", guide, re.MULTILINE)

@@ -113,7 +113,9 @@ def test_a_checkpoint_of_another_shape_is_refused(tmp_path: Path, files: PairFil
     recipe = described(tmp_path, files)
     run_recipe(recipe, recipe.load_data(None), tmp_path / "first", tmp_path / "work")
     other = described(tmp_path, files, model={**SETTINGS["model"], "d_ff": 32})
-    with pytest.raises(DragomanError, match=r"first: expected a model of the shape .* d_ff 24 inst"):
+    with pytest.raises(
+        DragomanError, match=r"first: expected a model of the shape .* d_ff 24 inst"
+    ):
         read_beginning(tmp_path / "first", other.config)
     (tmp_path / "first" / "target_tokenizer.json").write_text("{", encoding="utf-8")
     with pytest.raises(DragomanError, match=r"target_tokenizer\.json: expected a tokenizer"):
