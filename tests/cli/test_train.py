@@ -1,0 +1,114 @@
+"""`dragoman train` on pairs of texts, from the file that describes it to a bundle."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from subprocess import PIPE, CompletedProcess
+
+import pytest
+
+from .test_disk_full import limited
+
+Outcome = CompletedProcess[str]
+Dragoman = Callable[..., Outcome]
+Spawn = Callable[..., Outcome]
+
+SETTINGS = {
+    "model": {"preset": "tiny", "max_source_positions": 24, "max_target_positions": 24},
+    "vocabulary": {"size": 60},
+    "training": {"epochs": 3, "batch_tokens": 64, "warmup_steps": 20, "average_epochs": 2},
+}
+
+
+@pytest.fixture
+def arguments(tmp_path: Path) -> list[str]:
+    """Of a training that takes seconds, without its output."""
+    animals, food = ("cat", "dog", "otter", "mouse"), ("bread", "cheese", "nuts", "fish")
+    pairs = [f"the {a} eats {f}\tel {a} come {f}\n" for a in animals for f in food]
+    (tmp_path / "train.tsv").write_text("".join([*pairs, pairs[0], "\tnada\n"]), encoding="utf-8")
+    (tmp_path / "dev.tsv").write_text("".join(pairs[:4]), encoding="utf-8")
+    (tmp_path / "en-es.json").write_text(json.dumps(SETTINGS), encoding="utf-8")
+    files = [tmp_path / name for name in ("en-es.json", "train.tsv", "dev.tsv")]
+    return ["train", str(files[0]), "--pairs", str(files[1]), "--dev", str(files[2])]
+
+
+def weights(directory: Path) -> bytes:
+    return (directory / "model.safetensors").read_bytes()
+
+
+def test_from_pairs_to_a_bundle(dragoman: Dragoman, arguments: list[str], tmp_path: Path) -> None:
+    trained = dragoman(*arguments, "-o", tmp_path / "model", "--threads", 1)
+    assert trained.returncode == 0, trained.stderr
+    assert "16 of 18 pairs kept (1 a duplicate, 1 an empty side)" in trained.stderr
+    assert "validation loss" in trained.stderr and "perplexity" in trained.stderr
+    lines = trained.stdout.splitlines()
+    assert [line.split(":")[0] for line in lines[:2]] == ["held-out BLEU", "held-out chrF"]
+    assert lines[-1] == f"Next: dragoman build {tmp_path / 'model'} -o bundles/en-es"
+    built = dragoman("build", tmp_path / "model", "-o", tmp_path / "bundle", "--threads", 1)
+    assert built.returncode == 0, built.stderr
+    told = dragoman("run", tmp_path / "bundle", "the cat eats fish", "--max-new-tokens", 8)
+    assert told.returncode == 0 and len(told.stdout.splitlines()) == 1
+
+
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL])
+def test_an_interrupted_training_ends_with_the_same_weights(
+    spawn: Spawn, arguments: list[str], tmp_path: Path, how: signal.Signals
+) -> None:
+    whole, part = tmp_path / "whole", tmp_path / "part"
+    assert spawn(*arguments, "-o", whole, "--threads", 1).returncode == 0
+    command = [sys.executable, "-m", "dragoman", *arguments, "-o", str(part), "--threads", "1"]
+    with subprocess.Popen(command, stdout=PIPE, stderr=PIPE, text=True) as process:
+        assert process.stderr is not None
+        for line in process.stderr:
+            if line.startswith("epoch 1:"):
+                break
+        process.send_signal(how)
+        rest = process.stderr.read()
+    if how is signal.SIGINT:
+        assert process.returncode == 130
+        assert rest.rstrip().endswith("Interrupted.")
+    assert not (part / "model.safetensors").exists()
+    resumed = spawn(*arguments, "-o", part, "--threads", 1)
+    assert resumed.returncode == 0
+    assert "epoch 1:" not in resumed.stderr, "it began anew"
+    assert weights(part) == weights(whole)
+
+
+def test_no_space_for_a_checkpoint(spawn: Spawn, arguments: list[str], tmp_path: Path) -> None:
+    """One line; what was saved before is whole, and training goes on from there."""
+    full = spawn(*arguments, "-o", tmp_path / "model", "--threads", 1, prelude=limited(100_000))
+    assert full.returncode == 2
+    error = full.stderr.splitlines()[-1]
+    assert error.startswith(f"Error: cannot write {tmp_path / 'model' / 'training'}")
+    assert "File too large" in error
+    assert not list(tmp_path.glob("**/*.partial"))
+    assert spawn(*arguments, "-o", tmp_path / "model", "--threads", 1).returncode == 0
+
+
+def test_another_file_in_the_same_directory_is_refused(
+    dragoman: Dragoman, arguments: list[str], tmp_path: Path
+) -> None:
+    output = ["-o", tmp_path / "model", "--threads", 1]
+    assert dragoman(*arguments, *output, "--epochs", 1).returncode == 0
+    changed = SETTINGS | {"training": SETTINGS["training"] | {"seed": 2}}
+    Path(arguments[1]).write_text(json.dumps(changed), encoding="utf-8")
+    before = weights(tmp_path / "model")
+    refused = dragoman(*arguments, *output)
+    assert refused.returncode == 2
+    assert "belongs to a training with other options or data" in refused.stderr
+    assert weights(tmp_path / "model") == before
+
+
+def test_more_epochs_continue_a_training(
+    dragoman: Dragoman, arguments: list[str], tmp_path: Path
+) -> None:
+    output = ["-o", tmp_path / "model", "--threads", 1]
+    assert dragoman(*arguments, *output, "--epochs", 1).returncode == 0
+    longer = dragoman(*arguments, *output, "--epochs", 2)
+    assert longer.returncode == 0
+    assert "epoch 2:" in longer.stderr and "epoch 1:" not in longer.stderr
