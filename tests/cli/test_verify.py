@@ -151,9 +151,10 @@ def test_inputs_with_references_are_references(
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        ("need", ", line 1: expected a source, a tab and a reference, found no tab"),
+        ("need", ": expected 9 references, one for each input of "),
+        ("need\tN\nneed", ", line 2: expected a source, a tab and a reference, found no tab"),
         ("need\tN D4", ", line 1: target: unknown to this model: 'D4'"),
-        (None, "expected a file of sources and references, found none at "),
+        (None, "expected a file of references, found none at "),
     ],
 )
 def test_bad_references_are_one_line(

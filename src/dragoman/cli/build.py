@@ -15,9 +15,13 @@ from .options import (
     force_option,
     inputs_option,
     limit_option,
+    metric_option,
     output_option,
     precision_option,
+    references_option,
     revision_option,
+    source_language_option,
+    target_language_option,
     target_option,
     threads_option,
 )
@@ -49,6 +53,10 @@ if TYPE_CHECKING:
     help="Put the checkpoint's weights into those of this bundle.",
 )
 @inputs_option
+@references_option
+@metric_option
+@source_language_option
+@target_language_option
 @limit_option
 @attention_option
 @threads_option
@@ -72,6 +80,10 @@ def build(
     refittable: bool,
     refit: Path | None,
     inputs: Path | None,
+    references: Path | None,
+    metrics: tuple[str, ...],
+    source_language: str | None,
+    target_language: str | None,
     limit: int | None,
     with_attention: bool,
     threads: int | None,
@@ -122,6 +134,10 @@ def build(
                 engines=engines,
                 refit=refit,
                 inputs=inputs,
+                references=references,
+                metrics=metrics,
+                source_language=source_language,
+                target_language=target_language,
                 limit=limit,
                 threads=threads,
                 keep_failed=allow_failed_parity,
