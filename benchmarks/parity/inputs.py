@@ -227,8 +227,8 @@ def _check_metrics(
             )
         if (inputs.references if name == PERPLEXITY else inputs.task) is None:
             raise DragomanError(
-                f"metric {name}: expected inputs with references, found none on "
-                f"{inputs.description}"
+                f"metric {name}: expected inputs with references, found {inputs.description} "
+                "without"
             )
     if (inputs.references or inputs.task) and languages is not None:
         languages.target_token(inputs.target_language)

@@ -5,8 +5,10 @@ from __future__ import annotations
 import tempfile
 from pathlib import Path
 
+from dragoman.export.formats.json_files import read_json_if_present
 from dragoman.export.opened_checkpoint import OpenedCheckpoint
 from dragoman.export.tokenizers import TokenizerFiles
+from dragoman.runtime.format.languages import Languages
 from dragoman.runtime.format.writing import ScratchWriter
 from dragoman.runtime.texts.tokenizer import TextCodec
 
@@ -36,7 +38,7 @@ def of_texts(
     if given.references is not None:
         origin = given.origin_of_references(len(items))
         references = References.of(items, origin, language)
-        target = given.target_language or (languages.default_target if languages else None)
+        target = given.target_language or stated_target(checkpoint.directory, languages)
         metrics = text_metrics(checkpoint, given.metrics, target, texts)
         if metrics:
             parts = [[i] for i in range(len(items))]
@@ -54,6 +56,15 @@ def of_texts(
         language,
         references=references,
     )
+
+
+def stated_target(directory: Path, languages: Languages | None) -> str | None:
+    """The language that a checkpoint writes, as far as its files state it: `target_lang` of
+    Marian's tokenizer, for instance. None: unknown."""
+    if languages is not None:
+        return languages.default_target
+    stated = read_json_if_present(directory / "tokenizer_config.json").get("target_lang")
+    return stated if isinstance(stated, str) else None
 
 
 def codec_of(tokenizers: TokenizerFiles) -> TextCodec:

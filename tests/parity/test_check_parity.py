@@ -126,8 +126,8 @@ def test_tensors_within_tolerance_and_tokens_not(
     worst = max(tokens.divergences, key=lambda d: d.margin)
     assert describe_failure(parity) == (
         f"parity failed: {len(tokens.divergences)} of 24 sequences differ; the worst, random "
-        f"source {worst.input + 1}, at step {worst.step}: expected token {worst.expected_token}, found "
-        f"{worst.found_token}, margin {worst.margin:.3g}"
+        f"source {worst.input + 1}, at step {worst.step}: expected token {worst.expected_token}, "
+        f"found {worst.found_token}, margin {worst.margin:.3g}"
     )
 
 

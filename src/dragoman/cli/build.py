@@ -9,6 +9,7 @@ import click
 
 from .engine_options import engine_option, engine_options, engine_request
 from .messages import tell
+from .option_names import option_names
 from .options import (
     attention_option,
     calibration_option,
@@ -66,7 +67,9 @@ if TYPE_CHECKING:
     help="Keep a bundle that fails, marked as failed in its manifest.",
 )
 @force_option
+@click.pass_context
 def build(
+    context: click.Context,
     checkpoint: str,
     output: Path,
     revision: str | None,
@@ -122,34 +125,35 @@ def build(
             *(target, precision, batches, source_length, capacity),
             *(compute_capabilities, refittable),
         )
-    try:
-        with shown_progress() as progress:
-            built = api.build(
-                checkpoint,
-                output,
-                revision=revision,
-                target=target,
-                precision=precision,
-                calibration=calibration,
-                engines=engines,
-                refit=refit,
-                inputs=inputs,
-                references=references,
-                metrics=metrics,
-                source_language=source_language,
-                target_language=target_language,
-                limit=limit,
-                threads=threads,
-                keep_failed=allow_failed_parity,
-                attention=with_attention,
-                overwrite=force,
-                progress=progress,
-                compared=compared,
-            )
-    except api.ParityFailedError as error:
-        if error.kept is not None:
-            _print_engines(error.kept)
-        raise VerificationFailedError(str(error)) from error
+    with option_names(context.command):
+        try:
+            with shown_progress() as progress:
+                built = api.build(
+                    checkpoint,
+                    output,
+                    revision=revision,
+                    target=target,
+                    precision=precision,
+                    calibration=calibration,
+                    engines=engines,
+                    refit=refit,
+                    inputs=inputs,
+                    references=references,
+                    metrics=metrics,
+                    source_language=source_language,
+                    target_language=target_language,
+                    limit=limit,
+                    threads=threads,
+                    keep_failed=allow_failed_parity,
+                    attention=with_attention,
+                    overwrite=force,
+                    progress=progress,
+                    compared=compared,
+                )
+        except api.ParityFailedError as error:
+            if error.kept is not None:
+                _print_engines(error.kept)
+            raise VerificationFailedError(str(error)) from error
     _print_engines(built)
     manifest = built.bundle.manifest
     when = " before its engines were built" if manifest.executable.format != "onnx" else ""

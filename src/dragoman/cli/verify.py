@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from .messages import tell
+from .option_names import option_names
 from .options import (
     backend_option,
     inputs_option,
@@ -60,7 +61,9 @@ class VerificationFailedError(click.ClickException):
     multiple=True,
     help="Root that the signer's certificate must have been issued by, PEM; may be repeated.",
 )
+@click.pass_context
 def verify(
+    context: click.Context,
     bundle: Path,
     checkpoint: str | None,
     revision: str | None,
@@ -115,7 +118,7 @@ def verify(
         record = False
     if checkpoint is None:
         return
-    with shown_progress() as progress:
+    with option_names(context.command), shown_progress() as progress:
         verification = api.verify(
             bundle,
             checkpoint,
