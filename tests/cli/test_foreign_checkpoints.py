@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import importlib
 import io
 import json
@@ -16,6 +17,7 @@ import sentencepiece
 import torch
 from transformers.models.nllb.tokenization_nllb import FAIRSEQ_LANGUAGE_CODES as NLLB_CODES
 
+from dragoman.export.families import FAMILIES
 from dragoman.runtime import read_bundle
 
 transformers: Any = importlib.import_module("transformers")
@@ -182,6 +184,20 @@ def test_translations_are_judged_by_bleu_and_chrf(
     assert refused.returncode == 2 and not (tmp_path / "refused").exists()
     (line,) = refused.stderr.splitlines()
     assert ": expected 3 references, one for each input of " in line
+
+
+def test_a_family_that_summarizes_is_judged_by_rouge(
+    marian: Path, dragoman: Dragoman, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert {name for name, family in FAMILIES.items() if family.summarizes} == {"bart", "pegasus"}
+    summarizing = dataclasses.replace(FAMILIES["marian"], summarizes=True)
+    monkeypatch.setitem(FAMILIES, "marian", summarizing)
+    pairs = tmp_path / "pairs.tsv"
+    pairs.write_text("".join(f"{text}\tsomething else\n" for text in TEXTS))
+    done = dragoman("build", marian, "-o", tmp_path / "bundle", "--inputs", pairs)
+    assert done.returncode == 0, done.stderr
+    parity = read_bundle(tmp_path / "bundle").manifest.parity
+    assert parity is not None and [task.metric for task in parity.tasks] == ["ROUGE-L"]
 
 
 def test_references_need_the_language_they_are_in(
