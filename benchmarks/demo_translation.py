@@ -1,5 +1,4 @@
-"""`make demo-translation`: the shipped translator's output for verses it has never seen, next to the
-published translation."""
+"""`make demo-translation`: what the shipped model makes of verses it has never seen."""
 
 from __future__ import annotations
 

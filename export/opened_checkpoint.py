@@ -27,7 +27,7 @@ class OpenedCheckpoint:
         model: fp32
         tokenizers: None: the model takes and gives token ids
         recipe: the recipe of Dragoman that trained it, if any
-        notes: see `Checkpoint`
+        notes, summarizes: see `Checkpoint`
     """
 
     located: LocatedCheckpoint
@@ -35,6 +35,7 @@ class OpenedCheckpoint:
     tokenizers: TokenizerFiles | None
     recipe: Recipe | None
     notes: tuple[str, ...] = ()
+    summarizes: bool = False
 
     @property
     def directory(self) -> Path:
@@ -62,7 +63,9 @@ def open_checkpoint(located: LocatedCheckpoint) -> OpenedCheckpoint:
     read = read_checkpoint(located.directory)
     recipe = _recipe(located.directory)
     _name_alignment(read.model, recipe)
-    return OpenedCheckpoint(located, read.model, read.tokenizers, recipe, read.notes)
+    return OpenedCheckpoint(
+        located, read.model, read.tokenizers, recipe, read.notes, read.summarizes
+    )
 
 
 def _name_alignment(model: ReferenceModel, recipe: Recipe | None) -> None:

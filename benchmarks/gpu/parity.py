@@ -12,6 +12,7 @@ import click
 from dragoman.benchmarks.latency import bench
 from dragoman.benchmarks.parity import check_parity
 from dragoman.export import export_bundle
+from dragoman.metrics import shown_figure
 from dragoman.optimize.targets import find_target
 from dragoman.optimize.tensorrt.profiles import default_source_range
 from dragoman.runtime import load, read_bundle
@@ -82,7 +83,7 @@ def _parity(subject: Subject, bundle: Path, backend: str) -> dict[str, Any]:
         "logits": _of(logits.difference, logits.tolerance),
         "divergence": _of(distributions.bundle.mean, distributions.allowed),
         "tokens": f"{tokens.identical} of {tokens.sequences}",
-        "task": f"{parity.task.bundle:.2%}" if parity.task else "",
+        "task": "".join(shown_figure(t.metric, t.bundle) for t in parity.tasks[:1]),
     }
 
 

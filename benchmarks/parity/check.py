@@ -10,13 +10,14 @@ from dragoman.errors import DragomanError
 from dragoman.reference_model import AutoregressiveModel, EncoderModel, ReferenceModel
 from dragoman.runtime import Model
 from dragoman.runtime.decoding.batching import Encodable
-from dragoman.runtime.format.records import Parity, TokenParity
+from dragoman.runtime.format.records import Parity, TaskParity, TokenParity
 
 from .distributions import DistributionMeter
 from .encoders import compare_encoder
 from .forced import forced_batches
-from .inputs import ParityInputs
+from .naming import named
 from .oracle import oracle_for, oracle_outputs
+from .parity_inputs import ParityInputs
 from .references import compare_references, prepared
 from .rounded_oracle import rounded_oracle
 from .strategy import compare_beams
@@ -48,7 +49,7 @@ def check_parity(
     if isinstance(reference, EncoderModel):
         return _check_encoder(model, reference, inputs, backend, advance)
     _check_tokenizer(model, inputs)
-    oracle, target_language = oracle_for(reference, model.manifest)
+    oracle, target_language = oracle_for(reference, model.manifest, inputs.target_language)
     pairs = prepared(model, inputs.references, target_language) if inputs.references else []
     limit = model.manifest.default_max_new_tokens
     expected = oracle_outputs(oracle, inputs.sources, limit, advance)
@@ -73,19 +74,22 @@ def check_parity(
         largest_logit=meters.largest_logit,
     )
     beams = compare_beams(model, oracle, inputs.sources, limit, target_language)
-    task = compare_task(model, inputs, expected, found)
+    tasks: list[TaskParity] = []
+    if inputs.task is not None:
+        decode = inputs.decode or (lambda output: model.detokenize(output) or "")
+        tasks = compare_task(model, inputs.task, decode, expected, found)
     references = None
     if inputs.references:
         references = compare_references(model, oracle, pairs, inputs.references.origin)
-    judged = [*tensors, distributions, tokens, beams, task, references]
+    judged = [*tensors, distributions, tokens, beams, *tasks, references]
     return Parity(
         passed=all(level.passed for level in judged if level is not None),
         oracle=f"{ORACLE}, without a cache",
         inputs=inputs.description,
         backend=backend,
         tensors=tuple(tensors),
-        tokens=tokens,
-        task=task,
+        tokens=named(tokens, model, inputs, expected, found),
+        tasks=tuple(tasks),
         references=references,
         beams=beams,
         distributions=distributions,

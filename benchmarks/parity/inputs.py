@@ -1,76 +1,34 @@
-"""What a bundle and its oracle are compared on."""
+"""What a bundle is compared on: the inputs that a user names, held-out data, or random ones."""
 
 from __future__ import annotations
 
 import dataclasses
 import tempfile
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar
-
-import numpy as np
 
 from dragoman.errors import DragomanError
 from dragoman.export.model_description import audio_features
 from dragoman.export.model_description import head as described_head
 from dragoman.export.opened_checkpoint import OpenedCheckpoint
-from dragoman.export.tokenizers import TokenizerFiles
-from dragoman.optimize.random_sound import random_sound
-from dragoman.reference_model import ReferenceModel
-from dragoman.reference_model.recipes import Example, Recipe, read_examples
+from dragoman.metrics import PERPLEXITY
 from dragoman.reference_model.recipes.recipe import HELD_OUT_FILE
 from dragoman.runtime.audio import LogMel
-from dragoman.runtime.decoding.batching import Encodable
 from dragoman.runtime.encoding.tokenizer import InputTokenizer
 from dragoman.runtime.format.head import Head
+from dragoman.runtime.format.languages import LanguageError
 from dragoman.runtime.format.writing import ScratchWriter
-from dragoman.runtime.texts.tokenizer import TextCodec
 
-from .references import References, read_references
-from .sources import (
-    EncoderLine,
-    assumed_language,
-    encoder_lines,
-    numbered_lines,
-    recordings,
-    source_tokens,
-    windows,
-)
-
-Item = TypeVar("Item")
-
-RANDOM_SOURCES = 64
-RANDOM_WINDOWS = 4
-"""Windows are half a minute long."""
-LONGEST_RANDOM = 48
-
-
-@dataclass(frozen=True)
-class ParityInputs:
-    """What to compare on.
-
-    Attributes:
-        description: for the record
-        sources: source token ids, at least one each, or features [mel bins, frames]
-        texts: the texts of the sources, which the bundle's own tokenizer must turn into them
-        lines: the same of an encoder alone, whose texts may be pairs, with all that its tokenizer
-            says of them
-        examples, recipe: where the sources come from, if there are references to score
-        source_language: of the texts, for a multilingual model
-        references: sources with targets that are right, whose probability is compared
-        random: whether the sources are random, and say nothing about quality
-    """
-
-    description: str
-    sources: Sequence[Encodable]
-    texts: list[str] | None = None
-    examples: list[Example] | None = None
-    recipe: Recipe | None = None
-    source_language: str | None = None
-    references: References | None = None
-    random: bool = False
-    lines: Sequence[EncoderLine] | None = None
+from .given import Given, described, spread
+from .items import recording_items, text_items
+from .metric_choice import text_metrics
+from .parity_inputs import ParityInputs
+from .random_inputs import RANDOM_SOURCES, random_inputs
+from .recordings import of_recordings
+from .reference_file import ReferenceFile
+from .references import read_references
+from .sources import assumed_language, encoder_lines, numbered_lines
+from .texts import of_texts
 
 
 def inputs_for(
@@ -78,149 +36,199 @@ def inputs_for(
     file: Path | None = None,
     limit: int | None = None,
     references: Path | None = None,
+    metrics: Sequence[str] | None = None,
+    *,
+    source_language: str | None = None,
+    target_language: str | None = None,
 ) -> ParityInputs:
     """The lines of a file, or the windows of audio files for a speech model; without a file the
-    checkpoint's held-out data, or random inputs if there is none.
+    sources of references, the checkpoint's held-out data, or random inputs if there is none.
 
     Args:
-        limit: the most inputs, and the most references; None: all
-        references: a file whose lines are a source, a tab and a reference; None: the references
-            after tabs in a file of texts, if every line has one
+        limit: the most inputs, with their references; None: all
+        references: a file whose lines are a source, a tab and a reference, or references alone, one
+            for each input; None: the references after tabs in a file of texts or list of
+            recordings, if every line has one
+        metrics: of `metrics.METRIC_NAMES`, the one that counts most first; None: what the model was
+            trained for tells
+        source_language, target_language: of a multilingual model; None: its defaults
 
     Raises:
-        DragomanError: a file cannot be used with this checkpoint.
+        DragomanError: a file cannot be used with this checkpoint, there are no references to
+            compute a metric with, or a metric cannot be computed.
+        LanguageError: the model does not have a language, or needs one for references.
     """
-    inputs = _inputs(checkpoint, file, limit)
-    if references is None:
-        return inputs
-    read = read_references(
-        references,
-        audio=checkpoint.model.config.takes_audio,
-        ids=checkpoint.tokenizers is None,
-    )
-    languages = checkpoint.tokenizers.languages if checkpoint.tokenizers else None
-    read = dataclasses.replace(read, source_language=assumed_language(languages))
-    return dataclasses.replace(inputs, references=read.spread(limit))
-
-
-def _inputs(checkpoint: OpenedCheckpoint, file: Path | None, limit: int | None) -> ParityInputs:
-    features = audio_features(checkpoint.model.config)
-    if file is not None and features is not None:
-        return _windows(file, LogMel.of(features), limit)
-    if file is not None and checkpoint.tokenizers is None:
-        raise DragomanError(
-            f"{file}: texts need a checkpoint with tokenizers, found none in {checkpoint.directory}"
-        )
-    if file is None and (checkpoint.directory / HELD_OUT_FILE).is_file():
-        file = checkpoint.directory / HELD_OUT_FILE
-    if file is None or checkpoint.tokenizers is None:
-        return random_inputs(checkpoint.model, limit or RANDOM_SOURCES)
-    head = described_head(checkpoint.model.config)
+    config, tokenizers = checkpoint.model.config, checkpoint.tokenizers
+    head = described_head(config)
     if head is not None:
-        return _lines(checkpoint, checkpoint.tokenizers, head, file, limit)
-    return _texts(checkpoint, checkpoint.tokenizers, file, limit)
+        return _of_encoder(checkpoint, head, file, limit, references or metrics)
+    if file is not None and tokenizers is None and not config.takes_audio:
+        raise _no_tokenizers(file, checkpoint)
+    _check_languages(checkpoint, source_language, target_language)
+    given = None
+    if references is not None:
+        given = ReferenceFile.read(references, audio=config.takes_audio)
+    file, given = _file(checkpoint, file, given, metrics)
+    if file is None:
+        inputs = random_inputs(checkpoint.model, limit or RANDOM_SOURCES)
+        if given is not None and given.pairs is None:
+            raise DragomanError(
+                f"{given.path}: expected lines of a source, a tab and a reference, or inputs for "
+                "references alone; found references alone, and no inputs"
+            )
+    else:
+        inputs = _of_file(
+            checkpoint,
+            file,
+            given,
+            limit=limit,
+            metrics=metrics,
+            source_language=source_language,
+            target_language=target_language,
+        )
+    if given is not None and inputs.references is None and inputs.task is None:
+        inputs = _with_separate(checkpoint, inputs, given.path, limit)
+    inputs = dataclasses.replace(inputs, target_language=target_language)
+    _check_metrics(checkpoint, inputs, metrics)
+    return inputs
 
 
-def random_inputs(
-    model: ReferenceModel, count: int = RANDOM_SOURCES, *, seed: int = 0
+def _file(
+    checkpoint: OpenedCheckpoint,
+    file: Path | None,
+    given: ReferenceFile | None,
+    metrics: Sequence[str] | None,
+) -> tuple[Path | None, ReferenceFile | None]:
+    """The file to compare on, None for random inputs; and the references that are not in it."""
+    if file is not None or checkpoint.tokenizers is None:
+        return file, given
+    if given is not None and given.pairs is not None and text_metrics(checkpoint, metrics):
+        return given.path, None
+    held_out = checkpoint.directory / HELD_OUT_FILE
+    return held_out if held_out.is_file() else None, given
+
+
+def _of_file(
+    checkpoint: OpenedCheckpoint,
+    file: Path,
+    references: ReferenceFile | None,
+    limit: int | None,
+    metrics: Sequence[str] | None,
+    source_language: str | None,
+    target_language: str | None,
 ) -> ParityInputs:
-    """Uniformly random tokens in ragged lengths from 1, or random sound, for models that come
-    without inputs."""
-    generator = np.random.default_rng(seed)
-    config = model.config
+    config, tokenizers = checkpoint.model.config, checkpoint.tokenizers
+    items = recording_items(file) if config.takes_audio else text_items(file)
+    if references is not None:
+        items = references.given_to(items, file)
+    without = next((item for item in items if not item.references), None)
+    wanted = [name for name in metrics or () if name != PERPLEXITY]
+    if wanted and without is not None:
+        raise DragomanError(
+            f"metric {', '.join(wanted)}: expected a reference for each input, found none for "
+            f"{without.origin}"
+        )
+    origin = None if without is not None else file if references is None else references.path
+    given = Given(file, items, limit, origin, metrics, source_language, target_language)
     features = audio_features(config)
     if features is not None:
-        log_mel = LogMel.of(features)
-        count = min(count, RANDOM_WINDOWS)
-        sounds: list[Encodable] = [
-            log_mel.chunk(random_sound(generator, log_mel.sampling_rate, log_mel.samples))
-            for _ in range(count)
-        ]
-        return ParityInputs(f"{count} windows of random sound (seed {seed})", sounds, random=True)
-    vocabulary, positions = config.source_vocab_size or 0, config.max_source_positions
-    if not config.has_encoder:  # what is continued
-        vocabulary, positions = config.target_vocab_size, config.max_target_positions // 2
-    longest = max(1, min(LONGEST_RANDOM, positions))
-    lengths = [1, longest, *generator.integers(1, longest + 1, size=max(0, count - 2))][:count]
-    tokens = [generator.integers(0, vocabulary, size=n).tolist() for n in lengths]
-    return ParityInputs(f"{count} random sources (seed {seed})", tokens, random=True)
+        return of_recordings(checkpoint, LogMel.of(features), given)
+    assert tokenizers is not None
+    return of_texts(checkpoint, tokenizers, given)
 
 
-def _texts(
-    checkpoint: OpenedCheckpoint, tokenizers: TokenizerFiles, file: Path, limit: int | None
+def _with_separate(
+    checkpoint: OpenedCheckpoint, inputs: ParityInputs, file: Path, limit: int | None
 ) -> ParityInputs:
-    examples = read_examples(file)
-    if not examples:
-        raise DragomanError(f"{file}: expected at least one line, found none")
-    references = None
-    if all(example.references for example in examples):
-        references = References.of(examples, file.name)
-    description, examples = _spread(file, examples, limit)
-    codec = _codec(tokenizers)
-    language = assumed_language(tokenizers.languages)
-    if language is not None:
-        description += f", assumed to be {language}"
-    if references is not None:
-        references = dataclasses.replace(references, source_language=language).spread(limit)
-    config = checkpoint.model.config
-    # What is continued must leave room for an output.
-    longest = config.max_source_positions or config.max_target_positions // 2
-    scored = checkpoint.recipe is not None and all(e.references for e in examples)
-    return ParityInputs(
-        description,
-        [source_tokens(codec, example.source, longest, file, language) for example in examples],
-        [example.source for example in examples],
-        examples if scored else None,
-        checkpoint.recipe if scored else None,
-        language,
-        references,
-    )
+    """Inputs, and pairs of other sources and references, whose probability is compared."""
+    tokenizers = checkpoint.tokenizers
+    audio = checkpoint.model.config.takes_audio
+    references = read_references(file, audio=audio, ids=tokenizers is None).spread(limit)
+    language = inputs.source_language
+    if language is None and tokenizers is not None:
+        language = assumed_language(tokenizers.languages)
+    separate = dataclasses.replace(references, source_language=language)
+    return dataclasses.replace(inputs, references=separate)
 
 
-def _lines(
+def _of_encoder(
     checkpoint: OpenedCheckpoint,
-    tokenizers: TokenizerFiles,
     head: Head,
-    file: Path,
+    file: Path | None,
     limit: int | None,
+    references: object,
 ) -> ParityInputs:
     """Of an encoder alone, which takes no references: tabs stand between the texts of pairs."""
-    description, numbered = _spread(file, numbered_lines(file), limit)
+    tokenizers, held_out = checkpoint.tokenizers, checkpoint.directory / HELD_OUT_FILE
+    if references:
+        raise DragomanError(
+            f"references and metrics: expected none, {checkpoint.name} is an encoder alone and "
+            "decodes nothing"
+        )
+    if tokenizers is None and file is not None:
+        raise _no_tokenizers(file, checkpoint)
+    if file is None and held_out.is_file():
+        file = held_out
+    if file is None or tokenizers is None:
+        return random_inputs(checkpoint.model, limit or RANDOM_SOURCES)
+    every = numbered_lines(file)
+    numbered = spread(every, limit)
     with tempfile.TemporaryDirectory() as directory:
         written = tokenizers.write(ScratchWriter(Path(directory)))
         assert written.source is not None
         longest = checkpoint.model.config.max_source_positions
         tokenizer = InputTokenizer.of(Path(directory) / written.source, longest, head)
     lines = encoder_lines(tokenizer, head, numbered, file)
-    return ParityInputs(description, [line.tokens.ids for line in lines], lines=lines)
+    return ParityInputs(
+        described(file, len(every), len(numbered)),
+        [line.tokens.ids for line in lines],
+        [f"{file.name}, line {number}" for number, _ in numbered],
+        lines=lines,
+    )
 
 
-def _spread(file: Path, lines: list[Item], limit: int | None) -> tuple[str, list[Item]]:
-    """What is compared on, for the record, and at most so many lines of it."""
-    description = f"{file.name}, {len(lines)} lines"
-    if limit is None or limit >= len(lines):
-        return description, lines
-    stride = len(lines) / limit
-    chosen = [lines[int(i * stride)] for i in range(limit)]
-    return f"{description}, {limit} of them spread evenly", chosen
+def _no_tokenizers(file: Path, checkpoint: OpenedCheckpoint) -> DragomanError:
+    return DragomanError(
+        f"{file}: texts need a checkpoint with tokenizers, found none in {checkpoint.directory}"
+    )
 
 
-def _windows(path: Path, log_mel: LogMel, limit: int | None) -> ParityInputs:
-    files = recordings(path)
-    sources = windows(files, log_mel)
-    description = f"{path.name}, {len(files)} files, {len(sources)} windows"
-    if limit is not None and limit < len(sources):
-        sources = sources[:limit]
-        description += f", the first {limit} of them"
-    return ParityInputs(description, sources)
+def _check_languages(checkpoint: OpenedCheckpoint, source: str | None, target: str | None) -> None:
+    """
+    Raises:
+        LanguageError: the model does not have a language.
+    """
+    languages = checkpoint.tokenizers.languages if checkpoint.tokenizers else None
+    for side, code in (("source", source), ("target", target)):
+        if code is not None and languages is None:
+            raise LanguageError(
+                f"{side}_language: expected none, this model has no languages, found {code!r}"
+            )
+    if languages is not None and source is not None:
+        languages.source_token(source)
+    if languages is not None and target is not None:
+        languages.target_token(target)
 
 
-def _codec(tokenizers: TokenizerFiles) -> TextCodec:
-    """The codec of the bundle to be. Files are written only if the checkpoint's own do not do."""
-    source, target = tokenizers.source, tokenizers.target
-    plain = tokenizers.template is None and tokenizers.languages is None
-    if plain and isinstance(source, Path) and isinstance(target, Path):
-        return TextCodec(source, target)
-    with tempfile.TemporaryDirectory() as directory:
-        written = tokenizers.write(ScratchWriter(Path(directory)))
-        return TextCodec.of(written, Path(directory), tokenizers.languages)
+def _check_metrics(
+    checkpoint: OpenedCheckpoint, inputs: ParityInputs, metrics: Sequence[str] | None
+) -> None:
+    """
+    Raises:
+        DragomanError: there is nothing to compute a metric with that the user wants.
+        LanguageError: references are in a language that the model is not told to write.
+    """
+    languages = checkpoint.tokenizers.languages if checkpoint.tokenizers else None
+    for name in metrics or ():
+        if name != PERPLEXITY and checkpoint.tokenizers is None:
+            raise DragomanError(
+                f"metric {name}: expected a checkpoint with tokenizers, found none in "
+                f"{checkpoint.directory}"
+            )
+        if (inputs.references if name == PERPLEXITY else inputs.task) is None:
+            raise DragomanError(
+                f"metric {name}: expected inputs with references, found {inputs.description} "
+                "without"
+            )
+    if (inputs.references or inputs.task) and languages is not None:
+        languages.target_token(inputs.target_language)

@@ -18,14 +18,18 @@ BATCH_TOKENS = 4096
 
 
 def oracle_for(
-    reference: AutoregressiveModel, manifest: Manifest
+    reference: AutoregressiveModel, manifest: Manifest, target_language: str | None = None
 ) -> tuple[AutoregressiveModel, str | None]:
-    """The reference model set to write one language, and that language: the bundle's default, else
-    the first it has. None for a model without languages."""
+    """The reference model set to write one language, and that language: the one that is named, else
+    the bundle's default, else the first it has. None for a model without languages.
+
+    Raises:
+        LanguageError: the model does not have the language.
+    """
     languages = manifest.languages
     if languages is None:
         return reference, None
-    code = languages.default_target or min(languages.tokens)
+    code = target_language or languages.default_target or min(languages.tokens)
     start, settings = languages.start_of(code, manifest.model.start_token_id, manifest.generation)
     oracle = copy.copy(reference)
     oracle.config = reference.config.replace(start_token_id=start)

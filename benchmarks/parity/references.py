@@ -17,7 +17,6 @@ import torch
 from dragoman.errors import DragomanError
 from dragoman.optimize.compare import NOT_FINITE
 from dragoman.reference_model import AutoregressiveModel
-from dragoman.reference_model.recipes import Example, read_examples
 from dragoman.runtime import Model, ScoringOptions
 from dragoman.runtime.decoding.batching import as_batch, pad
 from dragoman.runtime.decoding.options import DEFAULT_BATCH_SIZE
@@ -28,6 +27,8 @@ from dragoman.runtime.scoring.teacher_forcing import ForcedPair
 from dragoman.runtime.speech.prompts import prompt_options
 
 from .forced import oracle_batches, oracle_pass
+from .items import Item
+from .reference_file import pair_items
 from .tolerances import REFERENCE_TOLERANCES
 
 
@@ -49,16 +50,12 @@ class References:
 
     @classmethod
     def of(
-        cls, examples: Sequence[Example], origin: str, source_language: str | None = None
+        cls, items: Sequence[Item], origin: str, source_language: str | None = None
     ) -> References:
-        """Those of examples that all have some."""
-        numbered = [
-            (number, (example.source, reference))
-            for number, example in enumerate(examples, start=1)
-            for reference in example.references
-        ]
+        """Those of items that all have some."""
+        numbered = [(i.line, (i.source, reference)) for i in items for reference in i.references]
         lines, pairs = zip(*numbered, strict=True)
-        return cls(origin, pairs, lines, source_language)
+        return cls(origin, list(pairs), lines, source_language)
 
     def spread(self, limit: int | None) -> References:
         """At most so many pairs, spread evenly; None: all."""
@@ -83,32 +80,21 @@ def read_references(file: Path, *, audio: bool, ids: bool) -> References:
     Raises:
         DragomanError: the file cannot be read, or a line has no reference.
     """
-    examples = read_examples(file)
-    if not examples:
-        raise DragomanError(f"{file}: expected at least one line, found none")
-    without = next((n for n, e in enumerate(examples, start=1) if not e.references), None)
-    if without is not None:
-        raise DragomanError(
-            f"{file}, line {without}: expected a source, a tab and a reference, found no tab"
-        )
-    references = References.of(examples, file.name)
-
-    def source(text: str) -> Any:
-        if audio:
-            return file.parent / text
-        return token_ids(text) if ids else text
-
-    def token_ids(text: str) -> list[int]:
-        return [int(word) for word in text.split()]
-
+    references = References.of(pair_items(file, audio=audio), file.name)
+    if not ids:
+        return references
     try:
-        pairs = [(source(s), token_ids(t) if ids else t) for s, t in references.pairs]
+        pairs = [(s if audio else _token_ids(s), _token_ids(t)) for s, t in references.pairs]
     except ValueError as error:
         raise DragomanError(
             f"{file}: expected token ids separated by spaces, for a model without tokenizers: "
             f"{error}"
         ) from error
-    return References(file.name, pairs, references.lines)
+    return dataclasses.replace(references, pairs=pairs)
+
+
+def _token_ids(text: str) -> list[int]:
+    return [int(word) for word in text.split()]
 
 
 def prepared(model: Model, references: References, target_language: str | None) -> list[ForcedPair]:

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dragoman.errors import DragomanError
-from dragoman.reference_model.recipes import read_examples, read_lines
+from dragoman.reference_model.recipes import read_lines
 from dragoman.runtime.audio import AudioError, LogMel, read_audio
 from dragoman.runtime.decoding.batching import Encodable
 from dragoman.runtime.decoding.rejection import RejectedError
@@ -21,9 +21,7 @@ from dragoman.runtime.format.head import Head
 from dragoman.runtime.format.languages import Languages
 from dragoman.runtime.texts.tokenizer import TextCodec, TooLongError, UnknownSymbolsError
 
-AUDIO_SUFFIXES = frozenset(
-    {".aif", ".aiff", ".au", ".flac", ".mp3", ".oga", ".ogg", ".opus", ".wav"}
-)
+from .items import recording_items, text_items
 
 
 class Sources(NamedTuple):
@@ -54,7 +52,8 @@ def calibration_sources(bundle: Bundle, file: Path) -> Sources:
     """
     manifest = bundle.manifest
     if manifest.audio is not None:
-        return Sources(windows(recordings(file), LogMel.of(manifest.audio)))
+        files = [Path(item.source) for item in recording_items(file)]
+        return Sources(windows(files, LogMel.of(manifest.audio)))
     if manifest.tokenizers is None:
         raise DragomanError(f"{file}: texts need a model with tokenizers, found none")
     longest = manifest.model.input_positions
@@ -63,13 +62,11 @@ def calibration_sources(bundle: Bundle, file: Path) -> Sources:
         tokenizer = InputTokenizer.of(path, longest, manifest.head)
         lines = encoder_lines(tokenizer, manifest.head, numbered_lines(file), file)
         return Sources([line.tokens.ids for line in lines], [line.tokens.types for line in lines])
-    examples = read_examples(file)
-    if not examples:
-        raise DragomanError(f"{file}: expected at least one line, found none")
+    items = text_items(file)
     codec = TextCodec.of(manifest.tokenizers, bundle.directory, manifest.languages)
     language = assumed_language(manifest.languages)
     return Sources(
-        [source_tokens(codec, example.source, longest, file, language) for example in examples]
+        [source_tokens(codec, str(item.source), longest, file, language) for item in items]
     )
 
 
@@ -139,42 +136,24 @@ def source_tokens(
     return tokens
 
 
-def recordings(path: Path) -> list[Path]:
-    """The audio files in a directory, a single audio file, or the files that a list names: a path a
-    line, relative to the list, with anything after a tab ignored.
-
-    Raises:
-        DragomanError: there are none, or the list cannot be read.
-    """
-    if path.is_dir():
-        files = sorted(file for file in path.iterdir() if file.suffix.lower() in AUDIO_SUFFIXES)
-    elif path.suffix.lower() in AUDIO_SUFFIXES:
-        files = [path]
-    else:
-        try:
-            lines = path.read_text(encoding="utf-8").splitlines()
-        except (OSError, ValueError) as error:
-            raise DragomanError(
-                f"{path}: expected a directory of audio files, or a list of them: {error}"
-            ) from error
-        files = [path.parent / line.split("\t")[0] for line in lines if line.strip()]
-    if not files:
-        raise DragomanError(f"{path}: expected at least one audio file, found none")
-    return files
-
-
-def windows(files: list[Path], log_mel: LogMel) -> list[NDArray[np.float32]]:
+def windows(files: Sequence[Path], log_mel: LogMel) -> list[NDArray[np.float32]]:
     """The features of all consecutive windows of some files: [bins, frames] each.
 
     Raises:
         DragomanError: a file cannot be read.
     """
-    features = []
-    for file in files:
-        try:
-            signal = read_audio(file, log_mel.sampling_rate)
-        except AudioError as error:
-            raise DragomanError(str(error)) from error
-        starts = range(0, len(signal), log_mel.samples)
-        features += [log_mel.chunk(signal[i : i + log_mel.samples]) for i in starts]
-    return features
+    return [window for file in files for window in windows_of(file, log_mel)]
+
+
+def windows_of(file: Path, log_mel: LogMel) -> list[NDArray[np.float32]]:
+    """The same of one file.
+
+    Raises:
+        DragomanError: the file cannot be read.
+    """
+    try:
+        signal = read_audio(file, log_mel.sampling_rate)
+    except AudioError as error:
+        raise DragomanError(str(error)) from error
+    starts = range(0, len(signal), log_mel.samples)
+    return [log_mel.chunk(signal[i : i + log_mel.samples]) for i in starts]

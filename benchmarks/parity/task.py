@@ -1,32 +1,79 @@
-"""Level 3: the model's own metric, if the inputs have references."""
+"""Level 3: metrics of the task, on the oracle's texts and on the bundle's."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from dragoman.metrics import Metric
 from dragoman.runtime import Model
+from dragoman.runtime.format.manifest import Precision
 from dragoman.runtime.format.records import TaskParity
 
-from .inputs import ParityInputs
 from .tolerances import TASK_TOLERANCES
+
+Decode = Callable[[Sequence[int]], str]
+"""Target tokens -> their text."""
+
+
+@dataclass(frozen=True)
+class Task:
+    """What outputs are judged by.
+
+    Attributes:
+        metrics: the one that counts most first
+        references: of each text, at least one
+        parts: of each text, the inputs whose outputs it consists of, in order: one, or the windows
+            of a recording
+    """
+
+    metrics: Sequence[Metric]
+    references: Sequence[Sequence[str]]
+    parts: Sequence[Sequence[int]]
+
+    def texts(self, outputs: Sequence[str]) -> list[str]:
+        """The texts of the outputs of all inputs."""
+        return [" ".join(outputs[i].strip() for i in inputs) for inputs in self.parts]
 
 
 def compare_task(
-    model: Model, inputs: ParityInputs, expected: list[list[int]], found: list[list[int]]
-) -> TaskParity | None:
+    model: Model,
+    task: Task,
+    decode: Decode,
+    expected: Sequence[Sequence[int]],
+    found: Sequence[Sequence[int]],
+) -> list[TaskParity]:
     """
     Args:
-        expected, found: outputs of the oracle and of the bundle
-
-    Returns:
-        None if there are no references, or the model is judged by their probability
+        decode: the oracle's tokenizer
+        expected, found: outputs of the oracle and of the bundle, as tokens
     """
-    if inputs.recipe is None or inputs.recipe.score is None or inputs.examples is None:
-        return None
-    recipe, score, examples = inputs.recipe, inputs.recipe.score, inputs.examples
+    oracle = task.texts([decode(tokens) for tokens in expected])
+    bundle = task.texts([model.detokenize(tokens) or "" for tokens in found])
+    return [
+        judged(metric, oracle, bundle, task.references, model.manifest.precision)
+        for metric in task.metrics
+    ]
 
-    def figure(texts: list[str]) -> float:
-        return score(texts, examples)[recipe.metric]
 
-    oracle = figure([model.detokenize(tokens) or "" for tokens in expected])
-    bundle = figure([model.detokenize(tokens) or "" for tokens in found])
-    tolerance = TASK_TOLERANCES[model.manifest.precision]
-    return TaskParity(recipe.metric, oracle, bundle, bundle - oracle <= tolerance)
+def judged(
+    metric: Metric,
+    oracle: Sequence[str],
+    bundle: Sequence[str],
+    references: Sequence[Sequence[str]],
+    precision: Precision,
+) -> TaskParity:
+    """One metric of two outputs for the same sources."""
+    figures = metric.figure(oracle, references), metric.figure(bundle, references)
+    loss = figures[0] - figures[1] if metric.higher_is_better else figures[1] - figures[0]
+    allowed = TASK_TOLERANCES[precision] * metric.whole
+    return TaskParity(
+        metric.name,
+        *figures,
+        passed=loss <= allowed,
+        higher_is_better=metric.higher_is_better,
+        allowed=allowed,
+        chance=metric.chance(oracle, bundle, references),
+        pairs=len(oracle),
+        signature=metric.signature(references),
+    )

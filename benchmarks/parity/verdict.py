@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from decimal import ROUND_CEILING, Context
 
+from dragoman.metrics import shown_figure
 from dragoman.optimize.compare import NOT_FINITE
-from dragoman.runtime.format.records import DistributionParity, Parity
+from dragoman.runtime.format.records import DistributionParity, Parity, TaskParity
 
 
 def describe_failure(parity: Parity) -> str:
@@ -33,7 +34,7 @@ def describe_failure(parity: Parity) -> str:
         largest = max(tokens.divergences, key=lambda d: d.margin)
         return (
             f"parity failed: {tokens.sequences - tokens.identical} of {tokens.sequences} sequences "
-            f"differ; the worst, input {largest.input}, at step {largest.step}: expected token "
+            f"differ; the worst, {largest.named}, at step {largest.step}: expected token "
             f"{largest.expected_token}, found {largest.found_token}, margin {largest.margin:.3g}"
         )
     beams = parity.beams
@@ -43,12 +44,10 @@ def describe_failure(parity: Parity) -> str:
             f"{beams.sequences - beams.identical - beams.ties} of {beams.sequences} sequences "
             f"differ; scores of the others by {beams.score_difference:.3g}"
         )
-    task, references = parity.task, parity.references
-    if task is not None and not task.passed:
-        return (
-            f"parity failed: {task.metric} is {task.bundle:.2%}, the oracle's {task.oracle:.2%}; a "
-            f"tolerance of {_rounded_up(task.bundle - task.oracle)} would pass"
-        )
+    failed_tasks = [task for task in parity.tasks if not task.passed]
+    if failed_tasks:
+        return _describe_task(failed_tasks[0])
+    references = parity.references
     assert references is not None
     if references.bundle >= NOT_FINITE:
         return "parity failed: the references cannot be scored: their probabilities are not finite"
@@ -72,6 +71,15 @@ def _describe_distributions(found: DistributionParity) -> str:
         f"parity failed: the distributions of the next token are {mean:.3g} nats from the oracle's "
         f"on average, allowed {found.allowed:.3g} (rounding to nearest alone: "
         f"{found.rounded.mean:.3g}); a tolerance of {_rounded_up(mean)} would pass"
+    )
+
+
+def _describe_task(task: TaskParity) -> str:
+    figure, expected = (shown_figure(task.metric, value) for value in (task.bundle, task.oracle))
+    by_chance = "" if task.chance is None else f" (by chance with p = {task.chance:.2g})"
+    return (
+        f"parity failed: {task.metric} is {figure}, the oracle's {expected}{by_chance}; a "
+        f"tolerance of {_rounded_up(task.loss)} would pass"
     )
 
 

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from pathlib import Path
 
-from rapidfuzz.distance import Levenshtein
-
 from dragoman.errors import DragomanError
+from dragoman.metrics import METRICS
 
 TRANSCRIPTS = "transcripts.tsv"
 
@@ -39,11 +37,6 @@ def read_clips(directory: Path) -> dict[Path, str]:
     return clips
 
 
-def words_of(text: str) -> list[str]:
-    """Words in lower case, without punctuation; a hyphen separates words."""
-    return re.sub(r"[^\w' ]", " ", text.lower()).split()
-
-
 def word_error(texts: Mapping[Path, str], transcripts: Mapping[Path, str]) -> float:
     """The word error rate: insertions, deletions and substitutions over the words that were said.
 
@@ -51,6 +44,5 @@ def word_error(texts: Mapping[Path, str], transcripts: Mapping[Path, str]) -> fl
         texts: what a model recognised, by clip; at least one
         transcripts: what is said, by clip
     """
-    spoken = {clip: words_of(transcripts[clip]) for clip in texts}
-    errors = sum(Levenshtein.distance(spoken[c], words_of(text)) for c, text in texts.items())
-    return errors / sum(map(len, spoken.values()))
+    references = [[transcripts[clip]] for clip in texts]
+    return METRICS["word-error"].figure(list(texts.values()), references)

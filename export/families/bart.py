@@ -224,4 +224,5 @@ BART = Family(
     (TOKENIZER,),
     with_weights=with_separate_tables,
     computed=no_logits_bias,
+    summarizes=True,
 )

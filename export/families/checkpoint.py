@@ -17,8 +17,10 @@ class Checkpoint:
         model: fp32, in evaluation mode
         tokenizers: None if the model can only be given token ids
         notes: where it was read otherwise than its files might lead one to expect, a sentence each
+        summarizes: models of its family write summaries
     """
 
     model: ReferenceModel
     tokenizers: TokenizerFiles | None
     notes: tuple[str, ...] = ()
+    summarizes: bool = False

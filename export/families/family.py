@@ -43,6 +43,7 @@ class Family:
             Raises: CheckpointError, ConfigError, with everything that is not supported.
         has_encoder: False: the family's models are decoders alone
         positions_grow: positions are computed, and as many as the generation settings ask for
+        summarizes: its checkpoints write summaries, which are judged otherwise than translations
     """
 
     model_type: str
@@ -60,6 +61,7 @@ class Family:
     )
     has_encoder: bool = True
     positions_grow: bool = False
+    summarizes: bool = False
 
 
 ACTIVATIONS: Mapping[str, Activation] = {

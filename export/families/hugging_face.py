@@ -48,15 +48,16 @@ def read_hugging_face(directory: Path) -> Checkpoint:
     if encoder is not None:
         return read_encoder(directory, encoder, tokenizer_kinds())
     model, notes = _load(directory, values)
+    family = family_of(values)
     target_vocab_size = model.config.target_vocab_size
     tokenizers = find_hugging_face_tokenizers(
         directory,
-        family_of(values),
+        family,
         values,
         source_vocab_size=model.config.source_vocab_size or target_vocab_size,
         target_vocab_size=target_vocab_size,
     )
-    return Checkpoint(model, tokenizers, notes)
+    return Checkpoint(model, tokenizers, notes, family.summarizes)
 
 
 def tokenizer_kinds() -> tuple[TokenizerKind, ...]:

@@ -30,5 +30,12 @@ def _pieces(checkpoint: TokenizerCheckpoint) -> TokenizerFiles | None:
 
 TOKENIZER = TokenizerKind(("PegasusTokenizer",), (library_file, _pieces))
 PEGASUS = Family(
-    "pegasus", "Pegasus", _config, weight_name, complete, (TOKENIZER,), computed=computed
+    "pegasus",
+    "Pegasus",
+    _config,
+    weight_name,
+    complete,
+    (TOKENIZER,),
+    computed=computed,
+    summarizes=True,
 )

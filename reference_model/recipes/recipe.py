@@ -59,7 +59,10 @@ class Recipe:
     """The name of the figure that training reports after each epoch, such as "word error"."""
     score: Score | None
     """None for a language model, which is judged by its perplexity."""
-    licences: Mapping[str, Callable[[], str]]
+    metrics: Sequence[str] = ()
+    """Names of `dragoman.metrics` that judge its outputs, and that `score` gives; none: `score` is
+    a measure of the recipe's own, a share of errors."""
+    licences: Mapping[str, Callable[[], str]] = field(default_factory=dict)
     """Licence texts of the data, by the name of the file each is written to."""
     duration: str = ""
     """How long the training takes, for people."""

@@ -13,6 +13,8 @@ from .examples import Example
 from .recipe import Data, Recipe
 from .subwords import Vocabulary, train_tokenizers
 
+METRICS = ("bleu", "chrf")
+
 
 def translation_recipe(
     name: str,
@@ -50,6 +52,7 @@ def translation_recipe(
         make_tokenizers=lambda data: train_tokenizers(vocabulary, data.train),
         metric="BLEU",
         score=score,
+        metrics=METRICS,
         licences=licences,
         duration=duration,
         alignment_layer=alignment_layer,
@@ -60,5 +63,5 @@ def translation_recipe(
 def score(hypotheses: Sequence[str], examples: Sequence[Example]) -> dict[str, float]:
     """BLEU and chrF of the corpus, from 0 to 100."""
     references = [example.references for example in examples]
-    metrics = (find_metric("bleu"), find_metric("chrf"))
+    metrics = [find_metric(name) for name in METRICS]
     return {metric.name: metric.figure(hypotheses, references) for metric in metrics}

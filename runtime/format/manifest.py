@@ -12,6 +12,7 @@ from typing import Any, Literal
 
 from dragoman.errors import DragomanError
 
+from . import parity_data
 from .audio import AudioFeatures
 from .contract import OPTIONAL_GRAPHS, GraphSpec, Kind
 from .executables import Executable
@@ -113,10 +114,6 @@ class Manifest:
         for name in (*STRATEGY, "alignment_heads"):
             if getattr(self.generation, name) == getattr(GenerationSettings, name):
                 del plain["generation"][name]
-        for name in ("references", "beams", "distributions", "vectors"):
-            if self.parity is not None and getattr(self.parity, name) is None:
-                del plain["parity"][name]
-        distributions = None if self.parity is None else self.parity.distributions
-        if distributions is not None and not distributions.ties:
-            del plain["parity"]["distributions"]["ties"]
+        if self.parity is not None:
+            plain["parity"] = parity_data.to_data(self.parity)
         return json.dumps(plain, indent=1, allow_nan=False) + "\n"

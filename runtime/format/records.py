@@ -108,14 +108,33 @@ class VectorParity:
 
 @dataclass(frozen=True)
 class Divergence:
-    """The first step at which a sequence differs from the oracle's; `margin` is the oracle's logit
-    of its own choice minus that of the token found."""
+    """The first step at which a sequence differs from the oracle's.
+
+    Texts are kept of the 50 divergences with the largest margins, and the first 2,000 characters of
+    each, so that manifests stay small.
+
+    Attributes:
+        input: its index among the inputs
+        margin: the oracle's logit of its own choice minus that of the token found
+        origin: where the input is from, such as "held_out.tsv, line 17"; "": not recorded
+        source, expected, found: the texts of the input, of the oracle's output and of the one
+            found; None: not kept, or there is no such text, as of audio or without tokenizers
+    """
 
     input: int
     step: int
     expected_token: int
     found_token: int
     margin: float
+    origin: str = ""
+    source: str | None = None
+    expected: str | None = None
+    found: str | None = None
+
+    @property
+    def named(self) -> str:
+        """The input as people find it."""
+        return self.origin or f"input {self.input}"
 
 
 @dataclass(frozen=True)
@@ -168,12 +187,34 @@ class ReferenceParity:
 
 @dataclass(frozen=True)
 class TaskParity:
-    """The metric of the model's task, for the oracle and the bundle, on the same references."""
+    """A metric of the model's task, for the oracle and the bundle, on the same references.
+
+    Attributes:
+        metric: as people write it, such as "BLEU"
+        oracle, bundle: points for BLEU, chrF and ROUGE-L; shares, of 1, for all others
+        higher_is_better: the direction of the metric
+        allowed: how much worse the bundle's may be; None: not recorded
+        chance: the p-value of a paired bootstrap: the probability that a difference as large is
+            due to the choice of the inputs; None: not recorded
+        pairs: texts that were scored; 0: not recorded
+        signature: what the figures were computed with, as sacrebleu writes it
+    """
 
     metric: str
     oracle: float
     bundle: float
     passed: bool
+    higher_is_better: bool = False
+    allowed: float | None = None
+    chance: float | None = None
+    pairs: int = 0
+    signature: str = ""
+
+    @property
+    def loss(self) -> float:
+        """How much worse the bundle's figure is; below 0 where it is better."""
+        difference = self.bundle - self.oracle
+        return -difference if self.higher_is_better else difference
 
 
 @dataclass(frozen=True)
@@ -182,6 +223,7 @@ class Parity:
 
     Attributes:
         tokens: of an encoder alone, no sequences
+        tasks: a record for each metric, the one that counts most first; none without references
         vectors: of an encoder alone that gives vectors
     """
 
@@ -191,7 +233,7 @@ class Parity:
     backend: str
     tensors: tuple[TensorParity, ...]
     tokens: TokenParity
-    task: TaskParity | None = None
+    tasks: tuple[TaskParity, ...] = ()
     references: ReferenceParity | None = None
     beams: BeamParity | None = None
     distributions: DistributionParity | None = None

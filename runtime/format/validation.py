@@ -9,6 +9,7 @@ from collections.abc import Iterator
 
 from dragoman.strict_json import parse_json
 
+from . import parity_data
 from .contract import CONTRACTS, OPTIONAL_GRAPHS, GraphSpec
 from .executables import TensorRTEngines
 from .manifest import SCHEMA_VERSION, BundleError, Manifest
@@ -44,6 +45,7 @@ def manifest_from_json(text: str, origin: str) -> Manifest:
         data = upgrade_schema_1(data)
     if type(version) is int and version in (1, 2):
         data = upgrade_schema_2(data)
+    data = parity_data.upgrade(data)
     problems = Problems()
     manifest = from_plain(Manifest, data, "manifest", problems)
     if manifest is not None and manifest.schema_version != SCHEMA_VERSION:

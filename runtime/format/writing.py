@@ -17,9 +17,9 @@ from typing import BinaryIO
 from dragoman.errors import DragomanError, refuse_existing
 from dragoman.strict_json import read_json_object
 
+from . import parity_data
 from .bundle import Bundle
 from .manifest import MANIFEST_FILE, FileRecord, Manifest
-from .plain_data import to_plain
 from .records import Parity
 
 _CANNOT_WRITE = {
@@ -164,7 +164,7 @@ def record_parity(bundle: Bundle, parity: Parity) -> None:
     schema stays one, which older versions can read."""
     path = bundle.directory / MANIFEST_FILE
     data = read_json_object(path)
-    data["parity"] = to_plain(parity)
+    data["parity"] = parity_data.to_data(parity)
     text = json.dumps(data, indent=1, allow_nan=False) + "\n"
     _write_manifest(text, bundle.directory)
 

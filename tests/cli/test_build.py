@@ -29,7 +29,9 @@ def test_build_writes_a_bundle_and_reports_parity(build_outcome: tuple[Path, Out
     assert manifest.name == "g2p-en"  # the recipe's
     assert manifest.parity is not None and manifest.parity.passed
     assert manifest.parity.tokens.identical == manifest.parity.tokens.sequences == 9
-    assert manifest.parity.task is not None and manifest.parity.task.metric == "word error"
+    (task,) = manifest.parity.tasks
+    assert (task.metric, task.pairs, task.higher_is_better) == ("word error", 9, False)
+    assert (task.allowed, task.chance, task.signature) == (0.0, 1.0, "recipe:g2p-en")
     assert manifest.tokenizers is not None
 
 
@@ -97,7 +99,7 @@ def test_tokens_that_differ_fail_a_build(
     outcome = dragoman("build", checkpoint, "-o", tmp_path / "out")
     assert outcome.returncode == 1
     assert outcome.stderr.startswith("Error: parity failed: ")
-    assert " sequences differ; the worst, input " in outcome.stderr
+    assert " sequences differ; the worst, held_out.tsv, line " in outcome.stderr
     assert ", at step 1: expected token " in outcome.stderr
     assert list(tmp_path.iterdir()) == []
 
@@ -113,7 +115,7 @@ def test_own_inputs_with_a_limit(dragoman: Dragoman, checkpoint: Path, tmp_path:
     assert parity is not None
     assert parity.inputs == "words.txt, 6 lines, 3 of them spread evenly"
     assert parity.tokens.sequences == 3
-    assert parity.task is None  # no references
+    assert parity.tasks == ()  # no references
 
 
 @pytest.mark.usefixtures("copied_export")

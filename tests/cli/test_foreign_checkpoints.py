@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import importlib
 import io
 import json
@@ -11,9 +12,13 @@ from subprocess import CompletedProcess
 from typing import Any
 
 import pytest
+import sacrebleu
 import sentencepiece
 import torch
 from transformers.models.nllb.tokenization_nllb import FAIRSEQ_LANGUAGE_CODES as NLLB_CODES
+
+from dragoman.export.families import FAMILIES
+from dragoman.runtime import read_bundle
 
 transformers: Any = importlib.import_module("transformers")
 
@@ -139,6 +144,83 @@ def test_a_marian_directory_becomes_a_bundle_that_translates(
     refused = dragoman("run", bundle, "--target-language", "fr", "a")
     assert refused.returncode == 2
     assert "this model has no languages" in refused.stderr
+
+
+def test_translations_are_judged_by_bleu_and_chrf(
+    marian: Path, dragoman: Dragoman, tmp_path: Path
+) -> None:
+    """References are what `transformers` writes, but for one."""
+    inputs, references = tmp_path / "inputs.txt", tmp_path / "references.txt"
+    inputs.write_text("\n".join(TEXTS) + "\n")
+    right = theirs("MarianMTModel", marian, num_beams=1)
+    references.write_text("\n".join([*right[:2], "something else"]) + "\n")
+    command = ("build", marian, "--inputs", inputs, "--references", references)
+    done = dragoman(*command, "-o", tmp_path / "bundle")
+    assert done.returncode == 0, done.stderr
+    parity = read_bundle(tmp_path / "bundle").manifest.parity
+    assert parity is not None
+    expected = sacrebleu.corpus_bleu(right, [[*right[:2], "something else"]], force=True).score
+    bleu, chrf = parity.tasks
+    assert (bleu.metric, chrf.metric, bleu.pairs, bleu.higher_is_better) == (
+        "BLEU",
+        "chrF",
+        3,
+        True,
+    )
+    assert bleu.oracle == bleu.bundle == pytest.approx(expected)
+    assert (bleu.allowed, bleu.chance) == (0.0, 1.0)
+    assert "|tok:13a|" in bleu.signature
+    shown = " ".join(done.stdout.replace("│", " ").split())
+    assert f"BLEU of 3 texts {expected:.2f}, oracle {expected:.2f} -0.00" in shown
+    assert f"BLEU {expected:.2f}, oracle {expected:.2f}" in " ".join(
+        dragoman("inspect", tmp_path / "bundle").stdout.split()
+    )
+    exact = dragoman(*command, "-o", tmp_path / "other", "--metric", "exact-match")
+    assert "exact match of 3 texts 66.67%, oracle 66.67%" in " ".join(
+        exact.stdout.replace("│", " ").split()
+    )
+    references.write_text("one\n")
+    refused = dragoman(*command, "-o", tmp_path / "refused")
+    assert refused.returncode == 2 and not (tmp_path / "refused").exists()
+    (line,) = refused.stderr.splitlines()
+    assert ": expected 3 references, one for each input of " in line
+
+
+def test_a_family_that_summarizes_is_judged_by_rouge(
+    marian: Path, dragoman: Dragoman, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert {name for name, family in FAMILIES.items() if family.summarizes} == {"bart", "pegasus"}
+    summarizing = dataclasses.replace(FAMILIES["marian"], summarizes=True)
+    monkeypatch.setitem(FAMILIES, "marian", summarizing)
+    pairs = tmp_path / "pairs.tsv"
+    pairs.write_text("".join(f"{text}\tsomething else\n" for text in TEXTS))
+    done = dragoman("build", marian, "-o", tmp_path / "bundle", "--inputs", pairs)
+    assert done.returncode == 0, done.stderr
+    parity = read_bundle(tmp_path / "bundle").manifest.parity
+    assert parity is not None and [task.metric for task in parity.tasks] == ["ROUGE-L"]
+
+
+def test_references_need_the_language_they_are_in(
+    nllb: Path, dragoman: Dragoman, tmp_path: Path
+) -> None:
+    pairs, target = tmp_path / "pairs.tsv", "deu_Latn"
+    source = {"src_lang": "eng_Latn"}
+    right = theirs(
+        "M2M100ForConditionalGeneration", nllb, tokenizer=source, target=target, num_beams=1
+    )
+    pairs.write_text("".join(f"{a}\t{b}\n" for a, b in zip(TEXTS, right, strict=True)))
+    command = ("build", nllb, "-o", tmp_path / "bundle", "--references", pairs)
+    refused = dragoman(*command)
+    assert refused.returncode == 2
+    (line,) = refused.stderr.splitlines()
+    assert line.startswith("Error: --target-language: expected one of the 202 languages")
+    unknown = dragoman(*command, "--target-language", "german")
+    assert unknown.returncode == 2 and "found 'german'" in unknown.stderr
+    done = dragoman(*command, "--source-language", "eng_Latn", "--target-language", target)
+    assert done.returncode == 0, done.stderr
+    parity = read_bundle(tmp_path / "bundle").manifest.parity
+    assert parity is not None and parity.inputs == "pairs.tsv, 3 lines"
+    assert [task.bundle for task in parity.tasks] == pytest.approx([100, 100])
 
 
 def test_a_multilingual_directory_becomes_a_bundle_with_languages(

@@ -72,3 +72,13 @@ def test_signatures_say_how_to_install_their_library(
     for arguments in (("sign", bundle, *signature, "--force"), ("verify", bundle, *signature)):
         message = error_of(spawn(*arguments, prelude=hiding(package)))
         assert package in message and "pip install 'dragoman[sign]'" in message
+
+
+@pytest.mark.parametrize(("metric", "package"), [("chrf", "sacrebleu"), ("rouge-l", "rouge_score")])
+def test_metrics_say_how_to_install_their_library(
+    spawn: Spawn, checkpoint: Path, tmp_path: Path, metric: str, package: str
+) -> None:
+    arguments = ("build", checkpoint, "-o", tmp_path / "out", "--metric", metric)
+    message = error_of(spawn(*arguments, prelude=hiding(package)))
+    assert package in message and "pip install 'dragoman[metrics]'" in message
+    assert list(tmp_path.iterdir()) == []

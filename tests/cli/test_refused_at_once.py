@@ -34,6 +34,14 @@ REFUSED: dict[str, tuple[list[str], str]] = {
         ["build", "g2p-en", "-o", "HERE/out", "--inputs", "HERE/none"],
         "found nothing at HERE/none",
     ),
+    "build, no references": (
+        ["build", "g2p-en", "-o", "HERE/out", "--references", "HERE/none"],
+        "expected a file of references, found none at HERE/none",
+    ),
+    "build, an unknown metric": (
+        ["build", "g2p-en", "-o", "HERE/out", "--metric", "blue"],
+        "'blue' is not one of 'bleu', 'chrf', 'word-error', 'exact-match', 'rouge-l', 'perplexity'",
+    ),
     "build, no calibration": (
         [
             *("build", "g2p-en", "-o", "HERE/out", "--precision", "int8"),

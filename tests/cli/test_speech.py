@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from subprocess import CompletedProcess
@@ -13,7 +14,9 @@ import soundfile
 
 from dragoman.runtime import load
 from dragoman.runtime.format.manifest import Manifest
+from dragoman.runtime.format.records import Parity
 from dragoman.runtime.format.validation import manifest_from_json
+from dragoman.runtime.speech.prompts import prompt_options
 
 from ..speech_models import RATE, noise, save, whisper
 from .test_run_json import documented
@@ -62,6 +65,107 @@ def test_parity_is_of_all_windows(manifest: Manifest) -> None:
     assert parity is not None and parity.passed
     assert parity.tokens.sequences == parity.tokens.identical == 1 + 3
     assert parity.inputs.endswith("2 files, 4 windows")
+
+
+@pytest.fixture(scope="module")
+def windows(built: Path, clips: Path) -> dict[str, list[str]]:
+    """The text of each second of each clip, as the bundle writes it."""
+    texts = {}
+    with load(built, threads=1) as model:
+        for name in ("a.wav", "b.flac"):
+            signal, _ = soundfile.read(clips / name, dtype="float32")
+            seconds = [signal[i : i + RATE] for i in range(0, len(signal), RATE)]
+            results = model.generate(seconds, prompt_options(model.manifest))
+            texts[name] = [(result.text or "").strip() for result in results]
+    assert [len(each) for each in texts.values()] == [1, 3]
+    return texts
+
+
+def verified(
+    dragoman: Dragoman, built: Path, checkpoint: Path, copy: Path, *options: object
+) -> Parity:
+    shutil.copytree(built, copy)
+    done = dragoman("verify", copy, checkpoint, "--record", "--threads", 1, *options)
+    assert done.returncode == 0, done.stderr
+    parity = manifest_from_json((copy / "manifest.json").read_text(), "copy").parity
+    assert parity is not None and parity.passed
+    return parity
+
+
+def test_transcripts_judge_whole_recordings(
+    dragoman: Dragoman,
+    built: Path,
+    speech_checkpoint: Path,
+    clips: Path,
+    windows: dict[str, list[str]],
+    tmp_path: Path,
+) -> None:
+    """The windows of a recording are one text; here one word too many was said in one of them."""
+    said = {name: " ".join(texts) for name, texts in windows.items()}
+    listed = clips / "said.tsv"
+    listed.write_text(f"a.wav\t{said['a.wav']}\nb.flac\t{said['b.flac'].upper()}, more!\n")
+    parity = verified(dragoman, built, speech_checkpoint, tmp_path / "copy", "--inputs", listed)
+    words = len(f"{said['a.wav']} {said['b.flac']} more".split())
+    (task,) = parity.tasks
+    assert (task.metric, task.pairs, task.higher_is_better) == ("word error", 2, False)
+    assert task.bundle == task.oracle == pytest.approx(1 / words)
+    assert parity.tokens.sequences == 4
+    # A model reads one window at once, so that only these references have a probability.
+    assert parity.references is not None
+    assert (parity.references.pairs, parity.references.references) == (1, "said.tsv, 1 of 2 lines")
+    by_file = ("--inputs", clips, "--references", listed, "--metric", "exact-match")
+    parity = verified(dragoman, built, speech_checkpoint, tmp_path / "other", *by_file)
+    assert [task.metric for task in parity.tasks] == ["exact match"]
+    assert parity.tasks[0].oracle == 0.5
+
+
+def test_a_limit_takes_whole_recordings(
+    dragoman: Dragoman, built: Path, speech_checkpoint: Path, clips: Path, tmp_path: Path
+) -> None:
+    listed = clips / "limited.tsv"
+    listed.write_text("b.flac\tone\na.wav\ttwo\nb.flac\tthree\n")
+    limited = ("--inputs", listed, "--limit", 4)
+    parity = verified(dragoman, built, speech_checkpoint, tmp_path / "copy", *limited)
+    assert parity.inputs == "limited.tsv, 3 files, 7 windows, those of 2 files spread evenly"
+    assert (parity.tasks[0].pairs, parity.tokens.sequences) == (2, 4)
+    refused = dragoman(
+        *("verify", built, speech_checkpoint, "--inputs", listed, "--limit", 2),
+        *("--metric", "word-error"),
+    )
+    assert refused.returncode == 2
+    (line,) = refused.stderr.splitlines()
+    assert line == (
+        "Error: metric word-error: expected inputs with references, found limited.tsv, 3 files, 7 "
+        "windows, the first 2 of them without"
+    )
+
+
+def test_windows_that_diverge_are_named(
+    dragoman: Dragoman,
+    built: Path,
+    speech_checkpoint: Path,
+    clips: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The oracle is made to choose otherwise at the end of every window."""
+    from dragoman.reference_model import greedy_uncached as real
+
+    def other(*arguments: Any) -> list[list[int]]:
+        return [[*row[:-1], 5] for row in real(*arguments)]
+
+    monkeypatch.setattr("dragoman.benchmarks.parity.oracle.greedy_uncached", other)
+    copy = Path(shutil.copytree(built, tmp_path / "copy"))
+    done = dragoman("verify", copy, speech_checkpoint, "--inputs", clips, "--threads", 1)
+    assert done.returncode == 1
+    parity = manifest_from_json((copy / "manifest.json").read_text(), "copy").parity
+    assert parity is not None
+    named = [divergence.named for divergence in parity.tokens.divergences]
+    expected = ["a.wav, window 1", *(f"b.flac, window {n}" for n in (1, 2, 3))]
+    assert named == [f"{clips.name}/{name}" for name in expected]
+    for divergence in parity.tokens.divergences:
+        assert divergence.source is None
+        assert divergence.expected != divergence.found is not None
 
 
 def test_every_attention_is_fused(built: Path, manifest: Manifest) -> None:

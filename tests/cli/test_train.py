@@ -18,7 +18,7 @@ Outcome = CompletedProcess[str]
 Dragoman = Callable[..., Outcome]
 Spawn = Callable[..., Outcome]
 
-SETTINGS = {
+SETTINGS: dict[str, dict[str, object]] = {
     "model": {"preset": "tiny", "max_source_positions": 24, "max_target_positions": 24},
     "vocabulary": {"size": 60},
     "training": {"epochs": 3, "batch_tokens": 64, "warmup_steps": 20, "average_epochs": 2},

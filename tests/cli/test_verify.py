@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import math
 from collections.abc import Callable
 from pathlib import Path
 from subprocess import CompletedProcess
+from typing import Any
 
 import pytest
 
 from dragoman.benchmarks import parity as parity_module
-from dragoman.runtime import read_bundle
+from dragoman.runtime import load, read_bundle
 from dragoman.runtime.format.records import Parity
 from dragoman.runtime.format.writing import write_manifest
+
+from .conftest import WORDS
 
 Outcome = CompletedProcess[str]
 Dragoman = Callable[..., Outcome]
@@ -151,9 +155,10 @@ def test_inputs_with_references_are_references(
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        ("need", ", line 1: expected a source, a tab and a reference, found no tab"),
+        ("need", ": expected 9 references, one for each input of "),
+        ("need\tN\nneed", ", line 2: expected a source, a tab and a reference, found no tab"),
         ("need\tN D4", ", line 1: target: unknown to this model: 'D4'"),
-        (None, "expected a file of sources and references, found none at "),
+        (None, "expected a file of references, found none at "),
     ],
 )
 def test_bad_references_are_one_line(
@@ -170,3 +175,85 @@ def test_bad_references_are_one_line(
     (shown,) = outcome.stderr.splitlines()
     assert message in shown
     assert record(unverified) is None
+
+
+def test_metrics_judge_what_references_there_are(
+    dragoman: Dragoman, unverified: Path, checkpoint: Path
+) -> None:
+    """The recipe's own score is the default: here two other ones, in the order they are named."""
+    metrics = ("--metric", "chrf", "--metric", "perplexity", "--metric", "exact-match")
+    outcome = dragoman("verify", unverified, checkpoint, *metrics)
+    assert (outcome.returncode, outcome.stderr) == (0, "")
+    parity = record(unverified)
+    assert parity is not None and parity.references is not None
+    assert [task.metric for task in parity.tasks] == ["chrF", "exact match"]
+    assert all(task.bundle == task.oracle and task.pairs == 9 for task in parity.tasks)
+    shown = " ".join(outcome.stdout.replace("│", " ").split())
+    assert f"chrF of 9 texts {parity.tasks[0].bundle:.2f}, oracle" in shown
+    assert f"perplexity {math.exp(parity.references.bundle):.4g}, oracle" in shown
+
+
+def test_a_bundle_with_worse_outputs_fails_its_task(
+    dragoman: Dragoman,
+    unverified: Path,
+    checkpoint: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """What the oracle writes is right, as far as a target may be long; of the bundle all but two
+    tokens are lost."""
+    from dragoman.benchmarks.parity.tokens import bundle_outputs as real
+
+    texts = load(unverified, threads=1).generate(WORDS)
+    right = [" ".join((result.text or "").split()[:22]) for result in texts]
+    pairs = [f"{word}\t{text}" for word, text in zip(WORDS, right, strict=True)]
+    file = references_file(tmp_path, *pairs)
+
+    def shorter(*arguments: Any) -> list[list[int]]:
+        return [row[:2] for row in real(*arguments)]
+
+    monkeypatch.setattr("dragoman.benchmarks.parity.check.bundle_outputs", shorter)
+    options = ("--references", file, "--metric", "bleu")
+    outcome = dragoman("verify", unverified, checkpoint, *options)
+    assert outcome.returncode == 1
+    parity = record(unverified)
+    assert parity is not None and not parity.passed
+    (task,) = parity.tasks
+    assert task.higher_is_better and not task.passed
+    assert task.bundle < 10 < 80 < task.oracle
+    assert task.chance is not None and task.chance < 0.05
+    rows = [line for line in outcome.stdout.splitlines() if "failed" in line]
+    assert any("BLEU" in row for row in rows)
+    # Divergences are named by line, and say what was written.
+    (line,) = outcome.stderr.splitlines()
+    assert " sequences differ; the worst, references.tsv, line " in line
+    for divergence in parity.tokens.divergences:
+        word = WORDS[divergence.input]
+        assert divergence.origin == f"references.tsv, line {divergence.input + 1}"
+        assert divergence.source == word
+        assert divergence.expected == texts[divergence.input].text != divergence.found
+
+
+def test_only_the_worst_divergences_keep_their_texts(
+    dragoman: Dragoman,
+    unverified: Path,
+    checkpoint: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    from dragoman.benchmarks.parity.tokens import bundle_outputs as real
+
+    def other(*arguments: Any) -> list[list[int]]:
+        return [[3 + (row[0] - 2) % 39, *row[1:]] for row in real(*arguments)]
+
+    monkeypatch.setattr("dragoman.benchmarks.parity.check.bundle_outputs", other)
+    monkeypatch.setattr("dragoman.benchmarks.parity.naming.WITH_TEXTS", 4)
+    monkeypatch.setattr("dragoman.benchmarks.parity.naming.MOST_CHARACTERS", 3)
+    assert dragoman("verify", unverified, checkpoint).returncode == 1
+    parity = record(unverified)
+    assert parity is not None
+    divergences = sorted(parity.tokens.divergences, key=lambda d: -d.margin)
+    assert len(divergences) == 9
+    assert [d.source is not None for d in divergences] == [True] * 4 + [False] * 5
+    assert [d.found is not None for d in divergences] == [True] * 4 + [False] * 5
+    assert all(d.origin.startswith("held_out.tsv, line ") for d in divergences)
+    assert {len(d.expected) for d in divergences if d.expected} == {3}

@@ -61,7 +61,7 @@ def test_a_faithful_bundle_passes_every_level(bundle: Model, reference: Transfor
         assert 0 < tensor.difference <= tensor.largest_absolute < 1e-4
     assert (parity.tokens.sequences, parity.tokens.identical) == (24, 24)
     assert parity.tokens.passed and parity.tokens.divergences == ()
-    assert parity.task is None
+    assert parity.tasks == ()
     assert parity.backend == "onnxruntime"
     assert parity.inputs == "24 random sources (seed 0)"
     assert parity.oracle == f"reference_model, PyTorch {torch.__version__}, fp32, without a cache"
@@ -125,9 +125,9 @@ def test_tensors_within_tolerance_and_tokens_not(
     assert tokens.identical == tokens.sequences - len(tokens.divergences) < tokens.sequences
     worst = max(tokens.divergences, key=lambda d: d.margin)
     assert describe_failure(parity) == (
-        f"parity failed: {len(tokens.divergences)} of 24 sequences differ; the worst, input "
-        f"{worst.input}, at step {worst.step}: expected token {worst.expected_token}, found "
-        f"{worst.found_token}, margin {worst.margin:.3g}"
+        f"parity failed: {len(tokens.divergences)} of 24 sequences differ; the worst, random "
+        f"source {worst.input + 1}, at step {worst.step}: expected token {worst.expected_token}, "
+        f"found {worst.found_token}, margin {worst.margin:.3g}"
     )
 
 

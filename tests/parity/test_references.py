@@ -12,11 +12,11 @@ import torch
 from torch.nn.functional import cross_entropy
 
 from dragoman.benchmarks.parity import ParityInputs, check_parity, describe_failure
+from dragoman.benchmarks.parity.items import Item
 from dragoman.benchmarks.parity.references import References, prepared, read_references
 from dragoman.benchmarks.parity.tolerances import REFERENCE_TOLERANCES
 from dragoman.errors import DragomanError
 from dragoman.reference_model import Transformer
-from dragoman.reference_model.recipes import Example
 from dragoman.runtime import Model
 
 PAIRS = [
@@ -174,7 +174,7 @@ def test_a_bad_file_is_refused(tmp_path: Path, content: str, message: str) -> No
 
 
 def test_examples_with_references_are_numbered_by_line() -> None:
-    found = References.of([Example("a", ("x", "y")), Example("b", ("z",))], "file", "de")
+    found = References.of([Item("a", "", ("x", "y"), 1), Item("b", "", ("z",), 2)], "file", "de")
     assert [*found.lines] == [1, 1, 2] and found.source_language == "de"
 
 

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from dragoman import DragomanError
-from dragoman.reference_model import load_checkpoint
+from dragoman.reference_model import Transformer, load_checkpoint
 from dragoman.reference_model.recipes import (
     Example,
     PairFiles,
@@ -99,6 +99,7 @@ def test_a_training_goes_on_from_a_checkpoint(tmp_path: Path, files: PairFiles) 
     assert rates == {0.5}
     run_recipe(dropped_out, data, tmp_path / "second", tmp_path / "work-2", beginning=beginning)
     first, second = (load_checkpoint(tmp_path / name) for name in ("first", "second"))
+    assert isinstance(first, Transformer) and isinstance(second, Transformer)
     assert second.config.dropout == 0.5
     assert not torch.equal(first.output.weight, second.output.weight)
     record = json.loads((tmp_path / "second" / "recipe.json").read_text(encoding="utf-8"))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,7 +18,9 @@ from dragoman.runtime.format.records import Parity, PassRecord
 from .preflight import (
     check_calibration,
     check_comparison,
+    check_metrics,
     check_output,
+    check_references,
     check_target,
 )
 
@@ -67,6 +69,10 @@ def build(
     engines: EngineRequest | None = None,
     refit: str | Path | None = None,
     inputs: str | Path | None = None,
+    references: str | Path | None = None,
+    metrics: Sequence[str] | None = None,
+    source_language: str | None = None,
+    target_language: str | None = None,
     limit: int | None = None,
     threads: int | None = None,
     keep_failed: bool = False,
@@ -93,10 +99,8 @@ def build(
             random inputs
         engines: options of engines; None: the defaults
         refit: a bundle whose engines get the checkpoint's weights, in place of new engines
-        inputs: what to verify on: a file of texts, one per line, references after tabs (of an
-            encoder alone, lines as `dragoman encode` takes them), or a directory of audio clips;
-            None: the checkpoint's held-out data, or random inputs if it has none
-        limit: the most inputs to verify on; None: all
+        inputs, references, metrics, source_language, target_language, limit: what to verify on, as
+            for `verify`
         threads: processor threads for the bundle; all cores if None
         keep_failed: whether to keep a bundle that fails, marked as failed in its manifest
         attention: whether to add the graph that shows attention; not with engines
@@ -124,6 +128,7 @@ def build(
         )
     check_output(output, overwrite)
     compared_on = check_comparison(inputs, limit, threads)
+    scored, judged_by = check_references(references), check_metrics(metrics)
     calibrated_on = check_calibration(calibration, precision)
     located = locate_checkpoint(checkpoint, revision, progress)
 
@@ -139,7 +144,15 @@ def build(
     if request is not None and old is None:  # refuse before anything takes time
         config = opened.model.config
         request.for_model(config, config.max_target_positions)
-    parity_inputs = inputs_for(opened, compared_on, limit)
+    parity_inputs = inputs_for(
+        opened,
+        compared_on,
+        limit,
+        scored,
+        judged_by,
+        source_language=source_language,
+        target_language=target_language,
+    )
     with (
         new_directory(output, overwrite=overwrite) as partial,
         scratch_directories(partial) as scratch,

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
+from dragoman import metrics
 from dragoman.errors import DragomanError, refuse_unwritable
 from dragoman.optimize.targets import Target, choose_target
 from dragoman.optimize.tensorrt.request import EngineRequest
@@ -14,6 +16,7 @@ from dragoman.runtime.format.writing import check_destination
 __all__ = [
     "check_calibration",
     "check_comparison",
+    "check_metrics",
     "check_output",
     "check_references",
     "check_target",
@@ -46,8 +49,22 @@ def check_references(path: str | Path | None) -> Path | None:
         DragomanError: the file does not exist.
     """
     if path is not None and not Path(path).is_file():
-        raise DragomanError(f"expected a file of sources and references, found none at {path}")
+        raise DragomanError(f"expected a file of references, found none at {path}")
     return None if path is None else Path(path)
+
+
+def check_metrics(names: Sequence[str] | None) -> Sequence[str] | None:
+    """
+    Returns:
+        the names; None if there are none
+
+    Raises:
+        DragomanError: there is no such metric, or its library is missing.
+    """
+    if isinstance(names, str):
+        raise DragomanError(f"metrics: expected a list of names, found {names!r}")
+    metrics.check_metrics(names or ())
+    return names or None
 
 
 def check_calibration(path: str | Path | None, precision: Precision) -> Path | None:

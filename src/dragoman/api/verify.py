@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -14,7 +15,7 @@ from dragoman.runtime.backends import check_backend
 from dragoman.runtime.format.bundle import Bundle, read_bundle
 from dragoman.runtime.format.records import Parity
 
-from .preflight import check_comparison, check_references
+from .preflight import check_comparison, check_metrics, check_references
 from .signatures import SIGNATURE_FILE, is_signed
 
 if TYPE_CHECKING:
@@ -47,6 +48,9 @@ def verify(
     revision: str | None = None,
     inputs: str | Path | None = None,
     references: str | Path | None = None,
+    metrics: Sequence[str] | None = None,
+    source_language: str | None = None,
+    target_language: str | None = None,
     limit: int | None = None,
     backend: str | None = None,
     threads: int | None = None,
@@ -61,12 +65,18 @@ def verify(
             as "g2p-en"
         revision: of a model at the hub: a branch, a tag or a commit; None: main
         inputs: a file of texts, one per line, references after tabs (of an encoder alone, lines as
-            `dragoman encode` takes them), or a directory of audio clips; None: the checkpoint's
-            held-out data, or random inputs if it has none
+            `dragoman encode` takes them); or a directory of audio clips, or a list of them,
+            transcripts after tabs; None: the sources of `references`, the checkpoint's held-out
+            data, or random inputs if it has none
         references: a file whose lines are a source, a tab and a reference (of speech, a path
-            relative to the file and a transcript), whose probability is compared; None: those after
-            tabs in a file of texts, if every line has one
-        limit: the most inputs, and the most references; None: all
+            relative to the file and a transcript), or references alone, one for each input; None:
+            those after tabs in `inputs`, if every line has one. Their probability is compared, and
+            outputs with them, by metrics
+        metrics: of `metrics.METRIC_NAMES`, the one that counts most first; None: what the model was
+            trained for tells
+        source_language, target_language: of a multilingual model, for references that are not in
+            its default ones
+        limit: the most inputs, with their references; None: all
         backend: see `runtime.load`
         threads: processor threads for the bundle; all cores if None
         record: whether to write the figures into the manifest; None: only without a limit, and not
@@ -88,7 +98,7 @@ def verify(
         )
     check_backend(read, backend)
     compared_on = check_comparison(inputs, limit, threads)
-    scored = check_references(references)
+    scored, judged_by = check_references(references), check_metrics(metrics)
     located = locate_checkpoint(checkpoint, revision, progress)
 
     from dragoman.benchmarks.parity import inputs_for
@@ -100,7 +110,15 @@ def verify(
     progress.stage("reading the checkpoint")
     opened = open_checkpoint(located)
     _check_same_model(read, opened, checkpoint)
-    parity_inputs = inputs_for(opened, compared_on, limit, scored)
+    parity_inputs = inputs_for(
+        opened,
+        compared_on,
+        limit,
+        scored,
+        judged_by,
+        source_language=source_language,
+        target_language=target_language,
+    )
     parity = compare(read, opened, parity_inputs, threads, backend, progress)
     not_recorded = None
     if record if record is not None else limit is None and not is_signed(bundle):

@@ -9,15 +9,20 @@ import click
 
 from .engine_options import engine_option, engine_options, engine_request
 from .messages import tell
+from .option_names import option_names
 from .options import (
     attention_option,
     calibration_option,
     force_option,
     inputs_option,
     limit_option,
+    metric_option,
     output_option,
     precision_option,
+    references_option,
     revision_option,
+    source_language_option,
+    target_language_option,
     target_option,
     threads_option,
 )
@@ -49,6 +54,10 @@ if TYPE_CHECKING:
     help="Put the checkpoint's weights into those of this bundle.",
 )
 @inputs_option
+@references_option
+@metric_option
+@source_language_option
+@target_language_option
 @limit_option
 @attention_option
 @threads_option
@@ -58,7 +67,9 @@ if TYPE_CHECKING:
     help="Keep a bundle that fails, marked as failed in its manifest.",
 )
 @force_option
+@click.pass_context
 def build(
+    context: click.Context,
     checkpoint: str,
     output: Path,
     revision: str | None,
@@ -72,6 +83,10 @@ def build(
     refittable: bool,
     refit: Path | None,
     inputs: Path | None,
+    references: Path | None,
+    metrics: tuple[str, ...],
+    source_language: str | None,
+    target_language: str | None,
     limit: int | None,
     with_attention: bool,
     threads: int | None,
@@ -110,30 +125,35 @@ def build(
             *(target, precision, batches, source_length, capacity),
             *(compute_capabilities, refittable),
         )
-    try:
-        with shown_progress() as progress:
-            built = api.build(
-                checkpoint,
-                output,
-                revision=revision,
-                target=target,
-                precision=precision,
-                calibration=calibration,
-                engines=engines,
-                refit=refit,
-                inputs=inputs,
-                limit=limit,
-                threads=threads,
-                keep_failed=allow_failed_parity,
-                attention=with_attention,
-                overwrite=force,
-                progress=progress,
-                compared=compared,
-            )
-    except api.ParityFailedError as error:
-        if error.kept is not None:
-            _print_engines(error.kept)
-        raise VerificationFailedError(str(error)) from error
+    with option_names(context.command):
+        try:
+            with shown_progress() as progress:
+                built = api.build(
+                    checkpoint,
+                    output,
+                    revision=revision,
+                    target=target,
+                    precision=precision,
+                    calibration=calibration,
+                    engines=engines,
+                    refit=refit,
+                    inputs=inputs,
+                    references=references,
+                    metrics=metrics,
+                    source_language=source_language,
+                    target_language=target_language,
+                    limit=limit,
+                    threads=threads,
+                    keep_failed=allow_failed_parity,
+                    attention=with_attention,
+                    overwrite=force,
+                    progress=progress,
+                    compared=compared,
+                )
+        except api.ParityFailedError as error:
+            if error.kept is not None:
+                _print_engines(error.kept)
+            raise VerificationFailedError(str(error)) from error
     _print_engines(built)
     manifest = built.bundle.manifest
     when = " before its engines were built" if manifest.executable.format != "onnx" else ""

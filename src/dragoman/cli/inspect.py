@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import click
 from rich.markup import escape
 
+from dragoman.metrics import shown_figure
 from dragoman.printable import printable
 
 from .engine_table import engine_table
@@ -275,9 +276,11 @@ def _parity(parity: Parity | None) -> str:
             f"{distance.median:.2g}, 99 % below {distance.percentile_99:.2g}, largest "
             f"{distance.largest:.2g}, same choice at {distance.same_choice:.2%}"
         )
-    if parity.task is not None:
-        task = parity.task
-        text += f"; {_text(task.metric)} {task.bundle:.2%}, oracle {task.oracle:.2%}"
+    for task in parity.tasks:
+        bundle, oracle = (
+            shown_figure(task.metric, figure) for figure in (task.bundle, task.oracle)
+        )
+        text += f"; {_text(task.metric)} {bundle}, oracle {oracle}"
     if parity.references is not None:
         references = parity.references
         text += (

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import click
 
+from dragoman.metrics import METRIC_NAMES
 from dragoman.optimize.targets import ALL_PRECISIONS, TARGETS
 from dragoman.runtime.backends.table import BACKEND_NAMES
 
@@ -57,7 +58,27 @@ inputs_option = click.option(
     "--inputs",
     type=click.Path(path_type=Path),
     help="File of texts to compare on, one per line, after tabs references, of encoders second "
-    "texts; or directory of audio clips [the held-out data].",
+    "texts; or directory or list of audio clips, after tabs transcripts [the held-out data].",
+)
+references_option = click.option(
+    "--references",
+    type=click.Path(path_type=Path),
+    help="File of references, one for each input; or of sources, tabs and references, which are "
+    "inputs without --inputs [those in the inputs].",
+)
+metric_option = click.option(
+    "--metric",
+    "metrics",
+    type=click.Choice(METRIC_NAMES),
+    multiple=True,
+    help="Judge outputs by this metric, if there are references; may be repeated [what suits the "
+    "model].",
+)
+source_language_option = click.option(
+    "--source-language", metavar="CODE", help="Language of the inputs [the bundle's]."
+)
+target_language_option = click.option(
+    "--target-language", metavar="CODE", help="Language of the references [the bundle's]."
 )
 limit_option = click.option(
     "--limit", type=click.IntRange(min=1), help="Compare on at most this many inputs [all]."

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -10,11 +11,15 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from dragoman.metrics import shown_figure
 from dragoman.runtime.format.executables import TensorRTEngines
 
 if TYPE_CHECKING:
     from dragoman.runtime.format.manifest import Manifest
     from dragoman.runtime.format.records import Parity, PassRecord
+
+MOST_SHOWN = 100
+"""Nats: a perplexity beyond its exponential says nothing."""
 
 FAILED, PASSED = "[red]failed[/red]", "[green]passed[/green]"
 
@@ -175,7 +180,7 @@ def _token_rows(parity: Parity) -> list[tuple[str, ...]]:
     if tokens.divergences:
         largest = max(tokens.divergences, key=lambda d: d.margin)
         found += (
-            f"; largest margin lost {largest.margin:.2g} (input {largest.input}, step "
+            f"; largest margin lost {largest.margin:.2g} ({escape(largest.named)}, step "
             f"{largest.step}: token {largest.found_token} for {largest.expected_token})"
         )
     return [("tokens", "free-running greedy", found, "see docs: parity", verdict(tokens.passed))]
@@ -194,11 +199,20 @@ def _beam_rows(parity: Parity) -> list[tuple[str, ...]]:
 
 
 def _task_rows(parity: Parity) -> list[tuple[str, ...]]:
-    if parity.task is None:
-        return []
-    task = parity.task
-    found = f"{task.bundle:.2%}, oracle {task.oracle:.2%}"
-    return [("task", task.metric, found, "see docs: parity", verdict(task.passed))]
+    rows: list[tuple[str, ...]] = []
+    for task in parity.tasks:
+        bundle, oracle = (
+            shown_figure(task.metric, figure) for figure in (task.bundle, task.oracle)
+        )
+        found, allowed = f"{bundle}, oracle {oracle}", "see docs: parity"
+        if task.chance is not None and task.bundle != task.oracle:
+            found += f" (by chance with p = {task.chance:.2g})"
+        if task.allowed is not None:
+            sign = "-" if task.higher_is_better else "+"
+            allowed = f"{sign}{shown_figure(task.metric, task.allowed)}"
+        of_texts = f"{task.metric} of {task.pairs} texts" if task.pairs else task.metric
+        rows.append(("task", of_texts, found, allowed, verdict(task.passed)))
+    return rows
 
 
 def _reference_rows(parity: Parity) -> list[tuple[str, ...]]:
@@ -207,5 +221,8 @@ def _reference_rows(parity: Parity) -> list[tuple[str, ...]]:
     references = parity.references
     difference = references.bundle - references.oracle
     found = f"{references.bundle:.4f}, oracle {references.oracle:.4f} ({difference:+.2g})"
+    if max(references.bundle, references.oracle) < MOST_SHOWN:
+        perplexities = (math.exp(nats) for nats in (references.bundle, references.oracle))
+        found += "; perplexity {:.4g}, oracle {:.4g}".format(*perplexities)
     what = f"nats per token of {references.pairs} references"
     return [("references", what, found, f"+{references.tolerance:g}", verdict(references.passed))]

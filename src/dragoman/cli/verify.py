@@ -8,7 +8,18 @@ from typing import TYPE_CHECKING
 import click
 
 from .messages import tell
-from .options import backend_option, inputs_option, limit_option, revision_option, threads_option
+from .option_names import option_names
+from .options import (
+    backend_option,
+    inputs_option,
+    limit_option,
+    metric_option,
+    references_option,
+    revision_option,
+    source_language_option,
+    target_language_option,
+    threads_option,
+)
 
 if TYPE_CHECKING:
     from dragoman.api import Verification
@@ -25,12 +36,10 @@ class VerificationFailedError(click.ClickException):
 @click.argument("checkpoint", required=False)
 @revision_option
 @inputs_option
-@click.option(
-    "--references",
-    type=click.Path(path_type=Path),
-    help="File of sources and references, with tabs between, whose probability is compared "
-    "[those of the inputs].",
-)
+@references_option
+@metric_option
+@source_language_option
+@target_language_option
 @limit_option
 @backend_option
 @threads_option
@@ -52,12 +61,17 @@ class VerificationFailedError(click.ClickException):
     multiple=True,
     help="Root that the signer's certificate must have been issued by, PEM; may be repeated.",
 )
+@click.pass_context
 def verify(
+    context: click.Context,
     bundle: Path,
     checkpoint: str | None,
     revision: str | None,
     inputs: Path | None,
     references: Path | None,
+    metrics: tuple[str, ...],
+    source_language: str | None,
+    target_language: str | None,
     limit: int | None,
     backend: str | None,
     threads: int | None,
@@ -84,7 +98,10 @@ def verify(
 
     signed = signature is not None or key is not None or bool(chain)
     if checkpoint is None:
-        options = (revision, inputs, references, limit, backend, threads, record)
+        options = (
+            *(revision, inputs, references, metrics or None, source_language, target_language),
+            *(limit, backend, threads, record),
+        )
         if not signed or any(option is not None for option in options):
             raise click.UsageError(
                 "expected a CHECKPOINT to compare with"
@@ -101,13 +118,16 @@ def verify(
         record = False
     if checkpoint is None:
         return
-    with shown_progress() as progress:
+    with option_names(context.command), shown_progress() as progress:
         verification = api.verify(
             bundle,
             checkpoint,
             revision=revision,
             inputs=inputs,
             references=references,
+            metrics=metrics,
+            source_language=source_language,
+            target_language=target_language,
             limit=limit,
             backend=backend,
             threads=threads,

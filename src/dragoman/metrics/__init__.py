@@ -4,6 +4,14 @@ Reading order: metric, bootstrap, of_segments, words, sacrebleu_metrics, table.
 """
 
 from .metric import Metric
-from .table import METRIC_NAMES, METRICS, PERPLEXITY, find_metric, shown
+from .table import METRIC_NAMES, METRICS, PERPLEXITY, check_metrics, find_metric, shown_figure
 
-__all__ = ["METRICS", "METRIC_NAMES", "PERPLEXITY", "Metric", "find_metric", "shown"]
+__all__ = [
+    "METRICS",
+    "METRIC_NAMES",
+    "PERPLEXITY",
+    "Metric",
+    "check_metrics",
+    "find_metric",
+    "shown_figure",
+]

@@ -49,7 +49,7 @@ class Metric(Protocol):
 
         It is two-sided: it does not matter which of the outputs is better. Below 0.05 a difference
         is usually called significant. It is 1 where the figures are equal, and for a single text,
-        which says nothing.
+        which says nothing; of a few texts it is too small.
 
         Raises:
             DragomanError: as `figure`

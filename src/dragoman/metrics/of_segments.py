@@ -44,6 +44,9 @@ class OfSegments:
         return self.whole * bootstrap.ratio(self._sums(hypotheses, references).sum(0))
 
     def chance(self, oracle: Sequence[str], bundle: Sequence[str], references: References) -> float:
+        check_pairs(oracle, references)
+        if list(oracle) == list(bundle):
+            return 1.0
         return bootstrap.chance(self._sums(oracle, references), self._sums(bundle, references))
 
     def signature(self, references: References = ()) -> str:

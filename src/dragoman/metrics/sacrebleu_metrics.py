@@ -41,11 +41,10 @@ class SacreBleu:
         return float(self._metric().corpus_score(hypotheses, streams(references)).score)
 
     def chance(self, oracle: Sequence[str], bundle: Sequence[str], references: References) -> float:
-        from sacrebleu.significance import PairedTest
+        from sacrebleu.significance import PairedTest, Result
 
-        # sacrebleu holds a system compared with itself to be significantly the same.
-        equal = self.figure(oracle, references) == self.figure(bundle, references)
-        if len(oracle) == 1 or equal:
+        check_pairs(oracle, references)
+        if len(oracle) == 1 or list(oracle) == list(bundle):
             return 1.0
         resamples = min(RESAMPLES, MOST_NUMBERS // (STATISTICS * len(oracle)))
         test = PairedTest(
@@ -56,8 +55,12 @@ class SacreBleu:
             n_samples=max(FEWEST_RESAMPLES, resamples),
         )
         _, results = test()
-        (_, found) = next(pair for name, pair in results.items() if name != "System")
-        return float(found.p_value)  # type: ignore[arg-type, union-attr]
+        before, after = next(pair for name, pair in results.items() if name != "System")
+        assert isinstance(before, Result) and isinstance(after, Result)
+        if before.score == after.score:  # which sacrebleu holds to be no chance
+            return 1.0
+        assert after.p_value is not None
+        return float(after.p_value)
 
     def signature(self, references: References = ()) -> str:
         metric = self._metric()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 
 from dragoman.errors import DragomanError
@@ -55,7 +55,21 @@ def find_metric(name: str, language: str | None = None) -> Metric:
     return metric
 
 
-def shown(name: str, figure: float) -> str:
+def check_metrics(names: Sequence[str]) -> None:
+    """
+    Raises:
+        DragomanError: one is not among `METRIC_NAMES`, or its library is missing.
+    """
+    for name in names:
+        if name not in METRIC_NAMES:
+            raise DragomanError(
+                f"metric: expected one of {', '.join(METRIC_NAMES)}, found {name!r}"
+            )
+        if name != PERPLEXITY:
+            find_metric(name)
+
+
+def shown_figure(name: str, figure: float) -> str:
     """A recorded figure as people read it.
 
     Args:

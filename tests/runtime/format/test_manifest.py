@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from dragoman.runtime.format.manifest import BundleError, Manifest
+from dragoman.runtime.format.records import TaskParity
 from dragoman.runtime.format.validation import manifest_from_json
 
 from ..conftest import tensor
@@ -66,7 +67,19 @@ def test_a_parity_record_is_kept(plain_manifest: Plain) -> None:
             ],
             "passed": False,
         },
-        "task": {"metric": "word error", "oracle": 0.2, "bundle": 0.3, "passed": False},
+        "tasks": [
+            {
+                "metric": "word error",
+                "oracle": 0.2,
+                "bundle": 0.3,
+                "passed": False,
+                "higher_is_better": False,
+                "allowed": None,
+                "chance": None,
+                "pairs": 0,
+                "signature": "",
+            }
+        ],
     }
     manifest = manifest_from_json(json.dumps(plain_manifest), "p")
     assert json.loads(manifest.to_json()) == plain_manifest
@@ -133,7 +146,6 @@ def test_figures_that_older_versions_do_not_know_are_kept(plain_manifest: Plain)
         "backend": "onnxruntime",
         "tensors": [tensor],
         "tokens": {"sequences": 10, "identical": 10, "divergences": [], "passed": True},
-        "task": None,
         "references": {
             "references": "references.tsv",
             "pairs": 10,
@@ -158,6 +170,87 @@ def test_figures_that_older_versions_do_not_know_are_kept(plain_manifest: Plain)
     plain_manifest["parity"]["distributions"] |= {"rounded": None, "allowed": None, "ties": 2}
     manifest = manifest_from_json(json.dumps(plain_manifest), "p")
     assert json.loads(manifest.to_json()) == plain_manifest
+
+
+def divergence(**more: object) -> Plain:
+    return {
+        "input": 7,
+        "step": 3,
+        "expected_token": 5,
+        "found_token": 6,
+        "margin": 0.25,
+    } | more
+
+
+def parity_record(**more: object) -> Plain:
+    tokens = {"sequences": 10, "identical": 9, "divergences": [divergence()], "passed": True}
+    return {
+        "passed": True,
+        "oracle": "PyTorch",
+        "inputs": "ten words",
+        "backend": "onnxruntime",
+        "tensors": [],
+        "tokens": tokens,
+    } | more
+
+
+@pytest.mark.parametrize(
+    ("task", "expected"),
+    [
+        (None, ()),
+        (
+            {"metric": "word error", "oracle": 0.25, "bundle": 0.375, "passed": False},
+            (TaskParity("word error", 0.25, 0.375, passed=False, higher_is_better=False),),
+        ),
+    ],
+)
+def test_the_one_metric_of_an_older_record_is_read(
+    plain_manifest: Plain, task: Plain | None, expected: tuple[TaskParity, ...]
+) -> None:
+    """What it did not record has the values that say so."""
+    plain_manifest["parity"] = parity_record(task=task)
+    text = json.dumps(plain_manifest)
+    manifest = manifest_from_json(text, "p")
+    assert manifest.parity is not None and manifest.parity.tasks == expected
+    (found,) = manifest.parity.tokens.divergences
+    assert (found.origin, found.source, found.expected, found.found) == ("", None, None, None)
+    assert found.named == "input 7"
+    assert manifest_from_json(manifest.to_json(), "p") == manifest
+    assert json.dumps(plain_manifest) == text
+
+
+def test_metrics_and_names_are_kept_and_what_is_not_there_is_not_written(
+    plain_manifest: Plain,
+) -> None:
+    task = {
+        "metric": "BLEU",
+        "oracle": 41.5,
+        "bundle": 41.25,
+        "passed": True,
+        "higher_is_better": True,
+        "allowed": 0.3,
+        "chance": 0.125,
+        "pairs": 3000,
+        "signature": "nrefs:1|case:mixed",
+    }
+    named = divergence(
+        origin="words.txt, line 8", source="a house", expected="ein Haus", found="Haus"
+    )
+    tokens = parity_record()["tokens"] | {"divergences": [divergence(), named]}
+    plain_manifest["parity"] = parity_record(tasks=[task], tokens=tokens)
+    manifest = manifest_from_json(json.dumps(plain_manifest), "p")
+    assert json.loads(manifest.to_json()) == plain_manifest
+    assert manifest.parity is not None
+    assert manifest.parity.tasks[0].loss == 0.25
+    assert manifest.parity.tokens.divergences[1].named == "words.txt, line 8"
+
+
+@pytest.mark.parametrize(
+    "parity", [{"task": 5}, {"task": {}}, {"task": None, "tasks": []}, {"tasks": {}}, {"task": []}]
+)
+def test_what_is_wrong_with_metrics_is_found(plain_manifest: Plain, parity: Plain) -> None:
+    plain_manifest["parity"] = parity_record(**parity)
+    assert all("parity.task" in problem for problem in problems_of(json.dumps(plain_manifest)))
 
 
 def test_a_newer_schema_asks_for_an_upgrade_and_reports_nothing_else(plain_manifest: Plain) -> None:

@@ -1,0 +1,83 @@
+"""The texts or recordings to compare on, each with where it is from and its references."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from dragoman.errors import DragomanError
+from dragoman.reference_model.recipes import read_examples
+
+AUDIO_SUFFIXES = frozenset(
+    {".aif", ".aiff", ".au", ".flac", ".mp3", ".oga", ".ogg", ".opus", ".wav"}
+)
+
+
+@dataclass(frozen=True)
+class Item:
+    """
+    Attributes:
+        source: a text; or the path of a recording
+        origin: where people find it, such as "held_out.tsv, line 17" or "clips/a.flac"
+        references: every text that counts as right; none: unknown
+        line: of the file that the references are from
+    """
+
+    source: str | Path
+    origin: str
+    references: tuple[str, ...] = ()
+    line: int = 0
+
+    @property
+    def key(self) -> str | Path:
+        """What is equal of items with the same source."""
+        return self.source.resolve() if isinstance(self.source, Path) else self.source
+
+
+def text_items(file: Path) -> list[Item]:
+    """The lines of a file of texts, with references after tabs.
+
+    Raises:
+        DragomanError: the file cannot be read, or a line has no text.
+    """
+    examples = read_examples(file)
+    if not examples:
+        raise DragomanError(f"{file}: expected at least one line, found none")
+    return [
+        Item(example.source, f"{file.name}, line {number}", example.references, number)
+        for number, example in enumerate(examples, start=1)
+    ]
+
+
+def recording_items(path: Path) -> list[Item]:
+    """The audio files in a directory, a single audio file, or the files that a list names: a path a
+    line, relative to the list, with transcripts after tabs.
+
+    Raises:
+        DragomanError: there are none, or the list cannot be read.
+    """
+    if path.is_dir():
+        files = sorted(file for file in path.iterdir() if file.suffix.lower() in AUDIO_SUFFIXES)
+        items = [Item(file, f"{path.resolve().name}/{file.name}") for file in files]
+    elif path.suffix.lower() in AUDIO_SUFFIXES:
+        items = [Item(path, path.name)]
+    else:
+        items = _listed(path)
+    if not items:
+        raise DragomanError(f"{path}: expected at least one audio file, found none")
+    return items
+
+
+def _listed(file: Path) -> list[Item]:
+    try:
+        lines = file.read_text(encoding="utf-8").split("\n")
+    except (OSError, ValueError) as error:
+        raise DragomanError(
+            f"{file}: expected a directory of audio files, or a list of them: {error}"
+        ) from error
+    found = []
+    for number, line in enumerate(lines, start=1):
+        if line.strip():
+            name, *transcripts = line.removesuffix("\r").split("\t")
+            found.append(Item(file.parent / name, name, tuple(transcripts), number))
+    return found

@@ -1,0 +1,36 @@
+"""The record of parity as JSON data: what is left out of it, and how older ones are read."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from .plain_data import to_plain
+from .records import Parity
+
+
+def to_data(parity: Parity) -> dict[str, Any]:
+    """Without what the record does not have, as in bundles of versions that do not know it."""
+    data: dict[str, Any] = to_plain(parity)
+    for name in ("tasks", "references", "beams", "distributions", "vectors"):
+        if not data[name]:
+            del data[name]
+    distributions = data.get("distributions")
+    if distributions is not None and not distributions["ties"]:
+        del distributions["ties"]
+    for divergence in data["tokens"]["divergences"]:
+        for name in ("origin", "source", "expected", "found"):
+            if divergence[name] in (None, ""):
+                del divergence[name]
+    return data
+
+
+def upgrade(data: Any) -> Any:
+    """A manifest with the record of an older version as one of this version. There was one metric
+    of a task, `task`, or null; lower was better. What is wrong with it stays wrong, and is found
+    when the record is read."""
+    parity = data.get("parity") if isinstance(data, dict) else None
+    if not isinstance(parity, dict) or "task" not in parity or "tasks" in parity:
+        return data
+    others = {name: value for name, value in parity.items() if name != "task"}
+    tasks = [] if parity["task"] is None else [parity["task"]]
+    return data | {"parity": others | {"tasks": tasks}}
