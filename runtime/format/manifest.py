@@ -6,6 +6,7 @@ checks manifests.
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -20,7 +21,7 @@ from .head import Head
 from .languages import Languages
 from .model_spec import ModelSpec
 from .plain_data import to_plain
-from .records import Origin, Parity, PassRecord
+from .records import Divergence, Origin, Parity, PassRecord, TaskParity
 from .speech import SpeechTokens
 from .tokenizers import Tokenizers
 
@@ -67,6 +68,8 @@ class Manifest:
         notes: where the model was read otherwise than its checkpoint might lead one to expect, a
             sentence each
         origin: the model of the Hugging Face Hub that the bundle was made from, if it was
+        keep_fp32: modules of the trained model, such as "decoder.layers.3.feed_forward.inner",
+            whose weights stayed in fp32 because the user wanted it
     """
 
     schema_version: int
@@ -91,6 +94,7 @@ class Manifest:
     passes: tuple[PassRecord, ...] = ()
     notes: tuple[str, ...] = ()
     origin: Origin | None = None
+    keep_fp32: tuple[str, ...] = ()
 
     @property
     def model_graphs(self) -> dict[str, GraphSpec]:
@@ -105,7 +109,7 @@ class Manifest:
     def to_json(self) -> str:
         plain = to_plain(self)
         # Without what says nothing, as in bundles of versions that do not know it.
-        for name in ("notes", "origin", "head"):
+        for name in ("notes", "origin", "head", "keep_fp32"):
             if not getattr(self, name):
                 del plain[name]
         if self.model.value_size is None:
@@ -119,4 +123,16 @@ class Manifest:
         distributions = None if self.parity is None else self.parity.distributions
         if distributions is not None and not distributions.ties:
             del plain["parity"]["distributions"]["ties"]
+        if self.parity is not None:
+            for divergence in plain["parity"]["tokens"]["divergences"]:
+                _drop_defaults(divergence, Divergence)
+            if plain["parity"]["task"] is not None:
+                _drop_defaults(plain["parity"]["task"], TaskParity)
         return json.dumps(plain, indent=1, allow_nan=False) + "\n"
+
+
+def _drop_defaults(data: dict[str, Any], kind: type[Divergence] | type[TaskParity]) -> None:
+    """Remove what a record does not say."""
+    for known in dataclasses.fields(kind):
+        if data[known.name] == known.default:
+            del data[known.name]

@@ -108,14 +108,23 @@ class VectorParity:
 
 @dataclass(frozen=True)
 class Divergence:
-    """The first step at which a sequence differs from the oracle's; `margin` is the oracle's logit
-    of its own choice minus that of the token found."""
+    """The first step at which a sequence differs from the oracle's.
+
+    Attributes:
+        margin: the oracle's logit of its own choice minus that of the token found
+        origin: where the input is from, such as "held_out.tsv, line 17"
+        source, expected, found: the texts of the input and of both outputs; None: not recorded
+    """
 
     input: int
     step: int
     expected_token: int
     found_token: int
     margin: float
+    origin: str = ""
+    source: str | None = None
+    expected: str | None = None
+    found: str | None = None
 
 
 @dataclass(frozen=True)
@@ -168,12 +177,25 @@ class ReferenceParity:
 
 @dataclass(frozen=True)
 class TaskParity:
-    """The metric of the model's task, for the oracle and the bundle, on the same references."""
+    """The metric of the model's task, for the oracle and the bundle, on the same references.
+
+    Attributes:
+        higher_is_better: whether more of the metric is better, as of BLEU
+        allowed: how much worse the bundle's may be
+        chance: how probable a difference at least this large is between models that are as good
+        pairs: of outputs and references that were scored
+        signature: what the metric is exactly, as its library says it
+    """
 
     metric: str
     oracle: float
     bundle: float
     passed: bool
+    higher_is_better: bool = False
+    allowed: float | None = None
+    chance: float | None = None
+    pairs: int = 0
+    signature: str = ""
 
 
 @dataclass(frozen=True)

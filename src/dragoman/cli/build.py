@@ -14,6 +14,7 @@ from .options import (
     calibration_option,
     force_option,
     inputs_option,
+    keep_fp32_option,
     limit_option,
     output_option,
     precision_option,
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
 @target_option
 @precision_option
 @calibration_option
+@keep_fp32_option
 @engine_options
 @engine_option(
     "--refit",
@@ -65,6 +67,7 @@ def build(
     target: str | None,
     precision: Precision,
     calibration: Path | None,
+    keep_fp32: tuple[str, ...],
     batches: tuple[Range, ...],
     source_length: Range | None,
     capacity: int | None,
@@ -119,6 +122,7 @@ def build(
                 target=target,
                 precision=precision,
                 calibration=calibration,
+                keep_fp32=keep_fp32,
                 engines=engines,
                 refit=refit,
                 inputs=inputs,

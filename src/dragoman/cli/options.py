@@ -38,6 +38,13 @@ calibration_option = click.option(
     help="File of texts, one per line, or directory of audio clips, to choose scales and number "
     "formats on [random inputs].",
 )
+keep_fp32_option = click.option(
+    "--keep-fp32",
+    metavar="NAME",
+    multiple=True,
+    help="A product, module or layer whose weights int8 and int4 leave in fp32, as `sensitivity` "
+    "lists them; may be repeated.",
+)
 attention_option = click.option(
     "--with-attention",
     is_flag=True,
