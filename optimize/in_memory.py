@@ -24,6 +24,7 @@ class InMemorySession:
     """A graph, loaded for the CPU.
 
     Attributes:
+        session: ONNX Runtime's own; valid as long as this object
         output_names: the graph's outputs, in order
     """
 
@@ -42,10 +43,10 @@ class InMemorySession:
         options.add_external_initializers(list(self._weights), list(self._weights.values()))
         for name, value in self._weights.items():
             options.add_initializer(name, value)  # read in place instead of copied
-        self._session = onnxruntime.InferenceSession(
+        self.session = onnxruntime.InferenceSession(
             ir.to_proto(graph).SerializeToString(), options, providers=["CPUExecutionProvider"]
         )
-        self.output_names: Sequence[str] = [o.name for o in self._session.get_outputs()]
+        self.output_names: Sequence[str] = [o.name for o in self.session.get_outputs()]
 
     def run(self, inputs: Mapping[str, NDArray[np.generic]]) -> dict[str, NDArray[np.generic]]:
         """All outputs of the graph, by name.
@@ -53,7 +54,7 @@ class InMemorySession:
         Raises:
             Exception: ONNX Runtime cannot run the graph on these inputs.
         """
-        outputs = self._session.run(self.output_names, dict(inputs))
+        outputs = self.session.run(self.output_names, dict(inputs))
         return dict(zip(self.output_names, outputs, strict=True))
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import cast
 
@@ -16,13 +16,14 @@ from dragoman.graph_files import write_graphs
 from dragoman.runtime.decoding.batching import Encodable
 from dragoman.runtime.format.bundle import Bundle
 from dragoman.runtime.format.contract import DataType, GraphSpec, TensorSpec
-from dragoman.runtime.format.manifest import Manifest, Precision
+from dragoman.runtime.format.manifest import Precision
 from dragoman.runtime.format.records import PassRecord
 from dragoman.runtime.format.writing import BundleWriter
 
 from .pipeline import apply_passes
 from .precision.observed import observe
 from .precision.plan import precision_passes
+from .precision.products import kept_products, rounded_products
 from .recipe import Graphs
 from .samples import Samples, samples_for_graph
 from .targets import Target, find_target
@@ -41,6 +42,7 @@ def optimize_bundle(
     precision: Precision = "fp32",
     calibration: Sequence[Encodable] | None = None,
     calibration_types: Sequence[Sequence[int]] | None = None,
+    keep_fp32: Collection[str] = (),
     writer: type[BundleWriter] = BundleWriter,
     progress: Progress = lambda stage: None,
 ) -> Bundle:
@@ -55,6 +57,7 @@ def optimize_bundle(
         calibration: source token ids or features on which errors are weighed and measured, and
             ranges observed; random if None
         calibration_types: of an encoder alone, the segments of their tokens; None: all 0
+        keep_fp32: names of products, modules or layers whose weights int8 and int4 leave in fp32
         writer: how files are written; `ScratchWriter` if the bundle is only a step on the way
         progress: called with each stage as it begins
 
@@ -62,21 +65,20 @@ def optimize_bundle(
         the bundle, with a record of every pass, not verified
 
     Raises:
-        DragomanError: the bundle is not neutral fp32, or the target lacks the precision.
+        DragomanError: the bundle is not neutral fp32, the target lacks the precision, or there is
+            nothing of a name to keep.
         PassError: a pass failed; names it.
     """
     chosen = find_target(target)
     chosen.check_source(bundle, precision)
-    graphs = {
-        name: (ir.load(bundle.path(spec.file)), spec)
-        for name, spec in bundle.manifest.model_graphs.items()
-    }
-    records = _own_passes(graphs, bundle.manifest, chosen, precision, progress)
+    graphs, records = fused_graphs(bundle, chosen, precision, progress)
+    kept = kept_products(rounded_products(graphs), keep_fp32)
     if precision != "fp32":
         progress("decoding the calibration's sources")
         observed = observe(bundle, calibration, calibration_types)
         progress("measuring")
-        passes = precision_passes(graphs, chosen.recipe, precision, observed)
+        weights = [product.weight for product in kept]
+        passes = precision_passes(graphs, chosen.recipe, precision, observed, weights)
         for name, (model, _) in graphs.items():
             compared = _first_rows(observed[name][0].samples)
             records[name] += apply_passes(
@@ -101,6 +103,7 @@ def optimize_bundle(
         graphs=specs,
         tool_versions=bundle.manifest.tool_versions | {"onnxruntime": onnxruntime.__version__},
         passes=tuple(record for name in graphs for record in records[name]),
+        keep_fp32=tuple(module for product in kept for module in product.modules),
         parity=None,
     )
     files = writer(directory)
@@ -109,11 +112,23 @@ def optimize_bundle(
     return files.finish(optimized)
 
 
-def _own_passes(
-    graphs: Graphs, manifest: Manifest, target: Target, precision: Precision, progress: Progress
-) -> dict[str, list[PassRecord]]:
-    """Apply the target's passes that keep fp32; the records of each graph."""
-    recipe = target.recipe
+def fused_graphs(
+    bundle: Bundle, target: Target, precision: Precision, progress: Progress
+) -> tuple[Graphs, dict[str, list[PassRecord]]]:
+    """The graphs of a neutral bundle after the target's passes that keep fp32, and the records of
+    each graph.
+
+    Args:
+        precision: that the graphs will have
+
+    Raises:
+        PassError: a pass failed; names it.
+    """
+    manifest, recipe = bundle.manifest, target.recipe
+    graphs = {
+        name: (ir.load(bundle.path(spec.file)), spec)
+        for name, spec in manifest.model_graphs.items()
+    }
     attentions = {
         name: sum(node.op_type == "Attention" for node in model.graph)
         for name, (model, _) in graphs.items()
@@ -124,7 +139,7 @@ def _own_passes(
         samples = samples_for_graph(spec, manifest.model) if passes else None
         records[name] = apply_passes(model, passes, graph=name, samples=samples, progress=progress)
     recipe.check(records, attentions, manifest.model)
-    return records
+    return graphs, records
 
 
 def _first_rows(samples: Samples) -> Samples:

@@ -22,6 +22,7 @@ from dragoman.runtime import Model
 from dragoman.runtime.decoding.batching import batches, pad
 from dragoman.runtime.encoding.running import tokens_of_batch
 from dragoman.runtime.format.contract import Role
+from dragoman.runtime.format.head import Head
 from dragoman.runtime.format.manifest import Precision
 from dragoman.runtime.format.records import (
     Cosines,
@@ -43,13 +44,17 @@ Outputs = dict[Role, NDArray[Any]]
 class EncodedBatch:
     """
     Attributes:
+        source: token ids [B, S]
         mask: [B, S], True at tokens
+        types: the segment of each token, [B, S]; None: the model does not tell them apart
         expected: the oracle's outputs
         rounded: those of the rounded oracle; None at fp32
         found: the bundle's
     """
 
+    source: NDArray[np.int64]
     mask: NDArray[np.bool_]
+    types: NDArray[np.int64] | None
     expected: Outputs
     rounded: Outputs | None
     found: Outputs
@@ -98,8 +103,7 @@ def compare_encoder(
         if head.task == "embedding":
             vectors.add(batch)
         else:
-            to_logits = _logits(batch, head.task, several=head.multi_label or head.outputs == 1)
-            for expected, found, rounded_ones in to_logits:
+            for expected, found, rounded_ones in logits_of(batch, head):
                 distributions.add_logits(expected, found, rounded_ones)
     tolerance = TOLERANCES[precision] if precision == "fp32" else None
     tensors = [meter.result(name, tolerance) for name, meter in meters.items()]
@@ -135,7 +139,9 @@ def encoded_batches(
         segments = pad([types[i] for i in batch], 0)[0] if head.token_types else None
         encoded = model.backend.encode(source, mask, segments)
         yield EncodedBatch(
+            source,
             mask,
+            segments,
             _outputs(oracle, roles, source, mask, segments),
             None if rounded is None else _outputs(rounded, roles, source, mask, segments),
             {tensor.role: encoded[tensor.name] for tensor in graph.outputs},
@@ -159,19 +165,16 @@ def _outputs(
     return {role: tensor.numpy() for role, tensor in zip(roles, found, strict=True)}
 
 
-def _logits(
-    batch: EncodedBatch, task: str, *, several: bool
+def logits_of(
+    batch: EncodedBatch, head: Head
 ) -> Iterator[tuple[NDArray[Any], NDArray[Any], NDArray[Any] | None]]:
-    """Logits [distributions, choices] of the oracle, the bundle and the rounded oracle.
-
-    Args:
-        several: labels are true or not by themselves
-    """
+    """Logits [distributions, choices] of the oracle, the bundle and the rounded oracle."""
     (role,) = batch.expected
+    several = head.multi_label or head.outputs == 1  # labels are true or not by themselves
 
     def of(outputs: Outputs) -> list[NDArray[Any]]:
         values = outputs[role]
-        if task == "question-answering":  # a token for the beginning, and one for the end
+        if head.task == "question-answering":  # a token for the beginning, and one for the end
             return [row[own].T for row, own in zip(values, batch.mask, strict=True)]
         chosen = values[batch.mask] if role == "token_logits" else values
         if several:
@@ -194,9 +197,9 @@ class VectorMeter:
 
     def add(self, batch: EncodedBatch) -> None:
         expected = batch.expected["embedding"]
-        self._of_bundle += _cosines(expected, batch.found["embedding"])
+        self._of_bundle += cosines(expected, batch.found["embedding"])
         if batch.rounded is not None:
-            self._of_rounded += _cosines(expected, batch.rounded["embedding"])
+            self._of_rounded += cosines(expected, batch.rounded["embedding"])
 
     def result(self) -> VectorParity:
         bundle = Cosines(float(np.mean(self._of_bundle)), min(self._of_bundle))
@@ -210,7 +213,7 @@ class VectorMeter:
         return VectorParity(len(self._of_bundle), bundle, rounded, allowed, bundle.mean >= allowed)
 
 
-def _cosines(expected: NDArray[Any], found: NDArray[Any]) -> list[float]:
+def cosines(expected: NDArray[Any], found: NDArray[Any]) -> list[float]:
     """Of the angle between the rows; -1 where they are not finite."""
     wide, other = expected.astype(np.float64), found.astype(np.float64)
     lengths = np.linalg.norm(wide, axis=1) * np.linalg.norm(other, axis=1)

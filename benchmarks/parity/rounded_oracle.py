@@ -9,7 +9,7 @@ compensation of errors that a bundle's weights get.
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any, TypeVar
 
 import torch
@@ -37,24 +37,28 @@ def rounded_oracle(oracle: M, manifest: Manifest) -> M:
 
     16 bits: all weights, and what every module returns. int8 and int4: the weights of all products
     and tables, and the inputs of products if the target rounds them; products that the target
-    leaves in fp32 are rounded, too.
+    leaves in fp32 are rounded, too, but for those that the user wanted to be kept.
     """
     rounded, recipe = copy.deepcopy(oracle), find_target(manifest.target).recipe
     half = HALVES.get(manifest.precision)
     if half is None:
         width = oracle.config.d_model
-        _round_products(rounded, recipe.schemes(manifest.precision, manifest.graphs, {width}))
+        schemes = recipe.schemes(manifest.precision, manifest.graphs, {width})
+        _round_products(rounded, schemes, manifest.keep_fp32)
         half = HALVES.get(recipe.half_activations) if recipe.half_activations else None
     if half is not None:
         _round_to_half(rounded, half)
     return rounded
 
 
-def _round_products(model: ReferenceModel, schemes: Schemes) -> None:
+def _round_products(model: ReferenceModel, schemes: Schemes, kept: Collection[str]) -> None:
     tied = model.config.tie_target_output
     kinds = nn.Linear | nn.Embedding | Output | MaskedLanguageModelHead
+    # A module may have several names, of which the manifest has the one that its weight has.
+    named = dict(model.named_modules(remove_duplicate=False))
+    exempt = {id(module) for name, module in named.items() if name in kept}
     for name, module in model.named_modules():
-        if not isinstance(module, kinds):
+        if not isinstance(module, kinds) or id(module) in exempt:
             continue
         scheme = schemes.embedding
         if isinstance(module, nn.Linear) or (isinstance(module, Output) and not tied):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 import onnx_ir as ir
 
@@ -10,14 +10,14 @@ from dragoman.runtime.format.manifest import Precision
 
 from ..graph_pass import GraphPass
 from ..graph_values import floats
-from ..recipe import Graphs, Schemes, TargetRecipe
+from ..recipe import Graphs, TargetRecipe
 from .calibration import calibrate
 from .embeddings import embedding_tables, embedding_widths, tied_product_input
 from .half import Half
 from .observed import Observed
 from .ranges import largest_magnitudes
 from .rounding import Rounded
-from .weights import QuantizeWeights, round_for
+from .weights import QuantizeWeights, RoundedWeights, round_for
 
 QUANTIZATION_TOLERANCE = 2.0
 """What quantization may change in an output, relative to its largest value: two outputs of that
@@ -39,17 +39,18 @@ def precision_passes(
     recipe: TargetRecipe,
     precision: Precision,
     observed: Mapping[str, Sequence[Observed]],
+    kept: Collection[str] = (),
 ) -> dict[str, tuple[GraphPass, ...]]:
     """The passes of each graph.
 
     Args:
         graphs: after the target's own passes
         observed: inputs of each graph, to measure on; see `observed.observe`
+        kept: names of weights that int8 and int4 leave in fp32
     """
     if precision in HALF:
         return {name: (half,) for name, half in _half(graphs, precision, observed).items()}
-    schemes = recipe.schemes(precision, graphs, embedding_widths(graphs))
-    quantization = _quantization(graphs, schemes, observed)
+    quantization = weight_passes(graphs, recipe, precision, observed, kept)
     if recipe.half_activations is None:
         return {name: (step,) for name, step in quantization.items()}
     activations = _half(graphs, recipe.half_activations, observed)
@@ -70,10 +71,20 @@ def _half(
     return passes
 
 
-def _quantization(
-    graphs: Graphs, schemes: Schemes, observed: Mapping[str, Sequence[Observed]]
+def weight_passes(
+    graphs: Graphs,
+    recipe: TargetRecipe,
+    precision: Precision,
+    observed: Mapping[str, Sequence[Observed]],
+    kept: Collection[str] = (),
 ) -> dict[str, QuantizeWeights]:
-    """Embeddings are rounded once for all graphs, to suit the product that they are tied to."""
+    """The passes that int8 and int4 quantize the weights of each graph with. Embeddings are rounded
+    once for all graphs, to suit the product that they are tied to.
+
+    Args:
+        as for `precision_passes`
+    """
+    schemes = recipe.schemes(precision, graphs, embedding_widths(graphs))
     known = {name: calibrate(model, observed[name]) for name, (model, _) in graphs.items()}
     # The graph whose product may be tied to an embedding: the logits'.
     last = "decoder" if "decoder" in graphs else "encoder"
@@ -83,7 +94,11 @@ def _quantization(
         tables[name] = round_for(floats(value).T, x, schemes.embedding, known[last])
     return {
         name: QuantizeWeights(
-            schemes.products[name], schemes.embedding, tables, known[name], QUANTIZATION_TOLERANCE
+            RoundedWeights(schemes.products[name], known[name]),
+            schemes.embedding,
+            tables,
+            QUANTIZATION_TOLERANCE,
+            frozenset(kept),
         )
         for name in graphs
     }

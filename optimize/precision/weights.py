@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import onnx_ir as ir
@@ -20,6 +20,9 @@ from ..graph_pass import Changes, Property
 from ..graph_values import MICROSOFT, floats, is_weight, users
 from .calibration import Calibration
 from .rounding import Float, Rounded, round_weight
+
+KEPT = "kept in fp32, as asked"
+"""Why a weight is refused that the user wants to keep."""
 
 
 class Scheme(Protocol):
@@ -56,80 +59,138 @@ class Scheme(Protocol):
         """Nodes for the columns [..., K] of a weight [K, N] at ids [...]."""
 
 
+class Error(NamedTuple):
+    """Of a product whose weight is rounded.
+
+    Attributes:
+        found: relative, on calibration data; NaN if its inputs were not observed
+        allowed: with which it is quantized
+    """
+
+    found: float
+    allowed: float
+
+    @property
+    def suffices(self) -> bool:
+        return self.found <= self.allowed
+
+
+class RoundedWeights:
+    """The weights of a graph's products, each rounded when it is first asked for.
+
+    Args:
+        calibration: observed inputs of the products
+    """
+
+    def __init__(self, scheme: Scheme, calibration: Calibration) -> None:
+        self.scheme = scheme
+        self._calibration = calibration
+        self._known: dict[str, tuple[Rounded, float]] = {}
+
+    def of(self, weight: ir.Value, x: ir.Value) -> tuple[Rounded, float]:
+        """A weight [K, N] that x is multiplied by, and the error: see `round_for`."""
+        name = weight.name or ""
+        if name not in self._known:
+            self._known[name] = round_for(floats(weight), x, self.scheme, self._calibration)
+        return self._known[name]
+
+
 @dataclass(frozen=True)
 class QuantizeWeights:
     """Quantizes all products by weights, and the embedding tables that are listed.
 
     Attributes:
-        scheme: of products
+        products: their weights
         embedding: the scheme of tables
         tables: tables [V, D] by name, rounded as [D, V], with the error of the product that each is
             tied to; graphs that share a table thus use the same integers, or refuse it alike
-        calibration: observed inputs of products
         tolerance: see `GraphPass`
+        kept: names of weights and tables that stay in fp32 because the user wants it
     """
 
-    scheme: Scheme
+    products: RoundedWeights
     embedding: Scheme
     tables: Mapping[str, tuple[Rounded, float]]
-    calibration: Calibration
     tolerance: float
+    kept: frozenset[str] = frozenset()
     requires: frozenset[Property] = frozenset()
     ensures: frozenset[Property] = frozenset({"quantized"})
 
     @property
     def name(self) -> str:
-        return f"weights-{self.scheme.name}"
+        return f"weights-{self.products.scheme.name}"
 
     def apply(self, model: ir.Model) -> Changes:
         matches, refusals = 0, []
         for node in list(model.graph):
-            if node.op_type == "Gather" and self._is_table(node.inputs[0]):
-                refused = self._replace_lookup(model.graph, node)
-                matches += refused is None
-                refusals += [refused] if refused is not None else []
-            elif node.op_type == "MatMul":
-                refused = self._replace_product(model.graph, node)
-                matches += refused is None
-                refusals += [refused] if refused is not None else []
+            if not self._is_candidate(node):
+                continue
+            reason = self._replace(model.graph, node)
+            matches += not reason
+            refusals += [Refusal(node.name or "", node.op_type, reason)] if reason else []
         if any(node.domain == MICROSOFT for node in model.graph):
             model.opset_imports.setdefault(MICROSOFT, 1)
         RemoveUnusedNodesPass()(model)
         return Changes(matches, tuple(refusals))
 
+    def errors(self, model: ir.Model) -> dict[str, Error]:
+        """The error of every weight that can be rounded, by name, whether it is kept or not."""
+        found = {}
+        for node in model.graph:
+            weight = self._weight(node) if self._is_candidate(node) else None
+            if weight is not None:
+                _, found[weight.name or ""] = self._rounded(node, weight)
+        return found
+
+    def _is_candidate(self, node: ir.Node) -> bool:
+        return node.op_type == "MatMul" or (
+            node.op_type == "Gather" and self._is_table(node.inputs[0])
+        )
+
     def _is_table(self, value: ir.Value | None) -> bool:
         return value is not None and value.name in self.tables and is_weight(value, 2)
 
-    def _replace_product(self, graph: ir.Graph, node: ir.Node) -> Refusal | None:
-        x, second = node.inputs
-        assert x is not None and second is not None
-        table = second.producer()
-        if table is not None and table.op_type == "Transpose" and self._is_table(table.inputs[0]):
-            assert table.inputs[0] is not None and table.inputs[0].name is not None
-            name = table.inputs[0].name
-            (rounded, error), make = self.tables[name], self.embedding.table_product
-            allowed = self.embedding.error
-        elif is_weight(second, 2):
-            name, make = second.name or "", self.scheme.product
-            rounded, error = round_for(floats(second), x, self.scheme, self.calibration)
-            allowed = self.scheme.error
-        else:
-            return _refuse(node, "expected a product by a weight, found one of two activations")
-        if not error <= allowed:
-            return _refuse(node, _too_inaccurate(error, allowed))
+    def _weight(self, node: ir.Node) -> ir.Value | None:
+        """The table or the weight of a candidate; None of a product of two activations."""
+        value = node.inputs[0 if node.op_type == "Gather" else 1]
+        producer = None if value is None else value.producer()
+        if producer is not None and producer.op_type == "Transpose":
+            value = producer.inputs[0] if self._is_table(producer.inputs[0]) else None
+        return value if is_weight(value, 2) else None
+
+    def _rounded(self, node: ir.Node, weight: ir.Value) -> tuple[Rounded, Error]:
+        if self._is_table(weight):
+            rounded, error = self.tables[weight.name or ""]
+            return rounded, Error(error, self.embedding.error)
+        assert node.inputs[0] is not None
+        rounded, error = self.products.of(weight, node.inputs[0])
+        return rounded, Error(error, self.products.scheme.error)
+
+    def _replace(self, graph: ir.Graph, node: ir.Node) -> str:
+        """Replace a candidate; why it stays as it is, empty if it does not."""
+        weight = self._weight(node)
+        if weight is None:
+            return "expected a product by a weight, found one of two activations"
+        name = weight.name or ""
+        if name in self.kept:
+            return KEPT
+        rounded, error = self._rounded(node, weight)
+        if not error.suffices:
+            return (
+                f"expected an error of at most {error.allowed:g}, found {error.found:.3g}: not "
+                "quantized"
+            )
+        if node.op_type == "Gather":
+            assert node.inputs[1] is not None
+            _replace(graph, node, self.embedding.lookup(graph, name, rounded, node.inputs[1]))
+            return ""
+        is_table = self._is_table(weight)
+        make = self.embedding.table_product if is_table else self.products.scheme.product
+        assert node.inputs[0] is not None
         bias = _added_bias(node)
         end = node if bias is None else users(node.outputs[0])[0]
-        _replace(graph, end, make(graph, name, rounded, x, bias))
-        return None
-
-    def _replace_lookup(self, graph: ir.Graph, node: ir.Node) -> Refusal | None:
-        table, ids = node.inputs
-        assert table is not None and ids is not None and table.name is not None
-        rounded, error = self.tables[table.name]
-        if not error <= self.embedding.error:
-            return _refuse(node, _too_inaccurate(error, self.embedding.error))
-        _replace(graph, node, self.embedding.lookup(graph, table.name, rounded, ids))
-        return None
+        _replace(graph, end, make(graph, name, rounded, node.inputs[0], bias))
+        return ""
 
 
 def round_for(
@@ -183,10 +244,6 @@ def _relative(rounded: Float, exact: Float) -> float:
     return float(np.linalg.norm(rounded - exact)) / max(float(np.linalg.norm(exact)), 1e-30)
 
 
-def _too_inaccurate(error: float, allowed: float) -> str:
-    return f"expected an error of at most {allowed:g}, found {error:.3g}: not quantized"
-
-
 def _added_bias(node: ir.Node) -> ir.Value | None:
     """The bias that is added to a product, if the sum is the product's only use."""
     following = users(node.outputs[0])
@@ -205,7 +262,3 @@ def _replace(graph: ir.Graph, node: ir.Node, nodes: list[ir.Node]) -> None:
     ir.convenience.replace_all_uses_with(old, new, replace_graph_outputs=True)
     old.name, new.name = f"{name}.before", name
     graph.remove(node, safe=True)
-
-
-def _refuse(node: ir.Node, reason: str) -> Refusal:
-    return Refusal(node.name or "", node.op_type, reason)

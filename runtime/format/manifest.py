@@ -68,6 +68,8 @@ class Manifest:
         notes: where the model was read otherwise than its checkpoint might lead one to expect, a
             sentence each
         origin: the model of the Hugging Face Hub that the bundle was made from, if it was
+        keep_fp32: modules of the trained model, such as "decoder.layers.3.feed_forward.inner",
+            whose weights stayed in fp32 because the user wanted it
     """
 
     schema_version: int
@@ -92,6 +94,7 @@ class Manifest:
     passes: tuple[PassRecord, ...] = ()
     notes: tuple[str, ...] = ()
     origin: Origin | None = None
+    keep_fp32: tuple[str, ...] = ()
 
     @property
     def model_graphs(self) -> dict[str, GraphSpec]:
@@ -106,7 +109,7 @@ class Manifest:
     def to_json(self) -> str:
         plain = to_plain(self)
         # Without what says nothing, as in bundles of versions that do not know it.
-        for name in ("notes", "origin", "head"):
+        for name in ("notes", "origin", "head", "keep_fp32"):
             if not getattr(self, name):
                 del plain[name]
         if self.model.value_size is None:

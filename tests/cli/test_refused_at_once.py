@@ -133,6 +133,19 @@ REFUSED: dict[str, tuple[list[str], str]] = {
         ["verify", "HERE/bundle", "--key", "HERE/file.onnx", "--limit", "3"],
         "expected a CHECKPOINT",
     ),
+    "build, names to keep at fp32": (
+        ["build", "g2p-en", "-o", "HERE/out", "--keep-fp32", "output"],
+        "keep-fp32: expected a precision of weights, int8 or int4, found fp32",
+    ),
+    "sensitivity, no bundle": (["sensitivity", "HERE/none", "g2p-en"], "expected a bundle"),
+    "sensitivity, nothing to measure": (
+        ["sensitivity", "HERE/bundle", "g2p-en"],
+        "HERE/bundle: expected a bundle in int8 or int4, found fp32: there is nothing to measure",
+    ),
+    "sensitivity, into a directory": (
+        ["sensitivity", "HERE/bundle", "g2p-en", "-o", "HERE/empty", "--force"],
+        "HERE/empty: expected the name of a file, found a directory",
+    ),
     "sign, no key": (["sign", "HERE/bundle", "--key", "HERE/none"], "found none at HERE/none"),
     "sign, no bundle": (["sign", "HERE/none", "--key", "HERE/file.onnx"], "expected a bundle"),
     "run, no bundle": (["run", "HERE/none", "x"], "expected a bundle"),

@@ -1,4 +1,4 @@
-"""The commands as functions: `export`, `optimize`, `build`, `verify`, `sign`, and
+"""The commands as functions: `export`, `optimize`, `build`, `verify`, `sensitivity`, `sign`, and
 `write_polygraphy`, which is `inspect --polygraphy`.
 
 ```python
@@ -19,6 +19,7 @@ from .build import BuiltBundle, ParityFailedError, build
 from .export import export
 from .optimize import OptimizedBundle, optimize, optimize_onnx
 from .polygraphy import write_polygraphy
+from .sensitivity import sensitivity
 from .signatures import SignatureError, sign, verify_signature
 from .verify import Verification, verify
 
@@ -35,6 +36,7 @@ __all__ = [
     "export",
     "optimize",
     "optimize_onnx",
+    "sensitivity",
     "sign",
     "verify",
     "verify_signature",

@@ -18,6 +18,7 @@ from dragoman.runtime.format.records import Parity, PassRecord
 from .preflight import (
     check_calibration,
     check_comparison,
+    check_kept,
     check_metrics,
     check_output,
     check_references,
@@ -66,6 +67,7 @@ def build(
     target: str | None = None,
     precision: Precision = "fp32",
     calibration: str | Path | None = None,
+    keep_fp32: Sequence[str] = (),
     engines: EngineRequest | None = None,
     refit: str | Path | None = None,
     inputs: str | Path | None = None,
@@ -97,6 +99,8 @@ def build(
         calibration: a file of texts, one per line, or a directory of audio clips, to choose scales
             and number formats on; of an encoder alone, lines as `dragoman encode` takes them; None:
             random inputs
+        keep_fp32: names of products, modules or layers, as `sensitivity` lists them, whose weights
+            int8 and int4 leave in fp32
         engines: options of engines; None: the defaults
         refit: a bundle whose engines get the checkpoint's weights, in place of new engines
         inputs, references, metrics, source_language, target_language, limit: what to verify on, as
@@ -130,6 +134,7 @@ def build(
     compared_on = check_comparison(inputs, limit, threads)
     scored, judged_by = check_references(references), check_metrics(metrics)
     calibrated_on = check_calibration(calibration, precision)
+    check_kept(keep_fp32, chosen, precision)
     located = locate_checkpoint(checkpoint, revision, progress)
 
     from dragoman.benchmarks.parity import inputs_for
@@ -166,6 +171,7 @@ def build(
             calibrated_on,
             progress,
             attention=attention,
+            keep_fp32=keep_fp32,
         )
         parity = compare(graphs, opened, parity_inputs, threads, "onnxruntime", progress)
         if compared is not None:

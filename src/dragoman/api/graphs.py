@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -40,11 +40,14 @@ def optimize_graphs(
     precision: Precision,
     calibration: Path | None,
     progress: Progress,
+    *,
+    keep_fp32: Collection[str] = (),
 ) -> Bundle:
     """Optimize a neutral bundle.
 
     Args:
         directory: of the bundle; graphs that engines are built from go to a scratch directory
+        keep_fp32: see `optimize_bundle`
     """
     final = target.executable == "onnx"
     calibrated = calibration_sources(neutral, calibration) if calibration else None
@@ -55,6 +58,7 @@ def optimize_graphs(
         precision=precision,
         calibration=calibrated.encodable if calibrated else None,
         calibration_types=calibrated.types if calibrated else None,
+        keep_fp32=keep_fp32,
         writer=BundleWriter if final else ScratchWriter,
         progress=progress.stage,
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -13,7 +14,7 @@ from dragoman.progress import Progress, Silent
 from dragoman.runtime.format.bundle import Bundle, read_bundle
 from dragoman.runtime.format.manifest import Precision
 
-from .preflight import check_calibration, check_output, check_target
+from .preflight import check_calibration, check_kept, check_output, check_target
 
 if TYPE_CHECKING:
     from dragoman.runtime.format.records import PassRecord
@@ -38,6 +39,7 @@ def optimize(
     target: str | None = None,
     precision: Precision = "fp32",
     calibration: str | Path | None = None,
+    keep_fp32: Sequence[str] = (),
     engines: EngineRequest | None = None,
     overwrite: bool = False,
     progress: Progress | None = None,
@@ -53,6 +55,8 @@ def optimize(
         precision: fp32, fp16, bf16, int8 or int4
         calibration: a file of texts, one per line, or a directory of audio clips, to choose scales
             and number formats on; None: random inputs
+        keep_fp32: names of products, modules or layers, as `sensitivity` lists them, whose weights
+            int8 and int4 leave in fp32
         engines: options of engines; None: the defaults
         overwrite: whether to replace an existing bundle
         progress: told of each stage as it begins, and how much of it is done
@@ -68,6 +72,7 @@ def optimize(
     chosen, request = check_target(target, precision, engines)
     check_output(output, overwrite)
     calibrated_on = check_calibration(calibration, precision)
+    check_kept(keep_fp32, chosen, precision)
     bundle = read_bundle(Path(source))
     chosen.check_source(bundle, precision)
     if output.resolve() == bundle.directory.resolve():
@@ -84,7 +89,8 @@ def optimize(
         scratch_directories(partial) as scratch,
     ):
         graphs = optimize_graphs(
-            bundle, partial, scratch, chosen, precision, calibrated_on, progress
+            *(bundle, partial, scratch, chosen, precision, calibrated_on, progress),
+            keep_fp32=keep_fp32,
         )
         finished, warnings = finish(graphs, partial, chosen, request, progress)
     return OptimizedBundle(Bundle(output, finished.manifest), warnings)

@@ -16,11 +16,15 @@ from dragoman.runtime.format.writing import check_destination
 __all__ = [
     "check_calibration",
     "check_comparison",
+    "check_kept",
     "check_metrics",
     "check_output",
     "check_references",
     "check_target",
 ]
+
+QUANTIZED: tuple[Precision, ...] = ("int8", "int4")
+"""Precisions that quantize weights, one by one."""
 
 
 def check_output(output: Path, overwrite: bool) -> None:
@@ -77,6 +81,26 @@ def check_calibration(path: str | Path | None, precision: Precision) -> Path | N
             f"calibration: expected none at fp32, which keeps every number as it is, found {path}"
         )
     return check_inputs(path)
+
+
+def check_kept(names: Sequence[str], target: Target, precision: Precision) -> None:
+    """
+    Raises:
+        DragomanError: names of what to keep in fp32 are given where nothing is quantized, or for
+            engines, whose other numbers are in 16 bits.
+    """
+    if not names:
+        return
+    if precision not in QUANTIZED:
+        raise DragomanError(
+            f"keep-fp32: expected a precision of weights, {' or '.join(QUANTIZED)}, found "
+            f"{precision}"
+        )
+    if target.executable != "onnx":
+        raise DragomanError(
+            f"keep-fp32: expected a target of graphs, found {target.name}, whose engines compute "
+            "in 16 bits what is not quantized"
+        )
 
 
 def check_comparison(

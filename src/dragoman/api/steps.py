@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from pathlib import Path
 
 from dragoman.benchmarks.parity import ParityInputs, check_parity, describe_failure, running
@@ -28,12 +29,14 @@ def make_graphs(
     progress: Progress,
     *,
     attention: bool = False,
+    keep_fp32: Collection[str] = (),
 ) -> tuple[Bundle, Bundle]:
     """Export a checkpoint and optimize it.
 
     Args:
-        attention: whether to add the graph that shows attention
         directory: of the bundle; graphs that engines are built from go to a scratch directory
+        attention: whether to add the graph that shows attention
+        keep_fp32: see `optimize_bundle`
 
     Returns:
         the neutral bundle and the optimized one, which may be the same
@@ -52,7 +55,10 @@ def make_graphs(
     )
     if as_exported:
         return neutral, neutral
-    graphs = optimize_graphs(neutral, directory, scratch, target, precision, calibration, progress)
+    graphs = optimize_graphs(
+        *(neutral, directory, scratch, target, precision, calibration, progress),
+        keep_fp32=keep_fp32,
+    )
     return neutral, graphs
 
 

@@ -109,7 +109,7 @@ def verify(
 
     progress.stage("reading the checkpoint")
     opened = open_checkpoint(located)
-    _check_same_model(read, opened, checkpoint)
+    check_same_model(read, opened, checkpoint)
     parity_inputs = inputs_for(
         opened,
         compared_on,
@@ -130,7 +130,11 @@ def verify(
     return Verification(parity, problem, not_recorded)
 
 
-def _check_same_model(bundle: Bundle, checkpoint: OpenedCheckpoint, name: str | Path) -> None:
+def check_same_model(bundle: Bundle, checkpoint: OpenedCheckpoint, name: str | Path) -> None:
+    """
+    Raises:
+        DragomanError: the bundle was made from a model of another configuration.
+    """
     from dragoman.reference_model import ConfigError
 
     expected = checkpoint.model.config.to_dict()

@@ -15,6 +15,7 @@ from .options import (
     calibration_option,
     force_option,
     inputs_option,
+    keep_fp32_option,
     limit_option,
     metric_option,
     output_option,
@@ -46,6 +47,7 @@ if TYPE_CHECKING:
 @target_option
 @precision_option
 @calibration_option
+@keep_fp32_option
 @engine_options
 @engine_option(
     "--refit",
@@ -64,7 +66,7 @@ if TYPE_CHECKING:
 @click.option(
     "--allow-failed-parity",
     is_flag=True,
-    help="Keep a bundle that fails, marked as failed in its manifest.",
+    help="Keep a bundle that fails, marked as failed.",
 )
 @force_option
 @click.pass_context
@@ -76,6 +78,7 @@ def build(
     target: str | None,
     precision: Precision,
     calibration: Path | None,
+    keep_fp32: tuple[str, ...],
     batches: tuple[Range, ...],
     source_length: Range | None,
     capacity: int | None,
@@ -96,9 +99,8 @@ def build(
     """Export, optimize and verify CHECKPOINT for a target: OUTPUT appears only if parity holds.
 
     CHECKPOINT is a directory as Hugging Face, CTranslate2 or this project writes it, the id of a
-    model at the Hugging Face Hub, or g2p-en or verses-en. Parity is checked against PyTorch on
-    --inputs, held-out data or random inputs (of engines before they are built); if it fails, the
-    exit status is 1.
+    model at the Hugging Face Hub, or a shipped one, such as g2p-en. Parity with PyTorch is checked
+    on --inputs, held-out data or random inputs; if it fails, the exit status is 1.
 
     \b
     dragoman build g2p-en -o bundles/g2p-en
@@ -135,6 +137,7 @@ def build(
                     target=target,
                     precision=precision,
                     calibration=calibration,
+                    keep_fp32=keep_fp32,
                     engines=engines,
                     refit=refit,
                     inputs=inputs,

@@ -108,6 +108,7 @@ def _print(bundle: Bundle) -> None:
         *([("languages", _languages(manifest.languages))] if manifest.languages else []),
         ("parity", _parity(manifest.parity)),
         ("passes", _passes(manifest.passes)),
+        *([("in fp32", _kept(manifest.keep_fp32))] if manifest.keep_fp32 else []),
         ("made with", versions),
         *(("note", note) for note in manifest.notes),
     ):
@@ -238,6 +239,11 @@ def _passes(passes: tuple[PassRecord, ...]) -> str:
         )
         or "none"
     )
+
+
+def _kept(modules: tuple[str, ...]) -> str:
+    """What stayed in fp32 because the user wanted it."""
+    return f"{', '.join(modules)}, as asked"
 
 
 def _languages(languages: Languages) -> str:

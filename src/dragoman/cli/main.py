@@ -24,6 +24,7 @@ from .messages import tell
 from .optimize import optimize
 from .run import run
 from .score import score
+from .sensitivity import sensitivity
 from .sign import sign
 from .train import train
 from .verify import verify
@@ -87,8 +88,8 @@ def cli(verbose: bool) -> None:
 
 
 for command in (
-    *(train, export, optimize, build, run, encode, score, attention, verify, sign, bench),
-    inspect,
+    *(train, export, optimize, build, run, encode, score, attention, verify, sensitivity, sign),
+    *(bench, inspect),
 ):
     cli.add_command(command)
 

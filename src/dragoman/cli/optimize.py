@@ -10,7 +10,13 @@ import click
 
 from .engine_options import engine_options, engine_request
 from .messages import tell
-from .options import calibration_option, force_option, precision_option, target_option
+from .options import (
+    calibration_option,
+    force_option,
+    keep_fp32_option,
+    precision_option,
+    target_option,
+)
 from .sections import SectionedCommand
 
 if TYPE_CHECKING:
@@ -35,6 +41,7 @@ if TYPE_CHECKING:
 @target_option
 @precision_option
 @calibration_option
+@keep_fp32_option
 @engine_options
 @click.option(
     "--report",
@@ -51,6 +58,7 @@ def optimize(
     target: str | None,
     precision: Precision,
     calibration: Path | None,
+    keep_fp32: tuple[str, ...],
     batches: tuple[Range, ...],
     source_length: Range | None,
     capacity: int | None,
@@ -89,6 +97,7 @@ def optimize(
                 target=target,
                 precision=precision,
                 calibration=calibration,
+                keep_fp32=keep_fp32,
                 engines=engines,
                 overwrite=force,
                 progress=progress,
@@ -106,6 +115,8 @@ def optimize(
             )
         if calibration is not None:
             raise DragomanError(f"{source}: --calibration needs a bundle, which can decode texts")
+        if keep_fp32:
+            raise DragomanError(f"{source}: --keep-fp32 needs a bundle, whose weights are rounded")
         with shown_progress() as progress:
             records = api.optimize_onnx(
                 source,

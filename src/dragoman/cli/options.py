@@ -39,6 +39,12 @@ calibration_option = click.option(
     help="File of texts, one per line, or directory of audio clips, to choose scales and number "
     "formats on [random inputs].",
 )
+keep_fp32_option = click.option(
+    "--keep-fp32",
+    metavar="NAME",
+    multiple=True,
+    help="Keep a product or layer in fp32, see `sensitivity`; may be repeated.",
+)
 attention_option = click.option(
     "--with-attention",
     is_flag=True,

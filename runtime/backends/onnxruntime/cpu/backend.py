@@ -56,19 +56,7 @@ class OnnxRuntimeBackend:
         return open_session(bundle.path(spec.file), spec, options, "CPUExecutionProvider")
 
     def _options(self, threads: int | None, *, spin: bool) -> onnxruntime.SessionOptions:
-        """Each session has its own threads. Those of the encoder must not spin while the decoder
-        works, which would double the time of a step when there are as many threads as cores. A
-        common pool would be 5 % faster, but once ONNX Runtime has one, every other session of the
-        process, including the user's, must be configured to use it, or fails."""
-        options = onnxruntime.SessionOptions()
-        options.intra_op_num_threads = threads or 0
-        options.inter_op_num_threads = 1
-        options.log_severity_level = 3
-        options.add_session_config_entry("session.intra_op.allow_spinning", "1" if spin else "0")
-        # Where a graph's weights alone are integers, the activations are not rounded behind its
-        # back. Nodes that state their own level keep it.
-        options.add_session_config_entry("session.qdq_matmulnbits_accuracy_level", "1")
-        return options
+        return session_options(threads, spin=spin)
 
     @property
     def limits(self) -> Limits:
@@ -130,6 +118,17 @@ class OnnxRuntimeBackend:
         source_mask: NDArray[np.bool_],
         target: NDArray[np.int64],
     ) -> NDArray[Any]:
+        encoder = self.manifest.model.has_encoder
+        encoded = self.encode(source, source_mask) if encoder else {}
+        return self.score_encoded(encoded, source_mask, target)
+
+    def score_encoded(
+        self,
+        encoded: Mapping[str, NDArray[Any]],
+        source_mask: NDArray[np.bool_],
+        target: NDArray[np.int64],
+    ) -> NDArray[Any]:
+        """As `score`, of sources that `encode` has encoded; nothing of a decoder alone."""
         decoder = self.manifest.graphs["decoder"]
         batch, length = target.shape
         values: dict[Slot, NDArray[Any]] = {
@@ -139,7 +138,6 @@ class OnnxRuntimeBackend:
             Slot("source_mask"): source_mask,
         }
         if self.manifest.model.has_encoder:
-            encoded = self.encode(source, source_mask)
             outputs = self.manifest.graphs["encoder"].outputs
             values |= {tensor.slot: encoded[tensor.name] for tensor in outputs}
         for tensor in decoder.inputs:
@@ -152,6 +150,22 @@ class OnnxRuntimeBackend:
 
     def close(self) -> None:
         """A session frees what it holds when the last reference to it is gone."""
+
+
+def session_options(threads: int | None, *, spin: bool) -> onnxruntime.SessionOptions:
+    """Each session has its own threads. Those of the encoder must not spin while the decoder works,
+    which would double the time of a step when there are as many threads as cores. A common pool
+    would be 5 % faster, but once ONNX Runtime has one, every other session of the process,
+    including the user's, must be configured to use it, or fails."""
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = threads or 0
+    options.inter_op_num_threads = 1
+    options.log_severity_level = 3
+    options.add_session_config_entry("session.intra_op.allow_spinning", "1" if spin else "0")
+    # Where a graph's weights alone are integers, the activations are not rounded behind its back.
+    # Nodes that state their own level keep it.
+    options.add_session_config_entry("session.qdq_matmulnbits_accuracy_level", "1")
+    return options
 
 
 def open_backend(bundle: Bundle, threads: int | None) -> OnnxRuntimeBackend:

@@ -1,0 +1,121 @@
+"""Where a bundle's precision hurts, and what keeping the worst products in fp32 gives."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING
+
+from dragoman.errors import DragomanError
+from dragoman.export.locating import locate_checkpoint
+from dragoman.progress import Progress, Silent
+from dragoman.runtime.format.bundle import Bundle, read_bundle
+
+from .preflight import QUANTIZED, check_calibration, check_comparison
+
+if TYPE_CHECKING:
+    from dragoman.benchmarks.sensitivity.results import Sensitivity
+
+SOURCES, WINDOWS = 32, 4
+"""Inputs to predict on by default: texts, and windows of audio, which are long."""
+
+
+def sensitivity(
+    bundle: str | Path,
+    checkpoint: str | Path,
+    *,
+    revision: str | None = None,
+    inputs: str | Path | None = None,
+    limit: int | None = None,
+    calibration: str | Path | None = None,
+    threads: int | None = None,
+    progress: Progress | None = None,
+) -> Sensitivity:
+    """Measure what the precision of each product does to what the model predicts.
+
+    The checkpoint is exported and rounded again, as the bundle was. Each product, and each layer,
+    is put into the precision by itself; then all are but the worst 1, 2, 4, ... Every variant is
+    compared with the checkpoint in PyTorch, along outputs that stay the same.
+
+    Args:
+        bundle: of graphs, in int8 or int4
+        checkpoint: that it was made from: a directory as its library wrote it; the id of a model at
+            the Hugging Face Hub, such as "Helsinki-NLP/opus-mt-en-de"; or the name of one that
+            comes with Dragoman, such as "g2p-en"
+        revision: of a model at the hub: a branch, a tag or a commit; None: main
+        inputs: what to predict on: a file of texts, one per line, or a directory of audio clips;
+            None: the checkpoint's held-out data, or random inputs if it has none
+        limit: the most inputs; None: `SOURCES`, or `WINDOWS` of audio
+        calibration: what the bundle was calibrated on; None: random inputs
+        threads: processor threads; all cores if None
+        progress: told of each stage as it begins, and how much of it is done
+
+    Raises:
+        BundleError: the bundle is damaged.
+        DragomanError: a path is wrong, the bundle was made from another model, or its weights are
+            not quantized.
+    """
+    progress = progress or Silent()
+    read = read_bundle(Path(bundle))
+    check_measurable(read)
+    compared_on = check_comparison(inputs, limit, threads)
+    calibrated_on = check_calibration(calibration, read.manifest.precision)
+    located = locate_checkpoint(checkpoint, revision, progress)
+
+    from dragoman.benchmarks.parity import inputs_for
+    from dragoman.benchmarks.parity.sources import calibration_sources
+    from dragoman.benchmarks.sensitivity.measuring import measure_sensitivity
+    from dragoman.export.neutral_bundle import export_bundle
+    from dragoman.export.opened_checkpoint import open_checkpoint
+    from dragoman.runtime.format.writing import ScratchWriter
+
+    from .verify import check_same_model
+
+    progress.stage("reading the checkpoint")
+    opened = open_checkpoint(located)
+    check_same_model(read, opened, checkpoint)
+    most = limit or (WINDOWS if read.manifest.model.takes_audio else SOURCES)
+    parity_inputs = inputs_for(opened, compared_on, most)
+    with TemporaryDirectory() as directory:
+        neutral = export_bundle(
+            opened.model,
+            Path(directory),
+            name=opened.name,
+            tokenizers=opened.tokenizers,
+            writer=ScratchWriter,
+            progress=progress.stage,
+        )
+        calibrated = calibration_sources(neutral, calibrated_on) if calibrated_on else None
+        return measure_sensitivity(
+            neutral,
+            read,
+            opened.model,
+            parity_inputs,
+            calibration=calibrated,
+            calibrated_on=None if calibrated_on is None else calibrated_on.name,
+            threads=threads,
+            progress=progress,
+        )
+
+
+def check_measurable(bundle: Bundle) -> None:
+    """
+    Raises:
+        DragomanError: the weights of a bundle are not quantized, or it has engines.
+    """
+    manifest = bundle.manifest
+    if manifest.precision == "fp32":
+        raise DragomanError(
+            f"{bundle.directory}: expected a bundle in {' or '.join(QUANTIZED)}, found fp32: there "
+            "is nothing to measure"
+        )
+    if manifest.precision not in QUANTIZED:
+        raise DragomanError(
+            f"{bundle.directory}: expected a bundle in {' or '.join(QUANTIZED)}, found "
+            f"{manifest.precision}, which does not quantize weights one by one"
+        )
+    if manifest.executable.format != "onnx":
+        raise DragomanError(
+            f"{bundle.directory}: expected a bundle of graphs, found engines, which are opaque: "
+            "measure one of target cpu or neutral"
+        )
