@@ -92,11 +92,11 @@ RECIPE = translation_recipe(
     },
     Vocabulary(size=10_000, tokenized=True),
     TrainingOptions(
-        epochs=60,
+        epochs=52,
         batch_tokens=2048,
         warmup_steps=1000,
         learning_rate_scale=1.5,
-        cool_down_epochs=25,
+        cool_down_epochs=24,
         average_epochs=10,
         mixed_precision=True,
     ),
