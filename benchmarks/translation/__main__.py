@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -45,7 +46,11 @@ CALIBRATED_ON = 200
 )
 @click.option("--beams", type=click.IntRange(min=1), multiple=True, default=[1, 5])
 @click.option("--threads", type=click.IntRange(min=1))
-@click.option("--output", type=click.Path(path_type=Path), help="Where the record goes.")
+@click.option(
+    "--output",
+    type=click.Path(path_type=Path),
+    help="Where the record and the training's curve go.",
+)
 def main(
     checkpoint: str,
     data: Path | None,
@@ -82,6 +87,7 @@ def main(
         output.mkdir(parents=True, exist_ok=True)
         path = output / f"translation-{recipe.name}.json"
         path.write_text(qualities.to_json(), encoding="utf-8")
+        shutil.copyfile(directory / "curve.png", path.with_suffix(".png"))
 
 
 def _training(directory: Path) -> dict[str, Any]:

@@ -25,8 +25,8 @@ def projected_cross_entropy(
     """The label-smoothed cross-entropy of hidden W^T + b: its sum over tokens, divided by `total`.
 
     What `torch.nn.functional.cross_entropy` gives for these logits. They are computed in chunks,
-    each with its gradient at once, and never exist as a whole: with a vocabulary of 10,000 that
-    halves the time of a training step of a small model, and most of its memory.
+    each with its gradient at once, and never exist as a whole: with a large vocabulary, writing and
+    reading them takes most of the time of a small model's training step, and of its memory.
 
     Under autocast the products are computed in its precision, the softmax in fp32.
 

@@ -119,6 +119,8 @@ def test_the_command_records_every_precision_and_strategy(
     done = CliRunner().invoke(main, [*arguments, *options, "--threads", "1"])
     assert done.exit_code == 0, done.output
     path = tmp_path / "results" / "translation-multi30k-en-de.json"
+    curve = path.with_suffix(".png").read_bytes()
+    assert curve == (checkpoint / "curve.png").read_bytes()
     record: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
     combinations = [(f["test"], f["precision"], f["beams"]) for f in record["figures"]]
     assert combinations == [
