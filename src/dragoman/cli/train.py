@@ -63,6 +63,8 @@ def train(
     from dragoman.errors import DragomanError, refuse_unwritable
     from dragoman.reference_model.recipes import describe_cleaning
 
+    from .progress import shown_progress
+
     chosen = _recipe(recipe, pairs, dev, test)
     directory = output or Path("checkpoints") / chosen.name
     if directory.exists() and not directory.is_dir():
@@ -78,7 +80,9 @@ def train(
         chosen = dataclasses.replace(
             chosen, options=dataclasses.replace(chosen.options, epochs=epochs)
         )
-    loaded = chosen.load_data(data)
+    with shown_progress() as progress:
+        progress.stage("reading the data")
+        loaded = chosen.load_data(data)
     if loaded.dropped:
         click.echo(describe_cleaning(len(loaded.train), loaded.dropped), err=True)
     import torch
