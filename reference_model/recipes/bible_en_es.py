@@ -84,7 +84,9 @@ def _module(folder: Path | None, name: str) -> Any:
     modules = SwordModules(str(sword))
     found = modules.parse_modules()
     if name not in found:
-        raise DragomanError(f"{sword}: expected the module {name}, found {', '.join(found) or 'none'}")
+        raise DragomanError(
+            f"{sword}: expected the module {name}, found {', '.join(found) or 'none'}"
+        )
     return modules.get_bible_from_module(name)
 
 
