@@ -137,7 +137,7 @@ $(VENV)/installed-speech: $(VENV)/installed
 	@touch $@
 
 $(VENV)/installed-dev: $(VENV)/installed
-	$(INSTALL) --editable ".[cpu,export,train,tensorrt-rtx]" --group dev
+	$(INSTALL) --editable ".[cpu,export,report,train,tensorrt-rtx]" --group dev
 	@touch $@
 
 $(VENV)/installed-dist: $(VENV)/installed

