@@ -143,7 +143,7 @@ $(VENV)/installed-speech: $(VENV)/installed
 	@touch $@
 
 $(VENV)/installed-dev: $(VENV)/installed
-	$(INSTALL) --editable ".[cpu,export,metrics,train,tensorrt-rtx]" --group dev
+	$(INSTALL) --editable ".[cpu,export,metrics,report,train,tensorrt-rtx]" --group dev
 	@touch $@
 
 $(VENV)/installed-dist: $(VENV)/installed

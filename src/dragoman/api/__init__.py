@@ -1,5 +1,5 @@
-"""The commands as functions: `export`, `optimize`, `build`, `verify`, `sensitivity`, `sign`, and
-`write_polygraphy`, which is `inspect --polygraphy`.
+"""The commands as functions: `export`, `optimize`, `build`, `verify`, `sensitivity`, `report`,
+`sign`, and `write_polygraphy`, which is `inspect --polygraphy`.
 
 ```python
 from dragoman.api import build
@@ -19,6 +19,7 @@ from .build import BuiltBundle, ParityFailedError, build
 from .export import export
 from .optimize import OptimizedBundle, optimize, optimize_onnx
 from .polygraphy import write_polygraphy
+from .report import report
 from .sensitivity import sensitivity
 from .signatures import SignatureError, sign, verify_signature
 from .verify import Verification, verify
@@ -36,6 +37,7 @@ __all__ = [
     "export",
     "optimize",
     "optimize_onnx",
+    "report",
     "sensitivity",
     "sign",
     "verify",

@@ -2,29 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 from rich.markup import escape
 
+from dragoman.manifest_facts import making_facts, model_facts
 from dragoman.metrics import shown_figure
 from dragoman.printable import printable
 
 from .engine_table import engine_table
 
 if TYPE_CHECKING:
-    from dragoman.runtime import Bundle, Languages
-    from dragoman.runtime.format.generation_settings import GenerationSettings
-    from dragoman.runtime.format.head import Head
-    from dragoman.runtime.format.manifest import Manifest
-    from dragoman.runtime.format.records import Parity, PassRecord
-    from dragoman.runtime.format.speech import SpeechTokens
-
-
-SHOWN = 8
-"""The most tokens of a setting that are listed."""
+    from dragoman.runtime import Bundle
+    from dragoman.runtime.format.records import Parity
 
 
 @click.command(short_help="Show what is in a bundle.")
@@ -95,22 +87,13 @@ def _print(bundle: Bundle) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    manifest, origin = bundle.manifest, bundle.manifest.origin
+    manifest = bundle.manifest
     overview = Table(show_header=False, box=None, padding=(0, 2, 0, 0))
-    versions = ", ".join(f"{name} {version}" for name, version in manifest.tool_versions.items())
     for name, value in (
         ("bundle", f"{manifest.name} (schema {manifest.schema_version})"),
-        *([("made from", f"{origin.model}, commit {origin.commit}")] if origin else []),
-        ("target", f"{manifest.target}, {manifest.precision}"),
-        *(_decoder(manifest) if manifest.head is None else _encoder(manifest, manifest.head)),
-        ("tokenizers", "inside" if manifest.tokenizers else "none: token ids in and out"),
-        *_speech(manifest),
-        *([("languages", _languages(manifest.languages))] if manifest.languages else []),
+        *model_facts(manifest),
         ("parity", _parity(manifest.parity)),
-        ("passes", _passes(manifest.passes)),
-        *([("in fp32", _kept(manifest.keep_fp32))] if manifest.keep_fp32 else []),
-        ("made with", versions),
-        *(("note", note) for note in manifest.notes),
+        *making_facts(manifest),
     ):
         overview.add_row(f"[bold]{name}[/bold]", value if name == "parity" else _text(value))
     tensors = Table(title="tensors", title_justify="left")
@@ -130,133 +113,9 @@ def _print(bundle: Bundle) -> None:
         console.print(engine_table(bundle, manifest.executable))
 
 
-def _decoder(manifest: Manifest) -> list[tuple[str, str]]:
-    """What decodes, and how."""
-    model = manifest.model
-    heads = f"{model.num_heads} of size {model.head_size}"
-    of_source = model.has_encoder and manifest.audio is None
-    vocabularies = f"{model.source_vocab_size} source, " if of_source else ""
-    positions = f"{model.max_source_positions} source, " if model.has_encoder else ""
-    return [
-        ("decoder", f"{model.decoder_layers} layers, heads: {heads}"),
-        ("vocabulary", f"{vocabularies}{model.target_vocab_size} target"),
-        ("positions", f"{positions}{model.max_target_positions} target"),
-        ("decodes", _strategy(manifest.generation)),
-        ("new tokens", f"at most {manifest.default_max_new_tokens} by default"),
-        *_settings(manifest.generation),
-    ]
-
-
-def _encoder(manifest: Manifest, head: Head) -> list[tuple[str, str]]:
-    """What an encoder alone gives."""
-    model = manifest.model
-    rows = [
-        ("encoder", f"alone; heads: {model.num_heads} of size {model.head_size}"),
-        ("vocabulary", f"{model.source_vocab_size}"),
-        ("positions", f"{model.max_source_positions}"),
-        ("gives", head.task.replace("-", " ") + f", {head.outputs} numbers"),
-    ]
-    return [*rows, ("labels", ", ".join(head.labels))] if head.labels else rows
-
-
 def _text(value: str) -> str:
     """Text of the manifest, without effect on the table or the terminal."""
     return escape(printable(value))
-
-
-def _speech(manifest: Manifest) -> list[tuple[str, str]]:
-    """Audio and prompts of a speech model."""
-    audio, speech = manifest.audio, manifest.speech
-    if audio is None or speech is None:
-        return []
-    rate = f"{audio.sampling_rate} Hz, {audio.bins} mel bins"
-    codes = ", ".join(sorted(speech.languages))
-    default = speech.default_language or "detected"
-    languages = f"{len(speech.languages)}: {codes} (default: {default})"
-    return [
-        ("audio", f"windows of {audio.chunk_seconds:g} s, {rate}"),
-        ("languages", languages if speech.languages else "one"),
-        ("tasks", ", ".join(sorted(speech.tasks)) or "transcribe"),
-        ("timestamps", _timestamps(speech)),
-    ]
-
-
-BEAM_SETTINGS = ("length_penalty", "early_stopping")
-SAMPLING_SETTINGS = ("temperature", "top_k", "top_p", "min_p")
-
-
-def _strategy(generation: GenerationSettings) -> str:
-    """How outputs are searched for unless the caller says otherwise."""
-    if generation.do_sample:
-        return ", ".join(["samples", *_changed(generation, SAMPLING_SETTINGS)])
-    if generation.num_beams > 1:
-        early = str(generation.early_stopping).lower()
-        penalty = f"length penalty {generation.length_penalty:g}"
-        return f"{generation.num_beams} beams, {penalty}, early stopping {early}"
-    return "greedily"
-
-
-def _settings(generation: GenerationSettings) -> list[tuple[str, str]]:
-    """Those that are not as everywhere, beside the strategy."""
-    strategy: tuple[str, ...] = ("num_beams", "do_sample")
-    if generation.do_sample:
-        strategy += SAMPLING_SETTINGS
-    elif generation.num_beams > 1:
-        strategy += BEAM_SETTINGS
-    names = [name for name in vars(generation) if name not in strategy]
-    shown = "; ".join(_changed(generation, names))
-    return [("settings", shown)] if shown else []
-
-
-def _changed(generation: GenerationSettings, names: Iterable[str]) -> Iterator[str]:
-    """The settings among these that are not as everywhere."""
-    plain = type(generation)()
-    for name in names:
-        value = getattr(generation, name)
-        if value == getattr(plain, name):
-            continue
-        if isinstance(value, tuple):
-            value = f"{len(value)} tokens" if len(value) > SHOWN else [*value]
-        yield f"{name} {value}"
-
-
-def _timestamps(speech: SpeechTokens) -> str:
-    if speech.no_timestamps_token_id is None:
-        return "no"
-    return "by default" if speech.default_timestamps else "on demand"
-
-
-def _passes(passes: tuple[PassRecord, ...]) -> str:
-    """What each pass did, in all graphs together."""
-    counts: dict[str, tuple[int, int]] = {}
-    for step in passes:
-        matches, refusals = counts.get(step.name, (0, 0))
-        counts[step.name] = matches + step.matches, refusals + len(step.refusals)
-    return (
-        ", ".join(
-            f"{name} {matches}" + (f" ({refusals} refused)" if refusals else "")
-            for name, (matches, refusals) in counts.items()
-        )
-        or "none"
-    )
-
-
-def _kept(modules: tuple[str, ...]) -> str:
-    """What stayed in fp32 because the user wanted it."""
-    return f"{', '.join(modules)}, as asked"
-
-
-def _languages(languages: Languages) -> str:
-    defaults = [
-        f"default {side} {code}"
-        for side, code in (
-            ("source", languages.default_source),
-            ("target", languages.default_target),
-        )
-        if code is not None
-    ]
-    codes = f"{len(languages.tokens)}: {', '.join(sorted(languages.tokens))}"
-    return "; ".join([codes, *defaults])
 
 
 def _parity(parity: Parity | None) -> str:

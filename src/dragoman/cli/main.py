@@ -22,6 +22,7 @@ from .export import export
 from .inspect import inspect
 from .messages import tell
 from .optimize import optimize
+from .report import report
 from .run import run
 from .score import score
 from .sensitivity import sensitivity
@@ -49,6 +50,8 @@ EXTRAS = {
     "matplotlib": "pictures",
     "sacrebleu": "metrics",
     "rouge_score": "metrics",
+    "jinja2": "report",
+    "markupsafe": "report",
     "onnxruntime": "cpu",
     "model_signing": "sign",
     "OpenSSL": "sign",
@@ -88,8 +91,8 @@ def cli(verbose: bool) -> None:
 
 
 for command in (
-    *(train, export, optimize, build, run, encode, score, attention, verify, sensitivity, sign),
-    *(bench, inspect),
+    *(train, export, optimize, build, run, encode, score, attention, verify, sensitivity, report),
+    *(sign, bench, inspect),
 ):
     cli.add_command(command)
 

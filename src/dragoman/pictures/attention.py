@@ -155,7 +155,7 @@ def write_page(attention: Attention, path: Path, *, title: str) -> None:
         )
     data = {"title": title, "maps": [_plain(picture) for picture in maps.values()]}
     template = files(__package__).joinpath("attention.html").read_text(encoding="utf-8")
-    page = template.replace("/*DATA*/null", _script_safe(json.dumps(data, ensure_ascii=False)))
+    page = template.replace("/*DATA*/null", script_safe(json.dumps(data, ensure_ascii=False)))
     write_whole(path, lambda partial: partial.write_text(page, encoding="utf-8"))
 
 
@@ -168,7 +168,7 @@ def _plain(picture: HeatMap) -> dict[str, Any]:
     }
 
 
-def _script_safe(text: str) -> str:
+def script_safe(text: str) -> str:
     """JSON that ends no script element."""
     return text.replace("<", "\\u003c").replace("\u2028", "\\u2028").replace("\u2029", "\\u2029")
 

@@ -1,0 +1,90 @@
+"""What attends to what, in two examples."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from dragoman.errors import DragomanError
+from dragoman.pictures.attention import heat_maps
+from dragoman.reference_model.recipes import read_examples, read_lines
+from dragoman.runtime import Attention, Bundle, Model, load
+from dragoman.runtime.encoding.lines import source_of_line
+from dragoman.runtime.format.head import Head
+from dragoman.runtime.format.manifest import Manifest
+
+from .contents import AttentionExample
+
+EXAMPLES = 2
+LONGEST = 40
+"""Tokens along a side of a picture: more cannot be read."""
+CANDIDATES = 200
+"""The most inputs that are tried: those with more tokens, or that cannot be read, are passed
+over."""
+
+
+def attention_examples(
+    bundle: Bundle, inputs: Path, *, threads: int | None
+) -> tuple[AttentionExample, ...]:
+    """Of the first inputs of a file that are short enough; fewer if there are not two.
+
+    Args:
+        inputs: a file of texts, one per line, or a directory of audio files
+
+    Raises:
+        DragomanError: the file cannot be read, or the graph cannot run.
+    """
+    examples: list[AttentionExample] = []
+    with load(bundle.directory, threads=threads) as model:
+        for text, source in _sources(bundle.manifest, inputs)[:CANDIDATES]:
+            example = _example(model, text, source)
+            if example is not None:
+                examples.append(example)
+            if len(examples) == EXAMPLES:
+                break
+    return tuple(examples)
+
+
+def _sources(manifest: Manifest, inputs: Path) -> Sequence[tuple[str, Any]]:
+    """Texts to show, and what the model is given."""
+    if manifest.audio is not None:
+        from ..parity.items import recording_items
+
+        return [(item.origin, item.source) for item in recording_items(inputs)]
+    if manifest.head is not None:
+        return [(line, _of_encoder(line, manifest.head)) for line in read_lines(inputs)]
+    return [(example.source, example.source) for example in read_examples(inputs)]
+
+
+def _of_encoder(line: str, head: Head) -> Any:
+    try:
+        return source_of_line(line, head)
+    except DragomanError:
+        return line
+
+
+def _example(model: Model, text: str, source: Any) -> AttentionExample | None:
+    """None if the model cannot read it, or it is too long."""
+    try:
+        attention = model.attention(source)
+    except DragomanError:
+        return None
+    title, rows, columns, weights = _most_telling(attention)
+    if max(len(rows), len(columns)) > LONGEST and model.manifest.audio is None:
+        return None
+    plain = tuple(tuple(float(x) for x in row) for row in np.round(weights.astype(float), 4))
+    return AttentionExample(title, text, rows, columns, plain)
+
+
+def _most_telling(
+    attention: Attention,
+) -> tuple[str, tuple[str, ...], tuple[str, ...], np.ndarray[Any, Any]]:
+    if attention.cross is not None:
+        title = "output to source, the heads that align words"
+        return title, attention.target, attention.source, attention.aligning
+    (chosen, *_) = heat_maps(attention).values()
+    title = f"{chosen.title} to itself, mean of all layers and heads"
+    return title, chosen.rows, chosen.columns, chosen.chosen(None, None)

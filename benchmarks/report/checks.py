@@ -1,0 +1,183 @@
+"""Parity as rows of a table, and as the sentence that a verdict is."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from dragoman.metrics import shown_figure
+from dragoman.runtime.format.manifest import Manifest
+from dragoman.runtime.format.records import DistributionParity, Parity, TaskParity, TensorParity
+
+from .contents import Check, Verdict
+from .figures import figure
+
+
+def checks_of(parity: Parity, explained: float | None = None) -> tuple[Check, ...]:
+    """A row for each comparison, in the order in which parity checks.
+
+    Args:
+        explained: see `explained_margin`
+    """
+    return (
+        *_tensors(parity),
+        *_distributions(parity.distributions, "a token" if parity.tokens.sequences else ""),
+        *_vectors(parity),
+        *_tokens(parity, explained),
+        *_task(parity),
+    )
+
+
+def verdict_of(manifest: Manifest, parity: Parity | None, directory: str) -> Verdict:
+    """A sentence for whoever signs."""
+    what = f"{manifest.name} in {manifest.precision} for target {manifest.target}"
+    if parity is None:
+        return Verdict(
+            "not verified",
+            f"{what} was never compared with the trained model: run dragoman verify {directory} "
+            "CHECKPOINT.",
+        )
+    compared = f"compared on {parity.inputs}"
+    if " random " in f" {parity.inputs} ":
+        compared += ", which say nothing about quality"
+    if not parity.passed:
+        failed = [check for check in checks_of(parity) if not check.passed]
+        reasons = " ".join(map(_reason, failed[:2]))
+        return Verdict(
+            "failed",
+            f"{what} does not compute what the trained model computes ({compared}). {reasons}",
+        )
+    exactly = "" if manifest.precision == "fp32" else f", as far as {manifest.precision} allows"
+    return Verdict(
+        "passed",
+        f"{what} computes what the trained model computes{exactly}: "
+        f"{', '.join(_highlights(parity))} ({compared}).",
+    )
+
+
+def _reason(check: Check) -> str:
+    allowed = f", allowed {check.allowed}" if check.allowed else ""
+    return f"{check.what[:1].upper()}{check.what[1:]}: found {check.found}{allowed}."
+
+
+def explained_margin(parity: Parity, tolerance: float) -> float | None:
+    """The largest margin of a divergence that parity allows below fp32, in logits: twice the
+    tolerance of tensors, times the largest logit, which the record of the logits implies.
+
+    Returns:
+        None if it does not
+    """
+    logits = next((t for t in parity.tensors if t.name == "logits"), None)
+    if logits is None or not logits.difference:
+        return None
+    return 2 * tolerance * logits.largest_absolute / logits.difference
+
+
+def _highlights(parity: Parity) -> Iterator[str]:
+    tokens, distributions = parity.tokens, parity.distributions
+    if tokens.sequences:
+        yield f"{tokens.identical:,} of {tokens.sequences:,} greedy outputs are identical"
+    if distributions is not None and distributions.allowed is not None:
+        yield (
+            "distributions of the next token are "
+            f"{figure(distributions.bundle.mean)} nats apart on average "
+            f"({figure(distributions.allowed)} are allowed)"
+        )
+    if parity.vectors is not None:
+        yield f"the mean cosine of vectors is {parity.vectors.bundle.mean:.6f}"
+    for task in parity.tasks:
+        ours, theirs = _shown(task)
+        yield f"{task.metric} is {ours} (the trained model's is {theirs})"
+    if parity.references is not None:
+        references = parity.references
+        yield (
+            f"references have {references.bundle:.4f} nats a token (to the trained model "
+            f"{references.oracle:.4f})"
+        )
+
+
+def _tensors(parity: Parity) -> Iterator[Check]:
+    """What the decoder or the encoder gives, and the cross key or value that differs most."""
+    cross = [tensor for tensor in parity.tensors if tensor.name.startswith("cross_")]
+    if cross:
+        worst = max(cross, key=lambda tensor: tensor.difference)
+        yield _tensor(worst, f"cross keys and values, the worst: {worst.name}", cross)
+    for tensor in parity.tensors:
+        if tensor not in cross:
+            yield _tensor(tensor, tensor.name, [tensor])
+
+
+def _tensor(tensor: TensorParity, what: str, judged: list[TensorParity]) -> Check:
+    found = f"{figure(tensor.difference)} (absolute {figure(tensor.largest_absolute)})"
+    beyond = max(t.positions_beyond for t in judged)
+    if beyond:
+        found += f"; more than allowed at {beyond} of {tensor.positions} positions"
+    allowed = "finite" if tensor.tolerance is None else f"{figure(tensor.tolerance, 3)}"
+    passed = all(t.passed for t in judged)
+    return Check("numbers", f"{what}, largest difference", found, allowed, passed)
+
+
+def _distributions(found: DistributionParity | None, each: str) -> Iterator[Check]:
+    if found is None:
+        return
+    distance = found.bundle
+    text = (
+        f"mean {figure(distance.mean)} (median {figure(distance.median)}, 99 % below "
+        f"{figure(distance.percentile_99)}, largest {figure(distance.largest)})"
+    )
+    allowed = ""
+    if found.rounded is not None and found.allowed is not None:
+        allowed = f"{figure(found.allowed)} (rounding alone {figure(found.rounded.mean)})"
+    what = f"distributions, nats {each}".rstrip()
+    yield Check("numbers", what, text, allowed, found.passed)
+    same = f"{distance.same_choice:.2%} of {found.positions:,}"
+    if found.ties:
+        same += f", {found.ties} as good"
+    yield Check("numbers", "the same most probable choice", same, "", found.passed)
+
+
+def _vectors(parity: Parity) -> Iterator[Check]:
+    vectors = parity.vectors
+    if vectors is None:
+        return
+    found = f"mean {vectors.bundle.mean:.6f}, smallest {vectors.bundle.smallest:.6f}"
+    allowed = f"{vectors.allowed:.6f}"
+    if vectors.rounded is not None:
+        allowed += f" (rounding alone {vectors.rounded.mean:.6f})"
+    what = f"cosines of {vectors.vectors:,} vectors"
+    yield Check("numbers", what, found, allowed, vectors.passed)
+
+
+def _tokens(parity: Parity, explained: float | None) -> Iterator[Check]:
+    tokens, beams = parity.tokens, parity.beams
+    if tokens.sequences:
+        found = f"{tokens.identical:,} of {tokens.sequences:,} identical"
+        if tokens.divergences:
+            found += f", largest margin {figure(max(d.margin for d in tokens.divergences), 3)}"
+        allowed = "" if explained is None else f"margins up to {figure(explained, 3)}"
+        yield Check("tokens", "greedy outputs", found, allowed, tokens.passed)
+    if beams is not None:
+        found = f"{beams.identical} of {beams.sequences} identical, {beams.ties} as good"
+        yield Check("tokens", f"best of {beams.beams} beams", found, "", beams.passed)
+
+
+def _shown(task: TaskParity) -> tuple[str, str]:
+    """The bundle's figure and the trained model's."""
+    return shown_figure(task.metric, task.bundle), shown_figure(task.metric, task.oracle)
+
+
+def _task(parity: Parity) -> Iterator[Check]:
+    for task in parity.tasks:
+        ours, theirs = _shown(task)
+        found = f"{ours}, trained model {theirs}"
+        if task.chance is not None and task.oracle != task.bundle:
+            found += f", by chance with p = {figure(task.chance, 1)}"
+        allowed = "" if task.allowed is None else f"{shown_figure(task.metric, task.allowed)} worse"
+        direction = "more is better" if task.higher_is_better else "less is better"
+        yield Check("task", f"{task.metric} ({direction})", found, allowed, task.passed)
+    if parity.references is not None:
+        references = parity.references
+        found = f"{references.bundle:.4f}, trained model {references.oracle:.4f}"
+        what = f"nats a token of {references.pairs:,} references"
+        yield Check(
+            "task", what, found, f"{figure(references.tolerance, 3)} more", references.passed
+        )

@@ -1,0 +1,231 @@
+"""What is known of bundles -> a report."""
+
+from __future__ import annotations
+
+import datetime
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from dragoman import __version__
+from dragoman.errors import DragomanError
+from dragoman.manifest_facts import making_facts, model_facts
+from dragoman.progress import Progress
+from dragoman.runtime import Bundle
+from dragoman.runtime.format.contract import Kind
+from dragoman.runtime.format.manifest import MANIFEST_FILE, Manifest, Precision
+from dragoman.runtime.format.onnx_graph import WEIGHTS_FILE
+from dragoman.runtime.format.records import Parity
+
+from ..machine import machine
+from ..sensitivity.results import Sensitivity
+from .attention import attention_examples
+from .checks import checks_of, explained_margin, verdict_of
+from .contents import AttentionExample, BundleReport, Fact, Part, Report, Speed
+from .licences import licences_in
+from .speed import measure_speed
+
+KINDS: dict[Kind, str] = {
+    "sequence-to-sequence": "an encoder and decoder",
+    "encoder": "an encoder alone",
+    "language-model": "a decoder alone",
+}
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What goes into a report beside what bundles hold.
+
+    Attributes:
+        checkpoint: the directory of the checkpoint, whose licences are read
+        sensitivities: of some of the bundles, by directory
+        unmeasured: why the sensitivity of a bundle is missing, by its directory
+        inputs: to show attention on
+        threads: of the processor; None: all cores
+        speed: whether to measure it
+        signed: directories of bundles with a signature
+    """
+
+    checkpoint: Path | None = None
+    sensitivities: Mapping[Path, Sensitivity] = field(default_factory=dict)
+    unmeasured: Mapping[Path, str] = field(default_factory=dict)
+    inputs: Path | None = None
+    threads: int | None = None
+    speed: bool = True
+    signed: frozenset[Path] = frozenset()
+
+
+def gather(
+    bundles: Sequence[Bundle], wanted: Wanted, *, command: str, progress: Progress
+) -> Report:
+    """Everything that the page says.
+
+    Raises:
+        DragomanError: the inputs cannot be read.
+    """
+    speeds = {}
+    if wanted.speed:
+        progress.stage("measuring speed")
+        speeds = measure_speed(bundles, threads=wanted.threads, advance=progress.advance)
+    reports = []
+    for label, bundle in zip(_labels(bundles), bundles, strict=True):
+        progress.stage(f"reading {label}")
+        speed = speeds.get(bundle.directory, "not measured, as asked")
+        found = _Gathered(bundle, wanted)
+        reports.append(found.report(label, speed))
+    now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
+    measured = any(isinstance(speed, Speed) for speed in speeds.values())
+    return Report(now, __version__, machine() if measured else None, command, tuple(reports))
+
+
+class _Gathered:
+    """A bundle, and what is missing of its report."""
+
+    def __init__(self, bundle: Bundle, wanted: Wanted) -> None:
+        self._bundle, self._wanted = bundle, wanted
+        self._missing: dict[Part, str] = {}
+
+    def report(self, label: str, speed: Speed | str) -> BundleReport:
+        bundle, manifest = self._bundle, self._bundle.manifest
+        sensitivity = self._wanted.sensitivities.get(bundle.directory)
+        parity = manifest.parity
+        if parity is None:
+            self._missing["parity"] = (
+                f"not verified: dragoman verify {bundle.directory} CHECKPOINT compares it with the "
+                "trained model and records the figures"
+            )
+        licences = licences_in(bundle.directory, "bundle")
+        if self._wanted.checkpoint is not None:
+            licences += licences_in(self._wanted.checkpoint, "checkpoint")
+        if not licences:
+            self._missing["licences"] = (
+                "no licence file beside the manifest"
+                + (" nor in the checkpoint" if self._wanted.checkpoint else "")
+                + ": --checkpoint reads those of the checkpoint"
+            )
+        if sensitivity is None:
+            self._missing["sensitivity"] = self._no_sensitivity()
+        if isinstance(speed, str):
+            self._missing["speed"] = speed
+        explained = None if parity is None else _margin(parity, manifest.precision)
+        manifest_bytes = (bundle.directory / MANIFEST_FILE).read_bytes()
+        return BundleReport(
+            label=label,
+            name=manifest.name,
+            target=manifest.target,
+            precision=manifest.precision,
+            verdict=verdict_of(manifest, parity, str(bundle.directory)),
+            facts=tuple(
+                Fact(name, value)
+                for name, value in (
+                    ("model", _shape(manifest)),
+                    *model_facts(manifest),
+                    *making_facts(manifest),
+                )
+            ),
+            architecture=manifest.architecture,
+            tool_versions=manifest.tool_versions,
+            manifest_sha256=hashlib.sha256(manifest_bytes).hexdigest(),
+            signed=bundle.directory in self._wanted.signed,
+            files=manifest.files,
+            size_bytes=bundle.size,
+            keep_fp32=manifest.keep_fp32,
+            licences=licences,
+            parity=parity,
+            tasks=() if parity is None else parity.tasks,
+            checks=() if parity is None else checks_of(parity, explained),
+            explained_margin=explained,
+            passes=manifest.passes,
+            sensitivity=sensitivity,
+            speed=None if isinstance(speed, str) else speed,
+            attention=self._attention(),
+            missing=self._missing,
+        )
+
+    def _no_sensitivity(self) -> str:
+        bundle, manifest = self._bundle, self._bundle.manifest
+        if bundle.directory in self._wanted.unmeasured:
+            return self._wanted.unmeasured[bundle.directory]
+        if manifest.precision == "fp32":
+            return "none in fp32, which keeps every number as it is"
+        if manifest.precision not in ("int8", "int4") or manifest.executable.format != "onnx":
+            return "measured of graphs in int8 and int4 only"
+        return (
+            f"not measured: dragoman sensitivity {bundle.directory} CHECKPOINT -o "
+            "sensitivity.json, then --sensitivity sensitivity.json; or --checkpoint CHECKPOINT"
+        )
+
+    def _attention(self) -> tuple[AttentionExample, ...]:
+        manifest, inputs = self._bundle.manifest, self._wanted.inputs
+        if "attention" not in manifest.graphs:
+            self._missing["attention"] = (
+                "no graph that shows it: build --with-attention"
+                if manifest.executable.format == "onnx"
+                else "engines do not show it"
+            )
+        elif inputs is None:
+            self._missing["attention"] = "no inputs are known to show it on: --inputs FILE"
+        else:
+            found = attention_examples(self._bundle, inputs, threads=self._wanted.threads)
+            if found:
+                return found
+            self._missing["attention"] = f"no input of {inputs.name} is short enough to show it on"
+        return ()
+
+
+def _shape(manifest: Manifest) -> str:
+    """What the model is, in a line; the configuration is information, of which some may lack."""
+    known = manifest.architecture
+    layers = [known.get(f"{part}_layers") for part in ("encoder", "decoder")]
+    return (
+        f"{manifest.name}, {KINDS[manifest.kind]} of {' + '.join(str(n) for n in layers if n)} "
+        f"layers, size {known.get('d_model')}, feed-forward {known.get('d_ff')}, "
+        f"{known.get('activation')}, {known.get('norm_order')}-norm"
+    )
+
+
+def _margin(parity: Parity, precision: Precision) -> float | None:
+    """None at fp32, where no divergence is allowed, and without the libraries of the extra
+    `export`, which the limits of parity need."""
+    if precision == "fp32":
+        return None
+    try:
+        from ..parity.tolerances import TOLERANCES
+    except ModuleNotFoundError:
+        return None
+    return explained_margin(parity, TOLERANCES[precision])
+
+
+def _labels(bundles: Sequence[Bundle]) -> list[str]:
+    """Names of directories, with numbers where several have the same."""
+    names = [bundle.directory.resolve().name for bundle in bundles]
+    return [
+        name if names.count(name) == 1 else f"{name} ({names[: i + 1].count(name)})"
+        for i, name in enumerate(names)
+    ]
+
+
+def matched(
+    bundles: Sequence[Bundle], sensitivities: Sequence[Sensitivity]
+) -> dict[Path, Sensitivity]:
+    """By the directory of the bundle that each is about.
+
+    Raises:
+        DragomanError: one is about none of the bundles.
+    """
+    found: dict[Path, Sensitivity] = {}
+    for sensitivity in sensitivities:
+        alike = [b.directory for b in bundles if _weights_of(b) == sensitivity.weights_sha256]
+        if not alike:
+            raise DragomanError(
+                "sensitivities: expected those of one of these bundles, found one of another "
+                f"{sensitivity.bundle} in {sensitivity.precision}, or of an earlier build"
+            )
+        found |= dict.fromkeys(alike, sensitivity)
+    return found
+
+
+def _weights_of(bundle: Bundle) -> str | None:
+    """The SHA-256 of a bundle's weights; None of engines."""
+    return next((f.sha256 for f in bundle.manifest.files if f.path == WEIGHTS_FILE), None)

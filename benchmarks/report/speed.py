@@ -1,0 +1,99 @@
+"""Speed, load time and memory of bundles, each measured in processes that do nothing else."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from statistics import median
+
+from dragoman.runtime import Bundle
+from dragoman.runtime.format.model_spec import ModelSpec
+
+from ..harness.children import call_in
+from ..harness.contender import ContenderError
+from ..harness.interpreter import HERE
+from ..latency import NEW_TOKENS, BatchFigures, BenchReport, bench
+from .contents import Speed, Timing
+
+LENGTHS = (8, 32, 128)
+"""Tokens of sources, or as many as the model has positions for."""
+RUNS = 3
+
+Measured = dict[Path, Speed | str]
+"""By the bundle's directory; or why it could not be measured."""
+
+
+def measure_speed(
+    bundles: Sequence[Bundle],
+    *,
+    threads: int | None,
+    runs: int = RUNS,
+    advance: Callable[[int, int], None] = lambda done, total: None,
+) -> Measured:
+    """Measure bundles in turns: all at one length, then all at the next, since a machine drifts.
+
+    Args:
+        threads: of the processor; None: all cores
+        runs: batches for each size
+        advance: called with how many processes of how many are done
+    """
+    turns = [
+        (bundle, lengths[turn])
+        for turn in range(len(LENGTHS))
+        for bundle in bundles
+        for lengths in [source_lengths(bundle.manifest.model)]
+        if turn < len(lengths)
+    ]
+    reports: dict[Path, list[BenchReport]] = {}
+    failures: dict[Path, str] = {}
+    for done, (bundle, length) in enumerate(turns, start=1):
+        directory = bundle.directory
+        if directory not in failures:
+            try:
+                report = call_in(HERE, _bench, directory.absolute(), threads, length, runs)
+                reports.setdefault(directory, []).append(report)
+            except ContenderError as error:
+                failures[directory] = str(error)
+        advance(done, len(turns))
+    return {directory: _speed(found) for directory, found in reports.items()} | failures
+
+
+def source_lengths(model: ModelSpec) -> list[int | None]:
+    """Of sources that are measured; None: of a speech model, whose window is always the same."""
+    if model.takes_audio:
+        return [None]
+    most = model.input_positions
+    if not model.has_encoder:  # prompt and new tokens share them
+        most -= min(NEW_TOKENS, most - 1)
+    return [*dict.fromkeys(min(length, most) for length in LENGTHS)]
+
+
+def _bench(directory: Path, threads: int | None, length: int | None, runs: int) -> BenchReport:
+    return bench(
+        directory, backend=None, threads=threads, source_length=length, runs=runs, command=""
+    )
+
+
+def _speed(reports: Sequence[BenchReport]) -> Speed:
+    first = reports[0]
+    return Speed(
+        backend=first.backend,
+        threads=first.threads,
+        runs=first.runs,
+        load_seconds=median(report.load_seconds for report in reports),
+        peak_memory_mb=max(report.peak_memory_mb for report in reports),
+        timings=tuple(_timing(report, figures) for report in reports for figures in report.batches),
+    )
+
+
+def _timing(report: BenchReport, figures: BatchFigures) -> Timing:
+    return Timing(
+        batch_size=figures.batch_size,
+        source_length=report.source_length,
+        new_tokens=report.new_tokens,
+        encoder=figures.encoder,
+        prompt=figures.prompt,
+        step=figures.step,
+        sentence=figures.sentence,
+        tokens_per_second=figures.tokens_per_second,
+    )
