@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,6 @@ import numpy as np
 
 from dragoman.errors import DragomanError
 from dragoman.pictures.attention import heat_maps
-from dragoman.reference_model.recipes import read_examples, read_lines
 from dragoman.runtime import Attention, Bundle, Model, load
 from dragoman.runtime.encoding.lines import source_of_line
 from dragoman.runtime.format.head import Head
@@ -39,7 +39,7 @@ def attention_examples(
     """
     examples: list[AttentionExample] = []
     with load(bundle.directory, threads=threads) as model:
-        for text, source in _sources(bundle.manifest, inputs)[:CANDIDATES]:
+        for text, source in _sources(bundle.manifest, inputs):
             example = _example(model, text, source)
             if example is not None:
                 examples.append(example)
@@ -54,9 +54,19 @@ def _sources(manifest: Manifest, inputs: Path) -> Sequence[tuple[str, Any]]:
         from ..parity.sources import recordings
 
         return [(path.name, path) for path in recordings(inputs)]
+    lines = _lines(inputs)
     if manifest.head is not None:
-        return [(line, _of_encoder(line, manifest.head)) for line in read_lines(inputs)]
-    return [(example.source, example.source) for example in read_examples(inputs)]
+        return [(line, _of_encoder(line, manifest.head)) for line in lines]
+    return [(source, source) for source, _, _ in (line.partition("\t") for line in lines)]
+
+
+def _lines(file: Path) -> list[str]:
+    """The first lines of a file of texts."""
+    try:
+        with file.open(encoding="utf-8") as texts:
+            return [line.rstrip("\n") for line in itertools.islice(texts, CANDIDATES)]
+    except (OSError, UnicodeDecodeError) as error:
+        raise DragomanError(f"{file}: expected a file of texts, in UTF-8: {error}") from error
 
 
 def _of_encoder(line: str, head: Head) -> Any:

@@ -105,6 +105,11 @@ class Speed:
     peak_memory_mb: float
     timings: tuple[Timing, ...]
 
+    @property
+    def spread(self) -> float:
+        """The largest 90th percentile over its median, of whole batches."""
+        return max(timing.sentence.p90 / timing.sentence.p50 for timing in self.timings)
+
 
 @dataclass(frozen=True)
 class AttentionExample:

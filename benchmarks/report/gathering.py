@@ -115,7 +115,10 @@ class _Gathered:
             name=manifest.name,
             target=manifest.target,
             precision=manifest.precision,
-            verdict=verdict_of(manifest, parity, str(bundle.directory)),
+            verdict=verdict_of(
+                f"{manifest.name} in {manifest.precision} for target {manifest.target}",
+                *(manifest.precision, parity, str(bundle.directory), explained),
+            ),
             facts=tuple(
                 Fact(name, value)
                 for name, value in (
@@ -170,7 +173,9 @@ class _Gathered:
             found = attention_examples(self._bundle, inputs, threads=self._wanted.threads)
             if found:
                 return found
-            self._missing["attention"] = f"no input of {inputs.name} is short enough to show it on"
+            self._missing["attention"] = (
+                f"no input of {inputs.name} is one that the model reads, and short enough"
+            )
         return ()
 
 

@@ -85,6 +85,9 @@ def _chart(
 
     def paint(picture: Figure) -> None:
         axes = axes_of(picture, x=x_name, y=y_name)
+        highest = [
+            t.sentence.p90 if y_of is _latency else y_of(t) for ts in curves.values() for t in ts
+        ]
         places = sorted({x_of(t) for timings in curves.values() for t in timings})
         for (label, timings), (colour, marker) in zip(curves.items(), styles(), strict=False):
             values = [y_of(t) for t in timings]
@@ -108,7 +111,7 @@ def _chart(
         axes.set_xscale("log", base=2)
         axes.set_xticks(places, [f"{place:g}" for place in places])
         axes.xaxis.set_minor_locator(NullLocator())
-        axes.set_ylim(bottom=0)
+        axes.set_ylim(0, 1.12 * max(highest))
         if len(curves) > 1:
             axes.legend(frameon=False)
 
