@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from dragoman.errors import DragomanError
 from dragoman.pictures.attention import heat_maps
@@ -18,9 +19,13 @@ from dragoman.runtime.format.manifest import Manifest
 
 from .contents import AttentionExample
 
+Weights = NDArray[np.float32]
+
 EXAMPLES = 2
 LONGEST = 40
 """Tokens along a side of a picture: more cannot be read."""
+TIMES = 100
+"""Columns of a picture of audio."""
 CANDIDATES = 200
 """The most inputs that are tried: those with more tokens, or that cannot be read, are passed
 over."""
@@ -83,15 +88,25 @@ def _example(model: Model, text: str, source: Any) -> AttentionExample | None:
     except DragomanError:
         return None
     title, rows, columns, weights = _most_telling(attention)
-    if max(len(rows), len(columns)) > LONGEST and model.manifest.audio is None:
+    if model.manifest.audio is not None:
+        columns, weights = _joined(columns, weights)
+    elif max(len(rows), len(columns)) > LONGEST:
         return None
     plain = tuple(tuple(float(x) for x in row) for row in np.round(weights.astype(float), 4))
-    return AttentionExample(title, text, rows, columns, plain)
+    unit = "s" if model.manifest.audio is not None else ""
+    return AttentionExample(title, text, rows, columns, plain, unit)
+
+
+def _joined(columns: tuple[str, ...], weights: Weights) -> tuple[tuple[str, ...], Weights]:
+    """Neighbouring times taken together, so that at most `TIMES` are left. Rows still add up to
+    1."""
+    firsts = np.arange(0, len(columns), -(-len(columns) // TIMES))
+    return tuple(columns[first] for first in firsts), np.add.reduceat(weights, firsts, axis=1)
 
 
 def _most_telling(
     attention: Attention,
-) -> tuple[str, tuple[str, ...], tuple[str, ...], np.ndarray[Any, Any]]:
+) -> tuple[str, tuple[str, ...], tuple[str, ...], Weights]:
     if attention.cross is not None:
         title = "output to source, the heads that align words"
         return title, attention.target, attention.source, attention.aligning

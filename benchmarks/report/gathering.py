@@ -99,11 +99,10 @@ class _Gathered:
         if self._wanted.checkpoint is not None:
             licences += licences_in(self._wanted.checkpoint, "checkpoint")
         if not licences:
-            self._missing["licences"] = (
-                "no licence file beside the manifest"
-                + (" nor in the checkpoint" if self._wanted.checkpoint else "")
-                + ": --checkpoint reads those of the checkpoint"
-            )
+            elsewhere = ": --checkpoint reads those of the checkpoint"
+            if self._wanted.checkpoint is not None:
+                elsewhere = ", nor in the checkpoint"
+            self._missing["licences"] = f"no licence file beside the manifest{elsewhere}"
         if sensitivity is None:
             self._missing["sensitivity"] = self._no_sensitivity()
         if isinstance(speed, str):

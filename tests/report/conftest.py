@@ -199,6 +199,7 @@ def bundle_report(label: str = "g2p-int8", found: Parity | None = None) -> Bundl
             backend="onnxruntime",
             threads=2,
             runs=3,
+            audio=False,
             load_seconds=0.0731,
             peak_memory_mb=115.2,
             timings=tuple(timing(b, n) for n in (8, 32, 64) for b in (1, 8, 32)),
