@@ -14,10 +14,11 @@ GPU_VENV := .venv-gpu
 GPU_BIN := $(GPU_VENV)/bin
 PIP_INSTALL := -m pip --disable-pip-version-check install --quiet
 INSTALL := $(BIN)/python $(PIP_INSTALL) --constraint constraints.txt
+DRAGOMAN_BROWSER ?= $(firstword $(foreach name,chromium chromium-browser google-chrome,$(shell command -v $(name))))
 HELD_OUT := reference_model/pretrained/g2p-en/held_out.tsv
 HELD_OUT_VERSES := reference_model/pretrained/bible-en-es/held_out.tsv
 
-.PHONY: demo demo-translation demo-speech test test-beams test-engines test-peers test-real lint format docs dist bench-peers bench-beams bench-encoders bench-language-models gpu gpu-kit test-kit clean
+.PHONY: demo demo-translation demo-speech test test-beams test-browser test-engines test-peers test-real lint format docs dist bench-peers bench-beams bench-encoders bench-language-models gpu gpu-kit test-kit clean
 
 demo: $(VENV)/installed
 	$(BIN)/dragoman build g2p-en --output bundles/g2p-en --limit 1000 --force
@@ -35,6 +36,11 @@ test: $(VENV)/installed-dev
 # Every combination of beam search's settings, for every family; the suite has a third of them.
 test-beams: $(VENV)/installed-dev
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m combinations --numprocesses auto tests/export/families
+
+# The pages of reports in headless Chromium, without a network.
+test-browser: $(VENV)/installed-dev
+	@test -n "$(DRAGOMAN_BROWSER)" || (echo "test-browser: expected Chromium, found none: apt-get install chromium, or DRAGOMAN_BROWSER=path"; exit 1)
+	DRAGOMAN_BROWSER="$(DRAGOMAN_BROWSER)" OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m browser tests/report
 
 # TensorRT-RTX engines of every preset, an encoder alone and a decoder alone; building them needs no GPU.
 test-engines: $(VENV)/installed-dev

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from dragoman.errors import DragomanError
 from dragoman.pictures.attention import heat_maps
-from dragoman.reference_model.recipes import read_examples, read_lines
 from dragoman.runtime import Attention, Bundle, Model, load
 from dragoman.runtime.encoding.lines import source_of_line
 from dragoman.runtime.format.head import Head
@@ -18,9 +19,13 @@ from dragoman.runtime.format.manifest import Manifest
 
 from .contents import AttentionExample
 
+Weights = NDArray[np.float32]
+
 EXAMPLES = 2
 LONGEST = 40
 """Tokens along a side of a picture: more cannot be read."""
+TIMES = 100
+"""Columns of a picture of audio."""
 CANDIDATES = 200
 """The most inputs that are tried: those with more tokens, or that cannot be read, are passed
 over."""
@@ -39,7 +44,7 @@ def attention_examples(
     """
     examples: list[AttentionExample] = []
     with load(bundle.directory, threads=threads) as model:
-        for text, source in _sources(bundle.manifest, inputs)[:CANDIDATES]:
+        for text, source in _sources(bundle.manifest, inputs):
             example = _example(model, text, source)
             if example is not None:
                 examples.append(example)
@@ -54,9 +59,19 @@ def _sources(manifest: Manifest, inputs: Path) -> Sequence[tuple[str, Any]]:
         from ..parity.items import recording_items
 
         return [(item.origin, item.source) for item in recording_items(inputs)]
+    lines = _lines(inputs)
     if manifest.head is not None:
-        return [(line, _of_encoder(line, manifest.head)) for line in read_lines(inputs)]
-    return [(example.source, example.source) for example in read_examples(inputs)]
+        return [(line, _of_encoder(line, manifest.head)) for line in lines]
+    return [(source, source) for source, _, _ in (line.partition("\t") for line in lines)]
+
+
+def _lines(file: Path) -> list[str]:
+    """The first lines of a file of texts."""
+    try:
+        with file.open(encoding="utf-8") as texts:
+            return [line.rstrip("\n") for line in itertools.islice(texts, CANDIDATES)]
+    except (OSError, UnicodeDecodeError) as error:
+        raise DragomanError(f"{file}: expected a file of texts, in UTF-8: {error}") from error
 
 
 def _of_encoder(line: str, head: Head) -> Any:
@@ -73,15 +88,25 @@ def _example(model: Model, text: str, source: Any) -> AttentionExample | None:
     except DragomanError:
         return None
     title, rows, columns, weights = _most_telling(attention)
-    if max(len(rows), len(columns)) > LONGEST and model.manifest.audio is None:
+    if model.manifest.audio is not None:
+        columns, weights = _joined(columns, weights)
+    elif max(len(rows), len(columns)) > LONGEST:
         return None
     plain = tuple(tuple(float(x) for x in row) for row in np.round(weights.astype(float), 4))
-    return AttentionExample(title, text, rows, columns, plain)
+    unit = "s" if model.manifest.audio is not None else ""
+    return AttentionExample(title, text, rows, columns, plain, unit)
+
+
+def _joined(columns: tuple[str, ...], weights: Weights) -> tuple[tuple[str, ...], Weights]:
+    """Neighbouring times taken together, so that at most `TIMES` are left. Rows still add up to
+    1."""
+    firsts = np.arange(0, len(columns), -(-len(columns) // TIMES))
+    return tuple(columns[first] for first in firsts), np.add.reduceat(weights, firsts, axis=1)
 
 
 def _most_telling(
     attention: Attention,
-) -> tuple[str, tuple[str, ...], tuple[str, ...], np.ndarray[Any, Any]]:
+) -> tuple[str, tuple[str, ...], tuple[str, ...], Weights]:
     if attention.cross is not None:
         title = "output to source, the heads that align words"
         return title, attention.target, attention.source, attention.aligning

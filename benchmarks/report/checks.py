@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from dragoman.metrics import shown_figure
-from dragoman.runtime.format.manifest import Manifest
+from dragoman.runtime.format.manifest import Precision
 from dragoman.runtime.format.records import DistributionParity, Parity, TaskParity, TensorParity
 
 from .contents import Check, Verdict
@@ -27,9 +27,20 @@ def checks_of(parity: Parity, explained: float | None = None) -> tuple[Check, ..
     )
 
 
-def verdict_of(manifest: Manifest, parity: Parity | None, directory: str) -> Verdict:
-    """A sentence for whoever signs."""
-    what = f"{manifest.name} in {manifest.precision} for target {manifest.target}"
+def verdict_of(
+    what: str,
+    precision: Precision,
+    parity: Parity | None,
+    directory: str,
+    explained: float | None,
+) -> Verdict:
+    """A sentence for whoever signs.
+
+    Args:
+        what: the bundle in words
+        directory: for the command that verifies it
+        explained: see `explained_margin`
+    """
     if parity is None:
         return Verdict(
             "not verified",
@@ -40,13 +51,13 @@ def verdict_of(manifest: Manifest, parity: Parity | None, directory: str) -> Ver
     if " random " in f" {parity.inputs} ":
         compared += ", which say nothing about quality"
     if not parity.passed:
-        failed = [check for check in checks_of(parity) if not check.passed]
+        failed = [check for check in checks_of(parity, explained) if not check.passed]
         reasons = " ".join(map(_reason, failed[:2]))
         return Verdict(
             "failed",
             f"{what} does not compute what the trained model computes ({compared}). {reasons}",
         )
-    exactly = "" if manifest.precision == "fp32" else f", as far as {manifest.precision} allows"
+    exactly = "" if precision == "fp32" else f", as far as {precision} allows"
     return Verdict(
         "passed",
         f"{what} computes what the trained model computes{exactly}: "
@@ -172,8 +183,7 @@ def _task(parity: Parity) -> Iterator[Check]:
         if task.chance is not None and task.oracle != task.bundle:
             found += f", by chance with p = {figure(task.chance, 1)}"
         allowed = "" if task.allowed is None else f"{shown_figure(task.metric, task.allowed)} worse"
-        direction = "more is better" if task.higher_is_better else "less is better"
-        yield Check("task", f"{task.metric} ({direction})", found, allowed, task.passed)
+        yield Check("task", task.metric, found, allowed, task.passed)
     if parity.references is not None:
         references = parity.references
         found = f"{references.bundle:.4f}, trained model {references.oracle:.4f}"

@@ -93,6 +93,7 @@ class Speed:
     Attributes:
         threads: None: all cores
         runs: batches for each size
+        audio: whether sources are windows of audio, whose lengths are positions of the encoder
         load_seconds: the median of these processes
         peak_memory_mb: the most of these processes, in MB of 10^6 bytes
         timings: by length, then by batch size
@@ -101,9 +102,15 @@ class Speed:
     backend: str
     threads: int | None
     runs: int
+    audio: bool
     load_seconds: float
     peak_memory_mb: float
     timings: tuple[Timing, ...]
+
+    @property
+    def spread(self) -> float:
+        """The largest 90th percentile over its median, of whole batches."""
+        return max(timing.sentence.p90 / timing.sentence.p50 for timing in self.timings)
 
 
 @dataclass(frozen=True)
@@ -115,6 +122,7 @@ class AttentionExample:
         rows: tokens that attend
         columns: tokens that are attended to
         weights: [rows][columns]; a row adds up to 1
+        unit: of columns that are times
     """
 
     title: str
@@ -122,6 +130,7 @@ class AttentionExample:
     rows: tuple[str, ...]
     columns: tuple[str, ...]
     weights: tuple[tuple[float, ...], ...]
+    unit: str = ""
 
 
 @dataclass(frozen=True)

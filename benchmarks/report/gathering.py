@@ -99,11 +99,10 @@ class _Gathered:
         if self._wanted.checkpoint is not None:
             licences += licences_in(self._wanted.checkpoint, "checkpoint")
         if not licences:
-            self._missing["licences"] = (
-                "no licence file beside the manifest"
-                + (" nor in the checkpoint" if self._wanted.checkpoint else "")
-                + ": --checkpoint reads those of the checkpoint"
-            )
+            elsewhere = ": --checkpoint reads those of the checkpoint"
+            if self._wanted.checkpoint is not None:
+                elsewhere = ", nor in the checkpoint"
+            self._missing["licences"] = f"no licence file beside the manifest{elsewhere}"
         if sensitivity is None:
             self._missing["sensitivity"] = self._no_sensitivity()
         if isinstance(speed, str):
@@ -115,7 +114,10 @@ class _Gathered:
             name=manifest.name,
             target=manifest.target,
             precision=manifest.precision,
-            verdict=verdict_of(manifest, parity, str(bundle.directory)),
+            verdict=verdict_of(
+                f"{manifest.name} in {manifest.precision} for target {manifest.target}",
+                *(manifest.precision, parity, str(bundle.directory), explained),
+            ),
             facts=tuple(
                 Fact(name, value)
                 for name, value in (
@@ -170,7 +172,9 @@ class _Gathered:
             found = attention_examples(self._bundle, inputs, threads=self._wanted.threads)
             if found:
                 return found
-            self._missing["attention"] = f"no input of {inputs.name} is short enough to show it on"
+            self._missing["attention"] = (
+                f"no input of {inputs.name} is one that the model reads, and short enough"
+            )
         return ()
 
 

@@ -55,7 +55,8 @@ def measure_speed(
             except ContenderError as error:
                 failures[directory] = str(error)
         advance(done, len(turns))
-    return {directory: _speed(found) for directory, found in reports.items()} | failures
+    audio = {bundle.directory: bundle.manifest.model.takes_audio for bundle in bundles}
+    return {d: _speed(found, audio[d]) for d, found in reports.items()} | failures
 
 
 def source_lengths(model: ModelSpec) -> list[int | None]:
@@ -74,12 +75,13 @@ def _bench(directory: Path, threads: int | None, length: int | None, runs: int) 
     )
 
 
-def _speed(reports: Sequence[BenchReport]) -> Speed:
+def _speed(reports: Sequence[BenchReport], audio: bool) -> Speed:
     first = reports[0]
     return Speed(
         backend=first.backend,
         threads=first.threads,
         runs=first.runs,
+        audio=audio,
         load_seconds=median(report.load_seconds for report in reports),
         peak_memory_mb=max(report.peak_memory_mb for report in reports),
         timings=tuple(_timing(report, figures) for report in reports for figures in report.batches),

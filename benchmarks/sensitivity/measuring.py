@@ -98,7 +98,7 @@ def measure_sensitivity(
                 modules=product.modules,
                 layer=_layer(product),
                 parameters=product.parameters,
-                error=None if math.isnan(error.found) else error.found,
+                error=error.found if math.isfinite(error.found) else None,
                 allowed=error.allowed,
                 quantized=product in alone,
                 kept=kept.issuperset(product.modules),

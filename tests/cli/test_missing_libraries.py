@@ -62,6 +62,24 @@ def test_run_says_how_to_install_onnxruntime(spawn: Spawn, bundle: Path) -> None
     assert "onnxruntime" in message and "pip install 'dragoman[cpu]'" in message
 
 
+def test_report_needs_no_torch(spawn: Spawn, bundle: Path, tmp_path: Path) -> None:
+    output = tmp_path / "report.html"
+    outcome = spawn("report", bundle, "-o", output, "--no-measurements", prelude=WITHOUT_EXPORT)
+    assert (outcome.returncode, outcome.stderr) == (0, "")
+    assert output.exists()
+
+
+@pytest.mark.parametrize(("package", "extra"), [("jinja2", "report"), ("matplotlib", "pictures")])
+def test_report_says_how_to_install_its_libraries(
+    spawn: Spawn, bundle: Path, tmp_path: Path, package: str, extra: str
+) -> None:
+    """Before anything is measured."""
+    outcome = spawn("report", bundle, "-o", tmp_path / "r.html", prelude=hiding(package))
+    message = error_of(outcome)
+    assert package in message and f"pip install 'dragoman[{extra}]'" in message
+    assert list(tmp_path.iterdir()) == []
+
+
 @pytest.mark.parametrize("package", ["model_signing", "OpenSSL"])
 def test_signatures_say_how_to_install_their_library(
     spawn: Spawn, bundle: Path, tmp_path: Path, package: str

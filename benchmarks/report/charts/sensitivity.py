@@ -94,7 +94,7 @@ def draw_keeping(found: Sensitivity, name: str) -> Chart:
                 fontsize=SMALL,
                 color=INK,
             )
-        axes.set_ylim(bottom=0)
+        axes.set_ylim(0, 1.12 * max(means) or None)
         axes.yaxis.set_major_formatter(small_numbers)
         axes.margins(x=0.08)
 

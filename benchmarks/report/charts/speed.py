@@ -25,6 +25,8 @@ def draw_speed(bundles: Sequence[BundleReport]) -> list[Chart]:
     lengths = sorted({timing.source_length for timings in measured.values() for timing in timings})
     sizes = sorted({timing.batch_size for timings in measured.values() for timing in timings})
     middle, least, most = lengths[len(lengths) // 2], sizes[0], sizes[-1]
+    audio = any(bundle.speed.audio for bundle in bundles if bundle.speed is not None)
+    sources = "windows of audio" if audio else f"sources of {middle} tokens"
     new = max(t.new_tokens for timings in measured.values() for t in timings)
     decoded = f", {new} new ones" if new else ""
 
@@ -38,8 +40,8 @@ def draw_speed(bundles: Sequence[BundleReport]) -> list[Chart]:
             name="latency-by-batch",
             x=("batch size, sources", lambda t: t.batch_size),
             y=("latency of a batch, ms", _latency),
-            caption=f"Latency: median of a whole batch, bars to the 90th percentile; sources of "
-            f"{middle} tokens{decoded}. Lower is better.",
+            caption=f"Latency: median of a whole batch, bars to the 90th percentile; "
+            f"{sources}{decoded}. Lower is better.",
         ),
         _chart(
             of_length,
@@ -47,7 +49,7 @@ def draw_speed(bundles: Sequence[BundleReport]) -> list[Chart]:
             x=("batch size, sources", lambda t: t.batch_size),
             y=("throughput, tokens / s", lambda t: t.tokens_per_second),
             caption=f"Throughput: {'new tokens' if new else 'tokens read'} of all rows a second; "
-            f"sources of {middle} tokens. Higher is better.",
+            f"{sources}. Higher is better.",
         ),
         _chart(
             at(lambda t: t.batch_size == least),
@@ -85,6 +87,9 @@ def _chart(
 
     def paint(picture: Figure) -> None:
         axes = axes_of(picture, x=x_name, y=y_name)
+        highest = [
+            t.sentence.p90 if y_of is _latency else y_of(t) for ts in curves.values() for t in ts
+        ]
         places = sorted({x_of(t) for timings in curves.values() for t in timings})
         for (label, timings), (colour, marker) in zip(curves.items(), styles(), strict=False):
             values = [y_of(t) for t in timings]
@@ -108,7 +113,7 @@ def _chart(
         axes.set_xscale("log", base=2)
         axes.set_xticks(places, [f"{place:g}" for place in places])
         axes.xaxis.set_minor_locator(NullLocator())
-        axes.set_ylim(bottom=0)
+        axes.set_ylim(0, 1.12 * max(highest))
         if len(curves) > 1:
             axes.legend(frameon=False)
 

@@ -144,7 +144,11 @@ def _sensitivity(
 
 
 def _held_out(checkpoint: LocatedCheckpoint | None) -> Path | None:
+    """The checkpoint's held-out data, if it has any."""
+    if checkpoint is None:
+        return None
+
     from dragoman.reference_model.recipes.recipe import HELD_OUT_FILE
 
-    file = None if checkpoint is None else checkpoint.directory / HELD_OUT_FILE
-    return file if file is not None and file.is_file() else None
+    file = checkpoint.directory / HELD_OUT_FILE
+    return file if file.is_file() else None

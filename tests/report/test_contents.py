@@ -1,0 +1,140 @@
+"""Verdicts, rows of parity and licences: what a report says, beside what manifests record."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+from pathlib import Path
+
+import pytest
+
+from dragoman.benchmarks.report.checks import checks_of, explained_margin, verdict_of
+from dragoman.benchmarks.report.licences import licences_in
+from dragoman.benchmarks.report.speed import source_lengths
+from dragoman.runtime.format.model_spec import ModelSpec
+from dragoman.runtime.format.records import BeamParity, Cosines, VectorParity
+
+from .conftest import parity
+
+WHAT = "m in int8 for target cpu"
+
+
+def test_a_passed_verdict() -> None:
+    verdict = verdict_of(WHAT, "int8", parity(), "bundles/m", 2.1)
+    assert verdict.state == "passed"
+    assert verdict.sentence == (
+        "m in int8 for target cpu computes what the trained model computes, as far as int8 allows: "
+        "97 of 100 greedy outputs are identical, distributions of the next token are 5.9e-5 nats "
+        "apart on average (0.00029 are allowed), word error is 31.44% (the trained model's is "
+        "31.27%), references have 0.2271 nats a token (to the trained model 0.2268) (compared on "
+        "held_out.tsv, 100 lines)."
+    )
+    assert "as far as" not in verdict_of(WHAT, "fp32", parity(), "", None).sentence
+
+
+def test_a_failed_verdict_says_what_failed() -> None:
+    found = parity(passed=False)
+    verdict = verdict_of(WHAT, "int8", found, "bundles/m", 2.1)
+    assert verdict.state == "failed"
+    assert verdict.sentence.endswith(
+        "Greedy outputs: found 97 of 100 identical, largest margin 0.3, allowed margins up to 2.1."
+    )
+    assert found.distributions is not None
+    distributions = dataclasses.replace(found.distributions, passed=False)
+    verdict = verdict_of(
+        WHAT, "int8", dataclasses.replace(found, distributions=distributions), "", None
+    )
+    assert "Distributions, nats a token: found mean 5.9e-5 (" in verdict.sentence
+
+
+def test_a_verdict_without_parity_says_how_to_get_one() -> None:
+    verdict = verdict_of(WHAT, "int8", None, "bundles/m", None)
+    assert verdict.state == "not verified"
+    assert "run dragoman verify bundles/m CHECKPOINT" in verdict.sentence
+
+
+def test_random_inputs_are_told() -> None:
+    found = dataclasses.replace(parity(), inputs="64 random sources (seed 0)")
+    assert "say nothing about quality" in verdict_of(WHAT, "int8", found, "", None).sentence
+
+
+def test_a_row_for_each_comparison() -> None:
+    found = dataclasses.replace(
+        parity(),
+        beams=BeamParity(4, 8, 7, 1, 1e-6, True),
+        vectors=VectorParity(40, Cosines(0.999812, 0.9921), Cosines(0.9997, 0.99), 0.98, False),
+    )
+    rows = {check.what: check for check in checks_of(found, 2.1)}
+    assert list(rows) == [
+        "cross keys and values, the worst: cross_value_1, largest difference",
+        "logits, largest difference",
+        "distributions, nats a token",
+        "the same most probable choice",
+        "cosines of 40 vectors",
+        "greedy outputs",
+        "best of 4 beams",
+        "word error",
+        "nats a token of 41 references",
+    ]
+    assert [what for what, check in rows.items() if not check.passed] == ["cosines of 40 vectors"]
+    assert rows["cosines of 40 vectors"].found == "mean 0.999812, smallest 0.992100"
+    assert rows["best of 4 beams"].found == "7 of 8 identical, 1 as good"
+    assert rows["word error"].found == "31.44%, trained model 31.27%"
+
+
+def test_a_tensor_that_fails_fails_its_row() -> None:
+    """Also if another one is further off."""
+    found = parity()
+    first = dataclasses.replace(found.tensors[0], tolerance=1e-4, passed=False, positions_beyond=3)
+    row = checks_of(dataclasses.replace(found, tensors=(first, *found.tensors[1:])))[0]
+    assert not row.passed and "more than allowed at 3 of 300 positions" in row.found
+
+
+def test_the_margin_that_parity_allows() -> None:
+    """Twice the tolerance times the largest logit: that is 0.171 / 0.0251."""
+    assert explained_margin(parity(), 0.15) == pytest.approx(2 * 0.15 * 0.171 / 0.0251)
+    assert explained_margin(dataclasses.replace(parity(), tensors=()), 0.15) is None
+
+
+def test_licences(tmp_path: Path) -> None:
+    (tmp_path / "LICENSE-Words.txt").write_text("\n Words Licence \nmore\n", encoding="utf-8")
+    (tmp_path / "COPYING").write_bytes(b"\xff free")
+    (tmp_path / "licensed.bin").write_text("no")
+    (tmp_path / "NOTICE").mkdir()
+    (tmp_path / "README.md").write_text("---\ntags:\n- x\nlicense: 'cc-by-4.0'\n---\nlicense: no")
+    found = licences_in(tmp_path, "checkpoint")
+    assert [(licence.name, licence.summary) for licence in found] == [
+        ("COPYING", "\ufffd free"),
+        ("LICENSE-Words.txt", "Words Licence"),
+        ("README.md", "cc-by-4.0"),
+    ]
+    data = (tmp_path / "LICENSE-Words.txt").read_bytes()
+    assert found[1].sha256 == hashlib.sha256(data).hexdigest()
+    assert found[1].text == data.decode() and found[2].text == ""
+    (tmp_path / "README.md").write_text("# No front matter\nlicense: mit\n")
+    assert [licence.name for licence in licences_in(tmp_path, "bundle")] == [
+        *("COPYING", "LICENSE-Words.txt")
+    ]
+
+
+@pytest.mark.parametrize(
+    ("sizes", "lengths"),
+    [
+        ({"max_source_positions": 512, "max_target_positions": 512}, [8, 32, 128]),
+        ({"max_source_positions": 64, "max_target_positions": 64}, [8, 32, 64]),
+        ({"max_source_positions": 5, "max_target_positions": 64}, [5]),
+    ],
+)
+def test_lengths_that_are_measured(sizes: dict[str, int], lengths: list[int]) -> None:
+    spec = ModelSpec(
+        source_vocab_size=10,
+        target_vocab_size=10,
+        decoder_layers=1,
+        num_heads=1,
+        head_size=8,
+        pad_token_id=0,
+        start_token_id=1,
+        end_token_id=2,
+        **sizes,
+    )
+    assert source_lengths(spec) == lengths
