@@ -374,6 +374,5 @@ def test_every_file_that_readers_name_is_fetched() -> None:
             r'"([a-zA-Z_.*-]+\.(?:json|txt|tsv|model|spm|tiktoken))"', path.read_text()
         )
     }
-    assert named - {".index.json", "LICENSE-CMUdict.txt", "LICENSE-World-English-Bible.txt"} <= set(
-        FILES
-    )
+    licences = {name for name in named if name.startswith("LICENSE-")}
+    assert named - {".index.json"} - licences <= set(FILES)
