@@ -93,6 +93,7 @@ def test_only_requirements_of_users_are_published(wheel: Contents) -> None:
         "cpu",
         "cuda",
         "export",
+        "metrics",
         "pictures",
         "polygraphy",
         "report",
