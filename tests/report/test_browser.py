@@ -22,6 +22,8 @@ FLAGS = (
     *("--disable-gpu", "--no-first-run", "--no-sandbox", "--disable-background-networking"),
     *("--disable-component-update", "--disable-sync"),
 )
+PATIENCE = 300_000
+"""Milliseconds until a machine that has other work is given up on."""
 A4_PIXELS = 794
 """The width of a sheet at 96 pixels an inch."""
 
@@ -77,7 +79,9 @@ def browser() -> Iterator[Any]:
     name = os.environ.get("DRAGOMAN_BROWSER") or next(filter(shutil.which, NAMES), None)
     assert name, "expected Chromium, found none: apt-get install chromium, or DRAGOMAN_BROWSER=path"
     with sync_playwright() as playwright:
-        opened = playwright.chromium.launch(executable_path=shutil.which(name), args=[*FLAGS])
+        opened = playwright.chromium.launch(
+            executable_path=shutil.which(name), args=[*FLAGS], timeout=PATIENCE
+        )
         yield opened
         opened.close()
 
@@ -99,6 +103,7 @@ def open_page(browser: Any, page_file: Path) -> Iterator[Open]:
             viewport={"width": width, "height": 900}, color_scheme=scheme, offline=True, **options
         )
         contexts.append(context)
+        context.set_default_timeout(PATIENCE)
         page = context.new_page()
         page.on("request", note)
         page.on("console", lambda message: complaints.append(f"console: {message.text}"))

@@ -9,7 +9,9 @@ from pathlib import Path
 import pytest
 
 from dragoman.benchmarks.report.checks import checks_of, explained_margin, verdict_of
+from dragoman.benchmarks.report.figures import counted, figure
 from dragoman.benchmarks.report.licences import licences_in
+from dragoman.benchmarks.report.page import parted
 from dragoman.benchmarks.report.speed import source_lengths
 from dragoman.runtime.format.model_spec import ModelSpec
 from dragoman.runtime.format.records import BeamParity, Cosines, VectorParity
@@ -138,3 +140,25 @@ def test_lengths_that_are_measured(sizes: dict[str, int], lengths: list[int]) ->
         **sizes,
     )
     assert source_lengths(spec) == lengths
+
+
+@pytest.mark.parametrize(
+    ("expected", "found", "parts"),
+    [
+        ("a b c", "a b d", ("a b ", "c", "d")),
+        ("a b", "a b c", ("a b ", "", "c")),
+        ("abc", "abd", ("", "abc", "abd")),
+        ("", "x", ("", "", "x")),
+        ("same", "same", ("same", "", "")),
+    ],
+)
+def test_where_outputs_part(expected: str, found: str, parts: tuple[str, str, str]) -> None:
+    made = parted(expected, found)
+    assert (made.same.rstrip(), made.expected, made.found) == (parts[0].rstrip(), *parts[1:])
+
+
+def test_figures() -> None:
+    assert [figure(x) for x in (0.0, 5.93e-5, 0.031, 12.0, 4.57e-14, 1e300, 123456)] == [
+        *("0", "5.9e-5", "0.031", "12", "4.6e-14", "1e300", "1.2e5")
+    ]
+    assert counted(1, "output") == "1 output" and counted(2000, "output") == "2,000 outputs"

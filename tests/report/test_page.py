@@ -13,8 +13,7 @@ from html.parser import HTMLParser
 import pytest
 
 from dragoman.benchmarks.report.contents import BundleReport, Report
-from dragoman.benchmarks.report.figures import counted, figure
-from dragoman.benchmarks.report.page import MOST_DIVERGENCES, parted, render
+from dragoman.benchmarks.report.page import MOST_DIVERGENCES, render
 from dragoman.runtime.format.plain_data import to_plain
 from dragoman.runtime.format.records import Parity
 
@@ -280,25 +279,3 @@ def test_a_model_without_a_decoder() -> None:
     )
     page = Page(render(report(bundle_report("encoder", found))))
     assert "Outputs that differ" not in page.text
-
-
-@pytest.mark.parametrize(
-    ("expected", "found", "parts"),
-    [
-        ("a b c", "a b d", ("a b ", "c", "d")),
-        ("a b", "a b c", ("a b ", "", "c")),
-        ("abc", "abd", ("", "abc", "abd")),
-        ("", "x", ("", "", "x")),
-        ("same", "same", ("same", "", "")),
-    ],
-)
-def test_where_outputs_part(expected: str, found: str, parts: tuple[str, str, str]) -> None:
-    made = parted(expected, found)
-    assert (made.same.rstrip(), made.expected, made.found) == (parts[0].rstrip(), *parts[1:])
-
-
-def test_figures() -> None:
-    assert [figure(x) for x in (0.0, 5.93e-5, 0.031, 12.0, 4.57e-14, 1e300, 123456)] == [
-        *("0", "5.9e-5", "0.031", "12", "4.6e-14", "1e300", "1.2e5")
-    ]
-    assert counted(1, "output") == "1 output" and counted(2000, "output") == "2,000 outputs"
