@@ -12,6 +12,8 @@ from rich.table import Table
 from dragoman.reference_model.recipes import find_recipe, read_examples
 from dragoman.runtime import load
 
+from .parity.given import spread
+
 SHOWN = 6
 SCORED = 300
 """Verses, spread evenly over all."""
@@ -21,7 +23,7 @@ def main(bundle: str, held_out: str) -> None:
     """Translate and score held-out verses, and show some of them."""
     model = load(bundle)
     everything = read_examples(Path(held_out))
-    examples = [everything[i * len(everything) // SCORED] for i in range(SCORED)]
+    examples = spread(everything, SCORED)
     results = model.generate([example.source for example in examples], num_beams=4)
     texts = [result.text or "" for result in results]
     recipe = find_recipe(model.manifest.name)

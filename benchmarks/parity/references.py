@@ -27,6 +27,7 @@ from dragoman.runtime.scoring.teacher_forcing import ForcedPair
 from dragoman.runtime.speech.prompts import prompt_options
 
 from .forced import oracle_batches, oracle_pass
+from .given import spread
 from .items import Item
 from .reference_file import pair_items
 from .tolerances import REFERENCE_TOLERANCES
@@ -61,7 +62,7 @@ class References:
         """At most so many pairs, spread evenly; None: all."""
         if limit is None or limit >= len(self.pairs):
             return self
-        chosen = [int(i * len(self.pairs) / limit) for i in range(limit)]
+        chosen = spread(range(len(self.pairs)), limit)
         return dataclasses.replace(
             self,
             origin=f"{self.origin}, {limit} of {len(self.pairs)} pairs",

@@ -18,20 +18,7 @@ from dragoman.runtime import Bundle, load, read_bundle
 from dragoman.runtime.format.records import Parity
 
 from ..random_weights import random_transformer
-
-
-class Recorded:
-    """A progress callback that remembers."""
-
-    def __init__(self) -> None:
-        self.stages: list[str] = []
-        self.advanced: list[tuple[int, int]] = []
-
-    def stage(self, description: str) -> None:
-        self.stages.append(description)
-
-    def advance(self, done: int, total: int) -> None:
-        self.advanced.append((done, total))
+from ..recorded_progress import RecordedProgress
 
 
 @pytest.fixture(scope="module")
@@ -61,7 +48,7 @@ def neutral(checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_export_returns_the_bundle_it_wrote(checkpoint: Path, tmp_path: Path) -> None:
-    progress = Recorded()
+    progress = RecordedProgress()
     bundle = api.export(checkpoint, tmp_path / "out", progress=progress)
     assert bundle.directory == tmp_path / "out"
     assert bundle.manifest == read_bundle(tmp_path / "out").manifest
@@ -89,13 +76,13 @@ def test_a_lone_graph_is_optimized(neutral: Path, tmp_path: Path) -> None:
 
 
 def test_build_verifies(checkpoint: Path, tmp_path: Path) -> None:
-    progress = Recorded()
+    progress = RecordedProgress()
     built = api.build(checkpoint, tmp_path / "out", limit=7, threads=1, progress=progress)
     assert built.parity.passed and built.parity.tokens.sequences == 7
     assert built.bundle.manifest == read_bundle(tmp_path / "out").manifest
     assert built.bundle.manifest.parity == built.parity
     assert "verifying" in progress.stages
-    assert progress.advanced[-1] == (7, 7)
+    assert progress.done[-1] == (7, 7)
     assert load(tmp_path / "out").generate([[3, 4, 5]])[0].error is None
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
 

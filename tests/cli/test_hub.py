@@ -17,12 +17,12 @@ from dragoman.benchmarks.models.random_checkpoint import write_random_text_model
 from dragoman.export.checkpoints import read_checkpoint
 from dragoman.export.formats.hub import FILES, is_model_id
 from dragoman.export.locating import LocatedCheckpoint, locate_checkpoint
-from dragoman.progress import Silent
 from dragoman.runtime import read_bundle
 from dragoman.runtime.format.records import Origin
 
 from .. import hub_double
 from ..hub_double import Hub, Model
+from ..recorded_progress import RecordedProgress
 from .test_disk_full import limited
 from .test_missing_libraries import hiding
 from .test_user_mistakes import error_of
@@ -130,19 +130,8 @@ def test_nothing_is_fetched_twice(hub: Hub) -> None:
 
 
 def test_bytes_are_reported(hub: Hub, files: Mapping[str, bytes]) -> None:
-    class Recording(Silent):
-        def __init__(self) -> None:
-            self.stages: list[str] = []
-            self.done: list[tuple[int, int]] = []
-
-        def stage(self, description: str) -> None:
-            self.stages.append(description)
-
-        def advance(self, done: int, total: int) -> None:
-            self.done.append((done, total))
-
     hub.models[NAME].commits[SECOND] = {**files, "vocab.json": b" " * 3_000_000}
-    progress = Recording()
+    progress = RecordedProgress()
     locate_checkpoint(NAME, progress=progress)
     assert progress.stages == [f"fetching {NAME}, MB"]
     assert progress.done == sorted(progress.done)

@@ -15,23 +15,15 @@ import pytest
 from dragoman import DragomanError, api
 from dragoman.benchmarks.report.contents import Part
 from dragoman.cli.main import cli
-from dragoman.progress import Silent
 from dragoman.runtime import load, read_bundle
 from dragoman.runtime.format.plain_data import to_plain
 from dragoman.runtime.format.writing import write_manifest
 
+from ..recorded_progress import RecordedProgress
 from .conftest import Build
 from .test_page import Page
 
 Run = Callable[..., tuple[int, str, str]]
-
-
-class Stages(Silent):
-    def __init__(self) -> None:
-        self.names: list[str] = []
-
-    def stage(self, description: str) -> None:
-        self.names.append(description)
 
 
 @pytest.fixture
@@ -55,7 +47,7 @@ def run(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> R
 def test_a_report_of_everything(build: Build, checkpoint: Path, tmp_path: Path) -> None:
     """Speed is measured in processes, sensitivity here."""
     bundle, other = build("int8", attention=True), build("fp32")
-    progress = Stages()
+    progress = RecordedProgress()
     made = api.report(
         [bundle, other],
         tmp_path / "new" / "report.html",
@@ -85,7 +77,7 @@ def test_a_report_of_everything(build: Build, checkpoint: Path, tmp_path: Path) 
     assert sizes == [(length, batch) for length in (8, 20) for batch in (1, 8, 32)]
     assert all(t.new_tokens == 16 and t.tokens_per_second > 0 for t in first.speed.timings)
     assert made.machine and made.command == "dragoman report ..."
-    assert "measuring speed" in progress.names and progress.names[-1] == "drawing"
+    assert "measuring speed" in progress.stages and progress.stages[-1] == "drawing"
 
 
 def test_attention_is_the_model_s(build: Build, checkpoint: Path, tmp_path: Path) -> None:

@@ -19,29 +19,17 @@ from dragoman.benchmarks.sensitivity.measuring import measure_sensitivity
 from dragoman.benchmarks.sensitivity.results import Effect, Sensitivity, read_sensitivity
 from dragoman.export import export_bundle
 from dragoman.optimize.precision.int8 import Int8
-from dragoman.progress import Silent
 from dragoman.reference_model import EncoderModel, ReferenceModel, Transformer
 from dragoman.runtime import Bundle, load
 from dragoman.runtime.format.manifest import Precision
 
+from ..recorded_progress import RecordedProgress
 from .conftest import Optimize, Trained
 
 Make = Callable[[str], Trained]
 Array = np.ndarray[Any, np.dtype[Any]]
 
 INNER = "decoder.layers.1.feed_forward.inner"
-
-
-class Counted(Silent):
-    def __init__(self) -> None:
-        self.stages: list[str] = []
-        self.done: list[tuple[int, int]] = []
-
-    def stage(self, description: str) -> None:
-        self.stages.append(description)
-
-    def advance(self, done: int, total: int) -> None:
-        self.done.append((done, total))
 
 
 def measured(
@@ -51,7 +39,7 @@ def measured(
     *,
     model: ReferenceModel | None = None,
     calibration: Sources | None = None,
-    progress: Counted | None = None,
+    progress: RecordedProgress | None = None,
 ) -> Sensitivity:
     return measure_sensitivity(
         trained.neutral,
@@ -61,7 +49,7 @@ def measured(
         calibration=calibration,
         calibrated_on=None,
         threads=1,
-        progress=progress or Counted(),
+        progress=progress or RecordedProgress(),
     )
 
 
@@ -138,7 +126,7 @@ def test_figures_are_those_of_bundles_that_keep_all_others(
 
 def test_steps_keep_the_worst_and_end_in_fp32(trained: Make, optimized: Optimize) -> None:
     made = trained("encoder and decoder")
-    progress = Counted()
+    progress = RecordedProgress()
     found = measured(made, optimized(made.neutral), [[3, 4, 5]], progress=progress)
     worst = [product.name for product in found.worst]
     alone = [product.alone.mean for product in found.worst if product.alone is not None]

@@ -10,7 +10,7 @@ import click
 from .lines import IDS_EXPECTED, token_ids
 from .messages import tell
 from .option_names import option_names
-from .options import threads_option
+from .options import force_option, threads_option
 
 if TYPE_CHECKING:
     from dragoman.runtime.format.manifest import Manifest
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 @click.option("--head", type=click.IntRange(min=0), help="Counted from 0 [the mean of all heads].")
 @click.option("--source-language", metavar="CODE", help="Language of the text [the bundle's].")
 @click.option("--target-language", metavar="CODE", help="Language of the output [the bundle's].")
-@click.option("--force", is_flag=True, help="Replace the output if it exists.")
+@force_option
 @threads_option
 @click.pass_context
 def attention(

@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 
 from .option_names import option_names
-from .options import revision_option, threads_option
+from .options import force_option, revision_option, threads_option
 
 
 @click.command(short_help="Write one page on bundles: to sign off, or to debug.")
@@ -55,7 +55,7 @@ from .options import revision_option, threads_option
     help="Also write all numbers to this JSON file; they are in the page, too.",
 )
 @threads_option
-@click.option("--force", is_flag=True, help="Replace the output if it exists.")
+@force_option
 @click.pass_context
 def report(
     context: click.Context,

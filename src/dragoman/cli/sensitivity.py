@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from .messages import tell
-from .options import revision_option, threads_option
+from .options import force_option, revision_option, threads_option
 
 if TYPE_CHECKING:
     from dragoman.benchmarks.sensitivity.results import Effect, Keeping, Sensitivity
@@ -44,7 +44,7 @@ SHOWN = 12
     help="What the bundle was built with --calibration of [random inputs].",
 )
 @threads_option
-@click.option("--force", is_flag=True, help="Replace the output if it exists.")
+@force_option
 def sensitivity(
     bundle: Path,
     checkpoint: str,
