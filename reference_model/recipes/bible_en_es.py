@@ -144,10 +144,10 @@ RECIPE = translation_recipe(
     },
     Vocabulary(size=6000),
     TrainingOptions(
-        epochs=30,
+        epochs=24,
         warmup_steps=2000,
         learning_rate_scale=1.5,
-        cool_down_epochs=15,
+        cool_down_epochs=12,
         average_epochs=5,
         mixed_precision=True,
     ),
