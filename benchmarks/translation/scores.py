@@ -1,13 +1,12 @@
-"""Scores of translations, by sacrebleu."""
+"""Scores of translations: BLEU and chrF."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from sacrebleu import BLEU, CHRF
-
 from dragoman.errors import DragomanError
+from dragoman.metrics.sacrebleu_metrics import SacreBleu
 
 from .sets import HeldOut
 
@@ -39,18 +38,18 @@ def scores(outputs: Sequence[str], test: HeldOut) -> Scores:
     Raises:
         DragomanError: tokens are to be joined, and `sacremoses` is not installed.
     """
-    texts, of_tokens = list(outputs), None
+    texts, of_tokens, lowercase = list(outputs), None, bool(test.tokenized)
     if test.tokenized:
-        plain = BLEU(tokenize="none", force=True)  # tokens are what it would warn of
-        of_tokens = plain.corpus_score(texts, [list(test.tokenized)]).score
+        plain = SacreBleu("BLEU", tokenize="none")
+        of_tokens = plain.figure(texts, [[text] for text in test.tokenized])
         texts = _joined(texts, test.language)
-    bleu, chrf = BLEU(lowercase=bool(test.tokenized)), CHRF(lowercase=bool(test.tokenized))
-    references = [list(test.references)]
+    references = [[text] for text in test.references]
+    bleu, chrf = SacreBleu("BLEU", lowercase=lowercase), SacreBleu("chrF", lowercase=lowercase)
     return Scores(
-        bleu.corpus_score(texts, references).score,
-        chrf.corpus_score(texts, references).score,
-        str(bleu.get_signature()),
-        str(chrf.get_signature()),
+        bleu.figure(texts, references),
+        chrf.figure(texts, references),
+        bleu.signature(),
+        chrf.signature(),
         of_tokens,
     )
 

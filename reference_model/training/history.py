@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from ..files import write_whole
+
 
 @dataclass(frozen=True)
 class Epoch:
@@ -31,11 +33,21 @@ class Epoch:
 
 
 def write_history(epochs: Sequence[Epoch], path: Path) -> None:
-    path.write_text("".join(json.dumps(asdict(e)) + "\n" for e in epochs), encoding="utf-8")
+    """One JSON object a line for each epoch.
+
+    Raises:
+        DragomanError: the file cannot be written.
+    """
+    lines = "".join(json.dumps(asdict(e)) + "\n" for e in epochs)
+    write_whole(path, lambda partial: partial.write_text(lines, encoding="utf-8"))
 
 
 def plot_history(epochs: Sequence[Epoch], metric_name: str, path: Path) -> None:
-    """Plot losses and metric over epochs to a PNG file."""
+    """Plot losses and metric over epochs to a PNG file.
+
+    Raises:
+        DragomanError: the file cannot be written.
+    """
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(7, 4), layout="constrained")
@@ -50,4 +62,4 @@ def plot_history(epochs: Sequence[Epoch], metric_name: str, path: Path) -> None:
     loss_axis.set_ylabel("loss (nats per token)")
     metric_axis.set_ylabel(f"validation {metric_name}", color="tab:orange")
     loss_axis.grid(alpha=0.3)
-    figure.savefig(path, dpi=120)
+    write_whole(path, lambda partial: figure.savefig(partial, format="png", dpi=120))

@@ -25,11 +25,13 @@ FEWEST_RESAMPLES = 100
 class SacreBleu:
     """
     Attributes:
-        tokenize: how BLEU splits texts into words; see `tokenization`
+        tokenize: how BLEU splits texts into words: see `tokenization`; "none": at spaces
+        lowercase: whether case does not count
     """
 
     name: Literal["BLEU", "chrF"]
     tokenize: str = "13a"
+    lowercase: bool = False
     higher_is_better: bool = True
     whole: float = 100
 
@@ -71,9 +73,9 @@ class SacreBleu:
         from sacrebleu import BLEU, CHRF
 
         if self.name == "chrF":
-            return CHRF()
+            return CHRF(lowercase=self.lowercase)
         # force: texts that look tokenized are what the model writes, not a mistake of the caller.
-        return BLEU(tokenize=self.tokenize, force=True)
+        return BLEU(tokenize=self.tokenize, lowercase=self.lowercase, force=True)
 
 
 def streams(references: References) -> list[Sequence[str]]:
