@@ -27,10 +27,11 @@ def exported(directory: Path) -> Path:
 def held_out(count: int) -> tuple[Transformer, ParityInputs]:
     """The model, and this many of its held-out words to verify a bundle on."""
     from dragoman.benchmarks.parity import inputs_for
+    from dragoman.comparison import Comparison
     from dragoman.export.locating import locate_checkpoint
     from dragoman.export.opened_checkpoint import open_checkpoint
     from dragoman.reference_model import Transformer
 
     opened = open_checkpoint(locate_checkpoint(MODEL))
     assert isinstance(opened.model, Transformer)
-    return opened.model, inputs_for(opened, limit=count)
+    return opened.model, inputs_for(opened, Comparison(limit=count))

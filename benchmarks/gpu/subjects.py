@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from dragoman.comparison import Comparison
+
 from ..real_models import cache, downloaded_whisper
 from ..shipped import MODEL, held_out
 
@@ -63,7 +65,7 @@ def verses_en(workspace: Path) -> Subject:
 
     opened = open_checkpoint(locate_checkpoint(VERSES))
     assert isinstance(opened.model, LanguageModel)
-    inputs = inputs_for(opened, limit=PROMPTS)
+    inputs = inputs_for(opened, Comparison(limit=PROMPTS))
     return Subject(VERSES, opened.model, opened.tokenizers, inputs, (1, 32))
 
 
@@ -92,7 +94,7 @@ def whisper_tiny_en(workspace: Path) -> Subject:
             generation=configs.WHISPER_GENERATION,
         )
     opened = open_checkpoint(locate_checkpoint(directory))
-    inputs = inputs_for(opened, clips(), WINDOWS)
+    inputs = inputs_for(opened, Comparison(clips(), WINDOWS))
     if directory.parent == workspace:  # nothing is expected of random weights
         inputs = dataclasses.replace(inputs, random=True)
     assert isinstance(opened.model, Transformer)

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
+from dragoman.comparison import Comparison
+
 from .items import Item
 
 Member = TypeVar("Member")
@@ -16,21 +18,15 @@ Member = TypeVar("Member")
 class Given:
     """
     Attributes:
+        asked: by the user
         file: of texts, or of audio; or a directory of audio
-        limit: the most inputs, with their references; None: all
         references: what the references of the items are from, if every item has one
-        metrics: of `metrics.METRIC_NAMES`, the one that counts most first; None: what the model was
-            trained for tells
-        source_language, target_language: of a multilingual model, as the user names them
     """
 
+    asked: Comparison
     file: Path
     items: Sequence[Item]
-    limit: int | None = None
-    references: Path | None = None
-    metrics: Sequence[str] | None = None
-    source_language: str | None = None
-    target_language: str | None = None
+    references: Path | None
 
     def origin_of_references(self, count: int) -> str:
         """For the record, if so many items are compared."""

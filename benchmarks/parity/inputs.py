@@ -7,6 +7,7 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
+from dragoman.comparison import Comparison
 from dragoman.errors import DragomanError
 from dragoman.export.model_description import audio_features
 from dragoman.export.model_description import head as described_head
@@ -31,27 +32,9 @@ from .sources import assumed_language, encoder_lines, numbered_lines
 from .texts import of_texts
 
 
-def inputs_for(
-    checkpoint: OpenedCheckpoint,
-    file: Path | None = None,
-    limit: int | None = None,
-    references: Path | None = None,
-    metrics: Sequence[str] | None = None,
-    *,
-    source_language: str | None = None,
-    target_language: str | None = None,
-) -> ParityInputs:
+def inputs_for(checkpoint: OpenedCheckpoint, asked: Comparison) -> ParityInputs:
     """The lines of a file, or the windows of audio files for a speech model; without a file the
     sources of references, the checkpoint's held-out data, or random inputs if there is none.
-
-    Args:
-        limit: the most inputs, with their references; None: all
-        references: a file whose lines are a source, a tab and a reference, or references alone, one
-            for each input; None: the references after tabs in a file of texts or list of
-            recordings, if every line has one
-        metrics: of `metrics.METRIC_NAMES`, the one that counts most first; None: what the model was
-            trained for tells
-        source_language, target_language: of a multilingual model; None: its defaults
 
     Raises:
         DragomanError: a file cannot be used with this checkpoint, there are no references to
@@ -61,75 +44,58 @@ def inputs_for(
     config, tokenizers = checkpoint.model.config, checkpoint.tokenizers
     head = described_head(config)
     if head is not None:
-        return _of_encoder(checkpoint, head, file, limit, references or metrics)
-    if file is not None and tokenizers is None and not config.takes_audio:
-        raise _no_tokenizers(file, checkpoint)
-    _check_languages(checkpoint, source_language, target_language)
+        return _of_encoder(checkpoint, head, asked)
+    if asked.inputs is not None and tokenizers is None and not config.takes_audio:
+        raise _no_tokenizers(asked.inputs, checkpoint)
+    _check_languages(checkpoint, asked.source_language, asked.target_language)
     given = None
-    if references is not None:
-        given = ReferenceFile.read(references, audio=config.takes_audio)
-    file, given = _file(checkpoint, file, given, metrics)
+    if asked.references is not None:
+        given = ReferenceFile.read(asked.references, audio=config.takes_audio)
+    file, given = _file(checkpoint, asked, given)
     if file is None:
-        inputs = random_inputs(checkpoint.model, limit or RANDOM_SOURCES)
+        inputs = random_inputs(checkpoint.model, asked.limit or RANDOM_SOURCES)
         if given is not None and given.pairs is None:
             raise DragomanError(
                 f"{given.path}: expected lines of a source, a tab and a reference, or inputs for "
                 "references alone; found references alone, and no inputs"
             )
     else:
-        inputs = _of_file(
-            checkpoint,
-            file,
-            given,
-            limit=limit,
-            metrics=metrics,
-            source_language=source_language,
-            target_language=target_language,
-        )
+        inputs = _of_file(checkpoint, asked, file, given)
     if given is not None and inputs.references is None and inputs.task is None:
-        inputs = _with_separate(checkpoint, inputs, given.path, limit)
-    inputs = dataclasses.replace(inputs, target_language=target_language)
-    _check_metrics(checkpoint, inputs, metrics)
+        inputs = _with_separate(checkpoint, inputs, given.path, asked.limit)
+    inputs = dataclasses.replace(inputs, target_language=asked.target_language)
+    _check_metrics(checkpoint, inputs, asked.metrics)
     return inputs
 
 
 def _file(
-    checkpoint: OpenedCheckpoint,
-    file: Path | None,
-    given: ReferenceFile | None,
-    metrics: Sequence[str] | None,
+    checkpoint: OpenedCheckpoint, asked: Comparison, given: ReferenceFile | None
 ) -> tuple[Path | None, ReferenceFile | None]:
     """The file to compare on, None for random inputs; and the references that are not in it."""
-    if file is not None or checkpoint.tokenizers is None:
-        return file, given
-    if given is not None and given.pairs is not None and text_metrics(checkpoint, metrics):
+    if asked.inputs is not None or checkpoint.tokenizers is None:
+        return asked.inputs, given
+    if given is not None and given.pairs is not None and text_metrics(checkpoint, asked.metrics):
         return given.path, None
     held_out = checkpoint.directory / HELD_OUT_FILE
     return held_out if held_out.is_file() else None, given
 
 
 def _of_file(
-    checkpoint: OpenedCheckpoint,
-    file: Path,
-    references: ReferenceFile | None,
-    limit: int | None,
-    metrics: Sequence[str] | None,
-    source_language: str | None,
-    target_language: str | None,
+    checkpoint: OpenedCheckpoint, asked: Comparison, file: Path, references: ReferenceFile | None
 ) -> ParityInputs:
     config, tokenizers = checkpoint.model.config, checkpoint.tokenizers
     items = recording_items(file) if config.takes_audio else text_items(file)
     if references is not None:
         items = references.given_to(items, file)
     without = next((item for item in items if not item.references), None)
-    wanted = [name for name in metrics or () if name != PERPLEXITY]
+    wanted = [name for name in asked.metrics or () if name != PERPLEXITY]
     if wanted and without is not None:
         raise DragomanError(
             f"metric {', '.join(wanted)}: expected a reference for each input, found none for "
             f"{without.origin}"
         )
     origin = None if without is not None else file if references is None else references.path
-    given = Given(file, items, limit, origin, metrics, source_language, target_language)
+    given = Given(asked, file, items, origin)
     features = audio_features(config)
     if features is not None:
         return of_recordings(checkpoint, LogMel.of(features), given)
@@ -151,16 +117,11 @@ def _with_separate(
     return dataclasses.replace(inputs, references=separate)
 
 
-def _of_encoder(
-    checkpoint: OpenedCheckpoint,
-    head: Head,
-    file: Path | None,
-    limit: int | None,
-    references: object,
-) -> ParityInputs:
+def _of_encoder(checkpoint: OpenedCheckpoint, head: Head, asked: Comparison) -> ParityInputs:
     """Of an encoder alone, which takes no references: tabs stand between the texts of pairs."""
     tokenizers, held_out = checkpoint.tokenizers, checkpoint.directory / HELD_OUT_FILE
-    if references:
+    file = asked.inputs
+    if asked.references or asked.metrics:
         raise DragomanError(
             f"references and metrics: expected none, {checkpoint.name} is an encoder alone and "
             "decodes nothing"
@@ -170,9 +131,9 @@ def _of_encoder(
     if file is None and held_out.is_file():
         file = held_out
     if file is None or tokenizers is None:
-        return random_inputs(checkpoint.model, limit or RANDOM_SOURCES)
+        return random_inputs(checkpoint.model, asked.limit or RANDOM_SOURCES)
     every = numbered_lines(file)
-    numbered = spread(every, limit)
+    numbered = spread(every, asked.limit)
     with tempfile.TemporaryDirectory() as directory:
         written = tokenizers.write(ScratchWriter(Path(directory)))
         assert written.source is not None

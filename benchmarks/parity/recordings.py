@@ -38,19 +38,21 @@ def of_recordings(checkpoint: OpenedCheckpoint, log_mel: LogMel, given: Given) -
     count = sum(map(len, windows))
     description = f"{given.file.name}, {len(items)} files, {count} windows"
     whole = given.references is not None
-    if given.limit is not None and given.limit < count:
-        chosen = whole_recordings([len(each) for each in windows], given.limit) if whole else []
+    if given.asked.limit is not None and given.asked.limit < count:
+        chosen = (
+            whole_recordings([len(each) for each in windows], given.asked.limit) if whole else []
+        )
         whole = bool(chosen)
         if whole:
             items, windows = [items[i] for i in chosen], [windows[i] for i in chosen]
             description += f", those of {len(chosen)} files spread evenly"
         else:
-            description += f", the first {given.limit} of them"
+            description += f", the first {given.asked.limit} of them"
     decode = _decode(checkpoint)
     task = references = None
     if whole and decode is not None:
         references = _scored(given, items, windows)
-        metrics = text_metrics(checkpoint, given.metrics)
+        metrics = text_metrics(checkpoint, given.asked.metrics)
         if metrics:
             ends = accumulate((len(each) for each in windows), initial=0)
             parts = [range(first, end) for first, end in pairwise(ends)]
@@ -61,7 +63,7 @@ def of_recordings(checkpoint: OpenedCheckpoint, log_mel: LogMel, given: Given) -
         for number in range(1, len(each) + 1)
     ]
     sources = [window for each in windows for window in each]
-    most = None if whole else given.limit
+    most = None if whole else given.asked.limit
     return ParityInputs(
         description,
         sources[:most],

@@ -27,10 +27,10 @@ def of_texts(
     Raises:
         DragomanError: a text is no source of the model, or a metric cannot be computed.
     """
-    items = spread(given.items, given.limit)
+    items = spread(given.items, given.asked.limit)
     texts = [str(item.source) for item in items]
     description = described(given.file, len(given.items), len(items))
-    language, languages = given.source_language, tokenizers.languages
+    language, languages = given.asked.source_language, tokenizers.languages
     if language is None and languages is not None:
         language = assumed_language(languages)
         description += f", assumed to be {language}"
@@ -38,8 +38,8 @@ def of_texts(
     if given.references is not None:
         origin = given.origin_of_references(len(items))
         references = References.of(items, origin, language)
-        target = given.target_language or stated_target(checkpoint.directory, languages)
-        metrics = text_metrics(checkpoint, given.metrics, target, texts)
+        target = given.asked.target_language or stated_target(checkpoint.directory, languages)
+        metrics = text_metrics(checkpoint, given.asked.metrics, target, texts)
         if metrics:
             parts = [[i] for i in range(len(items))]
             task = Task(metrics, [item.references for item in items], parts)

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from dragoman.benchmarks.parity import ParityInputs, inputs_for
+from dragoman.comparison import Comparison
 from dragoman.errors import DragomanError
 from dragoman.export.locating import locate_checkpoint
 from dragoman.export.opened_checkpoint import OpenedCheckpoint, open_checkpoint
@@ -72,7 +73,7 @@ def metrics_of(inputs: ParityInputs) -> list[str]:
 
 
 def test_without_references_nothing_is_judged(checkpoint: OpenedCheckpoint, words: Path) -> None:
-    inputs = inputs_for(checkpoint, words)
+    inputs = inputs_for(checkpoint, Comparison(words))
     assert (inputs.task, inputs.references) == (None, None)
     assert inputs.texts == WORDS
     assert inputs.origins == [f"words.txt, line {n}" for n in range(1, 8)]
@@ -81,7 +82,7 @@ def test_without_references_nothing_is_judged(checkpoint: OpenedCheckpoint, word
 def test_references_after_tabs_judge_in_the_order_of_lines(
     checkpoint: OpenedCheckpoint, pairs: Path
 ) -> None:
-    inputs = inputs_for(checkpoint, pairs)
+    inputs = inputs_for(checkpoint, Comparison(pairs))
     assert metrics_of(inputs) == ["BLEU", "chrF"]
     assert inputs.task is not None and inputs.references is not None
     assert inputs.texts == WORDS[::-1]
@@ -94,7 +95,7 @@ def test_references_after_tabs_judge_in_the_order_of_lines(
 def test_a_limit_takes_inputs_and_their_references_together(
     checkpoint: OpenedCheckpoint, pairs: Path
 ) -> None:
-    inputs = inputs_for(checkpoint, pairs, 3)
+    inputs = inputs_for(checkpoint, Comparison(pairs, limit=3))
     assert inputs.texts == [WORDS[::-1][i] for i in (0, 2, 4)]
     assert inputs.origins == [f"pairs.tsv, line {n}" for n in (1, 3, 5)]
     assert inputs.task is not None and inputs.references is not None
@@ -109,7 +110,7 @@ def test_references_alone_are_one_for_each_input(
     checkpoint: OpenedCheckpoint, words: Path, tmp_path: Path
 ) -> None:
     alone = lines(tmp_path / "alone.txt", *(f"N{'' if i else ' AH'}" for i in range(7)))
-    inputs = inputs_for(checkpoint, words, 2, alone)
+    inputs = inputs_for(checkpoint, Comparison(words, limit=2, references=alone))
     assert inputs.task is not None and inputs.references is not None
     assert inputs.task.references == [("N AH",), ("N",)]
     assert inputs.origins == ["words.txt, line 1", "words.txt, line 4"]
@@ -123,7 +124,7 @@ def test_another_number_of_references_is_one_line(
 ) -> None:
     alone = lines(tmp_path / "alone.txt", *["N"] * count)
     with pytest.raises(DragomanError) as caught:
-        inputs_for(checkpoint, words, None, alone)
+        inputs_for(checkpoint, Comparison(words, references=alone))
     assert str(caught.value) == (
         f"{alone}: expected 7 references, one for each input of {words}, or lines of a source, a "
         f"tab and a reference; found {count} lines without tabs"
@@ -135,13 +136,13 @@ def test_another_number_of_references_is_one_line(
 def test_references_alone_need_inputs(checkpoint: OpenedCheckpoint, tmp_path: Path) -> None:
     alone = lines(tmp_path / "alone.txt", "N")
     with pytest.raises(DragomanError, match=r"found references alone, and no inputs$"):
-        inputs_for(checkpoint, None, None, alone)
+        inputs_for(checkpoint, Comparison(references=alone))
 
 
 def test_pairs_belong_to_the_inputs_with_the_same_source(
     checkpoint: OpenedCheckpoint, words: Path, pairs: Path
 ) -> None:
-    inputs = inputs_for(checkpoint, words, None, pairs)
+    inputs = inputs_for(checkpoint, Comparison(words, references=pairs))
     assert inputs.texts == WORDS
     assert inputs.task is not None and inputs.references is not None
     assert inputs.task.references == [("N",), ("N 1", "D"), *[("N",)] * 5]
@@ -152,9 +153,9 @@ def test_pairs_belong_to_the_inputs_with_the_same_source(
 def test_without_inputs_the_sources_of_pairs_are_compared_on(
     checkpoint: OpenedCheckpoint, pairs: Path
 ) -> None:
-    inputs = inputs_for(checkpoint, None, None, pairs)
+    inputs = inputs_for(checkpoint, Comparison(references=pairs))
     assert dataclasses.replace(inputs, decode=None) == dataclasses.replace(
-        inputs_for(checkpoint, pairs), decode=None
+        inputs_for(checkpoint, Comparison(pairs)), decode=None
     )
 
 
@@ -163,28 +164,36 @@ def test_pairs_of_other_sources_are_scored_apart(
 ) -> None:
     """As before: their probability says something about the bundle, too."""
     others = lines(tmp_path / "others.tsv", "is\tN", "not\tN", "there\tN")
-    inputs = inputs_for(checkpoint, words, 2, others)
+    inputs = inputs_for(checkpoint, Comparison(words, limit=2, references=others))
     assert inputs.texts == [WORDS[0], WORDS[3]] and inputs.task is None
     assert inputs.references is not None
     assert inputs.references.pairs == [("is", "N"), ("not", "N")]
     with pytest.raises(DragomanError) as caught:
-        inputs_for(checkpoint, words, None, others, ["perplexity", "chrf"])
+        inputs_for(checkpoint, Comparison(words, references=others, metrics=["perplexity", "chrf"]))
     assert str(caught.value) == (
         "metric chrf: expected a reference for each input, found none for words.txt, line 1"
     )
-    assert inputs_for(checkpoint, words, None, others, ["perplexity"]).references is not None
+    assert (
+        inputs_for(
+            checkpoint, Comparison(words, references=others, metrics=["perplexity"])
+        ).references
+        is not None
+    )
 
 
 def test_only_perplexity_decodes_nothing_for_metrics(
     checkpoint: OpenedCheckpoint, pairs: Path
 ) -> None:
-    inputs = inputs_for(checkpoint, pairs, metrics=["perplexity"])
+    inputs = inputs_for(checkpoint, Comparison(pairs, metrics=["perplexity"]))
     assert inputs.task is None and inputs.references is not None
 
 
 def test_metrics_in_the_order_they_are_named_in(checkpoint: OpenedCheckpoint, pairs: Path) -> None:
     named = ["exact-match", "perplexity", "bleu", "exact-match"]
-    assert metrics_of(inputs_for(checkpoint, pairs, metrics=named)) == ["exact match", "BLEU"]
+    assert metrics_of(inputs_for(checkpoint, Comparison(pairs, metrics=named))) == [
+        "exact match",
+        "BLEU",
+    ]
 
 
 @pytest.mark.parametrize("name", ["bleu", "perplexity"])
@@ -192,14 +201,14 @@ def test_a_metric_without_references_is_one_line(
     checkpoint: OpenedCheckpoint, tmp_path: Path, name: str
 ) -> None:
     with pytest.raises(DragomanError) as caught:
-        inputs_for(checkpoint, limit=3, metrics=[name])
+        inputs_for(checkpoint, Comparison(limit=3, metrics=[name]))
     assert str(caught.value) == (
         f"metric {name}: expected inputs with references, found 3 random sources (seed 0) without"
     )
     mixed = lines(tmp_path / "mixed.tsv", "need\tN", "a")
-    assert inputs_for(checkpoint, mixed).task is None
+    assert inputs_for(checkpoint, Comparison(mixed)).task is None
     with pytest.raises(DragomanError, match=f"^metric {name}: expected .*found .*mixed.tsv"):
-        inputs_for(checkpoint, mixed, metrics=[name])
+        inputs_for(checkpoint, Comparison(mixed, metrics=[name]))
 
 
 def test_outputs_without_tokenizers_have_no_metrics(
@@ -207,12 +216,12 @@ def test_outputs_without_tokenizers_have_no_metrics(
 ) -> None:
     without = dataclasses.replace(checkpoint, tokenizers=None)
     ids = lines(tmp_path / "ids.tsv", "3 4\t5", "6\t7 8")
-    inputs = inputs_for(without, None, 5, ids)
+    inputs = inputs_for(without, Comparison(limit=5, references=ids))
     assert inputs.description == "5 random sources (seed 0)" and inputs.task is None
     assert inputs.references is not None
     assert inputs.references.pairs == [([3, 4], [5]), ([6], [7, 8])]
     with pytest.raises(DragomanError, match=r"^metric bleu: expected a checkpoint with tokenizers"):
-        inputs_for(without, None, 5, ids, ["bleu"])
+        inputs_for(without, Comparison(limit=5, references=ids, metrics=["bleu"]))
 
 
 def test_a_recipe_is_judged_by_its_own_score(directory: Path, pairs: Path, tmp_path: Path) -> None:
@@ -220,14 +229,16 @@ def test_a_recipe_is_judged_by_its_own_score(directory: Path, pairs: Path, tmp_p
     (own / "recipe.json").write_text('{"recipe": "g2p-en"}', encoding="utf-8")
     write_examples([Example("need", ("N", "D")), Example("a", ("AH",))], own / "held_out.tsv")
     opened = open_checkpoint(locate_checkpoint(str(own)))
-    held_out = inputs_for(opened)
+    held_out = inputs_for(opened, Comparison())
     assert held_out.texts == ["need", "a"]
-    assert metrics_of(held_out) == metrics_of(inputs_for(opened, pairs)) == ["word error"]
+    assert (
+        metrics_of(held_out) == metrics_of(inputs_for(opened, Comparison(pairs))) == ["word error"]
+    )
     assert held_out.task is not None
     (metric,) = held_out.task.metrics
     assert metric.figure(["D", "x"], held_out.task.references) == 0.5
     assert not metric.higher_is_better
-    assert metrics_of(inputs_for(opened, pairs, metrics=["chrf"])) == ["chrF"]
+    assert metrics_of(inputs_for(opened, Comparison(pairs, metrics=["chrf"]))) == ["chrF"]
 
 
 def test_summaries_are_judged_by_rouge(checkpoint: OpenedCheckpoint, pairs: Path) -> None:
@@ -235,7 +246,7 @@ def test_summaries_are_judged_by_rouge(checkpoint: OpenedCheckpoint, pairs: Path
     summarizing = dataclasses.replace(checkpoint, summarizes=True)
     texts = pairs.with_name("ascii.tsv")
     texts.write_text("need\ta b c\n")
-    assert metrics_of(inputs_for(summarizing, texts)) == ["ROUGE-L"]
+    assert metrics_of(inputs_for(summarizing, Comparison(texts))) == ["ROUGE-L"]
 
 
 @pytest.mark.parametrize("side", ["source", "target"])
@@ -243,4 +254,4 @@ def test_languages_of_a_model_that_has_none(
     checkpoint: OpenedCheckpoint, pairs: Path, side: str
 ) -> None:
     with pytest.raises(DragomanError, match=f"^{side}_language: expected none, .*found 'de'$"):
-        inputs_for(checkpoint, pairs, **{f"{side}_language": "de"})  # type: ignore[arg-type]
+        inputs_for(checkpoint, Comparison(pairs, **{f"{side}_language": "de"}))  # type: ignore[arg-type]

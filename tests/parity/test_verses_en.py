@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from dragoman.benchmarks.parity import check_parity, inputs_for
+from dragoman.comparison import Comparison
 from dragoman.export.locating import locate_checkpoint
 from dragoman.export.neutral_bundle import export_bundle
 from dragoman.export.opened_checkpoint import OpenedCheckpoint, open_checkpoint
@@ -89,7 +90,7 @@ def test_every_token_is_the_oracles(
 @pytest.mark.parametrize("precision", ["fp32", "int8"])
 def test_parity(precision: str, opened: OpenedCheckpoint, bundle: Callable[[Any], Model]) -> None:
     """On verses that it has not seen: numbers, outputs, and how probable the real rests are."""
-    inputs = inputs_for(opened, limit=CONTINUED)
+    inputs = inputs_for(opened, Comparison(limit=CONTINUED))
     parity = check_parity(bundle(precision), opened.model, inputs, backend="onnxruntime")
     assert parity.passed
     assert parity.tasks == ()  # it is judged by the probability of references

@@ -19,9 +19,7 @@ from .preflight import (
     check_calibration,
     check_comparison,
     check_kept,
-    check_metrics,
     check_output,
-    check_references,
     check_target,
 )
 
@@ -131,8 +129,15 @@ def build(
             "attention; build another bundle for it"
         )
     check_output(output, overwrite)
-    compared_on = check_comparison(inputs, limit, threads)
-    scored, judged_by = check_references(references), check_metrics(metrics)
+    comparison = check_comparison(
+        threads,
+        inputs=inputs,
+        limit=limit,
+        references=references,
+        metrics=metrics,
+        source_language=source_language,
+        target_language=target_language,
+    )
     calibrated_on = check_calibration(calibration, precision)
     check_kept(keep_fp32, chosen, precision)
     located = locate_checkpoint(checkpoint, revision, progress)
@@ -149,15 +154,7 @@ def build(
     if request is not None and old is None:  # refuse before anything takes time
         config = opened.model.config
         request.for_model(config, config.max_target_positions)
-    parity_inputs = inputs_for(
-        opened,
-        compared_on,
-        limit,
-        scored,
-        judged_by,
-        source_language=source_language,
-        target_language=target_language,
-    )
+    parity_inputs = inputs_for(opened, comparison)
     with (
         new_directory(output, overwrite=overwrite) as partial,
         scratch_directories(partial) as scratch,

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from dragoman import metrics
+from dragoman.comparison import Comparison
 from dragoman.errors import DragomanError, refuse_unwritable
+from dragoman.metrics import check_metrics
 from dragoman.optimize.targets import Target, choose_target
 from dragoman.optimize.tensorrt.request import EngineRequest
 from dragoman.runtime.backends import check_threads
@@ -17,9 +18,7 @@ __all__ = [
     "check_calibration",
     "check_comparison",
     "check_kept",
-    "check_metrics",
     "check_output",
-    "check_references",
     "check_target",
 ]
 
@@ -47,7 +46,7 @@ def check_inputs(path: str | Path | None) -> Path | None:
     return None if path is None else Path(path)
 
 
-def check_references(path: str | Path | None) -> Path | None:
+def _check_references(path: str | Path | None) -> Path | None:
     """
     Raises:
         DragomanError: the file does not exist.
@@ -57,7 +56,7 @@ def check_references(path: str | Path | None) -> Path | None:
     return None if path is None else Path(path)
 
 
-def check_metrics(names: Sequence[str] | None) -> Sequence[str] | None:
+def _check_metrics(names: Sequence[str] | None) -> Sequence[str] | None:
     """
     Returns:
         the names; None if there are none
@@ -67,7 +66,7 @@ def check_metrics(names: Sequence[str] | None) -> Sequence[str] | None:
     """
     if isinstance(names, str):
         raise DragomanError(f"metrics: expected a list of names, found {names!r}")
-    metrics.check_metrics(names or ())
+    check_metrics(names or ())
     return names or None
 
 
@@ -104,18 +103,32 @@ def check_kept(names: Sequence[str], target: Target, precision: Precision) -> No
 
 
 def check_comparison(
-    inputs: str | Path | None, limit: int | None, threads: int | None
-) -> Path | None:
+    threads: int | None,
+    *,
+    inputs: str | Path | None,
+    limit: int | None = None,
+    references: str | Path | None = None,
+    metrics: Sequence[str] | None = None,
+    source_language: str | None = None,
+    target_language: str | None = None,
+) -> Comparison:
     """Check the options of a comparison.
 
     Raises:
-        DragomanError: there are no such inputs, the limit is below 1, or the threads are too few or
-            too many.
+        DragomanError: there are no such inputs or references, there is no such metric or its
+            library is missing, the limit is below 1, or the threads are too few or too many.
     """
     if limit is not None and (not isinstance(limit, int) or limit < 1):
         raise DragomanError(f"limit: expected at least 1 input, found {limit}")
     check_threads(threads)
-    return check_inputs(inputs)
+    return Comparison(
+        check_inputs(inputs),
+        limit,
+        _check_references(references),
+        _check_metrics(metrics),
+        source_language,
+        target_language,
+    )
 
 
 def check_target(

@@ -79,7 +79,7 @@ def report(
     if len({Path(bundle).resolve() for bundle in bundles}) < len(bundles):
         raise DragomanError("bundles: expected each once, found one of them twice")
     read = [read_bundle(Path(bundle)) for bundle in bundles]
-    shown_on = check_comparison(inputs, None, threads)
+    shown_on = check_comparison(threads, inputs=inputs).inputs
     if checkpoint is None and revision is not None:
         raise DragomanError(f"revision: expected one only with a checkpoint, found {revision}")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
@@ -58,7 +59,7 @@ def sensitivity(
     progress = progress or Silent()
     read = read_bundle(Path(bundle))
     check_measurable(read)
-    compared_on = check_comparison(inputs, limit, threads)
+    comparison = check_comparison(threads, inputs=inputs, limit=limit)
     calibrated_on = check_calibration(calibration, read.manifest.precision)
     located = locate_checkpoint(checkpoint, revision, progress)
 
@@ -74,8 +75,10 @@ def sensitivity(
     progress.stage("reading the checkpoint")
     opened = open_checkpoint(located)
     check_same_model(read, opened, checkpoint)
-    most = limit or (WINDOWS if read.manifest.model.takes_audio else SOURCES)
-    parity_inputs = inputs_for(opened, compared_on, most)
+    if limit is None:
+        most = WINDOWS if read.manifest.model.takes_audio else SOURCES
+        comparison = dataclasses.replace(comparison, limit=most)
+    parity_inputs = inputs_for(opened, comparison)
     with TemporaryDirectory() as directory:
         neutral = export_bundle(
             opened.model,

@@ -15,7 +15,7 @@ from dragoman.runtime.backends import check_backend
 from dragoman.runtime.format.bundle import Bundle, read_bundle
 from dragoman.runtime.format.records import Parity
 
-from .preflight import check_comparison, check_metrics, check_references
+from .preflight import check_comparison
 from .signatures import SIGNATURE_FILE, is_signed
 
 if TYPE_CHECKING:
@@ -97,8 +97,15 @@ def verify(
             f"verify it without, or remove {SIGNATURE_FILE} and sign it again afterwards"
         )
     check_backend(read, backend)
-    compared_on = check_comparison(inputs, limit, threads)
-    scored, judged_by = check_references(references), check_metrics(metrics)
+    comparison = check_comparison(
+        threads,
+        inputs=inputs,
+        limit=limit,
+        references=references,
+        metrics=metrics,
+        source_language=source_language,
+        target_language=target_language,
+    )
     located = locate_checkpoint(checkpoint, revision, progress)
 
     from dragoman.benchmarks.parity import inputs_for
@@ -110,15 +117,7 @@ def verify(
     progress.stage("reading the checkpoint")
     opened = open_checkpoint(located)
     check_same_model(read, opened, checkpoint)
-    parity_inputs = inputs_for(
-        opened,
-        compared_on,
-        limit,
-        scored,
-        judged_by,
-        source_language=source_language,
-        target_language=target_language,
-    )
+    parity_inputs = inputs_for(opened, comparison)
     parity = compare(read, opened, parity_inputs, threads, backend, progress)
     not_recorded = None
     if record if record is not None else limit is None and not is_signed(bundle):

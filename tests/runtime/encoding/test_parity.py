@@ -12,6 +12,7 @@ import pytest
 
 from dragoman.benchmarks.parity import ParityInputs, check_parity, inputs_for
 from dragoman.benchmarks.parity.sources import calibration_sources
+from dragoman.comparison import Comparison
 from dragoman.export.locating import locate_checkpoint
 from dragoman.export.opened_checkpoint import OpenedCheckpoint, open_checkpoint
 from dragoman.optimize.precision.observed import observe
@@ -60,7 +61,7 @@ def test_parity_on_lines(
     changes, lines = HEADS[head]
     case = make(head, **changes)
     checkpoint = opened(case)
-    inputs = inputs_for(checkpoint, written(lines, tmp_path))
+    inputs = inputs_for(checkpoint, Comparison(written(lines, tmp_path)))
     ids, types = theirs(case, head, lines)
     assert inputs.sources == ids
     assert inputs.description == f"lines.txt, {len(lines)} lines"
@@ -83,7 +84,7 @@ def test_parity_on_lines(
 
 def test_a_limit_spreads_over_the_lines(make: Make, tmp_path: Path) -> None:
     case = make("ForQuestionAnswering")
-    inputs = inputs_for(opened(case), written(PAIRS, tmp_path), 2)
+    inputs = inputs_for(opened(case), Comparison(written(PAIRS, tmp_path), 2))
     assert inputs.sources == theirs(case, "ForQuestionAnswering", PAIRS[:2])[0]
     assert inputs.description == "lines.txt, 3 lines, 2 of them spread evenly"
 
@@ -102,7 +103,7 @@ def test_lines_that_are_no_inputs(
 ) -> None:
     case, file = make(head), written(lines, tmp_path)
     with pytest.raises(DragomanError, match=problem) as refused:
-        inputs_for(opened(case), file)
+        inputs_for(opened(case), Comparison(file))
     with pytest.raises(DragomanError, match=re.escape(str(refused.value))):
         calibration_sources(case.ours.bundle, file)
 
@@ -110,7 +111,7 @@ def test_lines_that_are_no_inputs(
 def test_another_tokenizer_is_found_out(make: Make, tmp_path: Path) -> None:
     case = make("ForQuestionAnswering")
     checkpoint = opened(case)
-    inputs = inputs_for(checkpoint, written(PAIRS, tmp_path))
+    inputs = inputs_for(checkpoint, Comparison(written(PAIRS, tmp_path)))
     assert inputs.lines is not None
     line = inputs.lines[0]
     other = line._replace(source=("paris", "a"))
