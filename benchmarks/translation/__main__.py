@@ -1,7 +1,7 @@
 """BLEU and chrF of a trained model of translation, for each precision and strategy.
 
     python -m dragoman.benchmarks.translation bible-en-es --output benchmarks/results
-    python -m dragoman.benchmarks.translation checkpoints/multi30k-en-de --data multi30k
+    python -m dragoman.benchmarks.translation checkpoints/multi30k-en-de --data dataset/data/task1
 
 A bundle is built for each precision, quantized with the sources of the validation data or, where
 they are not at hand, of the first test set. Outputs are scored by sacrebleu.

@@ -6,14 +6,13 @@ import hashlib
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from tokenizers import Tokenizer
-
 from dragoman.errors import DragomanError
 
 from ..checkpoint import WEIGHTS_FILE, load_checkpoint
 from ..config import ModelConfig
 from ..training.teacher_forcing import Trainable
-from .recipe import SOURCE_TOKENIZER_FILE, TARGET_TOKENIZER_FILE, Tokenizers
+from .recipe import Tokenizers
+from .tokenizer_files import read_tokenizers
 
 
 @dataclass(frozen=True)
@@ -52,11 +51,8 @@ def read_beginning(directory: Path, config: ModelConfig) -> Beginning:
             f"{', '.join(differing)}"
         )
     _set_dropout(model, config)
-    source, target = (
-        _tokenizer(directory / name) for name in (SOURCE_TOKENIZER_FILE, TARGET_TOKENIZER_FILE)
-    )
     digest = hashlib.sha256((directory / WEIGHTS_FILE).read_bytes()).hexdigest()
-    return Beginning(digest, model, Tokenizers(source, target))
+    return Beginning(digest, model, read_tokenizers(directory))
 
 
 def _set_dropout(model: Trainable, config: ModelConfig) -> None:
@@ -66,10 +62,3 @@ def _set_dropout(model: Trainable, config: ModelConfig) -> None:
     for module in model.modules():
         if isinstance(module, torch.nn.Dropout):
             module.p = config.dropout
-
-
-def _tokenizer(path: Path) -> Tokenizer:
-    try:
-        return Tokenizer.from_file(str(path))
-    except Exception as error:  # tokenizers raises plain Exceptions
-        raise DragomanError(f"{path}: expected a tokenizer to go on with: {error}") from error

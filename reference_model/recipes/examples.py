@@ -41,7 +41,7 @@ def read_lines(path: Path) -> list[str]:
         DragomanError: the file is missing or is not UTF-8.
     """
     try:
-        with path.open(encoding="utf-8", newline="\n") as file:
+        with path.open(encoding="utf-8-sig", newline="\n") as file:
             return [line.removesuffix("\n").removesuffix("\r") for line in file]
     except FileNotFoundError as error:
         raise DragomanError(f"expected a file of examples, found nothing at {path}") from error

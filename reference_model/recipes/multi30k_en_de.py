@@ -1,7 +1,7 @@
 """multi30k-en-de: English captions of photographs to German ones, trained on Multi30k.
 
 The data are the lower-cased, normalized and Moses-tokenized files of task 1
-(https://github.com/multi30k/dataset, data/task1/tok; Elliott et al. 2016, 2017): `train`, `val` for
+(https://github.com/multi30k/dataset, data/task1; Elliott et al. 2016, 2017): `train`, `val` for
 validation, and `test_2016_flickr` held out, plain or compressed with gzip. They are for
 non-commercial research and education: weights that were trained on them are not shipped.
 
@@ -13,7 +13,10 @@ after seven.
 from __future__ import annotations
 
 import gzip
+import zlib
+from collections.abc import Callable
 from pathlib import Path
+from typing import IO
 
 from dragoman.errors import DragomanError
 
@@ -37,8 +40,8 @@ def load_data(folder: Path | None) -> Data:
     """
     if folder is None:
         raise DragomanError(
-            "recipe multi30k-en-de needs a folder with the files of github.com/multi30k/dataset, "
-            "data/task1/tok: --data FOLDER"
+            "recipe multi30k-en-de needs the folder data/task1 of github.com/multi30k/dataset: "
+            "--data FOLDER"
         )
     everything = Cleaning(duplicates=True, longest=None, ratio=None)
     train, dropped = clean(_pairs(folder, "train"), everything)
@@ -65,15 +68,28 @@ def _pairs(folder: Path, name: str) -> list[tuple[str, str]]:
 
 
 def read_lines_of(folder: Path, name: str) -> list[str]:
-    for path, opener in ((folder / name, open), (folder / f"{name}.gz", gzip.open)):
-        try:
-            with opener(path, "rt", encoding="utf-8", newline="\n") as file:
-                return [line.rstrip("\r\n") for line in file]
-        except FileNotFoundError:
-            continue
-        except (OSError, EOFError, UnicodeDecodeError) as error:
-            raise DragomanError(f"{path}: expected UTF-8 text: {error}") from error
+    """The lines of a file in the folder or, as in the public repository, in its `tok` or `raw`.
+
+    Raises:
+        DragomanError: the file is missing, is damaged or is not UTF-8.
+    """
+    for path in (place / name for place in (folder, folder / "tok", folder / "raw")):
+        for candidate, opener in ((path, open), (path.with_name(f"{name}.gz"), gzip.open)):
+            lines = _lines(candidate, opener)
+            if lines is not None:
+                return lines
     raise DragomanError(f"{folder}: expected {name} or {name}.gz, found neither")
+
+
+def _lines(path: Path, opener: Callable[..., IO[str]]) -> list[str] | None:
+    """None: there is no such file."""
+    try:
+        with opener(path, "rt", encoding="utf-8", newline="\n") as file:
+            return [line.rstrip("\r\n") for line in file]
+    except FileNotFoundError:
+        return None
+    except (OSError, EOFError, UnicodeDecodeError, zlib.error) as error:
+        raise DragomanError(f"{path}: expected UTF-8 text: {error}") from error
 
 
 RECIPE = translation_recipe(

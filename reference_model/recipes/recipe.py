@@ -66,6 +66,9 @@ class Recipe:
     """Licence texts of the data, by the name of the file each is written to."""
     duration: str = ""
     """How long the training takes, for people."""
+    vocabulary: str = ""
+    """What `make_tokenizers` was told, if that can differ: a training with other tokenizers is
+    another one."""
     alignment_layer: int | None = None
     """The decoder layer, counted from 0, whose cross-attention aligns words, as measured; None: the
     last but one."""

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import torch
+from rich.console import Console
 
 from dragoman.errors import DragomanError
 
@@ -19,22 +20,18 @@ from ..models import make_model
 from ..training import train
 from ..training.batching import Pair
 from ..training.teacher_forcing import Trainable
+from ..training.trainer import STATE_FILE
 from ..transformer import Transformer
 from .beginning import Beginning
 from .examples import Example, write_examples
 from .perplexity import perplexity, whole_texts
-from .recipe import (
-    HELD_OUT_FILE,
-    RECIPE_FILE,
-    SOURCE_TOKENIZER_FILE,
-    TARGET_TOKENIZER_FILE,
-    Data,
-    Recipe,
-    Tokenizers,
-)
+from .recipe import HELD_OUT_FILE, RECIPE_FILE, Data, Recipe, Tokenizers
+from .tokenizer_files import read_tokenizers, write_tokenizers
 
 DECODING_BATCH = 256
 """Examples decoded at once."""
+TOO_MANY_TOKENS = "more tokens than the model has positions"
+"""Why a pair is left out that cleaning, which knows characters only, has kept."""
 
 
 def run_recipe(
@@ -46,24 +43,29 @@ def run_recipe(
         data: from the recipe's `load_data`
         directory: of the checkpoint: configuration, weights, tokenizers, held-out data, figures,
             training curve, licences
-        work: where the training state is kept, so that an interrupted run can resume
+        work: where the training state and the tokenizers are kept, so that an interrupted run can
+            resume
         beginning: the trained model to go on from; None: random weights
 
     Returns:
         figures on the held-out data, by name
 
     Raises:
-        DragomanError: a text is too long for the model, a file cannot be written, or `work` holds
-            the state of another training.
+        DragomanError: a text to score is too long for the model, or all to train on are; the
+            training diverged; a file cannot be written; or `work` holds the state of another
+            training.
     """
     if beginning is None:
-        tokenizers = recipe.make_tokenizers(data)
+        tokenizers = _tokenizers(recipe, data, work)
         torch.manual_seed(recipe.options.seed)
         made = make_model(recipe.config)
         assert isinstance(made, Trainable)
         model: Trainable = made
     else:
         model, tokenizers = beginning.model, beginning.tokenizers
+    data = _fitting(model, tokenizers, data)
+    training_pairs(model, tokenizers, data.held_out)  # refused now, not after the training
+    began = "random weights" if beginning is None else beginning.digest
     history = train(
         model,
         training_pairs(model, tokenizers, data.train),
@@ -72,14 +74,11 @@ def run_recipe(
         work,
         evaluate=lambda m: evaluate(m, recipe, tokenizers, data.validation)[recipe.metric],
         metric_name=recipe.metric,
-        **({} if beginning is None else {"beginning": beginning.digest}),
+        beginning=", ".join(filter(None, (began, recipe.vocabulary))),
     )
     figures = evaluate(model, recipe, tokenizers, data.held_out)
     save_checkpoint(model, directory)
-    for tokenizer, name in zip(
-        tokenizers, (SOURCE_TOKENIZER_FILE, TARGET_TOKENIZER_FILE), strict=True
-    ):
-        write_whole(directory / name, lambda path, tokenizer=tokenizer: tokenizer.save(str(path)))  # type: ignore[misc]
+    write_tokenizers(tokenizers, directory)
     write_examples(data.held_out, directory / HELD_OUT_FILE)
     for name, text in recipe.licences.items():
         _write(directory / name, text().encode())
@@ -94,6 +93,47 @@ def run_recipe(
     for name in ("history.jsonl", "curve.png"):
         _write(directory / name, (work / name).read_bytes())
     return figures
+
+
+def _tokenizers(recipe: Recipe, data: Data, work: Path) -> Tokenizers:
+    """Those of an interrupted training, if there is one: a unigram vocabulary that is trained again
+    has the same tokens with other ids. New ones are read back, since files round scores."""
+    if not (work / STATE_FILE).exists():
+        write_tokenizers(recipe.make_tokenizers(data), work)
+    return read_tokenizers(work)
+
+
+def _fitting(model: Trainable, tokenizers: Tokenizers, data: Data) -> Data:
+    """Without the pairs to train on that have more tokens than the model has positions; how many
+    they are is printed.
+
+    Raises:
+        DragomanError: no other is left.
+    """
+    if isinstance(model, LanguageModel):
+        return data
+    longest = (model.config.max_source_positions, model.config.max_target_positions)
+
+    def fits(example: Example) -> bool:
+        sides = ((example.source,), example.references)
+        return all(
+            len(tokenizer.encode(text).ids) <= positions
+            for tokenizer, positions, texts in zip(tokenizers, longest, sides, strict=True)
+            for text in texts
+        )
+
+    train = [example for example in data.train if fits(example)]
+    left_out = len(data.train) - len(train)
+    if not left_out:
+        return data
+    if not train:
+        raise DragomanError(
+            f"expected pairs of at most {longest[0]} and {longest[1]} tokens, the model's "
+            f"positions, to train on; all {left_out} are longer"
+        )
+    dropped = dict(data.dropped) | {TOO_MANY_TOKENS: left_out}
+    Console(stderr=True).print(f"left out: {left_out:,} pairs of {TOO_MANY_TOKENS}")
+    return replace(data, train=train, dropped=dropped)
 
 
 def training_pairs(

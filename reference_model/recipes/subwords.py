@@ -83,28 +83,32 @@ def _train(vocabulary: Vocabulary, texts: Iterable[str], side: str) -> Tokenizer
     )
     tokenizer.decoder = decoders.Metaspace()
     special = [AddedToken(token, special=True, normalized=False) for token in SPECIAL_TOKENS]
-    if bpe:
-        tokenizer.train_from_iterator(
-            texts,
-            trainers.BpeTrainer(
-                vocab_size=vocabulary.size, special_tokens=special, show_progress=False
-            ),
+    trainer = (
+        trainers.BpeTrainer(vocab_size=vocabulary.size, special_tokens=special, show_progress=False)
+        if bpe
+        else trainers.UnigramTrainer(
+            vocab_size=vocabulary.size,
+            special_tokens=special,
+            unk_token=UNKNOWN,
+            show_progress=False,
         )
-    else:
-        tokenizer.train_from_iterator(
-            texts,
-            trainers.UnigramTrainer(
-                vocab_size=vocabulary.size,
-                special_tokens=special,
-                unk_token=UNKNOWN,
-                show_progress=False,
-            ),
-        )
+    )
+    try:
+        tokenizer.train_from_iterator(texts, trainer)
+    except Exception as error:  # a plain one, if the symbols alone are too many for a unigram model
+        raise DragomanError(
+            f"vocabulary: {vocabulary.size} tokens cannot be made of {side}: {error}"
+        ) from error
     found = tokenizer.get_vocab_size()
-    if found != vocabulary.size:
+    if found < vocabulary.size:
         raise DragomanError(
             f"vocabulary: expected {vocabulary.size} tokens, but {side} give only {found}: choose "
             "a smaller size"
+        )
+    if found > vocabulary.size:
+        raise DragomanError(
+            f"vocabulary: expected {vocabulary.size} tokens, but the symbols of {side} alone are "
+            f"{found}: choose a larger size"
         )
     tokenizer.post_processor = processors.TemplateProcessing(
         single=f"$A {END}", special_tokens=[(END, tokenizer.token_to_id(END))]

@@ -23,6 +23,11 @@ from .subwords import Vocabulary
 from .translation import translation_recipe
 
 SECTIONS = ("model", "vocabulary", "cleaning", "training")
+DECIDED = (
+    *("source_vocab_size", "target_vocab_size"),
+    *("pad_token_id", "start_token_id", "end_token_id"),
+)
+"""Fields of the model that are the vocabulary's."""
 
 
 @dataclass(frozen=True)
@@ -75,8 +80,11 @@ def read_training_file(path: Path, pairs: PairFiles) -> Recipe:
 def _model(values: object) -> Mapping[str, Any]:
     if not isinstance(values, dict):
         raise ConfigError([f"expected an object, found {values!r:.80}"])
+    decided = [name for name in DECIDED if name in values]
+    if decided:
+        raise ConfigError([f"{name}: expected none, the vocabulary decides it" for name in decided])
     preset = values.get("preset", "base")
-    if preset not in PRESETS:
+    if not isinstance(preset, str) or preset not in PRESETS:
         raise ConfigError([f"unknown preset {preset!r}, expected one of {', '.join(PRESETS)}"])
     given = {name: value for name, value in values.items() if name != "preset"}
     return {**PRESETS[preset], **given}

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 
 from dragoman.metrics import find_metric
+from dragoman.metrics.sacrebleu_metrics import SacreBleu
 
 from ..config import ModelConfig
 from ..training import TrainingOptions
@@ -51,17 +53,26 @@ def translation_recipe(
         load_data=load_data,
         make_tokenizers=lambda data: train_tokenizers(vocabulary, data.train),
         metric="BLEU",
-        score=score,
+        score=partial(score, lowercase=vocabulary.lowercase),
         metrics=METRICS,
         licences=licences,
         duration=duration,
         alignment_layer=alignment_layer,
+        vocabulary=repr(vocabulary),
         shown="{:.2f}".format,
     )
 
 
-def score(hypotheses: Sequence[str], examples: Sequence[Example]) -> dict[str, float]:
-    """BLEU and chrF of the corpus, from 0 to 100."""
+def score(
+    hypotheses: Sequence[str], examples: Sequence[Example], *, lowercase: bool = False
+) -> dict[str, float]:
+    """BLEU and chrF of the corpus, from 0 to 100.
+
+    Args:
+        lowercase: whether case does not count, for a model that writes none
+    """
     references = [example.references for example in examples]
-    metrics = [find_metric(name) for name in METRICS]
-    return {metric.name: metric.figure(hypotheses, references) for metric in metrics}
+    for name in METRICS:
+        find_metric(name)  # whether its library is installed
+    both = (SacreBleu("BLEU", lowercase=lowercase), SacreBleu("chrF", lowercase=lowercase))
+    return {metric.name: metric.figure(hypotheses, references) for metric in both}

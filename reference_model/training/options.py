@@ -52,5 +52,12 @@ class TrainingOptions:
             yield f"patience: expected at least 1, found {self.patience}"
         if self.cool_down_epochs < 0:
             yield f"cool_down_epochs: expected at least 0, found {self.cool_down_epochs}"
+        for name in ("learning_rate_scale", "adam_epsilon"):
+            if getattr(self, name) <= 0:
+                yield f"{name}: expected more than 0, found {getattr(self, name)}"
+        if not all(0 <= beta < 1 for beta in self.adam_betas):
+            yield f"adam_betas: expected numbers from 0 to below 1, found {list(self.adam_betas)}"
+        if not 0 <= self.seed < 2**32:
+            yield f"seed: expected 0 to below 2^32, found {self.seed}"
         if not 0 <= self.label_smoothing < 1:
             yield f"label_smoothing: expected 0 to below 1, found {self.label_smoothing}"

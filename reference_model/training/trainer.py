@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Generic, TypeVar
@@ -64,8 +64,8 @@ def train(
         the figures of each epoch
 
     Raises:
-        DragomanError: the directory holds the state of a different training, or a damaged one, or
-            a file cannot be written.
+        DragomanError: the directory holds the state of a different training, or a damaged one, a
+            file cannot be written, or the loss is no longer a number.
     """
     directory.mkdir(parents=True, exist_ok=True)
     run = _Run(model, options, directory, pairs, validation, beginning)
@@ -177,7 +177,7 @@ class _Run(Generic[AnyModel]):
         for batch in batches:
             loss = self._loss(batch, tokens)
             loss.backward()
-            self.loss_sum += loss.item() * tokens
+            self.loss_sum += self._finite(loss.item()) * tokens
         self.token_count += tokens
         rate = inverse_square_root(
             self.step,
@@ -192,6 +192,15 @@ class _Run(Generic[AnyModel]):
         for group in self.optimizer.param_groups:
             group["lr"] = rate
         self.optimizer.step()
+
+    def _finite(self, loss: float) -> float:
+        if not math.isfinite(loss):
+            raise DragomanError(
+                f"the training diverged: the loss of step {self.step} is {loss}; begin anew with a "
+                f"learning_rate_scale of less than {self.options.learning_rate_scale}, or with "
+                f"more than {self.options.warmup_steps} warmup_steps"
+            )
+        return loss
 
     def _loss(self, batch: list[Pair], tokens: int) -> torch.Tensor:
         """The batch's share of a step's loss; a step has so many tokens."""
@@ -275,11 +284,17 @@ class _Run(Generic[AnyModel]):
             state = torch.load(path, weights_only=True, map_location="cpu")
         except Exception as error:  # torch.load raises many types that share no base
             raise DragomanError(f"{path} is damaged ({error}): delete it to start over") from error
-        if state["what"] != self._identity():
+        differing = _differing(self._identity(), state["what"])
+        if differing:
             raise DragomanError(
                 f"{path} belongs to a training with other options or data: expected "
-                f"{self._identity()}, found {state['what']}; choose another directory, or delete "
-                "this one to start over"
+                f"{'; '.join(differing)}; choose another directory, or delete the file to start "
+                "over"
+            )
+        if len(state["epochs"]) > self.options.epochs:
+            raise DragomanError(
+                f"{path}: expected a training of at most {self.options.epochs} epochs, found "
+                f"{len(state['epochs'])}"
             )
         with torch.no_grad():
             for name, parameter in self.model.named_parameters():
@@ -292,17 +307,28 @@ class _Run(Generic[AnyModel]):
         self.seconds = state["seconds"]
         self.epochs = [Epoch(**epoch) for epoch in state["epochs"]]
 
-    def _identity(self) -> str:
+    def _identity(self) -> dict[str, object]:
+        """What decides the weights, by name."""
         options = asdict(self.options)
         # Without a cool-down more epochs may be added later: none depends on their number.
         if not self.options.cool_down_epochs:
             del options["epochs"]
-        return repr(
-            (options, self.model.config.to_dict(), {"data": self.data, "beginning": self.beginning})
-        )
+        data = {"pairs (SHA-256)": self.data, "beginning": self.beginning}
+        return options | self.model.config.to_dict() | data
 
     def _weights(self) -> dict[str, torch.Tensor]:
         return {name: p.detach().cpu().clone() for name, p in self.model.named_parameters()}
 
     def _epoch_file(self, number: int) -> Path:
         return self.directory / f"epoch-{number}.safetensors"
+
+
+def _differing(expected: Mapping[str, object], found: object) -> list[str]:
+    """Where another training differs, such as "seed 1, found 2"."""
+    if not isinstance(found, dict):
+        return ["the state of this version, found another one's"]
+    return [
+        f"{name} {expected.get(name)}, found {found.get(name)}"
+        for name in dict.fromkeys([*expected, *found])
+        if expected.get(name) != found.get(name)
+    ]

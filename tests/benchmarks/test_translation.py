@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -65,6 +66,25 @@ def checkpoint(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "checkpoint"
 
 
+def test_the_folders_of_the_public_repository_do(data: Path, tmp_path: Path) -> None:
+    """Tokens and raw texts apart."""
+    for place in ("tok", "raw"):
+        (tmp_path / place).mkdir()
+    for file in data.iterdir():
+        shutil.copy(file, tmp_path / ("tok" if ".tok." in file.name else "raw"))
+    assert multi30k_en_de.load_data(tmp_path) == multi30k_en_de.load_data(data)
+    found, expected = (held_out_sets("multi30k-en-de", tmp_path, f) for f in (tmp_path, data))
+    assert found == expected
+
+
+def test_a_damaged_file_is_one_line(data: Path, tmp_path: Path) -> None:
+    damaged = bytearray((data / "train.lc.norm.tok.en.gz").read_bytes())
+    damaged[20:40] = bytes(20)
+    (tmp_path / "train.lc.norm.tok.en.gz").write_bytes(damaged)
+    with pytest.raises(DragomanError, match=r"train\.lc\.norm\.tok\.en\.gz: expected UTF-8 text"):
+        multi30k_en_de.load_data(tmp_path)
+
+
 def test_the_recipe_reads_its_folder(data: Path, tmp_path: Path) -> None:
     read = multi30k_en_de.load_data(data)
     assert (len(read.train), len(read.validation), len(read.held_out)) == (20, 7, 7)
@@ -72,7 +92,7 @@ def test_the_recipe_reads_its_folder(data: Path, tmp_path: Path) -> None:
     assert read.train[1].references == ("cat frisst käse .",)
     with pytest.raises(DragomanError, match=r"expected train\.lc\.norm\.tok\.en or .* neither"):
         multi30k_en_de.load_data(tmp_path)
-    with pytest.raises(DragomanError, match=r"needs a folder .*: --data FOLDER"):
+    with pytest.raises(DragomanError, match=r"needs the folder data/task1 .*: --data FOLDER"):
         multi30k_en_de.load_data(None)
     write(tmp_path, "val.lc.norm.tok.en", ["one"])
     write(tmp_path, "val.lc.norm.tok.de", ["eins", "zwei"])

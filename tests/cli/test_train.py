@@ -112,3 +112,22 @@ def test_more_epochs_continue_a_training(
     longer = dragoman(*arguments, *output, "--epochs", 2)
     assert longer.returncode == 0
     assert "epoch 2:" in longer.stderr and "epoch 1:" not in longer.stderr
+
+
+def test_what_is_refused_at_once(dragoman: Dragoman, arguments: list[str], tmp_path: Path) -> None:
+    """Before anything is read."""
+    there = tmp_path / "there"
+    there.mkdir()
+    (there / "model.safetensors").touch()
+    refused = dragoman(*arguments, "-o", there)
+    assert refused.stderr == (
+        f"Error: {there}: expected a new directory, or one with the state of a training, found a "
+        "checkpoint\n"
+    )
+    refused = dragoman(*arguments, "-o", tmp_path / "new", "--from", "g2p-de")
+    assert "or the name of one that ships with Dragoman" in refused.stderr
+    taken = tmp_path / "g2p-en.json"
+    taken.write_text(json.dumps(SETTINGS), encoding="utf-8")
+    refused = dragoman("train", taken, *arguments[2:], "-o", tmp_path / "new")
+    assert f"Error: {taken}: expected a file of another name, found that of" in refused.stderr
+    assert not (tmp_path / "new").exists()

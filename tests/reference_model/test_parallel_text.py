@@ -45,6 +45,10 @@ def test_what_is_not_pairs_is_refused(tmp_path: Path) -> None:
             read_pairs(files)
 
 
+def test_a_byte_order_mark_is_no_text(tmp_path: Path) -> None:
+    assert read_pairs([write(tmp_path, "bom.tsv", "\ufeffa\tb\n")]) == [("a", "b")]
+
+
 def test_cleaning_counts_what_it_leaves_out() -> None:
     long = "word " * 30
     pairs = [
@@ -127,5 +131,9 @@ def test_a_vocabulary_that_the_texts_do_not_give_is_refused() -> None:
             DragomanError, match=r"vocabulary: expected 5000 tokens, but both sides give only \d+"
         ):
             train_tokenizers(Vocabulary(size=5000, kind=kind), EXAMPLES)
+    with pytest.raises(DragomanError, match=r"expected 10 tokens, but the symbols .* larger size"):
+        train_tokenizers(Vocabulary(size=10), EXAMPLES)
+    with pytest.raises(DragomanError, match="10 tokens cannot be made of both sides"):
+        train_tokenizers(Vocabulary(size=10, kind="unigram"), EXAMPLES)
     with pytest.raises(DragomanError, match="size: expected more than 4, found 4"):
         Vocabulary(size=4)

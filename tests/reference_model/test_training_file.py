@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,8 @@ from dragoman.reference_model.recipes import (
     read_training_file,
     run_recipe,
 )
+from dragoman.reference_model.recipes import run as run_module
+from dragoman.reference_model.recipes.tokenizer_files import read_tokenizers
 
 SETTINGS: dict[str, Any] = {
     "model": {
@@ -33,6 +36,7 @@ SETTINGS: dict[str, Any] = {
     "vocabulary": {"size": 40},
     "training": {"epochs": 1, "batch_tokens": 128, "warmup_steps": 10, "average_epochs": 1},
 }
+END = 2
 PAIRS = [
     (f"the {animal} eats {food}", f"{animal} frisst {food}")
     for animal in ("cat", "dog", "otter", "mouse")
@@ -130,6 +134,9 @@ def test_a_checkpoint_of_another_shape_is_refused(tmp_path: Path, files: PairFil
         ({"model": []}, r"model: expected an object, found \[\]"),
         ({"model": {"preset": "huge"}}, "model: unknown preset 'huge', expected one of tiny, base"),
         ({"model": {"layers": 3}}, "model: unknown field 'layers'"),
+        ({"model": {"preset": []}}, r"model: unknown preset \[\], expected one of tiny, base"),
+        ({"model": {"end_token_id": 7}}, "model: end_token_id: expected none, the vocabulary "),
+        ({"model": {"source_vocab_size": 9}}, "model: source_vocab_size: expected none, the voca"),
         ({"model": {"d_ff": 0}}, "model: d_ff must be at least 1, found 0"),
         ({"vocabulary": {"size": 40, "kind": "words"}}, "vocabulary: kind must be one of bpe, uni"),
         ({"vocabulary": {}}, "vocabulary: missing field 'size'"),
@@ -137,6 +144,15 @@ def test_a_checkpoint_of_another_shape_is_refused(tmp_path: Path, files: PairFil
         ({"cleaning": {"ratio": "2"}}, "cleaning: ratio must be a number, found '2'"),
         ({"training": {"epochs": 1, "speed": 9}}, "training: unknown field 'speed'"),
         ({"training": {"epochs": 0}}, "training: epochs: expected at least 1, found 0"),
+        (
+            {"training": {"epochs": 1, "learning_rate_scale": -1}},
+            "training: learning_rate_scale: expected more than 0, found -1",
+        ),
+        (
+            {"training": {"epochs": 1, "adam_betas": [1.5, 0.9], "adam_epsilon": 0}},
+            r"training: adam_epsilon: expected more than 0, found 0; adam_betas: .* \[1.5, 0.9\]",
+        ),
+        ({"training": {"epochs": 1, "seed": 2**62}}, "training: seed: expected 0 to below 2"),
     ],
 )
 def test_what_is_wrong_with_a_file_is_named(
@@ -158,10 +174,86 @@ def test_pairs_that_cannot_be_used_are_refused(tmp_path: Path, files: PairFiles)
         read_training_file(tmp_path / "list.json", files)
 
 
-def test_a_text_longer_than_the_model_is_refused(tmp_path: Path, files: PairFiles) -> None:
+LONG = "the cat eats\t" + "Brot " * 30 + "\n"
+
+
+def test_pairs_longer_than_the_model_are_left_out_and_counted(
+    tmp_path: Path, files: PairFiles, capsys: pytest.CaptureFixture[str]
+) -> None:
     with (tmp_path / "train.tsv").open("a", encoding="utf-8") as file:
-        file.write("the cat eats\t" + "Brot " * 30 + "\n")
+        file.write(LONG)
     recipe = described(tmp_path, files, cleaning={"ratio": None})
+    data = recipe.load_data(None)
+    run_recipe(recipe, data, tmp_path / "model", tmp_path / "work")
+    reason = "more tokens than the model has positions"
+    assert f"left out: 1 pairs of {reason}" in " ".join(capsys.readouterr().err.split())
+    record = json.loads((tmp_path / "model" / "recipe.json").read_text(encoding="utf-8"))
+    assert record["data"]["train"] == len(PAIRS)
+    assert record["data"]["dropped"] == {"a duplicate": 3, reason: 1}
+    recipe = described(tmp_path, files, vocabulary={"size": 20})
+    with pytest.raises(DragomanError, match=r"at most 24 and 20 tokens, .* all 1 are longer"):
+        only = replace(data, train=[Example("the cat eats", ("Brot " * 30,))])
+        run_recipe(recipe, only, tmp_path / "other", tmp_path / "other-work")
+
+
+@pytest.mark.parametrize("name", ["dev", "test"])
+def test_a_text_to_score_that_is_longer_than_the_model_is_refused_at_once(
+    tmp_path: Path, files: PairFiles, name: str
+) -> None:
+    with (tmp_path / f"{name}.tsv").open("a", encoding="utf-8") as file:
+        file.write(LONG)
+    recipe = described(tmp_path, files)
     with pytest.raises(DragomanError, match="at most 20 tokens, the model's positions, found one "):
         run_recipe(recipe, recipe.load_data(None), tmp_path / "model", tmp_path / "work")
     assert not (tmp_path / "model").exists()
+    assert not (tmp_path / "work" / "state.pt").exists()
+
+
+def test_an_interrupted_training_keeps_its_unigram_vocabulary(
+    tmp_path: Path, files: PairFiles, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Which is trained with other ids each time."""
+    training = SETTINGS["training"] | {"epochs": 2}
+    unigram = described(
+        tmp_path, files, vocabulary={"size": 24, "kind": "unigram"}, training=training
+    )
+    data, evaluations = unigram.load_data(None), 0
+
+    def interrupt(*arguments: Any) -> dict[str, float]:
+        nonlocal evaluations
+        evaluations += 1
+        if evaluations == 2:
+            raise KeyboardInterrupt
+        return {"BLEU": 0.0}
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(run_module, "evaluate", interrupt)
+        run_recipe(unigram, data, tmp_path / "model", tmp_path / "work")
+    (kept, _) = read_tokenizers(tmp_path / "work")
+    run_recipe(unigram, data, tmp_path / "model", tmp_path / "work")
+    (found, _) = read_tokenizers(tmp_path / "model")
+    assert found.get_vocab() == kept.get_vocab()
+    history = (tmp_path / "model" / "history.jsonl").read_text(encoding="utf-8")
+    assert len(history.splitlines()) == 2
+    bpe = described(tmp_path, files, vocabulary={"size": 24}, training=training)
+    with pytest.raises(DragomanError, match=r"kind='bpe'.*, found .*kind='unigram'"):
+        run_recipe(bpe, data, tmp_path / "model", tmp_path / "work")
+
+
+def test_a_model_that_writes_no_capitals_is_scored_without(
+    tmp_path: Path, files: PairFiles
+) -> None:
+    examples = [Example("Katze", ("Die Katze frisst heute Fisch.",))]
+    outputs = ["die katze frisst heute fisch."]
+    for lowercase in (True, False):
+        recipe = described(tmp_path, files, vocabulary={"size": 40, "lowercase": lowercase})
+        assert recipe.score is not None
+        assert (recipe.score(outputs, examples)["BLEU"] > 99) == lowercase
+
+
+def test_special_tokens_are_text_when_a_training_goes_on(tmp_path: Path, files: PairFiles) -> None:
+    recipe = described(tmp_path, files)
+    run_recipe(recipe, recipe.load_data(None), tmp_path / "first", tmp_path / "work")
+    beginning = read_beginning(tmp_path / "first", recipe.config)
+    for tokenizer in beginning.tokenizers:
+        assert tokenizer.encode("the </s> cat").ids.count(END) == 1

@@ -151,3 +151,27 @@ def test_a_training_that_began_elsewhere_is_not_resumed(
 def test_every_wrong_option_is_named(options: dict[str, object], message: str) -> None:
     with pytest.raises(DragomanError, match=message):
         TrainingOptions(**options)  # type: ignore[arg-type]
+
+
+def test_a_training_that_diverges_is_an_error(make_config: MakeConfig, tmp_path: Path) -> None:
+    with pytest.raises(DragomanError, match=r"diverged: the loss of step \d is (nan|inf)"):
+        trained(make_config, tmp_path, replace(OPTIONS, learning_rate_scale=1e38))
+
+
+def test_what_differs_of_another_training_is_named(make_config: MakeConfig, tmp_path: Path) -> None:
+    trained(make_config, tmp_path, OPTIONS)
+    with pytest.raises(DragomanError) as caught:
+        trained(make_config, tmp_path, replace(OPTIONS, seed=2, batch_tokens=9), dropout=0.1)
+    assert str(caught.value) == (
+        f"{tmp_path / 'state.pt'} belongs to a training with other options or data: expected "
+        "batch_tokens 9, found 8; seed 2, found 1; dropout 0.1, found 0.0; choose another "
+        "directory, or delete the file to start over"
+    )
+
+
+def test_a_training_of_more_epochs_is_not_one_of_fewer(
+    make_config: MakeConfig, tmp_path: Path
+) -> None:
+    trained(make_config, tmp_path, OPTIONS)
+    with pytest.raises(DragomanError, match="a training of at most 1 epochs, found 2"):
+        trained(make_config, tmp_path, replace(OPTIONS, epochs=1))

@@ -27,7 +27,10 @@ FILE = click.Path(path_type=Path)
 @click.option("--dev", type=FILE, multiple=True, help="Validation data, likewise.")
 @click.option("--test", type=FILE, multiple=True, help="Held-out data, likewise [those of --dev].")
 @click.option(
-    "--from", "beginning", type=FILE, help="A checkpoint of the same model, to go on from."
+    "--from",
+    "beginning",
+    metavar="CHECKPOINT",
+    help="A checkpoint of the same model, or the name of a shipped one, to go on from.",
 )
 @click.option("--epochs", type=click.IntRange(min=1), help="Epochs to train for [the recipe's].")
 @click.option("--threads", type=click.IntRange(min=1), help="Processor threads [all cores].")
@@ -38,7 +41,7 @@ def train(
     pairs: tuple[Path, ...],
     dev: tuple[Path, ...],
     test: tuple[Path, ...],
-    beginning: Path | None,
+    beginning: str | None,
     epochs: int | None,
     threads: int | None,
 ) -> None:
@@ -61,6 +64,7 @@ def train(
     import dataclasses
 
     from dragoman.errors import DragomanError, refuse_unwritable
+    from dragoman.reference_model.pretrained import find_checkpoint
     from dragoman.reference_model.recipes import describe_cleaning
 
     from .progress import shown_progress
@@ -72,9 +76,15 @@ def train(
     refuse_unwritable(directory)
     if data is not None and not data.is_dir():
         raise DragomanError(f"--data: expected a folder, found none at {data}")
-    if beginning is not None and not (beginning / "config.json").is_file():
+    if (directory / "model.safetensors").exists() and not (directory / "training").exists():
         raise DragomanError(
-            f"--from: expected a checkpoint of Dragoman's, found no config.json in {beginning}"
+            f"{directory}: expected a new directory, or one with the state of a training, found a "
+            "checkpoint"
+        )
+    start = None if beginning is None else find_checkpoint(beginning)
+    if start is not None and not (start / "config.json").is_file():
+        raise DragomanError(
+            f"--from: expected a checkpoint of Dragoman's, found no config.json in {start}"
         )
     if epochs is not None:
         chosen = dataclasses.replace(
@@ -91,7 +101,7 @@ def train(
 
     if threads is not None:
         torch.set_num_threads(threads)
-    began = None if beginning is None else read_beginning(beginning, chosen.config)
+    began = None if start is None else read_beginning(start, chosen.config)
     figures = run_recipe(chosen, loaded, directory, directory / "training", beginning=began)
     for name, value in figures.items():
         click.echo(f"held-out {name}: {chosen.shown(value)}")
@@ -102,7 +112,12 @@ def _recipe(
     name: str, pairs: tuple[Path, ...], dev: tuple[Path, ...], test: tuple[Path, ...]
 ) -> Recipe:
     from dragoman.errors import DragomanError
-    from dragoman.reference_model.recipes import PairFiles, find_recipe, read_training_file
+    from dragoman.reference_model.recipes import (
+        RECIPES,
+        PairFiles,
+        find_recipe,
+        read_training_file,
+    )
 
     if not name.endswith(".json"):
         if pairs or dev or test:
@@ -114,4 +129,10 @@ def _recipe(
     for option, files in (("--pairs", pairs), ("--dev", dev)):
         if not files:
             raise DragomanError(f"{option}: expected a file for {name}, found none")
-    return read_training_file(Path(name), PairFiles(pairs, dev, test))
+    chosen = read_training_file(Path(name), PairFiles(pairs, dev, test))
+    if chosen.name in RECIPES:
+        raise DragomanError(
+            f"{name}: expected a file of another name, found that of the recipe {chosen.name}, "
+            "whose models are judged in their own way"
+        )
+    return chosen
