@@ -24,10 +24,11 @@ demo: $(VENV)/installed
 	$(BIN)/dragoman build g2p-en --output bundles/g2p-en --limit 1000 --force
 	$(BIN)/python -m dragoman.benchmarks.demo bundles/g2p-en $(HELD_OUT)
 
-# English verses to Spanish: builds, verifies, and translates verses that the model has never seen.
-demo-translation: $(VENV)/installed
-	$(BIN)/dragoman build bible-en-es --output bundles/bible-en-es --limit 100 --force
+# English verses to Spanish: builds, verifies, translates verses that the model has never seen, and reports.
+demo-translation: $(VENV)/installed-report
+	$(BIN)/dragoman build bible-en-es --output bundles/bible-en-es --limit 100 --with-attention --force
 	$(BIN)/python -m dragoman.benchmarks.demo_translation bundles/bible-en-es $(HELD_OUT_VERSES)
+	$(BIN)/dragoman report bundles/bible-en-es --output bundles/bible-en-es.html --checkpoint bible-en-es --no-measurements --force
 
 # One worker for each core, one thread for each worker.
 test: $(VENV)/installed-dev
@@ -146,6 +147,10 @@ $(VENV)/installed: $(VENV)/created pyproject.toml constraints.txt
 
 $(VENV)/installed-speech: $(VENV)/installed
 	$(INSTALL) --editable ".[audio,cpu,export,metrics]"
+	@touch $@
+
+$(VENV)/installed-report: $(VENV)/installed
+	$(INSTALL) --editable ".[cpu,export,metrics,report]"
 	@touch $@
 
 $(VENV)/installed-dev: $(VENV)/installed

@@ -148,7 +148,13 @@ RECIPE = Recipe(
         dropout=0.1,
     ),
     options=TrainingOptions(
-        epochs=19, batch_tokens=1024, warmup_steps=2000, cool_down_epochs=7, average_epochs=3
+        epochs=50,
+        batch_tokens=1024,
+        warmup_steps=2000,
+        cool_down_epochs=36,
+        average_epochs=5,
+        mixed_precision=True,
+        seed=2,
     ),
     load_data=load_data,
     make_tokenizers=lambda data: Tokenizers(make_source_tokenizer(), make_target_tokenizer()),

@@ -30,7 +30,7 @@ WORDS = 64
 PRECISIONS: tuple[Precision, ...] = ("int8", "int4")
 HEAD = 40
 HEADS = {
-    "a head of the encoder": head_zeroed("encoder.layers.2.self_attention", 0, HEAD),
+    "a head of the encoder": head_zeroed("encoder.layers.2.self_attention", 2, HEAD),
     "a head of the decoder": head_zeroed("decoder.layers.0.self_attention", 0, HEAD),
     "a head of cross-attention": head_zeroed("decoder.layers.1.cross_attention", 1, HEAD),
 }
@@ -98,13 +98,15 @@ def measured(model: tuple[Transformer, ParityInputs], expected: list[list[int]])
     return measure
 
 
-@pytest.mark.parametrize("precision", PRECISIONS)
-def test_a_sound_bundle_is_nearer_than_rounding_to_nearest(
-    precision: Precision, bundles: dict[Precision, Bundle], measured: Measure
+@pytest.mark.parametrize(("precision", "most"), [("int8", 1.5), ("int4", 0.5)])
+def test_a_sound_bundle_is_as_near_as_rounding_explains(
+    precision: Precision, most: float, bundles: dict[Precision, Bundle], measured: Measure
 ) -> None:
+    """Rounding to nearest is of weights alone: in int8 activations are rounded, too; in int4 the
+    scales and the order of rounding are chosen better."""
     found = measured(bundles[precision])
     assert found.passed and found.rounded is not None
-    assert 0 < found.bundle.mean < found.rounded.mean
+    assert 0 < found.bundle.mean < most * found.rounded.mean
     assert found.bundle.same_choice > 0.99
 
 
