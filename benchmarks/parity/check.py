@@ -85,7 +85,7 @@ def check_parity(
     return Parity(
         passed=all(level.passed for level in judged if level is not None),
         oracle=f"{ORACLE}, without a cache",
-        inputs=inputs.description,
+        inputs=inputs.recorded,
         backend=backend,
         tensors=tuple(tensors),
         tokens=named(tokens, model, inputs, expected, found),
@@ -128,7 +128,7 @@ def _check_encoder(
     return Parity(
         passed=all(level.passed for level in judged if level is not None),
         oracle=ORACLE,
-        inputs=inputs.description,
+        inputs=inputs.recorded,
         backend=backend,
         tensors=tuple(found.tensors),
         tokens=TokenParity(0, 0, (), True),  # it decodes nothing

@@ -88,7 +88,8 @@ def _of_file(
     if references is not None:
         items = references.given_to(items, file)
     without = next((item for item in items if not item.references), None)
-    wanted = [name for name in asked.metrics or () if name != PERPLEXITY]
+    # Pairs of other sources are scored apart, by their probability.
+    wanted = [n for n in asked.metrics or () if references is None or n != PERPLEXITY]
     if wanted and without is not None:
         raise DragomanError(
             f"metric {', '.join(wanted)}: expected a reference for each input, found none for "
@@ -98,9 +99,18 @@ def _of_file(
     given = Given(asked, file, items, origin)
     features = audio_features(config)
     if features is not None:
-        return of_recordings(checkpoint, LogMel.of(features), given)
-    assert tokenizers is not None
-    return of_texts(checkpoint, tokenizers, given)
+        inputs = of_recordings(checkpoint, LogMel.of(features), given)
+    else:
+        assert tokenizers is not None
+        inputs = of_texts(checkpoint, tokenizers, given)
+    having = sum(bool(item.references) for item in items)
+    if references is None and having and without is not None:  # or nobody would miss level 3
+        remark = (
+            f"references are not compared: found for {having} of {len(items)} inputs, none for "
+            f"{without.origin}"
+        )
+        inputs = dataclasses.replace(inputs, remark=remark)
+    return inputs
 
 
 def _with_separate(

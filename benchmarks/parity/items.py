@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,7 +21,7 @@ class Item:
         source: a text; or the path of a recording
         origin: where people find it, such as "held_out.tsv, line 17" or "clips/a.flac"
         references: every text that counts as right; none: unknown
-        line: of the file that the references are from
+        line: of the file that the references are from, the first if they are from several
     """
 
     source: str | Path
@@ -38,15 +39,17 @@ def text_items(file: Path) -> list[Item]:
     """The lines of a file of texts, with references after tabs.
 
     Raises:
-        DragomanError: the file cannot be read, or a line has no text.
+        DragomanError: the file cannot be read, a line has no text, or a reference is empty.
     """
     examples = read_examples(file)
     if not examples:
         raise DragomanError(f"{file}: expected at least one line, found none")
-    return [
-        Item(example.source, f"{file.name}, line {number}", example.references, number)
-        for number, example in enumerate(examples, start=1)
-    ]
+    items = []
+    for number, example in enumerate(examples, start=1):
+        _refuse_empty(example.references, file, number)
+        origin = f"{file.name}, line {number}"
+        items.append(Item(example.source, origin, example.references, number))
+    return items
 
 
 def recording_items(path: Path) -> list[Item]:
@@ -54,7 +57,7 @@ def recording_items(path: Path) -> list[Item]:
     line, relative to the list, with transcripts after tabs.
 
     Raises:
-        DragomanError: there are none, or the list cannot be read.
+        DragomanError: there are none, the list cannot be read, or a transcript is empty.
     """
     if path.is_dir():
         files = sorted(file for file in path.iterdir() if file.suffix.lower() in AUDIO_SUFFIXES)
@@ -79,5 +82,16 @@ def _listed(file: Path) -> list[Item]:
     for number, line in enumerate(lines, start=1):
         if line.strip():
             name, *transcripts = line.removesuffix("\r").split("\t")
+            _refuse_empty(transcripts, file, number)
             found.append(Item(file.parent / name, name, tuple(transcripts), number))
     return found
+
+
+def _refuse_empty(references: Sequence[str], file: Path, line: int) -> None:
+    """An empty reference is rather a tab too many than what an output should be.
+
+    Raises:
+        DragomanError: a reference has nothing but spaces.
+    """
+    if not all(reference.strip() for reference in references):
+        raise DragomanError(f"{file}, line {line}: expected a reference after the tab, found none")

@@ -29,6 +29,7 @@ class ParityInputs:
         source_language, target_language: of texts, for a multilingual model; None: see
             `sources.assumed_language` and `oracle.oracle_for`
         random: whether the sources are random, and say nothing about quality
+        remark: what the record says beside the description; "": nothing
     """
 
     description: str
@@ -42,3 +43,9 @@ class ParityInputs:
     references: References | None = None
     random: bool = False
     lines: Sequence[EncoderLine] | None = None
+    remark: str = ""
+
+    @property
+    def recorded(self) -> str:
+        """What the record of parity says of them."""
+        return "; ".join(text for text in (self.description, self.remark) if text)

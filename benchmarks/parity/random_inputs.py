@@ -6,6 +6,7 @@ import numpy as np
 
 from dragoman.export.model_description import audio_features
 from dragoman.optimize.random_sound import random_sound
+from dragoman.random_inputs import describe_sources, describe_windows
 from dragoman.reference_model import ReferenceModel
 from dragoman.runtime.audio import LogMel
 from dragoman.runtime.decoding.batching import Encodable
@@ -33,16 +34,16 @@ def random_inputs(
             log_mel.chunk(random_sound(generator, log_mel.sampling_rate, log_mel.samples))
             for _ in range(count)
         ]
-        description = f"{count} windows of random sound (seed {seed})"
-        return ParityInputs(description, sounds, _numbered("random sound", count), random=True)
+        origins = _numbered("random sound", count)
+        return ParityInputs(describe_windows(count, seed), sounds, origins, random=True)
     vocabulary, positions = config.source_vocab_size or 0, config.max_source_positions
     if not config.has_encoder:  # what is continued
         vocabulary, positions = config.target_vocab_size, config.max_target_positions // 2
     longest = max(1, min(LONGEST_RANDOM, positions))
     lengths = [1, longest, *generator.integers(1, longest + 1, size=max(0, count - 2))][:count]
     tokens = [generator.integers(0, vocabulary, size=n).tolist() for n in lengths]
-    description = f"{count} random sources (seed {seed})"
-    return ParityInputs(description, tokens, _numbered("random source", count), random=True)
+    origins = _numbered("random source", count)
+    return ParityInputs(describe_sources(count, seed), tokens, origins, random=True)
 
 
 def _numbered(what: str, count: int) -> list[str]:

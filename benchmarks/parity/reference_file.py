@@ -32,16 +32,21 @@ class ReferenceFile:
             audio: sources are paths, relative to the file
 
         Raises:
-            DragomanError: the file cannot be read, or has sources without references.
+            DragomanError: the file cannot be read, has sources without references, or a reference
+                that is empty.
         """
         lines = read_lines(path)
-        if lines and not any("\t" in line for line in lines):
-            return cls(path, None, lines)
-        return cls(path, pair_items(path, audio=audio), ())
+        if not lines or any("\t" in line for line in lines):
+            return cls(path, pair_items(path, audio=audio), ())
+        for number, line in enumerate(lines, start=1):
+            if not line.strip():
+                raise DragomanError(f"{path}, line {number}: expected a reference, found none")
+        return cls(path, None, lines)
 
     def given_to(self, items: Sequence[Item], inputs: Path) -> list[Item]:
-        """Items with the references of the same source, or of the same line; those that have none
-        here get none.
+        """Items with the references of the same line if the sources are the same line by line, or
+        there are none; else with all references of the same source. Those that have none here get
+        none.
 
         Args:
             inputs: what the items are from, for the error
@@ -50,8 +55,7 @@ class ReferenceFile:
             DragomanError: there are more or fewer references alone than items.
         """
         if self.pairs is not None:
-            known = {pair.key: pair for pair in self.pairs}
-            found = [known.get(item.key) for item in items]
+            found = _of_sources(self.pairs, items)
         elif len(items) == len(self.lines):
             found = [Item("", "", (line,), n) for n, line in enumerate(self.lines, start=1)]
         else:
@@ -70,6 +74,19 @@ class ReferenceFile:
         ]
 
 
+def _of_sources(pairs: Sequence[Item], items: Sequence[Item]) -> list[Item | None]:
+    """The pair of each item. A source that is there several times may have other references each
+    time: lines tell which, or else all of them count."""
+    if [pair.key for pair in pairs] == [item.key for item in items]:
+        return list(pairs)
+    known: dict[str | Path, Item] = {}
+    for pair in pairs:
+        first = known.setdefault(pair.key, pair)
+        every = dict.fromkeys((*first.references, *pair.references))
+        known[pair.key] = dataclasses.replace(first, references=tuple(every))
+    return [known.get(item.key) for item in items]
+
+
 def pair_items(file: Path, *, audio: bool) -> list[Item]:
     """The lines of a file of sources and references, with tabs between.
 
@@ -77,7 +94,7 @@ def pair_items(file: Path, *, audio: bool) -> list[Item]:
         audio: sources are paths, relative to the file
 
     Raises:
-        DragomanError: the file cannot be read, or a line has no reference.
+        DragomanError: the file cannot be read, or a line has no reference, or an empty one.
     """
     items = text_items(file)
     for item in items:

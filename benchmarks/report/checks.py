@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from dragoman.metrics import shown_figure
+from dragoman.random_inputs import are_random
 from dragoman.runtime.format.manifest import Precision
 from dragoman.runtime.format.records import DistributionParity, Parity, TaskParity, TensorParity
 
@@ -48,7 +49,7 @@ def verdict_of(
             "CHECKPOINT.",
         )
     compared = f"compared on {parity.inputs}"
-    if " random " in f" {parity.inputs} ":
+    if are_random(parity.inputs):
         compared += ", which say nothing about quality"
     if not parity.passed:
         failed = [check for check in checks_of(parity, explained) if not check.passed]

@@ -22,7 +22,7 @@ from ..machine import machine
 from ..sensitivity.results import Sensitivity
 from .attention import attention_examples
 from .checks import checks_of, explained_margin, verdict_of
-from .contents import AttentionExample, BundleReport, Fact, Part, Report, Speed
+from .contents import AttentionExample, BundleReport, Fact, Licence, Part, Report, Speed
 from .licences import licences_in
 from .speed import measure_speed
 
@@ -39,18 +39,22 @@ class Wanted:
 
     Attributes:
         checkpoint: the directory of the checkpoint, whose licences are read
+        foreign: why bundles were not made from a model like the checkpoint, by directory
         sensitivities: of some of the bundles, by directory
         unmeasured: why the sensitivity of a bundle is missing, by its directory
         inputs: to show attention on
+        held_out: the same, of the checkpoint, where there are no inputs
         threads: of the processor; None: all cores
         speed: whether to measure it
         signed: directories of bundles with a signature
     """
 
     checkpoint: Path | None = None
+    foreign: Mapping[Path, str] = field(default_factory=dict)
     sensitivities: Mapping[Path, Sensitivity] = field(default_factory=dict)
     unmeasured: Mapping[Path, str] = field(default_factory=dict)
     inputs: Path | None = None
+    held_out: Path | None = None
     threads: int | None = None
     speed: bool = True
     signed: frozenset[Path] = frozenset()
@@ -84,6 +88,7 @@ class _Gathered:
 
     def __init__(self, bundle: Bundle, wanted: Wanted) -> None:
         self._bundle, self._wanted = bundle, wanted
+        self._foreign = wanted.foreign.get(bundle.directory)
         self._missing: dict[Part, str] = {}
 
     def report(self, label: str, speed: Speed | str) -> BundleReport:
@@ -95,14 +100,6 @@ class _Gathered:
                 f"not verified: dragoman verify {bundle.directory} CHECKPOINT compares it with the "
                 "trained model and records the figures"
             )
-        licences = licences_in(bundle.directory, "bundle")
-        if self._wanted.checkpoint is not None:
-            licences += licences_in(self._wanted.checkpoint, "checkpoint")
-        if not licences:
-            elsewhere = ": --checkpoint reads those of the checkpoint"
-            if self._wanted.checkpoint is not None:
-                elsewhere = ", nor in the checkpoint"
-            self._missing["licences"] = f"no licence file beside the manifest{elsewhere}"
         if sensitivity is None:
             self._missing["sensitivity"] = self._no_sensitivity()
         if isinstance(speed, str):
@@ -133,7 +130,7 @@ class _Gathered:
             files=manifest.files,
             size_bytes=bundle.size,
             keep_fp32=manifest.keep_fp32,
-            licences=licences,
+            licences=self._licences(),
             parity=parity,
             tasks=() if parity is None else parity.tasks,
             checks=() if parity is None else checks_of(parity, explained),
@@ -145,14 +142,31 @@ class _Gathered:
             missing=self._missing,
         )
 
+    def _licences(self) -> tuple[Licence, ...]:
+        """Of a checkpoint of another model none, which is said even if there are others."""
+        beside = licences_in(self._bundle.directory, "bundle")
+        none = "no licence file beside the manifest"
+        checkpoint = self._wanted.checkpoint
+        others: tuple[Licence, ...] = ()
+        if self._foreign is not None:
+            why = f"those of the checkpoint are another model's: {self._foreign}"
+            self._missing["licences"] = why if beside else f"{none}; {why}"
+        elif checkpoint is not None:
+            others = licences_in(checkpoint, "checkpoint")
+            if not beside and not others:
+                self._missing["licences"] = f"{none}, nor in the checkpoint"
+        elif not beside:
+            self._missing["licences"] = f"{none}: --checkpoint reads those of the checkpoint"
+        return beside + others
+
     def _no_sensitivity(self) -> str:
         bundle, manifest = self._bundle, self._bundle.manifest
-        if bundle.directory in self._wanted.unmeasured:
-            return self._wanted.unmeasured[bundle.directory]
         if manifest.precision == "fp32":
             return "none in fp32, which keeps every number as it is"
         if manifest.precision not in ("int8", "int4") or manifest.executable.format != "onnx":
             return "measured of graphs in int8 and int4 only"
+        if bundle.directory in self._wanted.unmeasured:
+            return self._wanted.unmeasured[bundle.directory]
         return (
             f"not measured: dragoman sensitivity {bundle.directory} CHECKPOINT -o "
             "sensitivity.json, then --sensitivity sensitivity.json; or --checkpoint CHECKPOINT"
@@ -160,6 +174,8 @@ class _Gathered:
 
     def _attention(self) -> tuple[AttentionExample, ...]:
         manifest, inputs = self._bundle.manifest, self._wanted.inputs
+        if inputs is None and self._foreign is None:
+            inputs = self._wanted.held_out
         if "attention" not in manifest.graphs:
             self._missing["attention"] = (
                 "no graph that shows it: build --with-attention"
@@ -167,7 +183,8 @@ class _Gathered:
                 else "engines do not show it"
             )
         elif inputs is None:
-            self._missing["attention"] = "no inputs are known to show it on: --inputs FILE"
+            other = "" if self._foreign is None else f"; {self._foreign}"
+            self._missing["attention"] = f"no inputs are known to show it on: --inputs FILE{other}"
         else:
             found = attention_examples(self._bundle, inputs, threads=self._wanted.threads)
             if found:

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import base64
 import itertools
+from collections.abc import Sequence
 from importlib.resources import files
 from typing import NamedTuple
 
 from jinja2 import Environment, FunctionLoader, StrictUndefined
 from markupsafe import Markup
 
+from dragoman.metrics import shown_figure
 from dragoman.pictures.attention import script_safe
+from dragoman.runtime.format.records import Divergence
 
 from .charts import (
     Chart,
@@ -60,12 +63,14 @@ def render(report: Report) -> str:
         "day": lambda moment: moment.replace("T", " ")[:16] + " UTC",
         "share": lambda number: "" if number is None else f"{number:.2%}",
         "seconds": lambda number: f"{number:.2f}",
+        "task": lambda task: shown_figure(task.metric, task.bundle),
         "milliseconds": lambda number: "" if number is None else f"{number:.4g}",
     }
     environment.globals |= {
         "counted": counted,
         "parted": parted,
-        "most_divergences": MOST_DIVERGENCES,
+        "widest": widest,
+        "task_name": task_name,
     }
     data = report.to_json()
     return environment.get_template("page.html").render(
@@ -83,6 +88,18 @@ def parted(expected: str, found: str) -> Parted:
     same = [word for word, _ in itertools.takewhile(lambda pair: pair[0] == pair[1], pairs)]
     start = len(" ".join([*same, ""]))
     return Parted(expected[:start], expected[start:], found[start:])
+
+
+def widest(divergences: Sequence[Divergence]) -> list[Divergence]:
+    """Those that the page shows, the largest margin first: parity keeps the texts of these."""
+    return sorted(divergences, key=lambda divergence: -divergence.margin)[:MOST_DIVERGENCES]
+
+
+def task_name(bundles: Sequence[BundleReport]) -> str:
+    """The metric that counts most to every bundle that has one, "task" if they differ; "" if none
+    has any."""
+    names = {bundle.tasks[0].metric for bundle in bundles if bundle.tasks}
+    return names.pop() if len(names) == 1 else "task" if names else ""
 
 
 def _pictures(bundle: BundleReport, number: int) -> Pictures:

@@ -18,8 +18,10 @@ def to_data(parity: Parity) -> dict[str, Any]:
     if distributions is not None and not distributions["ties"]:
         del distributions["ties"]
     for divergence in data["tokens"]["divergences"]:
-        for name in ("origin", "source", "expected", "found"):
-            if divergence[name] in (None, ""):
+        if not divergence["origin"]:
+            del divergence["origin"]
+        for name in ("source", "expected", "found"):
+            if divergence[name] is None:  # an empty text is one
                 del divergence[name]
     return data
 

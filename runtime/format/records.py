@@ -136,6 +136,10 @@ class Divergence:
         """The input as people find it."""
         return self.origin or f"input {self.input}"
 
+    @property
+    def has_texts(self) -> bool:
+        return any(text is not None for text in (self.source, self.expected, self.found))
+
 
 @dataclass(frozen=True)
 class TokenParity:

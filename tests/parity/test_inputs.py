@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from dragoman.benchmarks.parity import ParityInputs, inputs_for
+from dragoman.benchmarks.parity.items import recording_items
 from dragoman.comparison import Comparison
 from dragoman.errors import DragomanError
 from dragoman.export.locating import locate_checkpoint
@@ -133,6 +134,57 @@ def test_another_number_of_references_is_one_line(
     )
 
 
+@pytest.mark.parametrize("line", ["a\t", "a\tAH\t", "a\t \tAH"])
+def test_an_empty_reference_is_one_line(
+    checkpoint: OpenedCheckpoint, words: Path, tmp_path: Path, line: str
+) -> None:
+    file = lines(tmp_path / "empty.tsv", "need\tN", line)
+    for asked in (Comparison(file), Comparison(words, references=file)):
+        with pytest.raises(DragomanError) as caught:
+            inputs_for(checkpoint, asked)
+        assert str(caught.value) == (
+            f"{file}, line 2: expected a reference after the tab, found none"
+        )
+
+
+def test_an_empty_line_among_references_alone_is_one_line(
+    checkpoint: OpenedCheckpoint, words: Path, tmp_path: Path
+) -> None:
+    alone = lines(tmp_path / "alone.txt", "N", *[""] * 6)
+    with pytest.raises(DragomanError) as caught:
+        inputs_for(checkpoint, Comparison(words, references=alone))
+    assert str(caught.value) == f"{alone}, line 2: expected a reference, found none"
+
+
+def test_an_empty_transcript_is_one_line(tmp_path: Path) -> None:
+    listed = lines(tmp_path / "clips.tsv", "a.wav\tone", "", "b.wav\t")
+    with pytest.raises(DragomanError) as caught:
+        recording_items(listed)
+    assert str(caught.value) == f"{listed}, line 3: expected a reference after the tab, found none"
+
+
+def test_references_that_some_inputs_lack_are_said_not_to_be_compared(
+    checkpoint: OpenedCheckpoint, words: Path, pairs: Path, tmp_path: Path
+) -> None:
+    """In the record: the third level would disappear without a word."""
+    some = lines(tmp_path / "some.tsv", "need\tN", "a", "all\tL", "is\tS")
+    inputs = inputs_for(checkpoint, Comparison(some, limit=2))
+    assert inputs.task is None and inputs.references is None
+    assert inputs.description == "some.tsv, 4 lines, 2 of them spread evenly"
+    assert inputs.recorded == (
+        f"{inputs.description}; references are not compared: found for 3 of 4 inputs, none for "
+        "some.tsv, line 2"
+    )
+    for asked in (
+        Comparison(words),
+        Comparison(pairs),
+        Comparison(words, references=pairs),
+        Comparison(words, references=lines(tmp_path / "other.tsv", "is\tS")),  # scored apart
+    ):
+        inputs = inputs_for(checkpoint, asked)
+        assert inputs.recorded == inputs.description
+
+
 def test_references_alone_need_inputs(checkpoint: OpenedCheckpoint, tmp_path: Path) -> None:
     alone = lines(tmp_path / "alone.txt", "N")
     with pytest.raises(DragomanError, match=r"found references alone, and no inputs$"):
@@ -148,6 +200,26 @@ def test_pairs_belong_to_the_inputs_with_the_same_source(
     assert inputs.task.references == [("N",), ("N 1", "D"), *[("N",)] * 5]
     assert inputs.origins[1] == "words.txt, line 2"
     assert (inputs.references.origin, inputs.references.lines[:3]) == ("pairs.tsv", (7, 6, 6))
+
+
+def test_a_source_that_comes_again_has_the_references_of_its_line(
+    checkpoint: OpenedCheckpoint, tmp_path: Path
+) -> None:
+    inputs = lines(tmp_path / "inputs.txt", "is", "a", "is")
+    same = lines(tmp_path / "same.tsv", "is\tS", "a\tAH", "is\tZ")
+    task = inputs_for(checkpoint, Comparison(inputs, references=same)).task
+    assert task is not None and task.references == [("S",), ("AH",), ("Z",)]
+
+
+def test_a_source_that_comes_again_elsewhere_has_all_its_references(
+    checkpoint: OpenedCheckpoint, tmp_path: Path
+) -> None:
+    inputs = lines(tmp_path / "inputs.txt", "is", "a")
+    other = lines(tmp_path / "other.tsv", "a\tAH", "is\tZ\tS", "is\tZ\tS Z")
+    found = inputs_for(checkpoint, Comparison(inputs, references=other))
+    assert found.task is not None and found.references is not None
+    assert found.task.references == [("Z", "S", "S Z"), ("AH",)]
+    assert found.references.pairs == [("is", "Z"), ("is", "S"), ("is", "S Z"), ("a", "AH")]
 
 
 def test_without_inputs_the_sources_of_pairs_are_compared_on(

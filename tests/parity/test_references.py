@@ -147,8 +147,8 @@ def test_every_reference_of_a_source_is_a_pair(tmp_path: Path) -> None:
 
 def test_token_ids_and_audio(tmp_path: Path) -> None:
     file = tmp_path / "references.tsv"
-    file.write_text("3 4 5\t7 8\n28\t\n")
-    assert read_references(file, audio=False, ids=True).pairs == [([3, 4, 5], [7, 8]), ([28], [])]
+    file.write_text("3 4 5\t7 8\n28\t9\n")
+    assert read_references(file, audio=False, ids=True).pairs == [([3, 4, 5], [7, 8]), ([28], [9])]
     file.write_text("a.flac\t7 8\n")
     assert read_references(file, audio=True, ids=True).pairs == [(tmp_path / "a.flac", [7, 8])]
     file.write_text("a.flac\tseven of clubs\n")
@@ -162,6 +162,7 @@ def test_token_ids_and_audio(tmp_path: Path) -> None:
     [
         ("", "expected at least one line, found none"),
         ("one\ta\ntwo\n", ", line 2: expected a source, a tab and a reference, found no tab"),
+        ("1\t2\n3\t\n", ", line 2: expected a reference after the tab, found none"),
         ("one\ttwo\n", "expected token ids separated by spaces, for a model without tokenizers"),
         ("\t3\n", ", line 1: expected a source text, found none"),
     ],

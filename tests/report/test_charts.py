@@ -20,7 +20,7 @@ from dragoman.benchmarks.report.charts import (
 )
 from dragoman.benchmarks.report.charts.sensitivity import MOST_BARS
 from dragoman.benchmarks.report.charts.svg import PAGE_COLOURS
-from dragoman.benchmarks.report.contents import AttentionExample
+from dragoman.benchmarks.report.contents import AttentionExample, BundleReport
 
 from .conftest import HOSTILE, bundle_report, parity, sensitivity, timing
 
@@ -145,3 +145,29 @@ def test_speed_of_one_size_and_one_length() -> None:
     assert draw_speed([dataclasses.replace(BUNDLE, speed=None)]) == []
     window = dataclasses.replace(BUNDLE.speed, timings=(timing(1, 1500), timing(4, 1500)))
     assert len(draw_speed([dataclasses.replace(BUNDLE, speed=window)])) == 2
+
+
+def test_speed_of_bundles_with_other_capacities() -> None:
+    """Each chart is at a length or size that all have, so that every legend has every curve."""
+
+    def measured(label: str, *sizes: tuple[int, int]) -> BundleReport:
+        assert BUNDLE.speed is not None
+        speed = dataclasses.replace(BUNDLE.speed, timings=tuple(timing(b, n) for b, n in sizes))
+        return dataclasses.replace(BUNDLE, label=label, speed=speed)
+
+    small = measured("small", (1, 8), (8, 8), (1, 20), (8, 20))
+    charts = draw_speed([BUNDLE, small])
+    assert len(charts) == 4
+    for chart in charts:
+        points = re.findall(r"([\w-]+): [\d.]", parsed(chart).get("aria-label") or "")
+        assert points == ["g2p-int8", "small"]
+        assert {"g2p-int8", "small"} <= set(texts(chart))
+    assert "sources of 8 tokens" in charts[0].caption
+    assert "batch 8" in charts[3].caption
+    apart = draw_speed([BUNDLE, measured("tiny", (1, 5), (8, 5))])  # of no common length
+    assert [chart.caption.partition(" of")[0] for chart in apart] == [
+        *("Latency over the length", "Throughput over the length")
+    ]
+    empty = draw_speed([BUNDLE, measured("empty")])
+    assert len(empty) == 4 and not any("empty" in texts(chart) for chart in empty)
+    assert draw_speed([measured("a", (1, 5)), measured("b", (1, 8))]) == []

@@ -13,6 +13,7 @@ from dragoman.benchmarks.report.figures import counted, figure
 from dragoman.benchmarks.report.licences import licences_in
 from dragoman.benchmarks.report.page import parted
 from dragoman.benchmarks.report.speed import source_lengths
+from dragoman.random_inputs import describe_sources, describe_windows
 from dragoman.runtime.format.model_spec import ModelSpec
 from dragoman.runtime.format.records import BeamParity, Cosines, VectorParity
 
@@ -55,9 +56,21 @@ def test_a_verdict_without_parity_says_how_to_get_one() -> None:
     assert "run dragoman verify bundles/m CHECKPOINT" in verdict.sentence
 
 
-def test_random_inputs_are_told() -> None:
-    found = dataclasses.replace(parity(), inputs="64 random sources (seed 0)")
-    assert "say nothing about quality" in verdict_of(WHAT, "int8", found, "", None).sentence
+@pytest.mark.parametrize(
+    ("inputs", "random"),
+    [
+        (describe_sources(64, 0), True),
+        (describe_windows(4, 0), True),
+        ("64 random sources (seed 0)", True),  # as bundles have recorded it
+        ("2 windows of random sound (seed 0)", True),
+        ("my random words.txt, 8 lines", False),
+        ("64 random sources (seed 0), 8 lines", False),
+    ],
+)
+def test_random_inputs_are_told(inputs: str, random: bool) -> None:
+    found = dataclasses.replace(parity(), inputs=inputs)
+    sentence = verdict_of(WHAT, "int8", found, "", None).sentence
+    assert ("which say nothing about quality" in sentence) == random
 
 
 def test_a_row_for_each_comparison() -> None:

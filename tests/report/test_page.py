@@ -15,9 +15,9 @@ import pytest
 from dragoman.benchmarks.report.contents import BundleReport, Report
 from dragoman.benchmarks.report.page import MOST_DIVERGENCES, render
 from dragoman.runtime.format.plain_data import to_plain
-from dragoman.runtime.format.records import Parity
+from dragoman.runtime.format.records import Divergence, Parity, TaskParity
 
-from .conftest import HOSTILE, bundle_report, parity, report, sensitivity
+from .conftest import HOSTILE, bundle_report, divergence, parity, report, sensitivity
 
 VOID = {"meta", "br", "hr", "img", "input", "link"}
 
@@ -203,18 +203,38 @@ def test_divergences_are_side_by_side() -> None:
     page = Page(render(report()))
     source = " ".join(HOSTILE.split())
     assert f"held_out.tsv, line 5 {source} T R AE N S T R AE M Z 2 0.1" in page.text
+    assert page.text.index("line 7") < page.text.index("line 5")  # by margin
     marks = [page.texts[i] for i, text in enumerate(page.texts) if text in ("N S", "M Z")]
     assert marks == ["N S", "M Z"] * 2
     assert "number 17 not recorded token 27 token 3 4 0.071" in page.text
+    assert "Texts are recorded by dragoman verify." not in page.text
+
+
+def test_texts_that_no_divergence_has_are_asked_for() -> None:
+    page = Page(render(report(bundle_report("old", with_divergences(divergence(1))))))
     assert "Texts are recorded by dragoman verify." in page.text
 
 
-def test_many_divergences_are_counted() -> None:
+def test_an_output_without_text_is_named() -> None:
+    silent = dataclasses.replace(divergence(0), found="")
+    page = Page(render(report(bundle_report("silent", with_divergences(silent)))))
+    assert "T R AE N S an empty text 2 0.1" in page.text
+
+
+def with_divergences(*divergences: Divergence) -> Parity:
+    found = parity()
+    tokens = dataclasses.replace(found.tokens, divergences=divergences)
+    return dataclasses.replace(found, tokens=tokens)
+
+
+def test_the_largest_margins_are_shown_and_all_are_counted() -> None:
+    """They grow with the line of the input."""
     page = Page(render(report(bundle_report("failed", parity(passed=False, divergences=60)))))
-    assert f"The first {MOST_DIVERGENCES} of 60." in page.text
-    assert "held_out.tsv, line 54" in page.text and "held_out.tsv, line 55" not in page.text
+    assert f"The {MOST_DIVERGENCES} with the largest margins of 60." in page.text
+    shown = re.findall(r"held_out\.tsv, line (\d+) ", page.text)
+    assert shown == [str(line) for line in range(64, 14, -1)]
     recorded = json.loads(page.data)["bundles"][0]["parity"]["tokens"]["divergences"]
-    assert len(recorded) == 60
+    assert [d["input"] for d in recorded[2:]] == [*range(2, 60)]
 
 
 def test_several_bundles_are_compared_first() -> None:
@@ -222,14 +242,39 @@ def test_several_bundles_are_compared_first() -> None:
     page = Page(render(made))
     assert page.text.index("Comparison") < page.text.index("What it is")
     rows = {
-        "g2p-int8": "cpu int8 passed 97 of 100 5.93e-5 2.21 0.07 115 5.413",
-        "failed": "cpu int8 failed 40 of 100 5.93e-5 2.21 0.07 115 5.413",
+        "g2p-int8": "cpu int8 passed 97 of 100 5.93e-5 31.44% 2.21 0.07 115 5.413",
+        "failed": "cpu int8 failed 40 of 100 5.93e-5 31.44% 2.21 0.07 115 5.413",
         "unknown": "cpu int8 passed 2.21 not measured",
     }
     for label, row in rows.items():
         assert f"{label} {row}" in page.text
     assert [named for tag, named in page.tags if named.get("id") == "speed"]
     assert "speed" not in Page(render(report())).ids  # of one, in its section
+
+
+def test_the_task_is_compared_where_there_is_one() -> None:
+    bare = unknown()
+    words, bleu = (
+        dataclasses.replace(bare, tasks=(TaskParity(metric, 0.25, figure, True),))
+        for metric, figure in (("word error", 0.3144), ("BLEU", 41.25))
+    )
+    for bundles, header, rows in (
+        ((words, bare), "divergence, nats word error size, MB", ["passed 31.44% 2.21"]),
+        (
+            (words, bleu),
+            "divergence, nats task size, MB",
+            ["passed 31.44% word error 2.21", "passed 41.25 BLEU 2.21"],
+        ),
+        ((bare, bare), "divergence, nats size, MB", ["passed 2.21"]),
+    ):
+        page = Page(render(report(*bundles)))
+        assert all(text in page.text for text in (header, *rows))
+
+
+def test_a_part_that_is_missing_beside_others_is_said() -> None:
+    made = dataclasses.replace(bundle_report(), missing={"licences": "those of the checkpoint"})
+    assert made.licences
+    assert "those of the checkpoint" in Page(render(report(made))).text
 
 
 def test_what_is_missing_is_said() -> None:

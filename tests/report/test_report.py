@@ -182,14 +182,63 @@ def test_a_bundle_that_cannot_run_here(
     assert made.machine is None
 
 
-def test_a_checkpoint_of_another_model_is_said(build: Build, tmp_path: Path) -> None:
-    made = api.report(
-        [build("int8", attention=True)],
-        tmp_path / "r.html",
-        checkpoint="verses-en",
-        threads=1,
+def test_a_checkpoint_of_another_model_is_refused(build: Build, run: Run, tmp_path: Path) -> None:
+    """Before anything is measured: its licences must not be on a page to sign."""
+    output = tmp_path / "r.html"
+    bundle = build("int8", attention=True)
+    status, out, err = run("report", bundle, "-o", output, "--checkpoint", "verses-en")
+    assert (status, out) == (2, "") and not output.exists()
+    (line,) = err.splitlines()
+    assert line.startswith(
+        f"Error: {bundle} was not made from a model like verses-en: their config"
     )
-    assert "was not made from a model like verses-en" in made.bundles[0].missing["sensitivity"]
+
+
+def test_a_bundle_of_another_model_has_nothing_of_the_checkpoint(
+    build: Build, checkpoint: Path, tmp_path: Path
+) -> None:
+    """Neither its licences nor its held-out data; its own licences stay."""
+    own, foreign = build("int8", attention=True), tmp_path / "foreign"
+    shutil.copytree(own, foreign)
+    manifest = read_bundle(own).manifest
+    architecture = manifest.architecture | {"norm_order": "post"}
+    write_manifest(dataclasses.replace(manifest, architecture=architecture), foreign)
+    why = f"{foreign} was not made from a model like {checkpoint}: their configurations differ in "
+    asked = {"checkpoint": checkpoint, "measurements": False, "threads": 1}
+    made = api.report([own, foreign], tmp_path / "r.html", **asked)  # type: ignore[arg-type]
+    first, second = made.bundles
+    assert len(first.licences) == 1 and first.attention and "licences" not in first.missing
+    assert second.licences == () and second.attention == ()
+    for part in ("licences", "attention", "sensitivity"):
+        assert f"{why}norm_order" in second.missing[part]
+    assert "no licence file beside the manifest" in second.missing["licences"]
+    (foreign / "LICENSE").write_text("Licence of others\n", encoding="utf-8")
+    words = tmp_path / "words.txt"
+    words.write_text("encoder\n", encoding="utf-8")
+    made = api.report([own, foreign], tmp_path / "s.html", inputs=words, **asked)  # type: ignore[arg-type]
+    second = made.bundles[1]
+    assert [licence.summary for licence in second.licences] == ["Licence of others"]
+    assert "those of the checkpoint are another model's" in second.missing["licences"]
+    assert [example.text for example in second.attention] == ["encoder"]
+    page = Page((tmp_path / "s.html").read_text(encoding="utf-8"))
+    assert second.missing["licences"] in page.text
+
+
+def test_inputs_that_are_no_texts_are_refused_at_once(
+    build: Build, checkpoint: Path, tmp_path: Path
+) -> None:
+    """Also where what is wrong comes late, and before the checkpoint is read."""
+    inputs, progress = tmp_path / "late.txt", RecordedProgress()
+    inputs.write_bytes(b"encoder\n" * 300 + b"\xff\n")
+    with pytest.raises(DragomanError, match=r"late\.txt: expected a file of texts, in UTF-8"):
+        api.report(
+            [build("int8", attention=True)],
+            tmp_path / "r.html",
+            checkpoint=checkpoint,
+            inputs=inputs,
+            progress=progress,
+        )
+    assert progress.stages == []
 
 
 def test_the_command(build: Build, run: Run, tmp_path: Path) -> None:

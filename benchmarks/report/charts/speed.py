@@ -18,57 +18,93 @@ Curves = dict[str, list[Timing]]
 
 
 def draw_speed(bundles: Sequence[BundleReport]) -> list[Chart]:
-    """Those for which there are at least two points of a bundle."""
-    measured = {b.label: b.speed.timings for b in bundles if b.speed is not None}
-    if not measured:
-        return []
-    lengths = sorted({timing.source_length for timings in measured.values() for timing in timings})
-    sizes = sorted({timing.batch_size for timings in measured.values() for timing in timings})
-    middle, least, most = lengths[len(lengths) // 2], sizes[0], sizes[-1]
+    """Those for which there are at least two points of a bundle. All bundles are in each: lengths
+    and batch sizes that stay the same within a chart are of those that all have measured, since
+    capacities differ."""
+    measured = {b.label: [*b.speed.timings] for b in bundles if b.speed is not None}
+    measured = {label: timings for label, timings in measured.items() if timings}
     audio = any(bundle.speed.audio for bundle in bundles if bundle.speed is not None)
+    return [*_by_batch(measured, audio), *_by_length(measured)]
+
+
+def _by_batch(measured: Curves, audio: bool) -> list[Chart]:
+    lengths = _common(measured, lambda t: t.source_length)
+    if not lengths:
+        return []
+    middle = lengths[len(lengths) // 2]
+    curves = _at(measured, lambda t: t.source_length == middle)
+    if not _any_line(curves):
+        return []
     sources = "windows of audio" if audio else f"sources of {middle} tokens"
-    new = max(t.new_tokens for timings in measured.values() for t in timings)
-    decoded = f", {new} new ones" if new else ""
-
-    def at(chosen: Callable[[Timing], bool]) -> Curves:
-        return {label: [t for t in ts if chosen(t)] for label, ts in measured.items()}
-
-    of_length = at(lambda t: t.source_length == middle)
-    charts = [
+    new = _new_tokens(measured)
+    return [
         _chart(
-            of_length,
+            curves,
             name="latency-by-batch",
             x=("batch size, sources", lambda t: t.batch_size),
             y=("latency of a batch, ms", _latency),
             caption=f"Latency: median of a whole batch, bars to the 90th percentile; "
-            f"{sources}{decoded}. Lower is better.",
+            f"{sources}{_decoded(new)}. Lower is better.",
         ),
         _chart(
-            of_length,
+            curves,
             name="throughput-by-batch",
             x=("batch size, sources", lambda t: t.batch_size),
             y=("throughput, tokens / s", lambda t: t.tokens_per_second),
             caption=f"Throughput: {'new tokens' if new else 'tokens read'} of all rows a second; "
             f"{sources}. Higher is better.",
         ),
+    ]
+
+
+def _by_length(measured: Curves) -> list[Chart]:
+    sizes = _common(measured, lambda t: t.batch_size)
+    if not sizes:
+        return []
+    least, most = sizes[0], sizes[-1]
+    of_least = _at(measured, lambda t: t.batch_size == least)
+    of_most = _at(measured, lambda t: t.batch_size == most)
+    if not _any_line(of_least):
+        return []
+    return [
         _chart(
-            at(lambda t: t.batch_size == least),
+            of_least,
             name="latency-by-length",
             x=("length, tokens of the source", lambda t: t.source_length),
             y=(f"latency at batch {least}, ms", _latency),
-            caption=f"Latency over the length of sources, batch {least}{decoded}. Lower is better.",
+            caption=f"Latency over the length of sources, batch {least}"
+            f"{_decoded(_new_tokens(measured))}. Lower is better.",
         ),
         _chart(
-            at(lambda t: t.batch_size == most),
+            of_most,
             name="throughput-by-length",
             x=("length, tokens of the source", lambda t: t.source_length),
             y=(f"throughput at batch {most}, tokens / s", lambda t: t.tokens_per_second),
             caption=f"Throughput over the length of sources, batch {most}. Higher is better.",
         ),
     ]
-    several = {"batch": len(sizes) > 1, "length": len(lengths) > 1}
-    kinds = ("batch", "batch", "length", "length")
-    return [chart for chart, kind in zip(charts, kinds, strict=True) if several[kind]]
+
+
+def _common(measured: Curves, of: Callable[[Timing], int]) -> list[int]:
+    """What has been measured of all bundles, in order."""
+    every = [{of(timing) for timing in timings} for timings in measured.values()]
+    return sorted(set.intersection(*every)) if every else []
+
+
+def _at(measured: Curves, chosen: Callable[[Timing], bool]) -> Curves:
+    return {label: [t for t in timings if chosen(t)] for label, timings in measured.items()}
+
+
+def _any_line(curves: Curves) -> bool:
+    return any(len(timings) > 1 for timings in curves.values())
+
+
+def _new_tokens(measured: Curves) -> int:
+    return max(timing.new_tokens for timings in measured.values() for timing in timings)
+
+
+def _decoded(new: int) -> str:
+    return f", {new} new ones" if new else ""
 
 
 def _latency(timing: Timing) -> float:

@@ -46,6 +46,23 @@ def check_inputs(path: str | Path | None) -> Path | None:
     return None if path is None else Path(path)
 
 
+def check_texts(path: Path) -> None:
+    """Read texts that are needed later, from a file or a link to one: what comes from a pipe could
+    be read only once.
+
+    Raises:
+        DragomanError: it is no file of texts, or not in UTF-8.
+    """
+    if not (path.is_file() or path.is_dir()):
+        return
+    try:
+        with path.open(encoding="utf-8") as lines:
+            for _ in lines:
+                pass
+    except (OSError, UnicodeDecodeError) as error:
+        raise DragomanError(f"{path}: expected a file of texts, in UTF-8: {error}") from error
+
+
 def _check_references(path: str | Path | None) -> Path | None:
     """
     Raises:

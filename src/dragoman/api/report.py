@@ -12,7 +12,7 @@ from dragoman.progress import Progress, Silent
 from dragoman.runtime.format.bundle import Bundle, read_bundle
 from dragoman.whole_files import write_whole
 
-from .preflight import check_comparison
+from .preflight import check_comparison, check_texts
 from .sensitivity import check_measurable, sensitivity
 from .signatures import is_signed
 
@@ -46,7 +46,8 @@ def report(
         bundles: directories; the first is compared with the others
         output: the page, which appears whole or not at all
         checkpoint: that the bundles were made from, whose licences are read and on whose held-out
-            data attention is shown, see `build`. Sensitivities that are not given are measured
+            data attention is shown, see `build`. Sensitivities that are not given are measured. A
+            bundle that was not made from a model like it has none of these
         revision: of a model at the hub: a branch, a tag or a commit; None: main
         sensitivities: files that `Sensitivity.write` wrote, of any of the bundles
         inputs: to show attention on, of bundles with the graph for it: a file of texts, one per
@@ -63,9 +64,10 @@ def report(
 
     Raises:
         BundleError: a bundle is damaged.
-        ModuleNotFoundError: a library of the extra `report` is missing.
-        DragomanError: a path is wrong, a sensitivity is of another bundle, or a file cannot be
-            written.
+        ModuleNotFoundError: a library of the extra `report` is missing, or, with a checkpoint, of
+            the extra `export`.
+        DragomanError: a path is wrong, the checkpoint cannot be read or is that of none of the
+            bundles, a sensitivity is of another bundle, or a file cannot be written.
     """
     progress, output = progress or Silent(), Path(output)
     written = [output, *([] if json is None else [Path(json)])]
@@ -80,6 +82,8 @@ def report(
         raise DragomanError("bundles: expected each once, found one of them twice")
     read = [read_bundle(Path(bundle)) for bundle in bundles]
     shown_on = check_comparison(threads, inputs=inputs).inputs
+    if shown_on is not None and not any(bundle.manifest.model.takes_audio for bundle in read):
+        check_texts(shown_on)
     if checkpoint is None and revision is not None:
         raise DragomanError(f"revision: expected one only with a checkpoint, found {revision}")
 
@@ -91,11 +95,14 @@ def report(
     from dragoman.benchmarks.report.gathering import Wanted, gather, matched
     from dragoman.benchmarks.report.page import render
 
-    unmeasured: dict[Path, str] = {}
     known = matched(read, given)
+    foreign: dict[Path, str] = {}
+    if checkpoint is not None and located is not None:
+        foreign = _foreign(read, located, checkpoint, progress)
+    unmeasured = dict(foreign)
     if checkpoint is not None and measurements:
         for bundle in read:
-            if bundle.directory not in known:
+            if bundle.directory not in {*known, *foreign}:
                 found = _sensitivity(bundle, checkpoint, revision, shown_on, threads, progress)
                 if isinstance(found, str):
                     unmeasured[bundle.directory] = found
@@ -103,9 +110,11 @@ def report(
                     known[bundle.directory] = found
     wanted = Wanted(
         checkpoint=None if located is None else located.directory,
+        foreign=foreign,
         sensitivities=known,
         unmeasured=unmeasured,
-        inputs=shown_on or _held_out(located),
+        inputs=shown_on,
+        held_out=_held_out(located),
         threads=threads,
         speed=measurements,
         signed=frozenset(b.directory for b in read if is_signed(b.directory)),
@@ -118,6 +127,35 @@ def report(
         text = made.to_json()
         write_whole(Path(json), lambda partial: partial.write_text(text, encoding="utf-8"))
     return made
+
+
+def _foreign(
+    bundles: Sequence[Bundle],
+    located: LocatedCheckpoint,
+    name: str | Path,
+    progress: Progress,
+) -> dict[Path, str]:
+    """Why bundles were not made from a model like the checkpoint, by directory: a page to sign must
+    not have the licences of another model.
+
+    Raises:
+        DragomanError: none was, or the checkpoint cannot be read.
+    """
+    from dragoman.export.opened_checkpoint import open_checkpoint
+
+    from .verify import check_same_model
+
+    progress.stage("reading the checkpoint")
+    opened = open_checkpoint(located)
+    found = {}
+    for bundle in bundles:
+        try:
+            check_same_model(bundle, opened, name)
+        except DragomanError as error:
+            found[bundle.directory] = str(error)
+    if len(found) == len(bundles):
+        raise DragomanError("; ".join(found.values()))
+    return found
 
 
 def _sensitivity(

@@ -236,13 +236,15 @@ def test_metrics_and_names_are_kept_and_what_is_not_there_is_not_written(
     named = divergence(
         origin="words.txt, line 8", source="a house", expected="ein Haus", found="Haus"
     )
-    tokens = parity_record()["tokens"] | {"divergences": [divergence(), named]}
+    silent = named | {"found": ""}
+    tokens = parity_record()["tokens"] | {"divergences": [divergence(), named, silent]}
     plain_manifest["parity"] = parity_record(tasks=[task], tokens=tokens)
     manifest = manifest_from_json(json.dumps(plain_manifest), "p")
     assert json.loads(manifest.to_json()) == plain_manifest
     assert manifest.parity is not None
     assert manifest.parity.tasks[0].loss == 0.25
     assert manifest.parity.tokens.divergences[1].named == "words.txt, line 8"
+    assert [d.found for d in manifest.parity.tokens.divergences] == [None, "Haus", ""]
 
 
 @pytest.mark.parametrize(
