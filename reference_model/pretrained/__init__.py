@@ -6,7 +6,7 @@ from pathlib import Path
 
 from dragoman.errors import DragomanError
 
-PRETRAINED = ("g2p-en", "verses-en")
+PRETRAINED = ("g2p-en", "verses-en", "bible-en-es")
 
 
 def find_checkpoint(name_or_path: str) -> Path:

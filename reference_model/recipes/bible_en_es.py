@@ -153,5 +153,5 @@ RECIPE = translation_recipe(
     ),
     load_data,
     licences={"LICENSE-Bibles.txt": lambda: PUBLIC_DOMAIN},
-    duration="two hours on one core",
+    duration="80 minutes on one core",
 )

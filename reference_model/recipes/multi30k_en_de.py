@@ -118,5 +118,5 @@ RECIPE = translation_recipe(
     ),
     load_data,
     licences={},
-    duration="two hours on one core",
+    duration="90 minutes on one core",
 )

@@ -61,6 +61,8 @@ def test_linked_folders_are_packages(package: str, wheel: Contents, sdist: Conte
         f"{PRETRAINED}/g2p-en/LICENSE-CMUdict.txt",
         f"{PRETRAINED}/verses-en/model.safetensors",
         f"{PRETRAINED}/verses-en/LICENSE-World-English-Bible.txt",
+        f"{PRETRAINED}/bible-en-es/model.safetensors",
+        f"{PRETRAINED}/bible-en-es/LICENSE-Bibles.txt",
         f"{DIST_INFO}/licenses/LICENSE",
         f"{DIST_INFO}/entry_points.txt",
     ],

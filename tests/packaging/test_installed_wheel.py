@@ -96,6 +96,7 @@ def test_sizes_are_stated(
 ) -> None:
     (packages,) = installed.parent.glob("lib/python*/site-packages")
     ours = size(packages / "dragoman")
+    models = size(packages / "dragoman" / "reference_model" / "pretrained")
     pip = sum(size(path) for name in ("pip", "setuptools") for path in packages.glob(f"{name}*"))
     with capsys.disabled():
         print()
@@ -104,6 +105,8 @@ def test_sizes_are_stated(
             (f"source distribution, {sdist_path.name}", sdist_path.stat().st_size),
             ("installed with [cpu]", size(packages) - pip),
             ("  dragoman itself", ours),
+            ("    its trained models", models),
         ):
             print(f"{bytes_ / 1e6:7.1f} MB  {name}")
-    assert ours < 20e6
+    assert ours - models < 8e6
+    assert models < 24e6

@@ -54,8 +54,8 @@ def train(
     \b
     g2p-en          English words to phonemes: 80 minutes on one core
     verses-en       continues English verses: half an hour on one core
-    bible-en-es     English verses to Spanish ones: two hours on one core
-    multi30k-en-de  English captions to German ones: two hours on one core
+    bible-en-es     English verses to Spanish ones: 80 minutes on one core
+    multi30k-en-de  English captions to German ones: 90 minutes on one core
 
     \b
     dragoman train g2p-en -o checkpoints/g2p-en
