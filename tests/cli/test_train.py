@@ -114,6 +114,16 @@ def test_more_epochs_continue_a_training(
     assert "epoch 2:" in longer.stderr and "epoch 1:" not in longer.stderr
 
 
+def test_pairs_are_counted_even_if_all_are_kept(
+    dragoman: Dragoman, arguments: list[str], tmp_path: Path
+) -> None:
+    pairs = Path(arguments[3])
+    lines = pairs.read_text(encoding="utf-8").splitlines(keepends=True)[:16]
+    pairs.write_text("".join(lines), encoding="utf-8")
+    kept = dragoman(*arguments, "-o", tmp_path / "new", "--epochs", 1, "--threads", 1)
+    assert "16 of 16 pairs kept\n" in kept.stderr
+
+
 def test_what_is_refused_at_once(dragoman: Dragoman, arguments: list[str], tmp_path: Path) -> None:
     """Before anything is read."""
     there = tmp_path / "there"

@@ -93,7 +93,7 @@ def train(
     with shown_progress() as progress:
         progress.stage("reading the data")
         loaded = chosen.load_data(data)
-    if loaded.dropped:
+    if loaded.dropped or pairs:
         click.echo(describe_cleaning(len(loaded.train), loaded.dropped), err=True)
     import torch
 
