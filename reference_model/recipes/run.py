@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 
@@ -63,12 +63,12 @@ def run_recipe(
         model: Trainable = made
     else:
         model, tokenizers = beginning.model, beginning.tokenizers
-    data = _fitting(model, tokenizers, data)
+    data, pairs = _fitting(model, tokenizers, data)
     training_pairs(model, tokenizers, data.held_out)  # refused now, not after the training
     began = "random weights" if beginning is None else beginning.digest
     history = train(
         model,
-        training_pairs(model, tokenizers, data.train),
+        pairs,
         training_pairs(model, tokenizers, data.validation),
         recipe.options,
         work,
@@ -103,29 +103,24 @@ def _tokenizers(recipe: Recipe, data: Data, work: Path) -> Tokenizers:
     return read_tokenizers(work)
 
 
-def _fitting(model: Trainable, tokenizers: Tokenizers, data: Data) -> Data:
-    """Without the pairs to train on that have more tokens than the model has positions; how many
-    they are is printed.
+def _fitting(model: Trainable, tokenizers: Tokenizers, data: Data) -> tuple[Data, list[Pair]]:
+    """The data without the examples to train on that have more tokens than the model has positions,
+    and the pairs of the others; how many were left out is printed.
 
     Raises:
         DragomanError: no other is left.
     """
     if isinstance(model, LanguageModel):
-        return data
-    longest = (model.config.max_source_positions, model.config.max_target_positions)
-
-    def fits(example: Example) -> bool:
-        sides = ((example.source,), example.references)
-        return all(
-            len(tokenizer.encode(text).ids) <= positions
-            for tokenizer, positions, texts in zip(tokenizers, longest, sides, strict=True)
-            for text in texts
-        )
-
-    train = [example for example in data.train if fits(example)]
+        return data, training_pairs(model, tokenizers, data.train)
+    longest = _longest(model)
+    train, pairs = [], []
+    for example, of_example in zip(data.train, _encoded(tokenizers, data.train), strict=True):
+        if all(_fits(pair, longest) for pair in of_example):
+            train.append(example)
+            pairs += of_example
     left_out = len(data.train) - len(train)
     if not left_out:
-        return data
+        return data, pairs
     if not train:
         raise DragomanError(
             f"expected pairs of at most {longest[0]} and {longest[1]} tokens, the model's "
@@ -133,7 +128,7 @@ def _fitting(model: Trainable, tokenizers: Tokenizers, data: Data) -> Data:
         )
     dropped = dict(data.dropped) | {TOO_MANY_TOKENS: left_out}
     Console(stderr=True).print(f"left out: {left_out:,} pairs of {TOO_MANY_TOKENS}")
-    return replace(data, train=train, dropped=dropped)
+    return replace(data, train=train, dropped=dropped), pairs
 
 
 def training_pairs(
@@ -146,23 +141,40 @@ def training_pairs(
     """
     if isinstance(model, LanguageModel):
         return whole_texts(examples, tokenizers.target)
-    both = [(example.source, text) for example in examples for text in example.references]
-    sources = tokenizers.source.encode_batch([source for source, _ in both])
-    targets = tokenizers.target.encode_batch([target for _, target in both])
+    longest = _longest(model)
     pairs: list[Pair] = []
-    for (source_text, target_text), source, target in zip(both, sources, targets, strict=True):
-        _check_length(source.ids, model.config.max_source_positions, source_text)
-        _check_length(target.ids, model.config.max_target_positions, target_text)
-        pairs.append((source.ids, target.ids))
+    for example, of_example in zip(examples, _encoded(tokenizers, examples), strict=True):
+        for reference, pair in zip(example.references, of_example, strict=True):
+            _check_lengths(pair, longest, (example.source, reference))
+            pairs.append(pair)
     return pairs
 
 
-def _check_length(ids: Sequence[int], positions: int, text: str) -> None:
-    if len(ids) > positions:
-        raise DragomanError(
-            f"expected texts of at most {positions} tokens, the model's positions, found one of "
-            f"{len(ids)}: {text[:40]!r}..."
-        )
+def _encoded(tokenizers: Tokenizers, examples: Sequence[Example]) -> Iterator[list[Pair]]:
+    """The tokens of each example: its source with each of its references."""
+    sources = tokenizers.source.encode_batch([example.source for example in examples])
+    references = [text for example in examples for text in example.references]
+    targets = iter(tokenizers.target.encode_batch(references))
+    for example, source in zip(examples, sources, strict=True):
+        yield [(source.ids, next(targets).ids) for _ in example.references]
+
+
+def _longest(model: Transformer) -> tuple[int, int]:
+    """The positions of both sides."""
+    return model.config.max_source_positions, model.config.max_target_positions
+
+
+def _fits(pair: Pair, longest: tuple[int, int]) -> bool:
+    return all(len(ids) <= positions for ids, positions in zip(pair, longest, strict=True))
+
+
+def _check_lengths(pair: Pair, longest: tuple[int, int], texts: tuple[str, str]) -> None:
+    for ids, positions, text in zip(pair, longest, texts, strict=True):
+        if len(ids) > positions:
+            raise DragomanError(
+                f"expected texts of at most {positions} tokens, the model's positions, found one "
+                f"of {len(ids)}: {text[:40]!r}..."
+            )
 
 
 def evaluate(
