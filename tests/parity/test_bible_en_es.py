@@ -4,81 +4,42 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from dragoman.benchmarks.parity import check_parity, inputs_for
 from dragoman.comparison import Comparison
-from dragoman.export.locating import locate_checkpoint
-from dragoman.export.neutral_bundle import export_bundle
-from dragoman.export.opened_checkpoint import OpenedCheckpoint, open_checkpoint
-from dragoman.optimize.target_bundle import optimize_bundle
 from dragoman.reference_model import Transformer, beam_search_uncached, greedy_uncached
 from dragoman.reference_model.pretrained import find_checkpoint
-from dragoman.reference_model.recipes import Example, bible_en_es, find_recipe, read_examples
-from dragoman.runtime import Model, load
+from dragoman.reference_model.recipes import bible_en_es, find_recipe, read_examples
+from dragoman.runtime.format.manifest import Precision
+
+from .shipped_checkpoint import FILES, ShippedCheckpoint
 
 VERSES = 1400
 RECORD = Path(__file__).parents[2] / "benchmarks" / "results" / "translation-bible-en-es.json"
 
 
 @pytest.fixture(scope="module")
-def checkpoint() -> Path:
-    return find_checkpoint("bible-en-es")
+def shipped(tmp_path_factory: pytest.TempPathFactory) -> ShippedCheckpoint:
+    return ShippedCheckpoint("bible-en-es", tmp_path_factory.mktemp("bible-en-es"))
 
 
 @pytest.fixture(scope="module")
-def opened() -> OpenedCheckpoint:
-    return open_checkpoint(locate_checkpoint("bible-en-es"))
+def oracle(shipped: ShippedCheckpoint) -> Transformer:
+    assert isinstance(shipped.opened.model, Transformer)
+    return shipped.opened.model
 
 
-@pytest.fixture(scope="module")
-def oracle(opened: OpenedCheckpoint) -> Transformer:
-    assert isinstance(opened.model, Transformer)
-    return opened.model
-
-
-@pytest.fixture(scope="module")
-def held_out(checkpoint: Path) -> list[Example]:
-    return read_examples(checkpoint / "held_out.tsv")
-
-
-@pytest.fixture(scope="module")
-def record(checkpoint: Path) -> dict[str, Any]:
-    record: dict[str, Any] = json.loads((checkpoint / "recipe.json").read_text(encoding="utf-8"))
-    return record
-
-
-@pytest.fixture(scope="module")
-def bundle(
-    opened: OpenedCheckpoint, tmp_path_factory: pytest.TempPathFactory
-) -> Callable[[Any], Model]:
-    directory = tmp_path_factory.mktemp("bible-en-es")
-    (directory / "neutral").mkdir()
-    neutral = export_bundle(
-        opened.model, directory / "neutral", name=opened.name, tokenizers=opened.tokenizers
-    )
-
-    def bundle(precision: Any) -> Model:
-        (directory / precision).mkdir(exist_ok=True)
-        if not any((directory / precision).iterdir()):
-            optimize_bundle(neutral, directory / precision, target="cpu", precision=precision)
-        return load(directory / precision, threads=1)
-
-    return bundle
-
-
-def test_the_held_out_verses_are_those_of_the_language_model(held_out: list[Example]) -> None:
+def test_the_held_out_verses_are_those_of_the_language_model(shipped: ShippedCheckpoint) -> None:
     """Both recipes split by chapters, verse for verse. That model read another edition of the same
     translation, with many other words."""
     others = read_examples(find_checkpoint("verses-en") / "held_out.tsv")
-    assert len(held_out) == len(others) == VERSES
+    assert len(shipped.held_out) == len(others) == VERSES
     alike = 0
-    for example, other in zip(held_out, others, strict=True):
+    for example, other in zip(shipped.held_out, others, strict=True):
         found, expected = words(example.source), words(other.source + other.references[0])
         alike += 2 * len(found & expected) > len(found | expected)
     assert alike > 0.95 * VERSES
@@ -88,11 +49,9 @@ def words(text: str) -> set[str]:
     return set(re.findall(r"\w+", text.lower()))
 
 
-def test_every_token_is_the_oracles(
-    oracle: Transformer, bundle: Callable[[Any], Model], held_out: list[Example]
-) -> None:
-    model = bundle("fp32")
-    sources = [model.tokenize(example.source) for example in held_out[::28]]
+def test_every_token_is_the_oracles(oracle: Transformer, shipped: ShippedCheckpoint) -> None:
+    model = shipped.bundle("fp32")
+    sources = [model.tokenize(example.source) for example in shipped.held_out[::28]]
     limit = model.manifest.default_max_new_tokens
     found = [
         [*result.tokens, *([] if result.end_token is None else [result.end_token])]
@@ -101,11 +60,9 @@ def test_every_token_is_the_oracles(
     assert len(found) == 50 and found == greedy_uncached(oracle, sources, limit)
 
 
-def test_beams_are_the_oracles(
-    oracle: Transformer, bundle: Callable[[Any], Model], held_out: list[Example]
-) -> None:
-    model = bundle("fp32")
-    shortest = sorted(held_out, key=lambda example: len(example.source))[::100][:7]
+def test_beams_are_the_oracles(oracle: Transformer, shipped: ShippedCheckpoint) -> None:
+    model = shipped.bundle("fp32")
+    shortest = sorted(shipped.held_out, key=lambda example: len(example.source))[::100][:7]
     sources = [model.tokenize(example.source) for example in shortest]
     settings = replace(oracle.generation, num_beams=4)
     expected = beam_search_uncached(oracle, sources, 60, generation=settings)
@@ -117,11 +74,13 @@ def test_beams_are_the_oracles(
 
 
 @pytest.mark.parametrize("precision", ["fp32", "int8", "int4"])
-def test_parity(precision: str, opened: OpenedCheckpoint, bundle: Callable[[Any], Model]) -> None:
+def test_parity(precision: Precision, shipped: ShippedCheckpoint) -> None:
     """In fp32 as a whole. Below it the BLEU of forty verses is mostly chance, other than what is
     predicted."""
-    inputs = inputs_for(opened, Comparison(limit=40))
-    parity = check_parity(bundle(precision), opened.model, inputs, backend="onnxruntime")
+    inputs = inputs_for(shipped.opened, Comparison(limit=40))
+    parity = check_parity(
+        shipped.bundle(precision), shipped.opened.model, inputs, backend="onnxruntime"
+    )
     assert [task.metric for task in parity.tasks] == ["BLEU", "chrF"]
     assert parity.references is not None and parity.references.pairs == 40
     assert parity.references.passed
@@ -131,16 +90,14 @@ def test_parity(precision: str, opened: OpenedCheckpoint, bundle: Callable[[Any]
         assert parity.tokens.identical == parity.tokens.sequences == 40
 
 
-def test_the_figures_are_the_recorded_ones(
-    bundle: Callable[[Any], Model], held_out: list[Example], record: dict[str, Any]
-) -> None:
+def test_the_figures_are_the_recorded_ones(shipped: ShippedCheckpoint) -> None:
     """Those of the checkpoint, from PyTorch, and of the benchmark, from another bundle."""
-    outputs = bundle("fp32").generate([example.source for example in held_out])
+    outputs = shipped.bundle("fp32").generate([example.source for example in shipped.held_out])
     assert all(result.finish_reason == "end" for result in outputs)
     recipe = find_recipe("bible-en-es")
     assert recipe.score is not None
-    found = recipe.score([str(result.text) for result in outputs], held_out)
-    assert found == pytest.approx(record["held_out"], abs=0.02)
+    found = recipe.score([str(result.text) for result in outputs], shipped.held_out)
+    assert found == pytest.approx(shipped.record["held_out"], abs=0.02)
     (measured,) = (
         figure["scores"]
         for figure in json.loads(RECORD.read_text(encoding="utf-8"))["figures"]
@@ -152,23 +109,12 @@ def test_the_figures_are_the_recorded_ones(
 
 
 def test_the_checkpoint_is_complete_and_small(
-    checkpoint: Path, oracle: Transformer, record: dict[str, Any]
+    oracle: Transformer, shipped: ShippedCheckpoint
 ) -> None:
     recipe = find_recipe("bible-en-es")
-    assert record["recipe"] == recipe.name
+    assert shipped.record["recipe"] == recipe.name
     assert oracle.config == recipe.config
-    assert (checkpoint / "model.safetensors").stat().st_size <= 16_000_000
-    licence = (checkpoint / "LICENSE-Bibles.txt").read_text(encoding="utf-8")
+    assert (shipped.directory / "model.safetensors").stat().st_size <= 16_000_000
+    licence = (shipped.directory / "LICENSE-Bibles.txt").read_text(encoding="utf-8")
     assert licence == bible_en_es.PUBLIC_DOMAIN and "public domain" in licence
-    assert {path.name for path in checkpoint.iterdir()} == {
-        "LICENSE-Bibles.txt",
-        "README.md",
-        "config.json",
-        "curve.png",
-        "held_out.tsv",
-        "history.jsonl",
-        "model.safetensors",
-        "recipe.json",
-        "source_tokenizer.json",
-        "target_tokenizer.json",
-    }
+    assert shipped.files == FILES | {"LICENSE-Bibles.txt"}
