@@ -21,7 +21,7 @@ from onnxscript.rewriter import (
 )
 
 from dragoman.errors import DragomanError
-from dragoman.runtime.format.records import Refusal
+from dragoman.runtime.format.records import Choice, Refusal
 
 Property = str
 """A property of a graph, such as "opset 24" or "fused attention"."""
@@ -42,12 +42,14 @@ class Changes:
         uncounted: whether the graph may have changed in ways that `matches` does not count
         rounding: the difference that this number of changes may add up to, relative to an output's
             largest value or 1; counts where it exceeds the pass's tolerance
+        choices: what was taken where there were several ways
     """
 
     matches: int
     refusals: tuple[Refusal, ...] = ()
     uncounted: bool = False
     rounding: float = 0.0
+    choices: tuple[Choice, ...] = ()
 
     @property
     def any(self) -> bool:

@@ -68,6 +68,7 @@ def apply_passes(
                 count_nodes(model),
                 change,
                 allowed,
+                changes.choices,
             )
         )
     if outputs.unrunnable is not None:

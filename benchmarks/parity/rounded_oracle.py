@@ -98,9 +98,11 @@ def to_nearest(weight: Tensor, bits: int, block: int | None) -> Tensor:
 
 
 def _rounds_inputs(scheme: Scheme) -> Callable[[nn.Module, Any], tuple[Tensor]]:
+    form = scheme.form(None)
+
     def hook(module: nn.Module, arguments: tuple[Tensor]) -> tuple[Tensor]:
         (x,) = arguments
-        rows = scheme.round_inputs(x.reshape(-1, x.shape[-1]).numpy())
+        rows = form.round_inputs(x.reshape(-1, x.shape[-1]).numpy())
         return (torch.from_numpy(rows).view(x.shape),)
 
     return hook

@@ -6,28 +6,33 @@ The kernel quantizes activations to 8 bits, block by block (accuracy level 4).
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import onnx_ir as ir
 from numpy.typing import NDArray
 
 from ..graph_values import MICROSOFT, new_weight
+from .calibration import Inputs
 from .rounding import Float, Rounded
 
 ACCURACY_INT8 = 4
 
 
 class BlockQuantized:
-    """See `weights.Scheme`."""
+    """See `weights.Scheme`, and `weights.Form`: all products are computed alike."""
 
     scale_type: type[np.floating[Any]] = np.float32
+    chosen: tuple[str, str] | None = None
 
     def __init__(self, bits: int, block: int, error: float) -> None:
         self.name = f"int{bits}-blocks"
         self.bits = bits
         self.block: int | None = block
         self.error = error
+
+    def form(self, known: Inputs | None) -> Self:
+        return self
 
     def round_inputs(self, rows: Float) -> Float:
         """Rounded to 8 bits, with one scale per block of a row."""

@@ -10,7 +10,7 @@ import onnx_ir as ir
 from numpy.typing import NDArray
 
 from ..compare import Runner, with_outputs
-from ..graph_values import is_weight
+from ..graph_values import is_weight, producer
 from .observed import Observed
 
 ROWS = 4096
@@ -24,10 +24,15 @@ class Inputs:
     Attributes:
         moments: x^T x [K, K] over all rows x
         rows: some of the rows [R, K]
+        low, high: the smallest and the largest number
+        nonnegative: whether none can be negative, whatever the graph's inputs
     """
 
     moments: NDArray[np.float32]
     rows: NDArray[np.float32]
+    low: float
+    high: float
+    nonnegative: bool
 
     @property
     def finite(self) -> bool:
@@ -48,17 +53,16 @@ class Calibration:
 
 def calibrate(model: ir.Model, batches: Sequence[Observed]) -> Calibration:
     """Run a graph on the batches and observe the inputs of its products, excluding padding."""
-    names = sorted(
-        {
-            node.inputs[0].name
-            for node in model.graph
-            if node.op_type == "MatMul"
-            and _is_weight(node.inputs[1])
-            and node.inputs[0] is not None
-            and node.inputs[0].name is not None
-            and node.inputs[0].producer() is not None
-        }
-    )
+    inputs = {
+        node.inputs[0].name: node.inputs[0]
+        for node in model.graph
+        if node.op_type == "MatMul"
+        and _is_weight(node.inputs[1])
+        and node.inputs[0] is not None
+        and node.inputs[0].name is not None
+        and node.inputs[0].producer() is not None
+    }
+    names = sorted(inputs)
     runner = Runner(with_outputs(model, names))
     result = Calibration()
     for batch in batches:
@@ -69,9 +73,12 @@ def calibrate(model: ir.Model, batches: Sequence[Observed]) -> Calibration:
             rows = rows.reshape(-1, rows.shape[-1])
             moments = rows.T @ rows
             known = result.inputs.get(name)
+            low, high = float(rows.min(initial=0)), float(rows.max(initial=0))
             if known is None:
-                result.inputs[name] = Inputs(moments, rows[:ROWS])
+                nonnegative = producer(inputs[name], "Relu") is not None
+                result.inputs[name] = Inputs(moments, rows[:ROWS], low, high, nonnegative)
             else:
+                known.low, known.high = min(known.low, low), max(known.high, high)
                 known.moments += moments
                 known.rows = np.concatenate([known.rows, rows])[:ROWS]
     return result
@@ -79,7 +86,5 @@ def calibrate(model: ir.Model, batches: Sequence[Observed]) -> Calibration:
 
 def _is_weight(value: ir.Value | None) -> bool:
     """Whether a value is a weight matrix, possibly transposed."""
-    producer = None if value is None else value.producer()
-    if producer is not None and producer.op_type == "Transpose":
-        return is_weight(producer.inputs[0], 2)
-    return is_weight(value, 2)
+    transpose = producer(value, "Transpose")
+    return is_weight(value if transpose is None else transpose.inputs[0], 2)

@@ -1,19 +1,20 @@
 """8-bit weights and activations: `com.microsoft.MatMulIntegerToFloat`.
 
-Activations are quantized dynamically with one scale per tensor (`DynamicQuantizeLinear`, opset 11),
-once for all products of the same input; weights have one scale per output. Weights use 7 of the 8
-bits: on processors without VNNI, the sum of two 8-bit products saturates, so that results verified
-on one processor would not hold on another.
+Weights have one scale per output; of activations see `activations`. Both use all 8 bits: where sums
+of such products would saturate, the backend asks for kernels that are exact.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import onnx_ir as ir
 
-from ..graph_values import MICROSOFT, new_weight, users
+from ..graph_values import MICROSOFT, constant, new_weight
+from .activations import Activations, Integers, choose
+from .calibration import Inputs
 from .rounding import Float, Rounded
 from .tables import look_up, table
 
@@ -22,63 +23,92 @@ class Int8:
     """See `weights.Scheme`."""
 
     name = "int8"
-    bits = 7
+    bits = 8
     block: int | None = None
     scale_type: type[np.floating[Any]] = np.float32
     error = 0.15
-    """Rounding activations to 8 bits causes an error of 2 to 8 %, and much more with outliers."""
+    """Rounding activations to 8 bits causes an error of 1 to 2 %, and much more with outliers."""
+
+    def form(self, known: Inputs | None) -> Int8Form:
+        return Int8Form(*choose(known))
+
+    lookup = staticmethod(look_up)
+
+
+@dataclass(frozen=True)
+class Int8Form:
+    """See `weights.Form`."""
+
+    activations: Activations
+    reason: str
+
+    @property
+    def chosen(self) -> tuple[str, str]:
+        return self.activations.name, self.reason
 
     def round_inputs(self, rows: Float) -> Float:
-        """Rounded to unsigned 8 bits with one scale and zero point (`DynamicQuantizeLinear`, opset
-        11)."""
-        low, high = min(0.0, float(rows.min())), max(0.0, float(rows.max()))
-        scale = (high - low) / 255 or 1.0
-        zero = np.rint(-low / scale)
-        integers = np.clip(np.rint(rows / scale) + zero, 0, 255)
-        return np.asarray((integers - zero) * scale, np.float32)
+        return self.activations.round(rows)
 
     def product(
         self, graph: ir.Graph, name: str, rounded: Rounded, x: ir.Value, bias: ir.Value | None
     ) -> list[ir.Node]:
         weight = new_weight(graph, f"{name}.int8", rounded.integers)
         scale = new_weight(graph, f"{name}.scale", rounded.scales[0])
-        zero = _zeros(graph, rounded.scales.size)
-        nodes, (integers, x_scale, x_zero) = _quantized(x)
-        inputs = [integers, weight, x_scale, scale, x_zero, zero, bias]
-        return [*nodes, ir.node("MatMulIntegerToFloat", inputs, domain=MICROSOFT)]
+        nodes, integers = self.activations.quantize(graph, x)
+        inputs: list[ir.Value | None] = [integers.values, weight, integers.scale, scale]
+        inputs.append(integers.zero_point)
+        if integers.row_scale is None and bias is not None:
+            inputs += [None, bias]
+            bias = None
+        product = ir.node("MatMulIntegerToFloat", inputs, domain=MICROSOFT)
+        return [*nodes, product, *_scaled(product.outputs[0], integers, bias)]
 
     def table_product(
         self, graph: ir.Graph, name: str, rounded: Rounded, x: ir.Value, bias: ir.Value | None
     ) -> list[ir.Node]:
-        """`com.microsoft.QGemm` accepts the table in the layout of embeddings, but only 2 axes."""
+        """`com.microsoft.QGemm` accepts the table in the layout of embeddings, but only 2 axes, and
+        a bias only as integers."""
         width, rows = rounded.integers.shape
         weight, scale = table(graph, name, rounded)
-        nodes, (integers, x_scale, x_zero) = _quantized(x)
-        flat = ir.node("Reshape", [integers, new_weight(graph, "rows", np.array([-1, width]))])
-        inputs = [flat.outputs[0], x_scale, x_zero, weight, scale, _zeros(graph, rows)]
+        nodes, integers = self.activations.quantize(graph, x)
+        flat = ir.node(
+            "Reshape", [integers.values, new_weight(graph, "rows", np.array([-1, width]))]
+        )
+        zeros = new_weight(graph, f"zeros_{rows}", np.zeros(rows, np.int8))
+        inputs = [flat.outputs[0], integers.scale, integers.zero_point, weight, scale, zeros]
+        if integers.row_scale is None and bias is not None:
+            whole = _as_integers(graph, bias, integers, rounded.scales[0])
+            if whole is not None:
+                inputs.append(whole)
+                bias = None
         product = ir.node("QGemm", inputs, {"transB": 1}, domain=MICROSOFT)
         shape = ir.node("Shape", [x], {"end": -1})
-        logits_shape = ir.node(
-            "Concat",
-            [shape.outputs[0], new_weight(graph, "vocabulary", np.array([rows]))],
-            {"axis": 0},
-        )
+        vocabulary = new_weight(graph, "vocabulary", np.array([rows]))
+        logits_shape = ir.node("Concat", [shape.outputs[0], vocabulary], {"axis": 0})
         logits = ir.node("Reshape", [product.outputs[0], logits_shape.outputs[0]])
-        biased = [] if bias is None else [ir.node("Add", [logits.outputs[0], bias])]
-        return [*nodes, flat, product, shape, logits_shape, logits, *biased]
-
-    lookup = staticmethod(look_up)
+        scaled = _scaled(logits.outputs[0], integers, bias)
+        return [*nodes, flat, product, shape, logits_shape, logits, *scaled]
 
 
-def _quantized(x: ir.Value) -> tuple[list[ir.Node], tuple[ir.Value, ...]]:
-    """The node that quantizes an activation, if it is a new one, and its outputs: integers, scale
-    and zero point."""
-    for user in users(x):
-        if user.op_type == "DynamicQuantizeLinear":
-            return [], tuple(user.outputs)
-    node = ir.node("DynamicQuantizeLinear", [x], num_outputs=3)
-    return [node], tuple(node.outputs)
+def _scaled(product: ir.Value, integers: Integers, bias: ir.Value | None) -> list[ir.Node]:
+    """What is left to be done after a product of integers."""
+    nodes = []
+    if integers.row_scale is not None:
+        nodes.append(ir.node("Mul", [product, integers.row_scale]))
+        product = nodes[-1].outputs[0]
+    if bias is not None:
+        nodes.append(ir.node("Add", [product, bias]))
+    return nodes
 
 
-def _zeros(graph: ir.Graph, outputs: int) -> ir.Value:
-    return new_weight(graph, f"zeros_{outputs}", np.zeros(outputs, np.int8))
+def _as_integers(
+    graph: ir.Graph, bias: ir.Value, integers: Integers, weight_scales: Float
+) -> ir.Value | None:
+    """A bias in the unit of the product's sums, of which they are rounded to less than one; None if
+    it has numbers that are too large for it."""
+    numbers, scale = constant(bias), constant(integers.scale)
+    assert numbers is not None and scale is not None
+    whole = np.rint(numbers.astype(np.float64) / (weight_scales * scale.astype(np.float64)))
+    if not (np.abs(whole) < 2**30).all():
+        return None
+    return new_weight(graph, f"{bias.name}.int32", whole.astype(np.int32))

@@ -16,8 +16,7 @@ from .embeddings import embedding_tables, embedding_widths, tied_product_input
 from .half import Half
 from .observed import Observed
 from .ranges import largest_magnitudes
-from .rounding import Rounded
-from .weights import QuantizeWeights, RoundedWeights, round_for
+from .weights import QuantizeWeights, RoundedWeight, RoundedWeights, round_for
 
 QUANTIZATION_TOLERANCE = 2.0
 """What quantization may change in an output, relative to its largest value: two outputs of that
@@ -88,7 +87,7 @@ def weight_passes(
     known = {name: calibrate(model, observed[name]) for name, (model, _) in graphs.items()}
     # The graph whose product may be tied to an embedding: the logits'.
     last = "decoder" if "decoder" in graphs else "encoder"
-    tables: dict[str, tuple[Rounded, float]] = {}
+    tables: dict[str, RoundedWeight] = {}
     for name, value in embedding_tables(graphs).items():
         x = tied_product_input(graphs[last][0], name)
         tables[name] = round_for(floats(value).T, x, schemes.embedding, known[last])

@@ -5,12 +5,13 @@ Uses standard operators only, which TensorRT supports and ONNX Runtime fuses on 
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import onnx_ir as ir
 
 from ..graph_values import new_weight
+from .calibration import Inputs
 from .rounding import Float, Rounded
 from .tables import look_up, table
 
@@ -18,15 +19,19 @@ TYPES: dict[int, ir.DataType] = {8: ir.DataType.INT8, 4: ir.DataType.INT4}
 
 
 class WeightOnly:
-    """See `weights.Scheme`."""
+    """See `weights.Scheme`, and `weights.Form`: all products are computed alike."""
 
     scale_type: type[np.floating[Any]] = np.float32
+    chosen: tuple[str, str] | None = None
 
     def __init__(self, bits: int, block: int | None, error: float) -> None:
         self.name = f"int{bits}-weight-only"
         self.bits = bits
         self.block = block
         self.error = error
+
+    def form(self, known: Inputs | None) -> Self:
+        return self
 
     def round_inputs(self, rows: Float) -> Float:
         """Unchanged: activations are not quantized."""

@@ -14,11 +14,11 @@ import numpy as np
 import onnx_ir as ir
 from onnx_ir.passes.common import RemoveUnusedNodesPass
 
-from dragoman.runtime.format.records import Refusal
+from dragoman.runtime.format.records import Choice, Refusal
 
 from ..graph_pass import Changes, Property
 from ..graph_values import MICROSOFT, floats, is_weight, users
-from .calibration import Calibration
+from .calibration import Calibration, Inputs
 from .rounding import Float, Rounded, round_weight
 
 KEPT = "kept in fp32, as asked"
@@ -42,6 +42,27 @@ class Scheme(Protocol):
     error: float
     scale_type: type[np.floating[Any]]
 
+    def form(self, known: Inputs | None) -> Form:
+        """How a product by a weight is computed.
+
+        Args:
+            known: its observed inputs; None: they were not observed
+        """
+
+    def lookup(self, graph: ir.Graph, name: str, rounded: Rounded, ids: ir.Value) -> list[ir.Node]:
+        """Nodes for the columns [..., K] of a weight [K, N] at ids [...]."""
+
+
+class Form(Protocol):
+    """How a product is computed whose weight is rounded.
+
+    Attributes:
+        chosen: see `records.Choice`; None: there was nothing to choose
+    """
+
+    @property
+    def chosen(self) -> tuple[str, str] | None: ...
+
     def round_inputs(self, rows: Float) -> Float:
         """Inputs [R, K] as the product reads them, after their own quantization."""
 
@@ -53,10 +74,19 @@ class Scheme(Protocol):
     def table_product(
         self, graph: ir.Graph, name: str, rounded: Rounded, x: ir.Value, bias: ir.Value | None
     ) -> list[ir.Node]:
-        """Like `product`, for a weight that `lookup` reads, too."""
+        """Like `product`, for a weight that the scheme's `lookup` reads, too."""
 
-    def lookup(self, graph: ir.Graph, name: str, rounded: Rounded, ids: ir.Value) -> list[ir.Node]:
-        """Nodes for the columns [..., K] of a weight [K, N] at ids [...]."""
+
+class RoundedWeight(NamedTuple):
+    """
+    Attributes:
+        form: of its product
+        error: of its product, relative, on calibration data; NaN if its inputs were not observed
+    """
+
+    rounded: Rounded
+    form: Form
+    error: float
 
 
 class Error(NamedTuple):
@@ -85,10 +115,10 @@ class RoundedWeights:
     def __init__(self, scheme: Scheme, calibration: Calibration) -> None:
         self.scheme = scheme
         self._calibration = calibration
-        self._known: dict[str, tuple[Rounded, float]] = {}
+        self._known: dict[str, RoundedWeight] = {}
 
-    def of(self, weight: ir.Value, x: ir.Value) -> tuple[Rounded, float]:
-        """A weight [K, N] that x is multiplied by, and the error: see `round_for`."""
+    def of(self, weight: ir.Value, x: ir.Value) -> RoundedWeight:
+        """A weight [K, N] that x is multiplied by: see `round_for`."""
         name = weight.name or ""
         if name not in self._known:
             self._known[name] = round_for(floats(weight), x, self.scheme, self._calibration)
@@ -102,15 +132,15 @@ class QuantizeWeights:
     Attributes:
         products: their weights
         embedding: the scheme of tables
-        tables: tables [V, D] by name, rounded as [D, V], with the error of the product that each is
-            tied to; graphs that share a table thus use the same integers, or refuse it alike
+        tables: tables [V, D] by name, rounded as [D, V] for the product that each is tied to; so
+            graphs that share a table use the same integers, or refuse it alike
         tolerance: see `GraphPass`
         kept: names of weights and tables that stay in fp32 because the user wants it
     """
 
     products: RoundedWeights
     embedding: Scheme
-    tables: Mapping[str, tuple[Rounded, float]]
+    tables: Mapping[str, RoundedWeight]
     tolerance: float
     kept: frozenset[str] = frozenset()
     requires: frozenset[Property] = frozenset()
@@ -121,17 +151,22 @@ class QuantizeWeights:
         return f"weights-{self.products.scheme.name}"
 
     def apply(self, model: ir.Model) -> Changes:
-        matches, refusals = 0, []
+        matches, refusals, choices = 0, [], []
         for node in list(model.graph):
             if not self._is_candidate(node):
                 continue
-            reason = self._replace(model.graph, node)
-            matches += not reason
-            refusals += [Refusal(node.name or "", node.op_type, reason)] if reason else []
+            name, operator = node.name or "", node.op_type
+            done = self._replace(model.graph, node)
+            if isinstance(done, str):
+                refusals.append(Refusal(name, operator, done))
+                continue
+            matches += 1
+            if operator == "MatMul" and done.chosen is not None:
+                choices.append(Choice(name, operator, *done.chosen))
         if any(node.domain == MICROSOFT for node in model.graph):
             model.opset_imports.setdefault(MICROSOFT, 1)
         RemoveUnusedNodesPass()(model)
-        return Changes(matches, tuple(refusals))
+        return Changes(matches, tuple(refusals), choices=tuple(choices))
 
     def errors(self, model: ir.Model) -> dict[str, Error]:
         """The error of every weight that can be rounded, by name, whether it is kept or not."""
@@ -158,23 +193,23 @@ class QuantizeWeights:
             value = producer.inputs[0] if self._is_table(producer.inputs[0]) else None
         return value if is_weight(value, 2) else None
 
-    def _rounded(self, node: ir.Node, weight: ir.Value) -> tuple[Rounded, Error]:
+    def _rounded(self, node: ir.Node, weight: ir.Value) -> tuple[RoundedWeight, Error]:
         if self._is_table(weight):
-            rounded, error = self.tables[weight.name or ""]
-            return rounded, Error(error, self.embedding.error)
+            rounded = self.tables[weight.name or ""]
+            return rounded, Error(rounded.error, self.embedding.error)
         assert node.inputs[0] is not None
-        rounded, error = self.products.of(weight, node.inputs[0])
-        return rounded, Error(error, self.products.scheme.error)
+        rounded = self.products.of(weight, node.inputs[0])
+        return rounded, Error(rounded.error, self.products.scheme.error)
 
-    def _replace(self, graph: ir.Graph, node: ir.Node) -> str:
-        """Replace a candidate; why it stays as it is, empty if it does not."""
+    def _replace(self, graph: ir.Graph, node: ir.Node) -> Form | str:
+        """Replace a candidate; in which form, or why it stays as it is."""
         weight = self._weight(node)
         if weight is None:
             return "expected a product by a weight, found one of two activations"
         name = weight.name or ""
         if name in self.kept:
             return KEPT
-        rounded, error = self._rounded(node, weight)
+        (rounded, form, _), error = self._rounded(node, weight)
         if not error.suffices:
             return (
                 f"expected an error of at most {error.allowed:g}, found {error.found:.3g}: not "
@@ -183,30 +218,28 @@ class QuantizeWeights:
         if node.op_type == "Gather":
             assert node.inputs[1] is not None
             _replace(graph, node, self.embedding.lookup(graph, name, rounded, node.inputs[1]))
-            return ""
+            return form
         is_table = self._is_table(weight)
-        make = self.embedding.table_product if is_table else self.products.scheme.product
+        make = form.table_product if is_table else form.product
         assert node.inputs[0] is not None
         bias = _added_bias(node)
         end = node if bias is None else users(node.outputs[0])[0]
         _replace(graph, end, make(graph, name, rounded, node.inputs[0], bias))
-        return ""
+        return form
 
 
 def round_for(
     numbers: Float, x: ir.Value | None, scheme: Scheme, calibration: Calibration
-) -> tuple[Rounded, float]:
-    """Round a weight [K, N]; return it with the relative error of its product.
+) -> RoundedWeight:
+    """Round a weight [K, N], choose the form of its product, and measure its error.
 
     Args:
         x: the input of the product, whose own quantization adds to the error; None if the weight is
             not multiplied: the error is then that of the weight itself
-
-    Returns:
-        the rounded weight and the error, which is NaN if x was not observed
     """
     known = None if x is None else calibration.of(x)
     usable = known is not None and known.finite
+    form = scheme.form(known)
     rounded = round_weight(
         numbers,
         bits=scheme.bits,
@@ -215,11 +248,11 @@ def round_for(
         scale_type=scheme.scale_type,
     )
     if x is None:
-        return rounded, _relative(rounded.dequantized(), numbers)
+        return RoundedWeight(rounded, form, _relative(rounded.dequantized(), numbers))
     if known is None or not usable:
-        return rounded, float("nan")
-    product = scheme.round_inputs(known.rows) @ rounded.dequantized()
-    return rounded, _relative_by_row(product, known.rows @ numbers)
+        return RoundedWeight(rounded, form, float("nan"))
+    product = form.round_inputs(known.rows) @ rounded.dequantized()
+    return RoundedWeight(rounded, form, _relative_by_row(product, known.rows @ numbers))
 
 
 def _relative_by_row(rounded: Float, exact: Float) -> float:

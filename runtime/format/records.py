@@ -258,6 +258,21 @@ class Refusal:
 
 
 @dataclass(frozen=True)
+class Choice:
+    """Of several ways to replace a node, the one that a pass took.
+
+    Attributes:
+        chosen: such as "fixed scale"
+        reason: what was measured
+    """
+
+    node: str
+    operator: str
+    chosen: str
+    reason: str
+
+
+@dataclass(frozen=True)
 class PassRecord:
     """What one pass did to one graph.
 
@@ -269,6 +284,7 @@ class PassRecord:
             output's largest absolute value), measured with ONNX Runtime's own optimizations off;
             None: not measured
         tolerance: the largest difference that is allowed
+        choices: what was taken where there were several ways
     """
 
     name: str
@@ -279,3 +295,4 @@ class PassRecord:
     nodes_after: int
     difference: float | None
     tolerance: float
+    choices: tuple[Choice, ...] = ()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator
 
 from dragoman.runtime.format.generation_settings import GenerationSettings
@@ -134,17 +135,19 @@ def _timestamps(speech: SpeechTokens) -> str:
 
 def _passes(passes: tuple[PassRecord, ...]) -> str:
     """What each pass did, in all graphs together."""
-    counts: dict[str, tuple[int, int]] = {}
+    matches: Counter[str] = Counter()
+    details: dict[str, Counter[str]] = {}
     for step in passes:
-        matches, refusals = counts.get(step.name, (0, 0))
-        counts[step.name] = matches + step.matches, refusals + len(step.refusals)
-    return (
-        ", ".join(
-            f"{name} {matches}" + (f" ({refusals} refused)" if refusals else "")
-            for name, (matches, refusals) in counts.items()
-        )
-        or "none"
-    )
+        matches[step.name] += step.matches
+        counts = details.setdefault(step.name, Counter())
+        counts.update(choice.chosen for choice in step.choices)
+        counts["refused"] += len(step.refusals)
+    return ", ".join(_pass(name, matches[name], details[name]) for name in matches) or "none"
+
+
+def _pass(name: str, matches: int, details: Counter[str]) -> str:
+    shown = ", ".join(f"{count} {what}" for what, count in details.items() if count)
+    return f"{name} {matches}" + (f" ({shown})" if shown else "")
 
 
 def _kept(modules: tuple[str, ...]) -> str:

@@ -15,6 +15,7 @@ from ....format.contract import Change, Role, Slot
 from ...errors import BackendError, no_attention
 from ...interface import Limits
 from ..sessions import open_session, run
+from .saturation import saturates
 from .state import BoundState
 
 CACHED_TOKENS = 1024
@@ -165,6 +166,8 @@ def session_options(threads: int | None, *, spin: bool) -> onnxruntime.SessionOp
     # Where a graph's weights alone are integers, the activations are not rounded behind its back.
     # Nodes that state their own level keep it.
     options.add_session_config_entry("session.qdq_matmulnbits_accuracy_level", "1")
+    if saturates():
+        options.add_session_config_entry("session.x64quantprecision", "1")
     return options
 
 
