@@ -75,9 +75,9 @@ def difference(before: Samples, after: Samples) -> tuple[str, float]:
     max(1, the largest absolute value before).
 
     Integer and boolean outputs are compared only if there are no others; their difference is the
-    fraction of unequal elements.
+    fraction of unequal elements. So are outputs that have become integers, as caches may.
     """
-    floats = [name for name, value in before.items() if _is_float(value)]
+    floats = [n for n, value in before.items() if _is_float(value) and _is_float(after[n])]
     # Token choices and masks follow from the float outputs.
     worst = [(_difference(before[name], after[name]), name) for name in floats or before]
     value, name = max(worst, default=(0.0, ""))

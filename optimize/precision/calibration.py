@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import numpy as np
 import onnx_ir as ir
@@ -17,6 +18,16 @@ ROWS = 4096
 """Maximum number of input rows that are kept per product, to measure its error on."""
 
 
+class Range(NamedTuple):
+    """Of numbers and 0."""
+
+    low: float
+    high: float
+
+    def joined(self, other: Range) -> Range:
+        return Range(min(self.low, other.low), max(self.high, other.high))
+
+
 @dataclass
 class Inputs:
     """Observations of a value [..., K].
@@ -24,14 +35,13 @@ class Inputs:
     Attributes:
         moments: x^T x [K, K] over all rows x
         rows: some of the rows [R, K]
-        low, high: the smallest and the largest number
+        range: of all numbers; None: the sources were random, and others may have another one
         nonnegative: whether none can be negative, whatever the graph's inputs
     """
 
     moments: NDArray[np.float32]
     rows: NDArray[np.float32]
-    low: float
-    high: float
+    range: Range | None
     nonnegative: bool
 
     @property
@@ -73,12 +83,13 @@ def calibrate(model: ir.Model, batches: Sequence[Observed]) -> Calibration:
             rows = rows.reshape(-1, rows.shape[-1])
             moments = rows.T @ rows
             known = result.inputs.get(name)
-            low, high = float(rows.min(initial=0)), float(rows.max(initial=0))
+            found = Range(float(rows.min(initial=0)), float(rows.max(initial=0)))
             if known is None:
                 nonnegative = producer(inputs[name], "Relu") is not None
-                result.inputs[name] = Inputs(moments, rows[:ROWS], low, high, nonnegative)
+                within = None if batch.random else found
+                result.inputs[name] = Inputs(moments, rows[:ROWS], within, nonnegative)
             else:
-                known.low, known.high = min(known.low, low), max(known.high, high)
+                known.range = None if known.range is None else known.range.joined(found)
                 known.moments += moments
                 known.rows = np.concatenate([known.rows, rows])[:ROWS]
     return result

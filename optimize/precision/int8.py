@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from ..graph_values import MICROSOFT, constant, new_weight
+from ..graph_values import MICROSOFT, new_weight
 from .activations import Activations, Integers, choose
 from .calibration import Inputs
 from .rounding import Float, Rounded
@@ -66,8 +66,8 @@ class Int8Form:
     def table_product(
         self, graph: ir.Graph, name: str, rounded: Rounded, x: ir.Value, bias: ir.Value | None
     ) -> list[ir.Node]:
-        """`com.microsoft.QGemm` accepts the table in the layout of embeddings, but only 2 axes, and
-        a bias only as integers."""
+        """`com.microsoft.QGemm` accepts the table in the layout of embeddings, but only 2 axes. It
+        takes a bias only as integers, which costs more than adding it to the logits."""
         width, rows = rounded.integers.shape
         weight, scale = table(graph, name, rounded)
         nodes, integers = self.activations.quantize(graph, x)
@@ -76,11 +76,6 @@ class Int8Form:
         )
         zeros = new_weight(graph, f"zeros_{rows}", np.zeros(rows, np.int8))
         inputs = [flat.outputs[0], integers.scale, integers.zero_point, weight, scale, zeros]
-        if integers.row_scale is None and bias is not None:
-            whole = _as_integers(graph, bias, integers, rounded.scales[0])
-            if whole is not None:
-                inputs.append(whole)
-                bias = None
         product = ir.node("QGemm", inputs, {"transB": 1}, domain=MICROSOFT)
         shape = ir.node("Shape", [x], {"end": -1})
         vocabulary = new_weight(graph, "vocabulary", np.array([rows]))
@@ -99,16 +94,3 @@ def _scaled(product: ir.Value, integers: Integers, bias: ir.Value | None) -> lis
     if bias is not None:
         nodes.append(ir.node("Add", [product, bias]))
     return nodes
-
-
-def _as_integers(
-    graph: ir.Graph, bias: ir.Value, integers: Integers, weight_scales: Float
-) -> ir.Value | None:
-    """A bias in the unit of the product's sums, of which they are rounded to less than one; None if
-    it has numbers that are too large for it."""
-    numbers, scale = constant(bias), constant(integers.scale)
-    assert numbers is not None and scale is not None
-    whole = np.rint(numbers.astype(np.float64) / (weight_scales * scale.astype(np.float64)))
-    if not (np.abs(whole) < 2**30).all():
-        return None
-    return new_weight(graph, f"{bias.name}.int32", whole.astype(np.int32))

@@ -36,10 +36,12 @@ class Observed(NamedTuple):
     Attributes:
         samples: by name of the input
         rows: bool [B, T], False at padding
+        random: the sources are, so that their ranges say little about those of others
     """
 
     samples: Samples
     rows: NDArray[np.bool_]
+    random: bool = False
 
 
 def observe(
@@ -61,6 +63,7 @@ def observe(
         DragomanError: `sources` is empty.
     """
     manifest, model = bundle.manifest, bundle.manifest.model
+    random = sources is None
     given = _random(manifest) if sources is None else sources
     if not given:
         raise DragomanError("calibration: expected at least one source, found none")
@@ -78,7 +81,7 @@ def observe(
             if types is not None:
                 by_role["token_type"], _ = pad([types[kept[i]] for i in batch], 0)
             encoder = manifest.graphs["encoder"]
-            observed["encoder"].append(Observed(_named(encoder, by_role), mask))
+            observed["encoder"].append(Observed(_named(encoder, by_role), mask, random))
         if targets is not None:
             # An encoder alone is not run: its outputs are nobody's inputs, and may be large.
             encoded = backend.encode(source, mask) if model.has_encoder else {}
@@ -89,7 +92,7 @@ def observe(
             decoder = manifest.graphs["decoder"]
             caches = _empty_caches(decoder, *tokens.shape)
             samples = _named(decoder, by_role) | caches | encoded
-            observed["decoder"].append(Observed(samples, written))
+            observed["decoder"].append(Observed(samples, written, random))
     return observed
 
 

@@ -16,13 +16,13 @@ from .embeddings import embedding_tables, embedding_widths, tied_product_input
 from .half import Half
 from .observed import Observed
 from .ranges import largest_magnitudes
-from .weights import QuantizeWeights, RoundedWeight, RoundedWeights, round_for
-
-QUANTIZATION_TOLERANCE = 2.0
-"""What quantization may change in an output, relative to its largest value: two outputs of that
-size cannot be further apart, so a larger difference means that something diverged. Untrained models
-reach 1. Each product is held to its scheme's `error`; whether the quality of the whole suffices is
-for parity to decide, on the model's own task."""
+from .weights import (
+    QUANTIZATION_TOLERANCE,
+    QuantizeWeights,
+    RoundedWeight,
+    RoundedWeights,
+    round_for,
+)
 
 HALF: dict[Precision, tuple[ir.DataType, float]] = {
     "fp16": (ir.DataType.FLOAT16, 0.05),
@@ -51,7 +51,12 @@ def precision_passes(
         return {name: (half,) for name, half in _half(graphs, precision, observed).items()}
     quantization = weight_passes(graphs, recipe, precision, observed, kept)
     if recipe.half_activations is None:
-        return {name: (step,) for name, step in quantization.items()}
+        passes: dict[str, tuple[GraphPass, ...]] = {
+            name: (step,) for name, step in quantization.items()
+        }
+        if recipe.caches is not None and "decoder" in graphs:
+            passes["decoder"] += (recipe.caches(graphs["decoder"][0], observed["decoder"]),)
+        return passes
     activations = _half(graphs, recipe.half_activations, observed)
     return {name: (quantization[name], activations[name]) for name in graphs}
 

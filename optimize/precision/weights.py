@@ -21,6 +21,12 @@ from ..graph_values import MICROSOFT, floats, is_weight, users
 from .calibration import Calibration, Inputs
 from .rounding import Float, Rounded, round_weight
 
+QUANTIZATION_TOLERANCE = 2.0
+"""What quantization may change in an output, relative to its largest value: two outputs of that
+size cannot be further apart, so a larger difference means that something diverged. Untrained models
+reach 1. Each product is held to its scheme's `error`; whether the quality of the whole suffices is
+for parity to decide, on the model's own task."""
+
 KEPT = "kept in fp32, as asked"
 """Why a weight is refused that the user wants to keep."""
 

@@ -16,7 +16,7 @@ from typing import Literal, NamedTuple
 
 from .head import Task
 
-DataType = Literal["float32", "float16", "bfloat16", "int64", "int32", "bool"]
+DataType = Literal["float32", "float16", "bfloat16", "int64", "int32", "int8", "bool"]
 FLOATING: frozenset[DataType] = frozenset({"float32", "float16", "bfloat16"})
 
 Kind = Literal["sequence-to-sequence", "encoder", "language-model"]

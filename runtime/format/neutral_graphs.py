@@ -12,6 +12,7 @@ from .contract import (
     HEAD_OUTPUTS,
     ROLES,
     Axis,
+    Change,
     DataType,
     GraphName,
     GraphSpec,
@@ -113,9 +114,13 @@ def _differences(found: TensorSpec, expected: TensorSpec) -> Iterator[str]:
     )
     if not same_shape:
         yield f"{found.name}: expected shape {list(expected.shape)}, found {list(found.shape)}"
-    allowed = FLOATING if expected.dtype in FLOATING else {expected.dtype}
+    allowed: frozenset[DataType] = frozenset({expected.dtype})
+    kind: str = expected.dtype
+    if expected.dtype in FLOATING:
+        allowed, kind = FLOATING, "floating point"
+        if expected.change is Change.APPENDED:
+            allowed, kind = FLOATING | {"int8"}, "floating point or int8"
     if found.dtype not in allowed:
-        kind = "floating point" if len(allowed) > 1 else expected.dtype
         yield f"{found.name}: expected {kind}, found {found.dtype}"
 
 

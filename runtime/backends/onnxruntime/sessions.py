@@ -22,6 +22,7 @@ ONNX_TYPES: dict[DataType, str] = {
     "bfloat16": "bfloat16",
     "int64": "int64",
     "int32": "int32",
+    "int8": "int8",
     "bool": "bool",
 }
 
