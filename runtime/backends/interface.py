@@ -59,18 +59,21 @@ class Prediction(Protocol):
 
 
 class Limits(NamedTuple):
-    """The largest batches that a backend accepts; None: only the model limits them.
+    """What a backend asks of batches; None: only the model limits them.
 
     Attributes:
         rows: of a batch
         source: tokens of a source
         encoded: tokens of a batch of which an encoder alone makes all that it makes; more are
             accepted, but not faster
+        source_multiple: sources are padded to a multiple of so many tokens, as far as the model has
+            positions, so that sums over them have the same order in any company
     """
 
     rows: int | None = None
     source: int | None = None
     encoded: int | None = None
+    source_multiple: int = 1
 
 
 class DecodingState(Protocol):

@@ -25,6 +25,11 @@ def source_lengths(mask: NDArray[np.bool_]) -> NDArray[np.int64]:
     return after
 
 
+def padded_length(length: int, multiple: int, most: int) -> int:
+    """The least multiple that a length fits into, as far as there are positions."""
+    return max(length, min(-(-length // multiple) * multiple, most))
+
+
 def source_room(present: int, longest: int) -> int:
     """How many positions sources are given room for.
 

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..backends.errors import BackendError
+from ..backends.places import padded_length
 from ..format.model_spec import ModelSpec
 
 Input = TypeVar("Input")
@@ -74,21 +75,31 @@ Encodable = list[int] | NDArray[np.float32]
 
 
 def as_batch(
-    sources: Sequence[Encodable], model: ModelSpec
+    sources: Sequence[Encodable], model: ModelSpec, multiple: int = 1
 ) -> tuple[NDArray[Any], NDArray[np.bool_]]:
     """Token ids as int64 [B, S], features of audio as float32 [B, mel bins, frames]; and the mask,
-    bool [B, S], True at tokens. Every frame of a window of audio is attended to."""
+    bool [B, S], True at tokens. Every frame of a window of audio is attended to.
+
+    Args:
+        multiple: see `Limits.source_multiple`
+    """
     if model.takes_audio:
         mask = np.ones((len(sources), model.max_source_positions), np.bool_)
         return np.stack([np.asarray(source, np.float32) for source in sources]), mask
-    return pad([list(map(int, source)) for source in sources], model.pad_token_id)
+    longest = max(map(len, sources))
+    length = padded_length(longest, multiple, model.max_source_positions)
+    return pad([list(map(int, source)) for source in sources], model.pad_token_id, length)
 
 
 def pad(
-    sources: Sequence[Sequence[int]], pad_token_id: int
+    sources: Sequence[Sequence[int]], pad_token_id: int, length: int = 0
 ) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
-    """Ragged token ids -> int64 [B, S], bool [B, S] with True at tokens."""
-    shape = (len(sources), max(len(source) for source in sources))
+    """Ragged token ids -> int64 [B, S], bool [B, S] with True at tokens.
+
+    Args:
+        length: the least S
+    """
+    shape = (len(sources), max(length, *(len(source) for source in sources)))
     tokens = np.full(shape, pad_token_id, np.int64)
     mask = np.zeros(shape, np.bool_)
     for row, source in enumerate(sources):

@@ -163,7 +163,8 @@ class DecodingLoop(Generic[Key]):
         running. A prompt of several tokens is read at once, and the first token decoded."""
         tokens = [d.search.draft.row.tokens for d in group]
         prompts, read = pad(tokens, self._model.pad_token_id)
-        source, mask = as_batch([d.job.request.source for d in group], self._model)
+        sources = [d.job.request.source for d in group]
+        source, mask = as_batch(sources, self._model, self._backend.limits.source_multiple)
         state = self._backend.start(
             source, mask, prompts, self._capacity, self._width, read.sum(axis=1)
         )

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from ..backends.errors import BackendError
 from ..backends.interface import Backend
-from ..decoding.batching import MAX_LOGITS, batches, pad, run_or_split
+from ..decoding.batching import MAX_LOGITS, as_batch, batches, pad, run_or_split
 from ..decoding.rejection import RejectedError
 from ..format.contract import Role
 from ..format.head import Head
@@ -96,10 +96,11 @@ def tokens_of_batch(head: Head) -> int:
 def _run(
     backend: Backend, manifest: Manifest, head: Head, texts: Sequence[Tokenized]
 ) -> list[Outputs]:
-    source, mask = pad([text.ids for text in texts], manifest.model.pad_token_id)
+    model = manifest.model
+    source, mask = as_batch([text.ids for text in texts], model, backend.limits.source_multiple)
     types = None
     if head.token_types:
-        types, _ = pad([text.types for text in texts], 0)
+        types, _ = pad([text.types for text in texts], 0, source.shape[1])
     encoded = backend.encode(source, mask, types)
     found: dict[Role, NDArray[Any]] = {
         tensor.role: encoded[tensor.name] for tensor in manifest.graphs["encoder"].outputs

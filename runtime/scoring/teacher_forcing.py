@@ -45,7 +45,8 @@ def token_log_probabilities(
     Raises:
         BackendError: the graphs fail, as for lack of memory, or a value is not a finite number.
     """
-    source, source_mask = as_batch([pair.source for pair in pairs], model)
+    sources = [pair.source for pair in pairs]
+    source, source_mask = as_batch(sources, model, backend.limits.source_multiple)
     read, _ = pad([pair.read for pair in pairs], model.pad_token_id)
     logits = backend.score(source, source_mask, read)
     scored = []

@@ -107,9 +107,16 @@ def decoder_alone(tmp_path_factory: pytest.TempPathFactory) -> Bundle:
 
 @pytest.fixture(scope="session")
 def optimize(tmp_path_factory: pytest.TempPathFactory) -> Optimize:
-    def make(bundle: Bundle, precision: Precision = "fp32", target: str = "cpu") -> Bundle:
+    def make(
+        bundle: Bundle,
+        precision: Precision = "fp32",
+        target: str = "cpu",
+        calibration: list[list[int]] | None = None,
+    ) -> Bundle:
         directory: Path = tmp_path_factory.mktemp("optimized")
-        optimize_bundle(bundle, directory, target=target, precision=precision)
+        optimize_bundle(
+            bundle, directory, target=target, precision=precision, calibration=calibration
+        )
         return read_bundle(directory)
 
     return make

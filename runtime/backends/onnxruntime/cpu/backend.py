@@ -16,7 +16,7 @@ from ...errors import BackendError, no_attention
 from ...interface import Limits
 from ..sessions import open_session, run
 from .saturation import saturates
-from .state import BoundState
+from .state import SOURCE_MULTIPLE, BoundState
 
 CACHED_TOKENS = 1024
 """Of a batch: the activations of so many stay in a processor's caches between operators. MiniLM's
@@ -61,7 +61,7 @@ class OnnxRuntimeBackend:
 
     @property
     def limits(self) -> Limits:
-        return Limits(encoded=CACHED_TOKENS)
+        return Limits(encoded=CACHED_TOKENS, source_multiple=SOURCE_MULTIPLE)
 
     def rows_that_fit(self, source: int) -> None:
         """ONNX Runtime does not say how much memory it will need."""

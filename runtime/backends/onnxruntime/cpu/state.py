@@ -17,7 +17,7 @@ from ....format.contract import Change, Owner, Slot, TensorSpec
 from ....format.manifest import Manifest
 from ...interface import DecodingState, Step
 from ...lineage import Lineage
-from ...places import rows_of, source_lengths, source_room
+from ...places import padded_length, rows_of, source_lengths, source_room
 from ...prediction import HostPrediction
 from ..sessions import run
 from .memory import HostBuffer
@@ -26,6 +26,11 @@ _TOKEN, _POSITION, _READ = Slot("token"), Slot("position"), Slot("read")
 _MASK = Slot("source_mask")
 _NEXT, _LOG_PROBABILITY = Slot("next_token"), Slot("next_log_probability")
 _LOGITS = Slot("logits")
+
+SOURCE_MULTIPLE = 4
+"""Attention multiplies so many keys at once, and the rest of them one by one: where they are padded
+to a multiple, masked keys add nothing to any sum, and the order of the others does not depend on
+how long the batch's longest source is."""
 
 
 class BoundState:
@@ -143,7 +148,10 @@ class BoundState:
         staying = np.setdiff1d(np.flatnonzero(self._running[:: self._width]), sources)
         lengths = source_lengths(self._buffers[_MASK].read()[staying])
         longest = int(max(lengths.max(initial=1), other._source_length))
-        length = source_room(self._source_length, longest) if self._model.has_encoder else 0
+        length = 0
+        if self._model.has_encoder:
+            length = source_room(self._source_length, longest)
+            length = padded_length(length, SOURCE_MULTIPLE, self._model.max_source_positions)
         count = max(present, int(sources.max()) + 1)
         if (count, length) != (present, self._source_length):
             self._resize(count, length)
