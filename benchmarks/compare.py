@@ -33,6 +33,9 @@ from .text.report import Comparison, plot, show
 from .text.word_error import word_errors
 from .text.workload import Workload
 
+TURN_SECONDS = 0.5
+"""A batch is decoded again until that has taken so long."""
+
 
 @click.command()
 @click.option(
@@ -165,6 +168,7 @@ def main(
         threads=tuple(dict.fromkeys(threads)) or ((1, 2) if device == "cpu" else (2,)),
         rounds=rounds,
         num_beams=num_beams,
+        turn_seconds=TURN_SECONDS,
     )
     load_average = os.getloadavg()[0]
     try:

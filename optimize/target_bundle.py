@@ -85,7 +85,7 @@ def optimize_bundle(
                 model, passes[name], graph=name, samples=compared, progress=progress
             )
     progress("writing weights")
-    specs = {name: _with_types(model, spec) for name, (model, spec) in graphs.items()}
+    specs = {name: with_types(model, spec) for name, (model, spec) in graphs.items()}
     models = {name: model for name, (model, _) in graphs.items()}
     if chosen.recipe.candidates and "decoder" in specs:
         specs["candidates"] = candidates_spec(
@@ -146,7 +146,7 @@ def _first_rows(samples: Samples) -> Samples:
     return {name: value[:COMPARED_ROWS] for name, value in samples.items()}
 
 
-def _with_types(model: ir.Model, spec: GraphSpec) -> GraphSpec:
+def with_types(model: ir.Model, spec: GraphSpec) -> GraphSpec:
     """The contract's view of a graph, with the number formats that it has now."""
     types = {v.name: v.dtype for v in (*model.graph.inputs, *model.graph.outputs) if v.dtype}
 

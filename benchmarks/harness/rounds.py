@@ -88,6 +88,7 @@ def take_turns(
     directory: Path,
     threads: Sequence[int],
     rounds: int,
+    turn_seconds: float = 0,
     check: Callable[[Work, Outcome], None] = lambda work, outcome: None,
     progress: Callable[[str], None] = lambda stage: None,
 ) -> Results[Outcome]:
@@ -104,13 +105,14 @@ def take_turns(
         threads: every contender takes part once with each number, prepared once; those that are not
             timed with the highest only
         rounds: counted ones; one more comes before them as a warm-up
+        turn_seconds: see `Worker.perform`
         check: raises ContenderError if an outcome is not what the work item demands
         progress: called with a description of each stage as it begins
 
     Raises:
         ContenderError: a required contender failed.
     """
-    run: _Run[Work, Outcome] = _Run(check, progress)
+    run: _Run[Work, Outcome] = _Run(turn_seconds, check, progress)
     try:
         folders: dict[Interpreter, Path] = {}
         for number, contender in enumerate(contenders):
@@ -137,8 +139,12 @@ class _Run(Generic[Work, Outcome]):
     """The workers of one run, and the failures so far."""
 
     def __init__(
-        self, check: Callable[[Work, Outcome], None], progress: Callable[[str], None]
+        self,
+        turn_seconds: float,
+        check: Callable[[Work, Outcome], None],
+        progress: Callable[[str], None],
     ) -> None:
+        self.turn_seconds = turn_seconds
         self.check = check
         self.progress = progress
         self.workers: list[Worker[Work, Outcome]] = []
@@ -168,7 +174,7 @@ class _Run(Generic[Work, Outcome]):
                 if number == 0 or worker.contender.timed:
                     time.sleep(SETTLE_SECONDS)
                     try:
-                        turn = worker.perform(work)
+                        turn = worker.perform(work, self.turn_seconds)
                         self.check(work, turn.outcome)
                     except ContenderError as error:
                         self._drop(worker.contender, error)

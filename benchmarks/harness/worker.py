@@ -6,6 +6,7 @@ take turns: only one of them works at any time.
 
 from __future__ import annotations
 
+import statistics
 import sys
 import time
 from collections.abc import Callable
@@ -21,10 +22,11 @@ from .contender import Contender, ContenderError, Entrant, Outcome, Perform, Wor
 
 @dataclass(frozen=True)
 class Turn(Generic[Outcome]):
-    """A work item done once.
+    """A work item done: once, or several times if it is short.
 
     Attributes:
-        seconds: wall-clock time of the call, without the transfer between processes
+        seconds: wall-clock time of the call, without the transfer between processes; of several
+            calls the median, without the first one
     """
 
     outcome: Outcome
@@ -75,9 +77,13 @@ class Worker(Generic[Work, Outcome]):
         self.load_seconds: float = self._child.receive()
         self.disk_mb = sum(f.stat().st_size for f in directory.rglob("*") if f.is_file()) / 1e6
 
-    def perform(self, work: Work) -> Turn[Outcome]:
-        """Do a work item once."""
-        self._child.send((work,))
+    def perform(self, work: Work, turn_seconds: float = 0) -> Turn[Outcome]:
+        """Do a work item, and again until that has taken so long.
+
+        After a pause, a processor needs a part of a second to reach its clock frequency and to fill
+        its caches, which would count most against whoever is done first.
+        """
+        self._child.send((work, turn_seconds))
         outcome, seconds = self._child.receive()
         return Turn(outcome, seconds)
 
@@ -93,6 +99,21 @@ class Worker(Generic[Work, Outcome]):
         self._child.kill()
 
 
+def _turn(
+    perform: Perform[Work, Outcome], work: Work, turn_seconds: float
+) -> tuple[Outcome, float]:
+    """See `Worker.perform`."""
+    seconds: list[float] = []
+    started = time.perf_counter()
+    while True:
+        before = time.perf_counter()
+        outcome = perform(work)
+        now = time.perf_counter()
+        seconds.append(now - before)
+        if now - started >= turn_seconds:
+            return outcome, statistics.median(seconds[1:] or seconds)
+
+
 def _serve(
     connection: Connection,
     load: Callable[[Path, int], Perform[Any, Any]],
@@ -100,7 +121,8 @@ def _serve(
     threads: int,
     needs_torch: bool,
 ) -> None:
-    """The worker's process. A request is a tuple of one work item; the empty one ends it."""
+    """The worker's process. A request is a work item and how long to do
+    it; an empty one ends it."""
     if not needs_torch:
         sys.modules["torch"] = None  # type: ignore[assignment] # see Contender.needs_torch
     stage = "loading"
@@ -110,10 +132,7 @@ def _serve(
         connection.send((True, time.perf_counter() - started))
         stage = "working"
         while request := connection.recv():
-            (work,) = request
-            started = time.perf_counter()
-            outcome = perform(work)
-            connection.send((True, (outcome, time.perf_counter() - started)))
+            connection.send((True, _turn(perform, *request)))
         connection.send((True, peak_memory_mb()))
     except EOFError:  # whoever asked is gone
         return

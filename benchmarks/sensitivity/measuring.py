@@ -10,7 +10,7 @@ import numpy as np
 import onnx_ir as ir
 
 from dragoman.optimize.precision.observed import observe
-from dragoman.optimize.precision.plan import weight_passes
+from dragoman.optimize.precision.plan import cache_passes, weight_passes
 from dragoman.optimize.precision.products import RoundedProduct, rounded_products
 from dragoman.optimize.precision.weights import Error
 from dragoman.optimize.target_bundle import fused_graphs
@@ -63,13 +63,14 @@ def measure_sensitivity(
     observed = observe(neutral, *(calibration or ()))
     progress.stage("rounding weights")
     passes = weight_passes(graphs, target.recipe, precision, observed)
+    caches = cache_passes(graphs, target.recipe, observed)
     errors: dict[str, Error] = {}
     for name, (model, _) in graphs.items():
         errors |= passes[name].errors(model)
     progress.stage("predicting in fp32")
     with Model(neutral, open_backend(neutral, "onnxruntime", threads)) as exact:
         probe = probe_of(exact, reference, inputs)
-    variants = Variants(neutral.manifest, graphs, passes, products, threads)
+    variants = Variants(neutral.manifest, graphs, passes, caches, products, threads)
     quantized = [product for product in products if errors[product.weight].suffices]
     kept = set(manifest.keep_fp32)
     differing = _differing(

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
 import onnx_ir as ir
 import onnxruntime
 
+from dragoman.optimize.graph_pass import GraphPass
 from dragoman.optimize.in_memory import InMemorySession
 from dragoman.optimize.precision.products import RoundedProduct
 from dragoman.optimize.precision.weights import QuantizeWeights
 from dragoman.optimize.recipe import Graphs
+from dragoman.optimize.target_bundle import with_types
 from dragoman.runtime.backends.onnxruntime.cpu.backend import OnnxRuntimeBackend, session_options
+from dragoman.runtime.format.contract import GraphSpec
 from dragoman.runtime.format.manifest import Manifest
 
 
@@ -27,7 +30,9 @@ class Variant(OnnxRuntimeBackend):
     def __init__(
         self, manifest: Manifest, graphs: Mapping[str, Loaded], exact: Collection[str]
     ) -> None:
-        self.manifest, self.exact = manifest, frozenset(exact)
+        specs = {name: graph.spec for name, graph in graphs.items()}
+        self.manifest = replace(manifest, graphs=manifest.graphs | specs)
+        self.exact = frozenset(exact)
         self._graphs = graphs
         self.sessions = {name: graph.session.session for name, graph in graphs.items()}
 
@@ -43,10 +48,14 @@ class Loaded:
     """A graph that is ready to run.
 
     Attributes:
+        spec: the contract's view of it, with the types that it has
         sizes: bytes of each weight, by name
     """
 
-    def __init__(self, model: ir.Model, options: onnxruntime.SessionOptions) -> None:
+    def __init__(
+        self, model: ir.Model, spec: GraphSpec, options: onnxruntime.SessionOptions
+    ) -> None:
+        self.spec = with_types(model, spec)
         self.session = InMemorySession(model, options)
         self.sizes = {
             name: value.const_value.nbytes
@@ -61,6 +70,7 @@ class Variants:
         manifest: of the bundle that the graphs are from, in fp32
         graphs: after the target's passes that keep fp32
         passes: that quantize the weights of each
+        caches: that quantize the caches of each, after weights
         products: of all graphs
         threads: of a session; None: all cores
     """
@@ -70,11 +80,12 @@ class Variants:
         manifest: Manifest,
         graphs: Graphs,
         passes: Mapping[str, QuantizeWeights],
+        caches: Mapping[str, Sequence[GraphPass]],
         products: Collection[RoundedProduct],
         threads: int | None,
     ) -> None:
         self._manifest, self._graphs, self._passes = manifest, graphs, passes
-        self._products, self._threads = products, threads
+        self._caches, self._products, self._threads = caches, products, threads
         self._exact: dict[str, Loaded] = {}
 
     def quantized(self, graph: str, products: Collection[RoundedProduct]) -> ir.Model:
@@ -82,6 +93,8 @@ class Variants:
         kept = {p.weight for p in self._products} - {p.weight for p in products}
         model = self._graphs[graph][0].clone()
         replace(self._passes[graph], kept=frozenset(kept)).apply(model)
+        for step in self._caches.get(graph, ()):
+            step.apply(model)
         return model
 
     def open(self, products: Collection[RoundedProduct]) -> Variant:
@@ -89,7 +102,7 @@ class Variants:
         once."""
         changed = {graph for product in products for graph in product.graphs}
         loaded = {
-            graph: self._load(self.quantized(graph, products))
+            graph: self._load(graph, self.quantized(graph, products))
             if graph in changed
             else self._opened(graph)
             for graph in self._graphs
@@ -98,8 +111,9 @@ class Variants:
 
     def _opened(self, graph: str) -> Loaded:
         if graph not in self._exact:
-            self._exact[graph] = self._load(self._graphs[graph][0])
+            self._exact[graph] = self._load(graph, self._graphs[graph][0])
         return self._exact[graph]
 
-    def _load(self, model: ir.Model) -> Loaded:
-        return Loaded(model, session_options(self._threads, spin=False))
+    def _load(self, graph: str, model: ir.Model) -> Loaded:
+        spec = self._graphs[graph][1]
+        return Loaded(model, spec, session_options(self._threads, spin=False))

@@ -126,6 +126,7 @@ def measure(
         directory=directory,
         threads=workload.threads,
         rounds=workload.rounds,
+        turn_seconds=workload.turn_seconds,
         check=check_lengths,
         progress=progress,
     )

@@ -21,6 +21,7 @@ class Workload:
         threads: every contender takes part with each of these numbers
         rounds: counted ones
         num_beams: of every source; 1: greedy
+        turn_seconds: a call that takes less is repeated, see `Worker.perform`
     """
 
     batch_sizes: tuple[int, ...]
@@ -31,6 +32,7 @@ class Workload:
     rounds: int
     longest_source: int | None = None
     num_beams: int = 1
+    turn_seconds: float = 0
 
     def batch(self, size: int) -> Batch:
         """The batch of this many sources, the same at every call."""

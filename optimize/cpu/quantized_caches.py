@@ -2,7 +2,8 @@
 
 `com.microsoft.GroupQueryAttention` rounds keys and values when it writes them, with one scale for
 each channel of each head (`k_quant_type` PER_CHANNEL), and computes with the rounded ones. The
-scales are fixed, so that a row's caches depend on this row alone.
+scales are fixed, so that a row's caches depend on this row alone. Where the products that compute
+keys and values stay in fp32, so do the caches.
 """
 
 from __future__ import annotations
@@ -18,11 +19,12 @@ from dragoman.runtime.format.records import Refusal
 
 from ..compare import Runner, with_outputs
 from ..graph_pass import Changes, Property
-from ..graph_values import new_weight
+from ..graph_values import new_weight, product
 from ..precision.observed import Observed
 
-HEADROOM = 2.0
-"""The factor by which keys and values may exceed the observed ones: beyond it they are cut off."""
+HEADROOM, HEADROOM_OF_RANDOM = 1.25, 2.0
+"""The factors by which keys and values may exceed those that were observed, of sources that were
+given or random ones: beyond it they are cut off."""
 
 PAST_KEY, PAST_VALUE = 3, 4
 KEY_SCALE, VALUE_SCALE = 12, 13
@@ -30,14 +32,14 @@ PRESENT_KEY, PRESENT_VALUE = 1, 2
 """Places among the operator's inputs and outputs."""
 
 Magnitudes = dict[str, NDArray[np.float32]]
-"""By name of a value [..., channels]: the largest magnitude in each channel."""
+"""By name of a value [..., channels]: the largest magnitude that there is room for, by channel."""
 
 
 @dataclass(frozen=True)
 class QuantizedCaches:
     """
     Attributes:
-        largest: of what each attention writes into its caches
+        largest: that each attention can write into its caches
         tolerance: see `GraphPass`
     """
 
@@ -53,22 +55,23 @@ class QuantizedCaches:
             if node.op_type != "GroupQueryAttention":
                 continue
             written = self._written(node)
-            if written is None:
-                reason = "expected keys and values that were observed to be finite"
-                refusals.append(Refusal(node.name or "", node.op_type, reason))
+            if isinstance(written, str):
+                refusals.append(Refusal(node.name or "", node.op_type, written))
                 continue
             _quantize(model.graph, node, *written)
             matches += 1
         return Changes(matches, tuple(refusals))
 
-    def _written(self, node: ir.Node) -> tuple[NDArray[np.float32], NDArray[np.float32]] | None:
-        """The largest keys and values that a node writes, each [H, Dh]."""
+    def _written(self, node: ir.Node) -> tuple[NDArray[np.float32], NDArray[np.float32]] | str:
+        """The largest keys and values that a node writes, each [H, Dh]; or why not."""
+        if any(product(value) is not None for value in _sources(node)):
+            return "its keys and values are computed in fp32"
         cache = node.inputs[PAST_KEY]
         assert cache is not None and cache.shape is not None
         known = [self.largest.get(value.name or "") for value in _sources(node)]
         parts = [part for part in known if part is not None and np.isfinite(part).all()]
         if len(parts) < len(known):
-            return None
+            return "expected keys and values that were observed to be finite"
         key, value = parts if len(parts) == 2 else np.split(parts[0], 3)[1:]
         heads = cache.shape[1]
         assert isinstance(heads, int)
@@ -85,6 +88,7 @@ def largest_written(model: ir.Model, batches: Sequence[Observed]) -> Magnitudes:
         outputs = runner.run(batch.samples)
         for name in names:
             found = np.abs(outputs[name][batch.rows]).max(axis=0).astype(np.float32)
+            found *= HEADROOM_OF_RANDOM if batch.random else HEADROOM
             largest[name] = np.maximum(largest.get(name, found), found)
     return largest
 
@@ -101,7 +105,7 @@ def _quantize(
     if len(node.inputs) <= VALUE_SCALE:
         node.resize_inputs(VALUE_SCALE + 1)
     for place, largest, side in ((KEY_SCALE, key, "key"), (VALUE_SCALE, value, "value")):
-        scale = np.maximum(largest, np.float32(1e-30)) * np.float32(HEADROOM / 127)
+        scale = np.maximum(largest, np.float32(1e-30)) * np.float32(1 / 127)
         name = f"{node.name}.{side}_scale"
         node.replace_input_with(place, new_weight(graph, name, scale[None, :, None]))
     for attribute in ("k_quant_type", "v_quant_type"):

@@ -51,12 +51,8 @@ def precision_passes(
         return {name: (half,) for name, half in _half(graphs, precision, observed).items()}
     quantization = weight_passes(graphs, recipe, precision, observed, kept)
     if recipe.half_activations is None:
-        passes: dict[str, tuple[GraphPass, ...]] = {
-            name: (step,) for name, step in quantization.items()
-        }
-        if recipe.caches is not None and "decoder" in graphs:
-            passes["decoder"] += (recipe.caches(graphs["decoder"][0], observed["decoder"]),)
-        return passes
+        caches = cache_passes(graphs, recipe, observed)
+        return {name: (step, *caches.get(name, ())) for name, step in quantization.items()}
     activations = _half(graphs, recipe.half_activations, observed)
     return {name: (quantization[name], activations[name]) for name in graphs}
 
@@ -73,6 +69,19 @@ def _half(
         largest = largest_magnitudes(model, [batch.samples for batch in observed[name]])
         passes[name] = Half(dtype, largest, frozenset(in_fp32), tolerance)
     return passes
+
+
+def cache_passes(
+    graphs: Graphs, recipe: TargetRecipe, observed: Mapping[str, Sequence[Observed]]
+) -> dict[str, tuple[GraphPass, ...]]:
+    """The passes that int8 and int4 quantize caches with, after weights.
+
+    Args:
+        as for `precision_passes`
+    """
+    if recipe.caches is None or "decoder" not in graphs:
+        return {}
+    return {"decoder": (recipe.caches(graphs["decoder"][0], observed["decoder"]),)}
 
 
 def weight_passes(

@@ -9,6 +9,11 @@ NARROWER = 3 / 4
 """Sources are laid out anew once the longest one is this share of what they have room for:
 attention reads all of it."""
 
+SOURCE_MULTIPLE = 4
+"""On a processor. Attention multiplies so many keys at once, and the rest of them one by one: if
+sources are padded to a multiple, masked keys add nothing to any sum, and the order of the others
+does not depend on how long the batch's longest source is."""
+
 
 def rows_of(sources: NDArray[np.intp], width: int) -> NDArray[np.intp]:
     """The rows of some sources, `width` each."""

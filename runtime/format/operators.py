@@ -23,7 +23,7 @@ OPERATORS: Mapping[str, Mapping[str, str]] = {
         "CumSum": "positions of sources whose padding has none",
         "DequantizeLinear": "int8 and int4 weights",
         "Div": "shapes, int8 activations",
-        "DynamicQuantizeLinear": "int8 activations of bundles with one scale for a batch",
+        "DynamicQuantizeLinear": "int8 activations that had one scale for a batch",
         "Equal": "padding without a position",
         "Expand": "masks",
         "Gather": "embeddings, the last query",

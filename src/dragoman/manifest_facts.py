@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator
 
+from dragoman.runtime.backends.places import SOURCE_MULTIPLE
 from dragoman.runtime.format.generation_settings import GenerationSettings
 from dragoman.runtime.format.head import Head
 from dragoman.runtime.format.languages import Languages
@@ -28,6 +29,7 @@ def model_facts(manifest: Manifest) -> Facts:
         ("tokenizers", "inside" if manifest.tokenizers else "none: token ids in and out"),
         *_speech(manifest),
         *([("languages", _languages(languages))] if languages else []),
+        *_in_company(manifest),
     ]
 
 
@@ -86,6 +88,22 @@ def _speech(manifest: Manifest) -> list[tuple[str, str]]:
         ("tasks", ", ".join(sorted(speech.tasks)) or "transcribe"),
         ("timestamps", _timestamps(speech)),
     ]
+
+
+def _in_company(manifest: Manifest) -> Facts:
+    """What is promised of an output whose input shares a batch with others."""
+    if manifest.target != "cpu":
+        return []
+    rounded = [step for step in manifest.passes if step.name == "weights-int8" and step.matches]
+    if any(not step.choices for step in rounded):
+        return [("in a batch", "activations share a scale: outputs may depend on each other")]
+    promise = "every output is, bit for bit, what it is alone (x86 processors)"
+    model = manifest.model
+    beyond = model.max_source_positions % SOURCE_MULTIPLE
+    if beyond and model.has_encoder and manifest.audio is None:
+        longest = model.max_source_positions - beyond
+        promise += f", up to sources of {longest} tokens"
+    return [("in a batch", promise)]
 
 
 BEAM_SETTINGS = ("length_penalty", "early_stopping")

@@ -108,11 +108,19 @@ def optimized(tmp_path_factory: pytest.TempPathFactory) -> Optimize:
         *,
         target: str = "cpu",
         keep_fp32: Sequence[str] = (),
+        calibration: Sequence[list[int]] | None = None,
     ) -> Bundle:
-        key = (neutral.directory, precision, target, *keep_fp32)
+        key = (neutral.directory, precision, target, str(calibration), *keep_fp32)
         if key not in known:
             new: Path = tmp_path_factory.mktemp("optimized")
-            optimize_bundle(neutral, new, target=target, precision=precision, keep_fp32=keep_fp32)
+            optimize_bundle(
+                neutral,
+                new,
+                target=target,
+                precision=precision,
+                keep_fp32=keep_fp32,
+                calibration=calibration,
+            )
             known[key] = read_bundle(new)
         return known[key]
 

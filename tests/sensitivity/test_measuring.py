@@ -15,6 +15,7 @@ import torch
 from dragoman import DragomanError
 from dragoman.benchmarks.parity.parity_inputs import ParityInputs
 from dragoman.benchmarks.parity.sources import Sources
+from dragoman.benchmarks.parity.sources import Sources
 from dragoman.benchmarks.sensitivity.measuring import measure_sensitivity
 from dragoman.benchmarks.sensitivity.results import Effect, Sensitivity, read_sensitivity
 from dragoman.export import export_bundle
@@ -159,10 +160,17 @@ def test_a_product_that_rounds_badly_comes_out_worst(
         modules[f"{layer}.{residual}.norm"].bias[0] = 0
         weight = modules[name].weight
         assert isinstance(weight, torch.Tensor)
-        weight[:, 0] = 20 * weight.abs().max()
+        weight[:, 0] = 80 * weight.abs().max()
     made = Trained(model, export_bundle(model, tmp_path, name="damaged"))
-    before = measured(undamaged, optimized(undamaged.neutral), sources)
-    found = measured(made, optimized(made.neutral), sources)
+    before, found = (
+        measured(
+            each,
+            optimized(each.neutral, calibration=sources),
+            sources,
+            calibration=Sources(sources, None),
+        )
+        for each in (undamaged, made)
+    )
     errors = {p.name: p.error or 0 for p in found.products}
     assert max(errors, key=lambda n: errors[n]) == name
     worst, sound = ([p for p in f.worst if "output" not in p.modules] for f in (found, before))

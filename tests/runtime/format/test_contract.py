@@ -345,7 +345,8 @@ def test_any_floating_point_format_is_allowed(expected: GraphSpec, dtype: str) -
     [
         ("position", "int32", "inputs: position: expected int64, found int32"),
         ("source_mask", "int64", "inputs: source_mask: expected bool, found int64"),
-        ("past_key_0", "int64", "inputs: past_key_0: expected floating point, found int64"),
+        ("past_key_0", "int64", "inputs: past_key_0: expected floating point or int8, found int64"),
+        ("logits", "int8", "outputs: logits: expected floating point, found int8"),
         ("logits", "bool", "outputs: logits: expected floating point, found bool"),
         ("next_token", "float32", "outputs: next_token: expected int64, found float32"),
     ],

@@ -14,9 +14,10 @@ from ....format.bundle import Bundle
 from ....format.contract import Change, Role, Slot
 from ...errors import BackendError, no_attention
 from ...interface import Limits
+from ...places import SOURCE_MULTIPLE
 from ..sessions import open_session, run
 from .saturation import saturates
-from .state import SOURCE_MULTIPLE, BoundState
+from .state import BoundState
 
 CACHED_TOKENS = 1024
 """Of a batch: the activations of so many stay in a processor's caches between operators. MiniLM's

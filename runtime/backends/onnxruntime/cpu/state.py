@@ -17,7 +17,7 @@ from ....format.contract import Change, Owner, Slot, TensorSpec
 from ....format.manifest import Manifest
 from ...interface import DecodingState, Step
 from ...lineage import Lineage
-from ...places import padded_length, rows_of, source_lengths, source_room
+from ...places import SOURCE_MULTIPLE, padded_length, rows_of, source_lengths, source_room
 from ...prediction import HostPrediction
 from ..sessions import run
 from .memory import HostBuffer
@@ -26,11 +26,6 @@ _TOKEN, _POSITION, _READ = Slot("token"), Slot("position"), Slot("read")
 _MASK = Slot("source_mask")
 _NEXT, _LOG_PROBABILITY = Slot("next_token"), Slot("next_log_probability")
 _LOGITS = Slot("logits")
-
-SOURCE_MULTIPLE = 4
-"""Attention multiplies so many keys at once, and the rest of them one by one: where they are padded
-to a multiple, masked keys add nothing to any sum, and the order of the others does not depend on
-how long the batch's longest source is."""
 
 
 class BoundState:
