@@ -15,7 +15,6 @@ import torch
 from dragoman import DragomanError
 from dragoman.benchmarks.parity.parity_inputs import ParityInputs
 from dragoman.benchmarks.parity.sources import Sources
-from dragoman.benchmarks.parity.sources import Sources
 from dragoman.benchmarks.sensitivity.measuring import measure_sensitivity
 from dragoman.benchmarks.sensitivity.results import Effect, Sensitivity, read_sensitivity
 from dragoman.export import export_bundle
