@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from ..backends.errors import BackendError
 from ..backends.interface import Backend
+from ..backends.places import padded_length
 from ..decoding.batching import MAX_LOGITS, as_batch, batches, pad, run_or_split
 from ..decoding.rejection import RejectedError
 from ..format.contract import Role
@@ -79,10 +80,11 @@ def run(
         return [make(i, outputs) for i, outputs in zip(indices, found, strict=True)]
 
     results: dict[int, Made | RejectedError] = {}
-    lengths = [len(text.ids) for text in texts]
+    multiple, most = backend.limits.source_multiple, manifest.model.max_source_positions
+    lengths = [padded_length(len(text.ids), multiple, most) for text in texts]
     rows = min(MAX_BATCH_SIZE, backend.limits.rows or MAX_BATCH_SIZE)
-    most = min(tokens_of_batch(head), backend.limits.encoded or MAX_BATCH_TOKENS)
-    for batch in batches(lengths, max_batch_size=rows, max_batch_tokens=most):
+    tokens = min(tokens_of_batch(head), backend.limits.encoded or MAX_BATCH_TOKENS)
+    for batch in batches(lengths, max_batch_size=rows, max_batch_tokens=tokens):
         results.update(zip(batch, run_or_split(made, batch, RejectedError), strict=True))
     return [results[i] for i in range(len(texts))]
 

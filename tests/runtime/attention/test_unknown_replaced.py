@@ -47,6 +47,7 @@ def reader(attended: Sequence[int]) -> AttentionReader:
     model = SimpleNamespace(
         has_encoder=True,
         takes_audio=False,
+        max_source_positions=16,
         pad_token_id=0,
         end_token_id=8,
         target_vocab_size=len(TARGET),
