@@ -57,8 +57,9 @@ class CTranslate2Peer:
         max_new_tokens: int,
         min_new_tokens: int = 0,
         num_beams: int = 1,
+        max_batch_size: int | None = None,
     ) -> list[list[int]]:
-        """Decode all sources as one batch, greedily or with beams.
+        """Decode sources, greedily or with beams.
 
         Args:
             sources: token ids of each source, of any lengths. All must be in the vocabulary:
@@ -66,13 +67,14 @@ class CTranslate2Peer:
             max_new_tokens: the most tokens to generate, the end token included
             min_new_tokens: the end token cannot be chosen before this many others
             num_beams: 1 is greedy; more are ranked with a length penalty of 1
+            max_batch_size: the most that are decoded together, of similar length; None: all
 
         Returns:
             generated ids of each source, the best of its beams, without start and end token
         """
         results = self._translator.translate_batch(
             [source_names(source) for source in sources],
-            max_batch_size=len(sources),
+            max_batch_size=max_batch_size or len(sources),
             max_input_length=0,
             beam_size=num_beams,
             length_penalty=1,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -49,5 +50,40 @@ def generator(model: Any) -> Generate:
             )
         generated: Rows = rows[:, source.shape[1] if alone else 1 :].tolist()
         return generated
+
+    return generate
+
+
+def until_the_end(model: Any) -> Callable[[Sequence[list[int]], int, int], Rows]:
+    """Decode sources of any lengths greedily until their end tokens with the `generate` of an
+    encoder-decoder.
+
+    Returns:
+        a function of sources, the most that are decoded together, of similar length, and the most
+        new tokens; its rows are without start and end token
+    """
+    pad, end = model.config.pad_token_id, model.config.eos_token_id
+
+    def generate(sources: Sequence[list[int]], max_batch_size: int, max_new_tokens: int) -> Rows:
+        rows: Rows = [[] for _ in sources]
+        order = sorted(range(len(sources)), key=lambda i: -len(sources[i]))
+        for first in range(0, len(order), max_batch_size):
+            batch = order[first : first + max_batch_size]
+            lengths = torch.tensor([len(sources[i]) for i in batch])
+            source = torch.full((len(batch), int(lengths.max())), pad)
+            for row, i in enumerate(batch):
+                source[row, : len(sources[i])] = torch.tensor(sources[i])
+            mask = (torch.arange(source.shape[1]) < lengths[:, None]).long()
+            with torch.inference_mode():
+                found = model.generate(
+                    input_ids=source,
+                    attention_mask=mask,
+                    num_beams=1,
+                    do_sample=False,
+                    max_new_tokens=max_new_tokens,
+                )
+            for i, row in zip(batch, found[:, 1:].tolist(), strict=True):
+                rows[i] = row[: row.index(end)] if end in row else row
+        return rows
 
     return generate

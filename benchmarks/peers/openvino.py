@@ -54,11 +54,16 @@ def prepare(source: Path, directory: Path, *, mode: Mode, kind: Kind = "Seq2SeqL
 
 
 def load(directory: Path, threads: int, *, mode: Mode, kind: Kind = "Seq2SeqLM") -> Generate:
-    """Load what `prepare` wrote, for the lowest latency; silences warnings for the whole process
-    too."""
-    import torch
-
+    """Load what `prepare` wrote, for the lowest latency."""
     from .hugging_face import generator
+
+    return generator(load_model(directory, threads, mode=mode, kind=kind))
+
+
+def load_model(directory: Path, threads: int, *, mode: Mode, kind: Kind = "Seq2SeqLM") -> Any:
+    """Load what `prepare` wrote, for the lowest latency, with Hugging Face's interface; silences
+    warnings for the whole process too."""
+    import torch
 
     warnings.simplefilter("ignore")
     logging.disable(logging.WARNING)
@@ -68,7 +73,7 @@ def load(directory: Path, threads: int, *, mode: Mode, kind: Kind = "Seq2SeqLM")
         "INFERENCE_NUM_THREADS": threads,
         **CONFIGURATIONS[mode],
     }
-    return generator(_model_class(kind).from_pretrained(directory, ov_config=configuration))
+    return _model_class(kind).from_pretrained(directory, ov_config=configuration)
 
 
 def _model_class(kind: Kind) -> Any:

@@ -158,13 +158,18 @@ def dragoman_contenders(
 
 def ctranslate2_contenders() -> list[TextContender]:
     """CTranslate2 in each compute type that it supports on this processor."""
+    return [ctranslate2_contender(compute_type) for compute_type in ctranslate2_compute_types()]
+
+
+def ctranslate2_compute_types() -> list[str]:
+    """Those that it supports on this processor; if it is missing, one, whose preparation fails with
+    the reason."""
     from ..peers import ctranslate2
 
     try:
-        compute_types = ctranslate2.compute_types()
+        return ctranslate2.compute_types()
     except DragomanError:
-        compute_types = ["float32"]  # its preparation fails with the reason
-    return [ctranslate2_contender(compute_type) for compute_type in compute_types]
+        return ["float32"]
 
 
 def ctranslate2_contender(compute_type: str, *, device: str = "cpu") -> TextContender:

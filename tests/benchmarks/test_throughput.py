@@ -1,0 +1,202 @@
+"""Throughput: how a queue is dealt, which arrangement counts, figures by hand; outputs that end."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from click.testing import CliRunner
+
+from dragoman.benchmarks.harness import unchanged
+from dragoman.benchmarks.peers.hugging_face import until_the_end
+from dragoman.benchmarks.peers.interface import Rows
+from dragoman.benchmarks.throughput.__main__ import main
+from dragoman.benchmarks.throughput.checkpoint import write_ending_text_model
+from dragoman.benchmarks.throughput.contenders import QueueTool, load_bundle
+from dragoman.benchmarks.throughput.measuring import (
+    Result,
+    Trial,
+    figures_of,
+    measure,
+)
+from dragoman.benchmarks.throughput.work import (
+    LONGEST_OUTPUT,
+    Arrangement,
+    Share,
+    arrangements,
+    deal,
+    draw_sources,
+)
+from dragoman.export.families.hugging_face import load_hugging_face
+from dragoman.reference_model import greedy_cached
+from dragoman.runtime import load
+
+from ..small_bundle import small_bundle
+
+
+def test_sources_are_the_same_at_every_call() -> None:
+    sources = draw_sources(300, (3, 9))
+    assert sources == draw_sources(300, (3, 9))
+    lengths = [len(source) for source in sources]
+    assert (min(lengths), max(lengths)) == (5, 60)
+    assert {token for source in sources for token in source} == set(range(3, 9))
+
+
+def test_every_worker_gets_sources_of_all_lengths() -> None:
+    sources = [[n] * n for n in (4, 9, 1, 7, 2)]
+    first, second = deal(sources, Arrangement(2, 1, 8))
+    assert [len(source) for source in first.sources] == [9, 4, 1]
+    assert [len(source) for source in second.sources] == [7, 2]
+    assert first[1:] == second[1:] == (8, LONGEST_OUTPUT)
+
+
+@pytest.mark.parametrize(
+    ("cores", "expected"),
+    [
+        (1, [(1, 1)]),
+        (2, [(1, 2), (2, 1)]),
+        (6, [(1, 6), (2, 3), (4, 1), (6, 1)]),
+        (8, [(1, 8), (2, 4), (4, 2), (8, 1)]),
+    ],
+)
+def test_arrangements_use_the_cores(cores: int, expected: list[tuple[int, int]]) -> None:
+    assert arrangements(cores, [16, 64]) == [Arrangement(*e, b) for e in expected for b in (16, 64)]
+
+
+WorkOff = Callable[[Share], Rows]
+
+
+def load_counting(directory: Path, threads: int) -> WorkOff:
+    def work_off(share: Share) -> Rows:
+        return [[7] * (share.max_new_tokens if source[0] == 9 else 4) for source in share.sources]
+
+    return work_off
+
+
+def load_failing(directory: Path, threads: int) -> WorkOff:
+    def work_off(share: Share) -> Rows:
+        raise ValueError("no decoding today")
+
+    return work_off
+
+
+def load_losing_rows(directory: Path, threads: int) -> WorkOff:
+    return lambda share: []
+
+
+def test_tools_take_turns_after_each_has_tried_all_arrangements(tmp_path: Path) -> None:
+    stages: list[str] = []
+    found, failures = measure(
+        [
+            QueueTool("one", unchanged, load_counting),
+            QueueTool("two", unchanged, load_counting, peer=True),
+            QueueTool("failing", unchanged, load_failing),
+            QueueTool("losing", unchanged, load_losing_rows),
+        ],
+        [[9, 9], [3], [4], [5]],
+        arrangements(2, [8]),
+        rounds=3,
+        checkpoint=tmp_path,
+        directory=tmp_path,
+        progress=stages.append,
+    )
+    assert [each.tool for each in found] == ["one", "two"]
+    assert [(f.contender, f.reason) for f in failures] == [
+        ("failing", "working: ValueError: no decoding today"),
+        ("losing", "decoding: expected 2 rows, found 0"),
+    ]
+    for each in found:
+        assert [trial.arrangement for trial in each.trials] == arrangements(2, [8])
+        best = max(each.trials, key=lambda trial: trial.tokens_per_second)
+        assert each.arrangement == best.arrangement
+        assert each.tokens == LONGEST_OUTPUT + 3 * 5  # the longest has no end token
+        assert each.memory_mb > 1
+        assert each.best_peer == "two"
+    rounds = [stage for stage in stages if stage.startswith("round")]
+    assert rounds[2:4] == ["round 1 of 3: one", "round 1 of 3: two"]
+    assert len(rounds) == 2 * (3 + 2)
+
+
+def test_figures_by_hand() -> None:
+    ours = QueueTool("ours", unchanged, load_counting, fp32=True)
+    slow = QueueTool("slow", unchanged, load_counting, peer=True, fp32=True)
+    fast = QueueTool("fast", unchanged, load_counting, peer=True)
+    results = {
+        "ours": Result([300.0, 200.0, 1000.0], 90, 12.34),
+        "slow": Result([100.0, 90.0, 120.0], 91, 1.0),
+        "fast": Result([150.0, 160.0, 140.0], 92, 1.0),
+    }
+    trials = [Trial(Arrangement(1, 2, 8), 250.0), Trial(Arrangement(2, 1, 8), 260.0)]
+    found = [figures_of(each, results, trials, [ours, slow, fast]) for each in (ours, slow, fast)]
+    assert [(f.best_peer, f.ratio, f.best_fp32_peer, f.fp32_ratio) for f in found] == [
+        ("fast", 2.0, "slow", 3.0),
+        ("fast", 0.667, "slow", 1.0),
+        ("fast", 1.0, None, None),
+    ]
+    assert found[0].arrangement.workers == 2
+    assert found[0].tokens_per_second == (300.0, 200.0, 1000.0)
+    assert (found[0].tokens, found[0].memory_mb) == (90, 12.3)
+    alone = figures_of(ours, {"ours": results["ours"]}, trials, [ours])
+    assert (alone.best_peer, alone.ratio, alone.fp32_ratio) == (None, None, None)
+
+
+def test_outputs_end_after_the_mean_length_on_average(tmp_path: Path) -> None:
+    write_ending_text_model("tiny", tmp_path, vocab_size=200, mean_length=8)
+    model = load_hugging_face(tmp_path)
+    generator = np.random.default_rng(4)
+    sources = generator.integers(1, 199, (60, 12)).tolist()
+    lengths = [len(row) for row in greedy_cached(model, sources, 60)]
+    assert 4 < np.mean(lengths) < 16
+    assert len(set(lengths)) > 8
+
+
+def test_dragoman_works_off_a_share(tmp_path: Path) -> None:
+    bundle = small_bundle(tmp_path, 9)
+    share = Share([[3, 4, 5], [6], [7, 8]], 2, 9)
+    expected = [list(r.tokens) for r in load(bundle).generate(share.sources, max_new_tokens=9)]
+    assert load_bundle(bundle, 1)(share) == expected
+
+
+def test_hugging_face_decodes_sources_of_several_lengths() -> None:
+    """Rows in the order of the sources, without what follows the end token."""
+    seen: Counter[tuple[int, ...]] = Counter()
+
+    class Model:
+        class config:  # noqa: N801 # as Hugging Face's
+            pad_token_id, eos_token_id = 0, 2
+
+        def generate(
+            self, *, input_ids: torch.Tensor, attention_mask: torch.Tensor, **options: object
+        ) -> torch.Tensor:
+            seen[tuple(input_ids.shape)] += 1
+            assert torch.equal(attention_mask.bool(), input_ids != 0)
+            assert (options["max_new_tokens"], options["num_beams"]) == (5, 1)
+            first = input_ids[:, :1]
+            return torch.cat([torch.zeros_like(first), first, torch.full_like(first, 2), first], 1)
+
+    decode = until_the_end(Model())
+    assert decode([[5], [6, 6, 6], [7, 7]], 2, 5) == [[5], [6], [7]]
+    assert seen == {(2, 3): 1, (1, 1): 1}
+
+
+def test_the_command_writes_a_record(tmp_path: Path) -> None:
+    options = ["--shape", "tiny", "--vocab-size", "60", "--sentences", "6", "--rounds", "1"]
+    options += ["--cores", "1", "--batch-size", "4", "--only", "Dragoman int8"]
+    outcome = CliRunner().invoke(main, [*options, "--output", str(tmp_path)])
+    assert outcome.exit_code == 0, outcome.output
+    record = json.loads((tmp_path / "throughput-tiny-1-cores.json").read_text("utf-8"))
+    (found,) = record["tools"]
+    assert found["arrangement"] == [1, 1, 4]
+    assert (found["best_peer"], found["ratio"]) == (None, None)
+    assert record["command"].startswith("python -m dragoman.benchmarks.throughput")
+
+
+def test_no_such_tool() -> None:
+    outcome = CliRunner().invoke(main, ["--shape", "tiny", "--only", "abacus", "--rounds", "1"])
+    assert outcome.exit_code == 1
+    assert "--only: expected part of a tool's name, found abacus" in outcome.output
