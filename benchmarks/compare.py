@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import click
@@ -27,6 +27,7 @@ from .circumstances import circumstances
 from .gpu.contenders import engine_sizes, gpu_contenders
 from .harness import HERE, Interpreter
 from .models.shapes import SHAPES, describe
+from .taking_part import before_option, only_option, openvino_option, selected
 from .text.contenders import BUNDLES, TextContender, cpu_contenders
 from .text.measuring import Figures, measure
 from .text.report import Comparison, plot, show
@@ -107,21 +108,9 @@ TURN_SECONDS = 0.5
     show_default=True,
     help="cuda: engines and other tools on an NVIDIA GPU.",
 )
-@click.option(
-    "--only",
-    multiple=True,
-    help="Only contenders whose name contains this text (ignoring case); may be repeated.",
-)
-@click.option(
-    "--openvino-python",
-    type=click.Path(path_type=Path),
-    help="Python of the environment with Optimum-Intel [default: the one that is running].",
-)
-@click.option(
-    "--before",
-    type=click.Path(path_type=Path),
-    help="Source tree of another version of Dragoman, which takes part.",
-)
+@only_option
+@openvino_option
+@before_option
 @click.option(
     "--quality/--no-quality",
     "with_quality",
@@ -244,24 +233,19 @@ def _measure(
     vocab_size: int,
     workload: Workload,
     contenders: Sequence[TextContender],
-    only: Iterable[str],
+    only: Sequence[str],
 ) -> Figures:
     from .models.random_checkpoint import write_random_text_model
 
     names = [contender.name for contender in contenders]
-    selected = {n for n in names if not only or any(text.lower() in n.lower() for text in only)}
-    if not selected:
-        raise DragomanError(
-            f"--only: expected part of a contender's name, found {', '.join(only)}; "
-            f"the contenders are {', '.join(names)}"
-        )
+    taking_part = selected(names, only)
     console = Console(stderr=True)
     with tempfile.TemporaryDirectory() as workspace, console.status("") as status:
         checkpoint = Path(workspace) / "checkpoint"
         write_random_text_model(shape, checkpoint, vocab_size=vocab_size)
         return measure(
             contenders,
-            selected,
+            taking_part,
             workload,
             checkpoint=checkpoint,
             directory=Path(workspace),

@@ -26,6 +26,7 @@ from dragoman.errors import DragomanError
 from ..circumstances import circumstances
 from ..harness import HERE, Interpreter
 from ..real_models import minilm
+from ..taking_part import only_option, openvino_option, selected
 from .contenders import contenders
 from .measuring import Figures, measure
 from .report import EncodingComparison, show
@@ -74,16 +75,8 @@ CALIBRATION_TEXTS, CALIBRATION_LENGTH = 64, 48
     show_default=True,
     help="Counted rounds; a warm-up comes before them.",
 )
-@click.option(
-    "--only",
-    multiple=True,
-    help="Only contenders whose name contains this text (ignoring case); may be repeated.",
-)
-@click.option(
-    "--openvino-python",
-    type=click.Path(path_type=Path),
-    help="Python of the environment with Optimum-Intel [default: the one that is running].",
-)
+@only_option
+@openvino_option
 @click.option(
     "--output", type=click.Path(path_type=Path), help="Folder to write the figures to, as JSON."
 )
@@ -155,12 +148,7 @@ def _measure(
     other = pieces(OTHER_PROSE.read_text(encoding="utf-8"), tokenizer, CALIBRATION_LENGTH)
     everyone = contenders([*islice(other, CALIBRATION_TEXTS)], openvino_in=openvino)
     names = [contender.name for contender in everyone if contender.timed]
-    selected = {n for n in names if not only or any(text.lower() in n.lower() for text in only)}
-    if not selected:
-        raise DragomanError(
-            f"--only: expected part of a contender's name, found {', '.join(only)}; "
-            f"the contenders are {', '.join(names)}"
-        )
+    taking_part = selected(names, only)
     items = [calls(prose, tokenizer, length, size) for length in lengths for size in batch_sizes]
     with (
         tempfile.TemporaryDirectory() as workspace,
@@ -168,7 +156,7 @@ def _measure(
     ):
         return measure(
             everyone,
-            selected,
+            taking_part,
             items,
             checkpoint=checkpoint,
             directory=Path(workspace),

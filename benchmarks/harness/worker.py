@@ -121,8 +121,7 @@ def _serve(
     threads: int,
     needs_torch: bool,
 ) -> None:
-    """The worker's process. A request is a work item and how long to do
-    it; an empty one ends it."""
+    """The worker's process. A request is the arguments of `perform`; an empty one ends it."""
     if not needs_torch:
         sys.modules["torch"] = None  # type: ignore[assignment] # see Contender.needs_torch
     stage = "loading"

@@ -23,6 +23,7 @@ from dragoman.errors import DragomanError
 
 from ..circumstances import circumstances
 from ..harness import HERE, Interpreter
+from ..taking_part import before_option, only_option, openvino_option, selected
 from ..text.measuring import Figures, measure
 from ..text.report import Comparison, plot, show
 from ..text.workload import Workload
@@ -77,21 +78,9 @@ NAME = "language-model"
     show_default=True,
     help="Counted rounds; a warm-up comes before them.",
 )
-@click.option(
-    "--only",
-    multiple=True,
-    help="Only contenders whose name contains this text (ignoring case); may be repeated.",
-)
-@click.option(
-    "--openvino-python",
-    type=click.Path(path_type=Path),
-    help="Python of the environment with Optimum-Intel [default: the one that is running].",
-)
-@click.option(
-    "--before",
-    type=click.Path(path_type=Path),
-    help="Source tree of another version of Dragoman, which takes part.",
-)
+@only_option
+@openvino_option
+@before_option
 @click.option(
     "--output",
     type=click.Path(path_type=Path),
@@ -170,12 +159,7 @@ def _measure(
 
     everyone = contenders(openvino_in=openvino, before=before)
     names = [contender.name for contender in everyone]
-    selected = {n for n in names if not only or any(text.lower() in n.lower() for text in only)}
-    if not selected:
-        raise DragomanError(
-            f"--only: expected part of a contender's name, found {', '.join(only)}; "
-            f"the contenders are {', '.join(names)}"
-        )
+    taking_part = selected(names, only)
     with (
         tempfile.TemporaryDirectory() as workspace,
         Console(stderr=True).status("") as status,
@@ -184,7 +168,7 @@ def _measure(
         write_random_language_model(shape, checkpoint)
         return measure(
             everyone,
-            selected,
+            taking_part,
             workload,
             checkpoint=checkpoint,
             directory=Path(workspace),

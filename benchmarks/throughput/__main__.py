@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Sequence
 from pathlib import Path
 
 import click
@@ -24,7 +23,8 @@ from dragoman.errors import DragomanError
 from ..circumstances import circumstances
 from ..harness import HERE, Interpreter
 from ..models.shapes import SHAPES, describe
-from .contenders import QueueTool, tools
+from ..taking_part import before_option, openvino_option, selected
+from .contenders import tools
 from .measuring import measure
 from .report import Record, show
 from .work import LONGEST_OUTPUT, SOURCE_LENGTHS, arrangements, draw_sources
@@ -79,16 +79,8 @@ MEAN_OUTPUT = 32
     multiple=True,
     help="Only tools whose name contains this text (ignoring case); may be repeated.",
 )
-@click.option(
-    "--openvino-python",
-    type=click.Path(path_type=Path),
-    help="Python of the environment with Optimum-Intel [default: the one that is running].",
-)
-@click.option(
-    "--before",
-    type=click.Path(path_type=Path),
-    help="Source tree of another version of Dragoman, which takes part.",
-)
+@openvino_option
+@before_option
 @click.option(
     "--output", type=click.Path(path_type=Path), help="Folder to write the figures to, as JSON."
 )
@@ -113,7 +105,9 @@ def main(
     try:
         openvino = Interpreter.of_environment(openvino_python) if openvino_python else HERE
         earlier = Interpreter.of_tree(before) if before else None
-        chosen = _chosen(tools(openvino, earlier), only)
+        known = tools(openvino, earlier)
+        names = selected([tool.name for tool in known], only, kind="tool")
+        chosen = [tool for tool in known if tool.name in names]
         with tempfile.TemporaryDirectory() as workspace, console.status("") as status:
             checkpoint = Path(workspace) / "checkpoint"
             write_ending_text_model(
@@ -152,16 +146,6 @@ def main(
         output.mkdir(parents=True, exist_ok=True)
         file = output / f"throughput-{shape}-{cores or os.cpu_count()}-cores.json"
         file.write_text(record.to_json(), encoding="utf-8")
-
-
-def _chosen(known: Sequence[QueueTool], only: Sequence[str]) -> list[QueueTool]:
-    chosen = [t for t in known if not only or any(o.lower() in t.name.lower() for o in only)]
-    if not chosen:
-        raise DragomanError(
-            f"--only: expected part of a tool's name, found {', '.join(only)}; the tools are "
-            f"{', '.join(tool.name for tool in known)}"
-        )
-    return chosen
 
 
 if __name__ == "__main__":
