@@ -11,6 +11,7 @@ import onnx_ir as ir
 import pytest
 import torch
 from numpy.typing import NDArray
+from onnxruntime import IOBinding
 
 from dragoman.optimize.compare import run
 from dragoman.optimize.target_bundle import optimize_bundle
@@ -18,6 +19,7 @@ from dragoman.reference_model import Transformer
 from dragoman.runtime import Model, load, read_bundle
 from dragoman.runtime.backends.errors import BackendError
 from dragoman.runtime.backends.onnxruntime.cpu import memory
+from dragoman.runtime.backends.onnxruntime.cpu import state as state_module
 from dragoman.runtime.backends.onnxruntime.cpu.backend import OnnxRuntimeBackend
 from dragoman.runtime.backends.onnxruntime.cpu.memory import HostBuffer
 from dragoman.runtime.backends.onnxruntime.cpu.state import BoundState
@@ -26,6 +28,7 @@ from dragoman.runtime.format.manifest import Precision
 
 Pair = tuple[Transformer, Model]
 RandomSources = Callable[..., list[list[int]]]
+EVERY_ROW = slice(None)
 
 
 def start(model: Model, sources: list[list[int]], capacity: int) -> BoundState:
@@ -247,6 +250,31 @@ def test_buffers_are_bound_once_and_again_when_rows_leave(
     assert counts["keep"] >= 2
     assert counts["_bound"] == 1 + counts["keep"]
     assert {result.finish_reason for result in results} == {"end", "length"}
+
+
+@pytest.mark.parametrize("at_once", [1, 30, 75])
+def test_sources_are_encoded_a_few_at_a_time(
+    pair: Pair, random_sources: RandomSources, monkeypatch: pytest.MonkeyPatch, at_once: int
+) -> None:
+    """One by one, some and a rest, and more: each run writes its own rows of common buffers."""
+    reference, model = pair
+    sources = random_sources(reference.config, 7)
+    length = max(map(len, sources))
+    whole = arrays(start(model, sources, capacity=6))
+    runs: list[tuple[int, ...]] = []
+    bind = HostBuffer.bind_output
+
+    def counted(buffer: HostBuffer, binding: IOBinding, name: str, rows: slice = EVERY_ROW) -> None:
+        runs.extend([buffer.read()[rows].shape] if name == "cross_key_0" else [])
+        bind(buffer, binding, name, rows)
+
+    monkeypatch.setattr(HostBuffer, "bind_output", counted)
+    monkeypatch.setattr(state_module, "CACHED_TOKENS", at_once)
+    parts = arrays(start(model, sources, capacity=6))
+    for slot, expected in whole.items():
+        np.testing.assert_array_equal(parts[slot], expected)
+    each = max(1, at_once // length)
+    assert [shape[0] for shape in runs] == [each] * (7 // each) + [7 % each] * (7 % each > 0)
 
 
 def test_a_buffer_keeps_its_address_while_rows_leave_and_come_back() -> None:

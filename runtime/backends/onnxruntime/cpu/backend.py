@@ -17,11 +17,7 @@ from ...interface import Limits
 from ...places import SOURCE_MULTIPLE
 from ..sessions import open_session, run
 from .saturation import saturates
-from .state import BoundState
-
-CACHED_TOKENS = 1024
-"""Of a batch: the activations of so many stay in a processor's caches between operators. MiniLM's
-encoder takes 1.07 to 1.24 times as long for 4,096 at once, if texts are long (docs/speed.md)."""
+from .state import CACHED_TOKENS, BoundState
 
 
 class OnnxRuntimeBackend:

@@ -73,12 +73,16 @@ class HostBuffer:
         common = tuple(slice(0, min(pair)) for pair in zip(shape, old.shape, strict=True))
         self._array[common] = old[common]
 
-    def bind_input(self, binding: onnxruntime.IOBinding, name: str) -> None:
-        a = self._array
+    def bind_input(
+        self, binding: onnxruntime.IOBinding, name: str, rows: slice = slice(None)
+    ) -> None:
+        a = self._array[rows]
         binding.bind_input(name, "cpu", 0, a.dtype, a.shape, a.ctypes.data)
 
-    def bind_output(self, binding: onnxruntime.IOBinding, name: str) -> None:
-        a = self._array
+    def bind_output(
+        self, binding: onnxruntime.IOBinding, name: str, rows: slice = slice(None)
+    ) -> None:
+        a = self._array[rows]
         binding.bind_output(name, "cpu", 0, a.dtype, a.shape, a.ctypes.data)
 
 
