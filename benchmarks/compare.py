@@ -5,7 +5,8 @@
 Every contender decodes a fixed number of new tokens, greedily or with beams; the encoder is
 included. In each round all contenders take a turn, with every number of threads; a figure is the
 median over the rounds, with its range. The weights are random but seeded, in the shape of published
-models, and every tool gets the same checkpoint of them.
+models, and every tool gets the same checkpoint of them. Dragoman's int8 and int4 are calibrated on
+other sources of the same kind.
 """
 
 # Nothing that imports torch is imported at the top: the contenders' processes import this module,
@@ -29,7 +30,9 @@ from .harness import HERE, Interpreter
 from .models.shapes import SHAPES, describe
 from .taking_part import before_option, only_option, openvino_option, selected
 from .text.contenders import BUNDLES, TextContender, cpu_contenders
+from .text.floor import floors
 from .text.measuring import Figures, measure
+from .text.pace import measure_pace
 from .text.report import Comparison, plot, show
 from .text.word_error import word_errors
 from .text.workload import Workload
@@ -164,11 +167,17 @@ def main(
         openvino = Interpreter.of_environment(openvino_python) if openvino_python else HERE
         earlier = Interpreter.of_tree(before) if before else None
         if device == "cpu":
-            contenders = cpu_contenders(num_beams, openvino_in=openvino, before=earlier)
+            contenders = cpu_contenders(
+                num_beams,
+                calibration=workload.calibration(),
+                openvino_in=openvino,
+                before=earlier,
+            )
         else:
             contenders = gpu_contenders(engine_sizes(workload))
         figures = _measure(shape, vocab_size, workload, contenders, only)
         measured = {m.contender for m in figures.measurements}
+        paces = [measure_pace(n) for n in workload.threads] if device == "cpu" else []
         bundles = [bundle for bundle in BUNDLES if bundle.contender in measured and with_quality]
         word_error = word_errors(bundles, max(workload.threads)) if bundles else {}
         where = circumstances(
@@ -194,6 +203,14 @@ def main(
         longest_source=longest_source,
         num_beams=num_beams,
         costs=figures.costs,
+        paces=paces,
+        floors=floors(
+            paces,
+            {b.contender: b.precision for b in BUNDLES if b.contender in measured},
+            SHAPES[shape],
+            workload,
+            vocab_size,
+        ),
     )
     show(comparison)
     if output is not None and comparison.measurements:

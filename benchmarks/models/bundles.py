@@ -11,10 +11,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
 if TYPE_CHECKING:
+    from dragoman.runtime.format.bundle import Bundle
     from dragoman.runtime.format.executables import Range
     from dragoman.runtime.format.manifest import Precision
 
+    from ..parity.sources import Sources
+
 NEUTRAL = "dragoman-neutral"
+
+Calibration = Sequence[str] | Sequence[list[int]]
+"""What to quantize with: texts, one line for each, or token ids; if there are none, random ones."""
 
 
 def bundle_of_checkpoint(
@@ -23,7 +29,7 @@ def bundle_of_checkpoint(
     *,
     target: str,
     precision: str,
-    calibration: Sequence[str] = (),
+    calibration: Calibration = (),
 ) -> Path:
     """Export a checkpoint and optimize it.
 
@@ -32,7 +38,6 @@ def bundle_of_checkpoint(
 
     Args:
         directory: a path that does not exist yet
-        calibration: texts to quantize with, one line for each; random sources if there are none
 
     Returns:
         the bundle's directory: the export's if that is what is requested
@@ -65,13 +70,12 @@ def optimized_bundle(
     *,
     target: str,
     precision: str,
-    calibration: Sequence[str] = (),
+    calibration: Calibration = (),
 ) -> Path:
     """Optimize a neutral bundle into a new directory.
 
     Args:
         directory: a path that does not exist yet
-        calibration: as in `bundle_of_checkpoint`
 
     Returns:
         `directory`, or `neutral` itself for target "neutral" in fp32
@@ -79,15 +83,10 @@ def optimized_bundle(
     from dragoman.optimize.target_bundle import optimize_bundle
     from dragoman.runtime import read_bundle
 
-    from ..parity.sources import calibration_sources
-
     if (target, precision) == ("neutral", "fp32"):
         return neutral
-    bundle, calibrated = read_bundle(neutral), None
-    if calibration:
-        file = directory.with_suffix(".calibration.txt")
-        file.write_text("\n".join(" ".join(text.split()) for text in calibration), "utf-8")
-        calibrated = calibration_sources(bundle, file)
+    bundle = read_bundle(neutral)
+    calibrated = _encodable(bundle, calibration, directory) if calibration else None
     directory.mkdir()
     optimize_bundle(
         bundle,
@@ -98,6 +97,18 @@ def optimized_bundle(
         calibration_types=calibrated.types if calibrated else None,
     )
     return directory
+
+
+def _encodable(bundle: Bundle, calibration: Calibration, directory: Path) -> Sources:
+    from ..parity.sources import Sources, calibration_sources
+
+    tokens = [source for source in calibration if not isinstance(source, str)]
+    if tokens:
+        return Sources(tokens)
+    file = directory.with_suffix(".calibration.txt")
+    texts = [text for text in calibration if isinstance(text, str)]
+    file.write_text("\n".join(" ".join(text.split()) for text in texts), "utf-8")
+    return calibration_sources(bundle, file)
 
 
 def bundle_with_engines(

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from dragoman.errors import DragomanError
 
 from ..harness import HERE, Contender, Interpreter, unchanged
-from ..models.bundles import bundle_of_checkpoint
+from ..models.bundles import Calibration, bundle_of_checkpoint
 from ..peers import ctranslate2_translator, openvino
 from ..peers.interface import Batch, Generate, Rows
 
@@ -60,7 +60,11 @@ BUNDLES = (
 
 
 def cpu_contenders(
-    num_beams: int = 1, *, openvino_in: Interpreter = HERE, before: Interpreter | None = None
+    num_beams: int = 1,
+    *,
+    calibration: Calibration = (),
+    openvino_in: Interpreter = HERE,
+    before: Interpreter | None = None,
 ) -> list[TextContender]:
     """The reference first, peers last. Tools that are not installed are included: their failure is
     reported.
@@ -68,14 +72,16 @@ def cpu_contenders(
     Args:
         num_beams: of the workload; with several, Dragoman's greedy decoding of as many rows takes
             part
+        calibration: what Dragoman's bundles are quantized with
         openvino_in: has Optimum-Intel
         before: has another version of Dragoman, which takes part
     """
-    contenders = [reference() if num_beams == 1 else beam_reference(), *dragoman_contenders()]
+    ours = partial(dragoman_contenders, calibration=calibration)
+    contenders = [reference() if num_beams == 1 else beam_reference(), *ours()]
     if num_beams > 1:
-        contenders += dragoman_contenders(load=load_as_many_rows, suffix=AS_MANY_ROWS)
+        contenders += ours(load=load_as_many_rows, suffix=AS_MANY_ROWS)
     if before is not None:
-        contenders += dragoman_contenders(interpreter=before, suffix=BEFORE)
+        contenders += ours(interpreter=before, suffix=BEFORE)
     return [*contenders, *ctranslate2_contenders(), *hugging_face_contenders(openvino_in)]
 
 
@@ -133,6 +139,7 @@ def beam_reference() -> TextContender:
 def dragoman_contenders(
     bundles: Iterable[BundleKind] = BUNDLES,
     *,
+    calibration: Calibration = (),
     load: Callable[[Path, int], Generate] | None = None,
     interpreter: Interpreter = HERE,
     suffix: str = "",
@@ -140,6 +147,7 @@ def dragoman_contenders(
     """Dragoman's runtime with each of these bundles.
 
     Args:
+        calibration: what they are quantized with
         load: what they load with; None: `load_bundle`
         interpreter: exports, optimizes and runs
         suffix: of the names
@@ -147,7 +155,12 @@ def dragoman_contenders(
     return [
         TextContender(
             f"{bundle.contender}{suffix}",
-            partial(bundle_of_checkpoint, target=bundle.target, precision=bundle.precision),
+            partial(
+                bundle_of_checkpoint,
+                target=bundle.target,
+                precision=bundle.precision,
+                calibration=calibration,
+            ),
             load or load_bundle,
             interpreter=interpreter,
             fp32=bundle.precision == "fp32",

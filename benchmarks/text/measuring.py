@@ -39,6 +39,7 @@ class Measurement:
         ratio: its median time over this one's: above 1, this contender is faster
         best_fp32_peer, fp32_ratio: the same among those that compute in fp32; None of others
         identical: sources whose tokens equal the reference's in fp32
+        thread_ratio, fp32_thread_ratio: ratios as above, to the best peer with as many threads
     """
 
     contender: str
@@ -52,6 +53,8 @@ class Measurement:
     best_fp32_peer: str | None
     fp32_ratio: float | None
     identical: int
+    thread_ratio: float | None = None
+    fp32_thread_ratio: float | None = None
 
 
 @dataclass(frozen=True)
@@ -174,11 +177,14 @@ def measurements_of(
     }
     medians = {entrant: float(np.median(t.seconds)) for entrant, t in timed.items()}
     peers = {entrant: m for entrant, m in medians.items() if contenders[entrant.contender].peer}
-    best = fastest(peers)
-    best_fp32 = fastest({e: m for e, m in peers.items() if contenders[e.contender].fp32})
+    in_fp32 = {entrant: m for entrant, m in peers.items() if contenders[entrant.contender].fp32}
+    best, best_fp32 = fastest(peers), fastest(in_fp32)
 
     def ratio(peer: Entrant | None, seconds: float) -> float | None:
         return None if peer is None else round(medians[peer] / seconds, 3)
+
+    def as_many_threads(peers: Mapping[Entrant, float], threads: int) -> Entrant | None:
+        return fastest({entrant: m for entrant, m in peers.items() if entrant.threads == threads})
 
     measurements = []
     for entrant, seconds in medians.items():
@@ -196,6 +202,10 @@ def measurements_of(
                 ratio=ratio(best, seconds),
                 best_fp32_peer=str(best_exact) if best_exact else None,
                 fp32_ratio=ratio(best_exact, seconds),
+                thread_ratio=ratio(as_many_threads(peers, entrant.threads), seconds),
+                fp32_thread_ratio=ratio(
+                    as_many_threads(in_fp32, entrant.threads) if exact else None, seconds
+                ),
                 identical=sum(
                     a == b for a, b in zip(expected, timed[entrant].outcome, strict=True)
                 ),

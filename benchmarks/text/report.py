@@ -14,7 +14,9 @@ from ..circumstances import Circumstances
 from ..closing import show_circumstances, standing
 from ..harness import Entrant, Failure, Footprint
 from .contenders import CTRANSLATE2, DRAGOMAN
+from .floor import Floor
 from .measuring import Cost, Measurement
+from .pace import Pace
 
 
 @dataclass(frozen=True)
@@ -29,6 +31,8 @@ class Comparison:
             otherwise
         num_beams: not in the record of greedy decoding
         costs: not in the record if there are none
+        paces: of the processor, measured in the same run, by number of threads; likewise
+        floors: of Dragoman's precisions; likewise
     """
 
     shape: str
@@ -44,12 +48,18 @@ class Comparison:
     longest_source: int | None = None
     num_beams: int = 1
     costs: Sequence[Cost] = ()
+    paces: Sequence[Pace] = ()
+    floors: Sequence[Floor] = ()
 
     def to_json(self) -> str:
         figures = asdict(self)
         circumstances = figures.pop("circumstances")
-        for name, usual in (("longest_source", None), ("num_beams", 1), ("costs", ())):
-            if figures[name] == usual:
+        if self.longest_source is None:
+            del figures["longest_source"]
+        if self.num_beams == 1:
+            del figures["num_beams"]
+        for name in ("costs", "paces", "floors"):
+            if not figures[name]:
                 del figures[name]
         return json.dumps(figures | circumstances, indent=1) + "\n"
 
@@ -87,6 +97,8 @@ def show(comparison: Comparison) -> None:
             console.print(f"best peer at batch {size}: {best}; in fp32: {in_fp32}")
     for line in standings(comparison.measurements):
         console.print(line, soft_wrap=True)
+    for line in reached(comparison):
+        console.print(line, soft_wrap=True)
     for c in comparison.costs:
         median, lowest, highest = c.ratio
         console.print(
@@ -104,8 +116,8 @@ def show(comparison: Comparison) -> None:
 
 
 def standings(measurements: Sequence[Measurement]) -> Iterator[str]:
-    """Dragoman's precisions against peers in fp32, and against all of them, each with its best
-    number of threads."""
+    """Dragoman's precisions against peers in fp32, and against all of them: each with its best
+    number of threads, and all with the same number."""
     best: dict[tuple[str, int], Measurement] = {}
     for m in sorted(measurements, key=lambda m: m.ms_per_step[0], reverse=True):
         best[m.contender, m.batch_size] = m
@@ -118,6 +130,39 @@ def standings(measurements: Sequence[Measurement]) -> Iterator[str]:
                 yield standing(contender, "peer in fp32", in_fp32)
             if of_all:
                 yield standing(contender, "peer of all", of_all)
+            tried = sorted({m.threads for m in measurements})
+            for threads in tried if len(tried) > 1 else ():
+                alike = [
+                    m for m in measurements if (m.contender, m.threads) == (contender, threads)
+                ]
+                name = str(Entrant(contender, threads))
+                in_fp32 = {f"batch {m.batch_size}": r for m in alike if (r := m.fp32_thread_ratio)}
+                of_all = {f"batch {m.batch_size}": r for m in alike if (r := m.thread_ratio)}
+                if in_fp32:
+                    yield standing(name, "peer in fp32 with as many", in_fp32)
+                if of_all:
+                    yield standing(name, "peer of all with as many", of_all)
+
+
+def reached(comparison: Comparison) -> Iterator[str]:
+    """How far Dragoman's precisions are from the floor."""
+    medians = {(m.contender, m.threads, m.batch_size): m for m in comparison.measurements}
+    for pace in comparison.paces:
+        products = ", ".join(f"{count:,.0f} in {name}" for name, count in pace.products.items())
+        threads = f"{pace.threads} thread{'s' if pace.threads > 1 else ''}"
+        yield (
+            f"{threads}: {pace.gigabytes_per_second:.1f} GB/s are read, 10^9 products a second: "
+            f"{products}"
+        )
+        for contender in dict.fromkeys(floor.contender for floor in comparison.floors):
+            found = [
+                f"batch {floor.batch_size}: {floor.ms:.2f} ms, {floor.ms / m.ms_per_step[0]:.0%}"
+                for floor in comparison.floors
+                if (floor.contender, floor.threads) == (contender, pace.threads)
+                and (m := medians.get((contender, floor.threads, floor.batch_size)))
+            ]
+            if found:
+                yield f"floor of {contender}, and its share of a step: {'; '.join(found)}"
 
 
 def _case(m: Measurement, peer: str | None) -> str:

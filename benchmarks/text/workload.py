@@ -8,6 +8,9 @@ import numpy as np
 
 from ..peers.interface import Batch
 
+CALIBRATED_ON = 128
+"""Sources."""
+
 
 @dataclass(frozen=True)
 class Workload:
@@ -36,10 +39,17 @@ class Workload:
 
     def batch(self, size: int) -> Batch:
         """The batch of this many sources, the same at every call."""
-        generator = np.random.default_rng(size)
+        return Batch(self._sources(size, seed=size), self.new_tokens, self.num_beams)
+
+    def calibration(self) -> list[list[int]]:
+        """Sources of the same kind that are in no batch, for tools that are calibrated."""
+        return self._sources(CALIBRATED_ON, seed=[CALIBRATED_ON])
+
+    def _sources(self, count: int, seed: int | list[int]) -> list[list[int]]:
+        generator = np.random.default_rng(seed)
         longest = self.longest_source or self.source_length
-        sources: list[list[int]] = generator.integers(*self.tokens, (size, longest)).tolist()
+        sources: list[list[int]] = generator.integers(*self.tokens, (count, longest)).tolist()
         if longest > self.source_length:
-            lengths = generator.integers(self.source_length, longest + 1, size)
+            lengths = generator.integers(self.source_length, longest + 1, count)
             sources = [source[:n] for source, n in zip(sources, lengths, strict=True)]
-        return Batch(sources, self.new_tokens, self.num_beams)
+        return sources

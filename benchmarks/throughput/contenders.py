@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 
 from ..harness import HERE, Contender, Interpreter
-from ..models.bundles import bundle_of_checkpoint
+from ..models.bundles import Calibration, bundle_of_checkpoint
 from ..peers import openvino
 from ..peers.ctranslate2_translator import CTranslate2Peer
 from ..peers.interface import Rows
@@ -34,10 +34,15 @@ class QueueTool(Contender[Share, Rows]):
     fp32: bool = False
 
 
-def tools(openvino_in: Interpreter = HERE, before: Interpreter | None = None) -> list[QueueTool]:
+def tools(
+    calibration: Calibration,
+    openvino_in: Interpreter = HERE,
+    before: Interpreter | None = None,
+) -> list[QueueTool]:
     """Dragoman first. Tools that are not installed are included: their failure is reported.
 
     Args:
+        calibration: what Dragoman's bundles are quantized with
         openvino_in: has Optimum-Intel
         before: has another version of Dragoman, which takes part
     """
@@ -46,7 +51,12 @@ def tools(openvino_in: Interpreter = HERE, before: Interpreter | None = None) ->
     found = [
         QueueTool(
             f"{bundle.contender}{suffix}",
-            partial(bundle_of_checkpoint, target=bundle.target, precision=bundle.precision),
+            partial(
+                bundle_of_checkpoint,
+                target=bundle.target,
+                precision=bundle.precision,
+                calibration=calibration,
+            ),
             load_bundle,
             interpreter=interpreter,
             fp32=bundle.precision == "fp32",

@@ -9,6 +9,8 @@ import numpy as np
 
 SOURCE_LENGTHS = (5, 60)
 LONGEST_OUTPUT = 128
+CALIBRATED_ON = 128
+"""Sources, in tools that are calibrated."""
 
 
 class Arrangement(NamedTuple):

@@ -30,7 +30,7 @@ from dragoman.benchmarks.text.measuring import (
     costs_of,
     measurements_of,
 )
-from dragoman.benchmarks.text.report import Comparison
+from dragoman.benchmarks.text.report import Comparison, standings
 from dragoman.benchmarks.text.tables import main as print_tables
 from dragoman.benchmarks.text.tables import tables
 
@@ -83,6 +83,16 @@ def test_texts() -> None:
     assert {m.best_fp32_peer for m in (ours, slow, faster)} == {"CTranslate2 float32, 2 threads"}
     assert (more.fp32_ratio, more.best_fp32_peer) == (None, None)
     assert (ours.identical, fast.identical) == (2, 1)
+    assert (ours.thread_ratio, more.thread_ratio, slow.thread_ratio) == (1.5, 5.0, 0.375)
+    assert (ours.fp32_thread_ratio, more.fp32_thread_ratio) == (4.0, None)
+    assert [line for line in standings([ours, more]) if "as many" in line] == [
+        "Dragoman, 1 thread against the best peer in fp32 with as many: 4.00 to 4.00 times as "
+        "fast, least at batch 2",
+        "Dragoman, 1 thread against the best peer of all with as many: 1.50 to 1.50 times as "
+        "fast, least at batch 2",
+        "Dragoman int8, 2 threads against the best peer of all with as many: 5.00 to 5.00 times "
+        "as fast, least at batch 2",
+    ]
 
 
 def test_costs_of_beams_and_of_a_version() -> None:
