@@ -3,8 +3,10 @@
     python -m dragoman.benchmarks.text.tables benchmarks/results/cpu-base-4-beams-1-2-threads.json
 
 prints a table with a row for each contender: milliseconds per step at every number of threads, the
-best in bold, and ratios between the best of each tool. With beams, another says what a step costs
-over a greedy one of as many rows; with another version, what a call costs over one of it.
+best in bold, and ratios between the best of each tool, and between all with one thread. Others say
+what each tool loads and holds, and how far Dragoman is from the floor. With beams, another says
+what a step costs over a greedy one of as many rows; with another version, what a call costs over
+one of it.
 """
 
 from __future__ import annotations
@@ -41,6 +43,10 @@ def main(record: Path) -> None:
 def tables(record: Mapping[str, Any]) -> list[str]:
     """In Markdown."""
     made = [_speed(record)]
+    if record["footprints"]:
+        made.append(_footprints(record["footprints"]))
+    if "floors" in record:
+        made.append(_floors(record["floors"], record["measurements"]))
     costs = record.get("costs", [])
     made += [
         _costs([row for row in costs if row["of"] == of], name)
@@ -57,7 +63,11 @@ def _speed(record: Mapping[str, Any]) -> str:
     headings = [""]
     for size in sizes:
         headings += [f"{_count(size, 'source')}, {_count(n, 'thread')}" for n in threads]
-    headings += ["against the best peer", "in fp32", "same tokens"]
+    fewest = min(threads)
+    alike = "thread_ratio" in rows[0]
+    headings += ["against the best peer", "in fp32"]
+    headings += [f"with {_count(fewest, 'thread')} for all", "in fp32"] if alike else []
+    headings.append("same tokens")
     lines = []
     for contender in _distinct(row["contender"] for row in rows):
         own = [row for row in rows if row["contender"] == contender]
@@ -71,9 +81,44 @@ def _speed(record: Mapping[str, Any]) -> str:
                 cells.append(f"**{cell}**" if at_size[number] is best[-1] else cell)
         same = sum(row["identical"] for row in best)
         cells += [_ratios(best, "ratio"), _ratios(best, "fp32_ratio")]
+        if alike:
+            few = [row for row in own if row["threads"] == fewest]
+            cells += [_ratios(few, "thread_ratio"), _ratios(few, "fp32_thread_ratio")]
         cells.append(f"{same} of {sum(sizes)}")
         lines.append(cells)
     return markdown(headings, lines)
+
+
+def _footprints(rows: Sequence[Row]) -> str:
+    """With each number of threads; files are the same."""
+    threads = _distinct(row["threads"] for row in rows)
+    headings = ["", *(f"load, {_count(n, 'thread')}" for n in threads)]
+    headings += [f"peak memory, {_count(n, 'thread')}" for n in threads]
+    lines = []
+    for contender in _distinct(row["contender"] for row in rows):
+        own = [row for row in rows if row["contender"] == contender]
+        loads = [f"{row['load_seconds']:.2f} s" for row in own]
+        held = [f"{row['peak_memory_mb']:,.0f} MB" for row in own]
+        lines.append([contender, *loads, *held, f"{own[0]['disk_mb']:,.0f} MB"])
+    return markdown([*headings, "disk"], lines)
+
+
+def _floors(floors: Sequence[Row], rows: Sequence[Row]) -> str:
+    """The shortest step, and its share of what a step takes."""
+    medians = {
+        (row["contender"], row["threads"], row["batch_size"]): row["ms_per_step"][0] for row in rows
+    }
+    sizes = _distinct(floor["batch_size"] for floor in floors)
+    lines = []
+    for contender, threads in _distinct((f["contender"], f["threads"]) for f in floors):
+        cells = [contender, str(threads)]
+        for floor in floors:
+            case = (contender, threads, floor["batch_size"])
+            if (floor["contender"], floor["threads"]) == case[:2]:
+                cells.append(f"{floor['ms']:.2f} of {medians[case]:.2f} ms")
+                cells[-1] += f", {floor['ms'] / medians[case]:.0%}"
+        lines.append(cells)
+    return markdown(["", "threads", *(_count(size, "source") for size in sizes)], lines)
 
 
 def _costs(rows: Sequence[Row], name: str) -> str:

@@ -10,7 +10,15 @@ import pytest
 from click.testing import CliRunner
 
 from dragoman.benchmarks.circumstances import Circumstances, command_line
-from dragoman.benchmarks.harness import ContenderError, Entrant, Failure, Turn, Turns, unchanged
+from dragoman.benchmarks.harness import (
+    ContenderError,
+    Entrant,
+    Failure,
+    Footprint,
+    Turn,
+    Turns,
+    unchanged,
+)
 from dragoman.benchmarks.peers.interface import Batch, Stages
 from dragoman.benchmarks.speech.contenders import load_transcriber
 from dragoman.benchmarks.speech.measuring import Round, figures
@@ -23,6 +31,7 @@ from dragoman.benchmarks.text.contenders import (
     load_as_many_rows,
     load_bundle,
 )
+from dragoman.benchmarks.text.floor import Floor
 from dragoman.benchmarks.text.measuring import (
     Cost,
     Measurement,
@@ -180,7 +189,8 @@ def test_tables_of_a_record() -> None:
     def row(name: str, threads: int, size: int, ms: float, *, fp32: bool) -> Measurement:
         spread = (ms, ms - 0.5, ms + 1)
         peers = ("A peer, 1 thread", 6 / ms, "A peer, 1 thread", 6 / ms if fp32 else None)
-        return Measurement(name, threads, fp32, size, spread, 9.0, *peers, size - 1)
+        alike = (5 / ms, 5 / ms if fp32 else None)
+        return Measurement(name, threads, fp32, size, spread, 9.0, *peers, size - 1, *alike)
 
     measurements = [
         row(name, threads, size, ms * size, fp32=name != "Dragoman int8")
@@ -188,6 +198,12 @@ def test_tables_of_a_record() -> None:
         for size in (1, 2)
         for threads, ms in zip((1, 2), times, strict=True)
     ]
+    footprints = [
+        Footprint(name, threads, threads / 4, 1234.4, 20.6)
+        for name in ("Dragoman int8", "A peer")
+        for threads in (1, 2)
+    ]
+    floors = [Floor("Dragoman int8", 2, size, size / 2, 0.1, 0.2) for size in (1, 2)]
     ratio = (1.25, 1.0, 1.5)
     costs = [
         Cost("Dragoman int8", "another", threads, size, "step", (2.0, 1, 3), (1.6, 1, 2), ratio)
@@ -195,20 +211,35 @@ def test_tables_of_a_record() -> None:
         for size in (1, 2)
     ]
     text = Comparison(
-        *("a shape", 1, 1, [1, 2], 1, measurements, [], {}, [], CIRCUMSTANCES),
+        *("a shape", 1, 1, [1, 2], 1, measurements, footprints, {}, [], CIRCUMSTANCES),
         num_beams=4,
         costs=costs,
+        floors=floors,
     )
     found = tables(json.loads(text.to_json()))
-    speed, steps = (table.replace("\N{EN DASH}", "-") for table in found)
+    speed, held, lowest, steps = (table.replace("\N{EN DASH}", "-") for table in found)
     assert speed.splitlines() == [
         "|  | 1 source, 1 thread | 1 source, 2 threads | 2 sources, 1 thread | "
-        "2 sources, 2 threads | against the best peer | in fp32 | same tokens |",
-        "| --- | --- | --- | --- | --- | --- | --- | --- |",
+        "2 sources, 2 threads | against the best peer | in fp32 | with 1 thread for all | "
+        "in fp32 | same tokens |",
+        "| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |",
         "| Dragoman int8 | 2.00 (1.50-3.00) | **1.50 (1.00-2.50)** | 4.00 (3.50-5.00) | "
-        "**3.00 (2.50-4.00)** | 4.00x / 2.00x |  | 1 of 3 |",
+        "**3.00 (2.50-4.00)** | 4.00x / 2.00x |  | 2.50x / 1.25x |  | 1 of 3 |",
         "| A peer | **3.00 (2.50-4.00)** | 4.00 (3.50-5.00) | **6.00 (5.50-7.00)** | "
-        "8.00 (7.50-9.00) | 2.00x / 1.00x | 2.00x / 1.00x | 1 of 3 |",
+        "8.00 (7.50-9.00) | 2.00x / 1.00x | 2.00x / 1.00x | 1.67x / 0.83x | 1.67x / 0.83x | "
+        "1 of 3 |",
+    ]
+    assert held.splitlines()[0] == (
+        "|  | load, 1 thread | load, 2 threads | peak memory, 1 thread | peak memory, 2 threads | "
+        "disk |"
+    )
+    assert held.splitlines()[2] == (
+        "| Dragoman int8 | 0.25 s | 0.50 s | 1,234 MB | 1,234 MB | 21 MB |"
+    )
+    assert lowest.splitlines() == [
+        "|  | threads | 1 source | 2 sources |",
+        "| --- | --- | --- | --- |",
+        "| Dragoman int8 | 2 | 0.50 of 1.50 ms, 33% | 1.00 of 3.00 ms, 33% |",
     ]
     assert steps.splitlines() == [
         "|  | threads | 1 source: ms per step, compared, ratio | "
