@@ -18,7 +18,7 @@ DRAGOMAN_BROWSER ?= $(firstword $(foreach name,chromium chromium-browser google-
 HELD_OUT := reference_model/pretrained/g2p-en/held_out.tsv
 HELD_OUT_VERSES := reference_model/pretrained/bible-en-es/held_out.tsv
 
-.PHONY: demo demo-translation demo-speech test test-beams test-browser test-engines test-peers test-real lint format docs dist bench-peers bench-beams bench-throughput bench-encoders bench-language-models gpu gpu-kit test-kit clean
+.PHONY: demo demo-translation demo-speech test test-beams test-browser test-engines test-peers test-real lint format docs dist bench-peers bench-beams bench-throughput bench-growth bench-encoders bench-language-models gpu gpu-kit test-kit clean
 
 demo: $(VENV)/installed
 	$(BIN)/dragoman build g2p-en --output bundles/g2p-en --limit 1000 --force
@@ -97,6 +97,11 @@ bench-beams: $(PEERS_VENV)/installed $(OPENVINO_VENV)/installed
 # Throughput at a queue of sentences, each tool arranged as suits it best.
 bench-throughput: $(PEERS_VENV)/installed $(OPENVINO_VENV)/installed
 	$(PEERS_BIN)/python -m dragoman.benchmarks.throughput \
+		--openvino-python $(OPENVINO_BIN)/python --output benchmarks/results
+
+# Latency and throughput as batches grow, and as sources grow longer.
+bench-growth: $(PEERS_VENV)/installed $(OPENVINO_VENV)/installed
+	$(PEERS_BIN)/python -m dragoman.benchmarks.growth \
 		--openvino-python $(OPENVINO_BIN)/python --output benchmarks/results
 
 # Encoders alone: vectors of sentences. Downloads MiniLM-L6 (80 MB, kept in .real).
