@@ -6,6 +6,7 @@ A picture with the modes of all tools could not be read.
 from __future__ import annotations
 
 from ..harness import HERE, Interpreter
+from ..models.bundles import Calibration
 from ..text.contenders import TextContender, cpu_contenders
 
 NAMES = (
@@ -18,10 +19,14 @@ NAMES = (
 )
 
 
-def growth_contenders(openvino_in: Interpreter = HERE) -> list[TextContender]:
+def growth_contenders(
+    calibration: Calibration = (), openvino_in: Interpreter = HERE
+) -> list[TextContender]:
     """Dragoman first. Tools that are not installed are included: their failure is reported.
 
     Args:
+        calibration: what Dragoman's bundles are quantized with
         openvino_in: has Optimum-Intel
     """
-    return [each for each in cpu_contenders(openvino_in=openvino_in) if each.name in NAMES]
+    known = cpu_contenders(calibration=calibration, openvino_in=openvino_in)
+    return [contender for contender in known if contender.name in NAMES]

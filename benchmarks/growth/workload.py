@@ -9,6 +9,9 @@ import numpy as np
 
 from ..peers.interface import Batch
 
+CALIBRATED_ON = 16
+"""Sources of each length."""
+
 
 class Point(NamedTuple):
     """A batch's sizes.
@@ -55,6 +58,12 @@ class Workload:
         """The batch of every point, the same at every call; a point of both series is there once,
         so that they agree on it."""
         return {point: self._batch(point) for point in (*self.by_batch, *self.by_source)}
+
+    def calibration(self) -> list[list[int]]:
+        """Sources of all lengths that are in no batch, for tools that are calibrated."""
+        generator = np.random.default_rng(0)
+        lengths = [*self.source_lengths, self.source_length] * CALIBRATED_ON
+        return [generator.integers(*self.tokens, length).tolist() for length in lengths]
 
     def _batch(self, point: Point) -> Batch:
         sources = np.random.default_rng(point).integers(*self.tokens, point)
