@@ -171,7 +171,7 @@ def test_records_have_the_keys_of_those_committed() -> None:
     text = Comparison("a shape", 1, 1, [1], 1, [], [], {}, failures, CIRCUMSTANCES)
     speech = SpeechComparison("a model", 1, 1.0, 1, 1, [], failures, CIRCUMSTANCES)
     for record, file in (
-        (text, "cpu-base-2-threads.json"),
+        (text, "cpu-big-2-threads.json"),
         (speech, "speech-whisper-base-2-threads.json"),
     ):
         committed = json.loads((RESULTS / file).read_text(encoding="utf-8"))
