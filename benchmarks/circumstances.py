@@ -27,6 +27,7 @@ PACKAGES = (
     "onnxruntime-genai",
     "onnxruntime-gpu",
     "openvino",
+    "openvino-genai",
     "tensorrt",
     "tensorrt_rtx",
     "optimum",

@@ -70,7 +70,6 @@ def whisper(
     config = transformers.WhisperConfig(
         vocab_size=vocabulary.size,
         num_mel_bins=bins,
-        max_source_positions=POSITIONS,
         bos_token_id=end,
         eos_token_id=end,
         pad_token_id=end,
@@ -83,6 +82,7 @@ def whisper(
             "decoder_attention_heads": 3,
             "encoder_ffn_dim": 40,
             "decoder_ffn_dim": 40,
+            "max_source_positions": POSITIONS,
             "max_target_positions": 30,
         }
         | shape,

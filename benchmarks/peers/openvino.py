@@ -1,5 +1,5 @@
 """OpenVINO by Optimum-Intel: its export of a Marian checkpoint or of a decoder alone, decoded by
-Hugging Face's `generate`.
+Hugging Face's `generate`. The export of Whisper is for `.openvino_whisper`.
 
 Optimum-Intel and Optimum-ONNX require different versions of Optimum, so it has an environment of
 its own: `pip install --group peers-openvino`.
@@ -15,7 +15,7 @@ from typing import Any, Literal
 from .interface import Generate
 from .library import import_library
 
-Kind = Literal["Seq2SeqLM", "CausalLM"]
+Kind = Literal["Seq2SeqLM", "CausalLM", "SpeechSeq2Seq"]
 """Of the model class, such as `OVModelForCausalLM`."""
 
 Mode = Literal["f32", "bf16", "int8"]

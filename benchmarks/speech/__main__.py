@@ -1,11 +1,12 @@
-"""Comparison with faster-whisper: the same weights, clips and threads, interleaved in one run.
+"""Comparison with faster-whisper and OpenVINO GenAI: the same weights, clips and threads,
+interleaved in one run.
 
     python -m dragoman.benchmarks.speech WHISPER --clips tests/real/clips
 
-WHISPER is a CTranslate2 directory, from which the bundles are built first. In each round every
-contender transcribes all clips one by one with the library's own call, reading the file and
-computing its features included; then it transcribes them again to time encoder and decoder apart.
-Decoding is greedy, without timestamps.
+WHISPER is a CTranslate2 directory, from which the bundles and OpenVINO's models are built first. In
+each round every contender transcribes all clips one by one with the library's own call, reading the
+file and computing its features included; then it transcribes them again to time encoder and decoder
+apart. Decoding is greedy, without timestamps.
 """
 
 # Nothing that imports torch is imported at the top: the contenders' processes import this module
@@ -23,6 +24,8 @@ from rich.console import Console
 from dragoman.errors import DragomanError
 
 from ..circumstances import circumstances
+from ..harness import HERE, Interpreter
+from ..taking_part import only_option, openvino_option, selected
 from .clips import read_clips
 from .contenders import contenders
 from .measuring import measure
@@ -51,24 +54,36 @@ from .report import SpeechComparison, show
     show_default=True,
     help="Counted rounds; a warm-up comes before them.",
 )
+@only_option
+@openvino_option
 @click.option("--name", help="The model's name in the record [default: the directory's].")
 @click.option(
     "--output", type=click.Path(path_type=Path), help="Folder to write the figures to, as JSON."
 )
 def main(
-    whisper: Path, clips: Path, threads: int, rounds: int, name: str | None, output: Path | None
+    whisper: Path,
+    clips: Path,
+    threads: int,
+    rounds: int,
+    only: tuple[str, ...],
+    openvino_python: Path | None,
+    name: str | None,
+    output: Path | None,
 ) -> None:
-    """Compare Dragoman with faster-whisper on the model in the directory WHISPER."""
+    """Compare Dragoman with faster-whisper and OpenVINO GenAI on the model in WHISPER."""
     import soundfile
 
     load_average = os.getloadavg()[0]
     console = Console(stderr=True)
     try:
+        openvino = Interpreter.of_environment(openvino_python) if openvino_python else HERE
+        everyone = contenders(openvino)
+        names = selected([contender.name for contender in everyone], only)
         transcripts = read_clips(clips)
         audio_seconds = sum(soundfile.info(clip).duration for clip in transcripts)
         with tempfile.TemporaryDirectory() as workspace, console.status("") as status:
             figures, failures = measure(
-                contenders(),
+                [contender for contender in everyone if contender.name in names],
                 whisper,
                 transcripts,
                 audio_seconds,
@@ -87,7 +102,11 @@ def main(
         rounds=rounds,
         figures=figures,
         failures=failures,
-        circumstances=circumstances("dragoman.benchmarks.speech", load_average),
+        circumstances=circumstances(
+            "dragoman.benchmarks.speech",
+            load_average,
+            environments=[openvino] if openvino_python else [],
+        ),
     )
     show(comparison)
     if not figures:

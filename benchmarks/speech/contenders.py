@@ -1,4 +1,4 @@
-"""The contenders: Dragoman's precisions and faster-whisper's compute types.
+"""The contenders: Dragoman's precisions, faster-whisper's compute types and OpenVINO GenAI's modes.
 
 Nothing that imports torch is imported at the top: contenders load in processes that import this
 module and are measured without PyTorch.
@@ -12,11 +12,16 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ..harness import Contender, Perform, unchanged
+from ..harness import HERE, Contender, Interpreter, Perform, unchanged
 from ..models.bundles import bundle_of_checkpoint
+from ..peers import openvino
+from ..peers.faster_whisper import LANGUAGE
 from ..peers.interface import Stages, Transcriber
 
 FASTER_WHISPER = "faster-whisper"
+OPENVINO_GENAI = "openvino-genai"
+PEERS = (FASTER_WHISPER, OPENVINO_GENAI)
+"""How the names of those begin that Dragoman is compared with."""
 
 Clips = Sequence[Path]
 
@@ -36,7 +41,12 @@ class Transcript(NamedTuple):
 SpeechContender = Contender[Clips, list[Transcript]]
 
 
-def contenders() -> list[SpeechContender]:
+def contenders(openvino_in: Interpreter = HERE) -> list[SpeechContender]:
+    """Tools that are not installed are included: their failure is reported.
+
+    Args:
+        openvino_in: has Optimum-Intel and OpenVINO GenAI
+    """
     return [
         *(
             Contender(
@@ -56,6 +66,15 @@ def contenders() -> list[SpeechContender]:
                 ),
             )
             for compute_type in ("float32", "int8")
+        ),
+        *(
+            Contender(
+                f"{OPENVINO_GENAI} {mode}",
+                partial(_prepare_openvino, mode=mode),
+                partial(load_transcriber, load=partial(_load_openvino, mode=mode)),
+                interpreter=openvino_in,
+            )
+            for mode in openvino.MODES
         ),
     ]
 
@@ -90,17 +109,20 @@ class DragomanTranscriber:
         bundle = read_bundle(directory)
         self._backend = _TimedBackend(open_backend(bundle, None, threads))
         self._model = Model(bundle, self._backend)
+        speech = bundle.manifest.speech
+        # Nobody detects the language; a model of English alone takes none.
+        self._language = LANGUAGE if speech is not None and speech.languages else None
 
     def transcribe(self, clip: Path) -> str:
         """By `Model.generate`."""
-        (result,) = self._model.generate([clip])
+        (result,) = self._model.generate([clip], language=self._language)
         if result.error is not None:
             raise RuntimeError(result.error)
         return (result.text or "").strip()
 
     def stages(self, clip: Path) -> Stages:
         """By `Model.generate`: the encoder's last call, and everything after it."""
-        (result,) = self._model.generate([clip])
+        (result,) = self._model.generate([clip], language=self._language)
         ended = time.perf_counter()
         backend = self._backend
         return Stages(backend.encoder_seconds, ended - backend.encoded_at, len(result.tokens) + 1)
@@ -128,3 +150,16 @@ def _load_faster_whisper(directory: Path, threads: int, *, compute_type: str) ->
     from ..peers.faster_whisper import FasterWhisperPeer
 
     return FasterWhisperPeer(directory, threads, compute_type)
+
+
+def _prepare_openvino(whisper: Path, directory: Path, *, mode: openvino.Mode) -> Path:
+    from ..models.whisper_checkpoint import whisper_checkpoint
+    from ..peers import openvino_whisper
+
+    return openvino_whisper.prepare(whisper_checkpoint(whisper, directory), directory, mode=mode)
+
+
+def _load_openvino(directory: Path, threads: int, *, mode: openvino.Mode) -> Transcriber:
+    from ..peers.openvino_whisper import OpenVINOWhisperPeer
+
+    return OpenVINOWhisperPeer(directory, threads, mode)

@@ -10,7 +10,7 @@ import numpy as np
 
 from ..harness import Failure, Spread, fastest, spread, take_turns
 from .clips import word_error
-from .contenders import FASTER_WHISPER, SpeechContender, Transcript
+from .contenders import PEERS, SpeechContender, Transcript
 
 CLIPS = "clips"
 
@@ -24,9 +24,9 @@ class Figures:
         real_time_factor: the median of `seconds` over the duration of the clips
         ms_per_clip_encoder, ms_per_token_decoder: timed apart; the decoder's include the prompt
         word_error: of the last round's texts, from 0
-        decoder_ratio, total_ratio: the lowest median of the faster-whisper contenders over this
-            one's, of the decoder's time per token and of `seconds`: above 1, this one is faster;
-            None if no faster-whisper contender was measured
+        decoder_ratio, total_ratio: the lowest median of the peers over this one's, of the decoder's
+            time per token and of `seconds`: above 1, this one is faster; None if no peer was
+            measured
     """
 
     contender: str
@@ -124,5 +124,5 @@ def figures(
 
 
 def _ratio(medians: Mapping[str, float], contender: str) -> float | None:
-    best = fastest({n: m for n, m in medians.items() if n.startswith(FASTER_WHISPER)})
+    best = fastest({n: m for n, m in medians.items() if n.startswith(PEERS)})
     return None if best is None else round(medians[best] / medians[contender], 3)

@@ -1,0 +1,86 @@
+"""OpenVINO GenAI is given the same Whisper, and transcribes as Dragoman does."""
+
+from __future__ import annotations
+
+import importlib
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from dragoman.benchmarks.harness import Interpreter, Worker, prepare
+from dragoman.benchmarks.models.whisper_checkpoint import whisper_checkpoint
+from dragoman.benchmarks.peers.openvino import MODES
+from dragoman.benchmarks.speech.contenders import (
+    OPENVINO_GENAI,
+    SpeechContender,
+    Transcript,
+    contenders,
+)
+from dragoman.export.checkpoints import read_checkpoint
+from dragoman.reference_model import Transformer
+
+from ..speech_models import MODELS, RATE, noise, save, whisper
+
+OPENVINO_PYTHON = os.environ.get("DRAGOMAN_OPENVINO_PYTHON")
+"""The environment of `peers-openvino`, which `make test-peers` sets up."""
+
+
+def transformer(directory: Path) -> Transformer:
+    model = read_checkpoint(directory).model
+    assert isinstance(model, Transformer)
+    return model
+
+
+@pytest.mark.parametrize("name", ["english", "multilingual"])
+def test_the_checkpoint_is_the_same_model(name: str, tmp_path: Path) -> None:
+    source = save(MODELS[name](), tmp_path / "source")
+    written = whisper_checkpoint(source, tmp_path / "bundle")
+    assert whisper_checkpoint(tmp_path / "missing", tmp_path / "other") == written  # made once
+    expected, found = transformer(source), transformer(written)
+    assert (found.config, found.generation) == (expected.config, expected.generation)
+    parameters = dict(found.named_parameters())
+    for parameter, value in expected.named_parameters():
+        assert torch.equal(parameters[parameter], value), parameter
+    name = "tokenizer.json"
+    assert (written / name).read_bytes() == (source / name).read_bytes()
+
+
+@pytest.mark.peers
+@pytest.mark.skipif(OPENVINO_PYTHON is None, reason="DRAGOMAN_OPENVINO_PYTHON is not set")
+@pytest.mark.parametrize("multilingual", [False, True])
+def test_openvino_transcribes_the_same(multilingual: bool, tmp_path: Path) -> None:
+    """Optimum-Intel exports windows of 30 seconds only."""
+    soundfile: Any = importlib.import_module("soundfile")
+    model = whisper(multilingual=multilingual, max_source_positions=1500)
+    source = save(model, tmp_path / "source")
+    clips = [tmp_path / f"{seed}.wav" for seed in range(3)]
+    for seed, clip in enumerate(clips):
+        soundfile.write(clip, noise(0.7 + 0.1 * seed, seed), RATE, subtype="FLOAT")
+    everyone = contenders(Interpreter.of_environment(Path(OPENVINO_PYTHON or "")))
+    by_name = {contender.name: contender for contender in everyone}
+    expected, found, bf16, int8 = (
+        transcripts(by_name[contender], source, tmp_path, clips)
+        for contender in ("Dragoman fp32", *(f"{OPENVINO_GENAI} {mode}" for mode in MODES))
+    )
+    for ours, theirs in zip(expected, found, strict=True):
+        assert theirs.text.split() == ours.text.split()  # their detokenizer adds spaces
+        # Where the limit ends the output, Dragoman alone counts an end token.
+        assert ours.stages.tokens - theirs.stages.tokens in (0, 1)
+    for transcript in (*found, *bf16, *int8):
+        assert transcript.text
+        assert 0 < transcript.stages.encoder < transcript.seconds + 1
+        assert transcript.stages.decoder > 0
+
+
+def transcripts(
+    contender: SpeechContender, source: Path, workspace: Path, clips: list[Path]
+) -> list[Transcript]:
+    directory = prepare(contender, source, workspace / contender.name.replace(" ", "-"))
+    worker = Worker(contender, directory, 1)
+    try:
+        return worker.perform(clips).outcome
+    finally:
+        worker.kill()
