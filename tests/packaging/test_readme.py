@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from typing import Any
 
 from .conftest import ROOT
 
@@ -27,18 +28,72 @@ def test_every_target_of_make_that_it_names_exists() -> None:
     assert {block or inline for block, inline in named} <= targets
 
 
+Row = dict[str, Any]
+QUANTIZED = ("Dragoman int8", "Dragoman int4")
+
+
+def record(name: str) -> dict[str, Any]:
+    text = (ROOT / f"benchmarks/results/{name}.json").read_text(encoding="utf-8")
+    found: dict[str, Any] = json.loads(text)
+    return found
+
+
+def ratios_of(case: str) -> list[str]:
+    """What the table of speed says of a case: quantized, and in fp32."""
+    (row,) = re.findall(rf"^\| {case}[^|]*\| (.*) \|$", README, re.MULTILINE)
+    return str(row).split(" | ")
+
+
+def best(rows: list[Row], ratio: str, contenders: tuple[str, ...]) -> str:
+    """The largest ratio of these contenders at each batch size."""
+    sizes = dict.fromkeys(row["batch_size"] for row in rows)
+    return " / ".join(
+        f"{max(r[ratio] for r in rows if (r['batch_size'], r['contender']) in cases):.2f}x"
+        for size in sizes
+        for cases in [[(size, name) for name in contenders]]
+    )
+
+
+def test_the_ratios_of_batches_are_those_of_the_record() -> None:
+    rows = record("cpu-base-1-2-threads")["measurements"]
+    alone = [row for row in rows if row["threads"] == 1]
+    for case, found, key in (
+        ("1 / 8 / 32 sources, one thread", alone, "thread_ratio"),
+        ("1 / 8 / 32 sources, each tool", rows, "ratio"),
+    ):
+        expected = [best(found, key, QUANTIZED), best(found, f"fp32_{key}", ("Dragoman fp32",))]
+        assert ratios_of(case) == expected
+
+
+def test_the_ratios_of_the_queue_are_those_of_the_record() -> None:
+    """The least favourable of all to Dragoman stands above them."""
+    tools = {tool["tool"]: tool for tool in record("throughput-base-2-cores")["tools"]}
+    quantized = max(tools[name]["ratio"] for name in QUANTIZED)
+    assert ratios_of("a queue") == [
+        f"{quantized:.2f}x",
+        f"{tools['Dragoman fp32']['fp32_ratio']:.2f}x",
+    ]
+    rows = record("cpu-base-1-2-threads")["measurements"]
+    least = min(
+        float(ratio.removesuffix("x"))
+        for key, found in (
+            ("ratio", rows),
+            ("thread_ratio", [r for r in rows if r["threads"] == 1]),
+        )
+        for ratio in best(found, key, QUANTIZED).split(" / ")
+    )
+    assert f"at least {min(least, round(quantized, 2)):.2f} times as fast" in README
+
+
 def test_the_range_of_encoders_is_that_of_the_record() -> None:
     """Times as fast as the best peer: in fp32 as the best in fp32, below it as the best of all."""
-    record = ROOT / "benchmarks/results/encoding-minilm-l6-1-2-threads.json"
-    rows = json.loads(record.read_text(encoding="utf-8"))["measurements"]
+    rows = record("encoding-minilm-l6-1-2-threads")["measurements"]
+    cases: dict[tuple[int, ...], list[Row]] = {}
+    for row in rows:
+        cases.setdefault((row["threads"], row["length"], row["batch_size"]), []).append(row)
+    assert len(cases) == 12
     ranges = []
-    for precision, ratio in (
-        ("fp32", "fp32_ratio"),
-        ("int8", "reduced_ratio"),
-        ("int4", "reduced_ratio"),
-    ):
-        own = [row[ratio] for row in rows if row["contender"] == f"Dragoman {precision}"]
-        assert len(own) == 12
+    for ratio, names in (("reduced_ratio", QUANTIZED), ("fp32_ratio", ("Dragoman fp32",))):
+        own = [max(r[ratio] for r in case if r["contender"] in names) for case in cases.values()]
         ranges.append(f"{min(own):.2f}x to {max(own):.2f}x")
-    (row,) = re.findall(r"^\| vectors of MiniLM-L6[^|]*\| (.*) \|$", README, re.MULTILINE)
-    assert row.split(" | ") == ranges
+    assert ratios_of(re.escape("[vectors of MiniLM-L6]")) == ranges
