@@ -27,6 +27,7 @@ from dragoman.errors import DragomanError
 from .circumstances import circumstances
 from .gpu.contenders import engine_sizes, gpu_contenders
 from .harness import HERE, Interpreter
+from .models.options import shape_option, vocab_size_option
 from .models.shapes import SHAPES, describe
 from .taking_part import before_option, only_option, openvino_option, selected
 from .text.contenders import BUNDLES, TextContender, cpu_contenders
@@ -42,13 +43,7 @@ TURN_SECONDS = 0.5
 
 
 @click.command()
-@click.option(
-    "--shape",
-    type=click.Choice(list(SHAPES)),
-    default="base",
-    show_default=True,
-    help="Of the model: base and big are those of OPUS-MT models.",
-)
+@shape_option
 @click.option(
     "--batch-size",
     "batch_sizes",
@@ -80,11 +75,7 @@ TURN_SECONDS = 0.5
     show_default=True,
     help="Counted rounds; a warm-up comes before them.",
 )
-@click.option(
-    "--vocab-size",
-    type=click.IntRange(min=8),
-    help="Tokens that encoder and decoder share; by default 32000, or what the shape has.",
-)
+@vocab_size_option
 @click.option(
     "--source-length",
     type=click.IntRange(1, 1024),

@@ -20,7 +20,8 @@ from dragoman.reference_model import ModelConfig
 from dragoman.runtime import Bundle, read_bundle
 
 from ..circumstances import circumstances
-from ..models.shapes import SHAPES, describe
+from ..models.options import shape_option
+from ..models.shapes import describe
 from .measuring import encoder_times, step_times
 from .report import (
     FIRST,
@@ -40,13 +41,7 @@ MOST_RUNS = 7
 
 
 @click.command()
-@click.option(
-    "--shape",
-    type=click.Choice(list(SHAPES)),
-    default="base",
-    show_default=True,
-    help="Of the model.",
-)
+@shape_option
 @click.option(
     "--precision",
     type=click.Choice(["fp32", "int8", "int4"]),

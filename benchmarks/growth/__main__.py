@@ -21,6 +21,7 @@ from dragoman.errors import DragomanError
 
 from ..circumstances import circumstances
 from ..harness import HERE, Interpreter
+from ..models.options import shape_option, vocab_size_option
 from ..models.shapes import SHAPES, describe
 from ..pictures.style import write
 from ..taking_part import only_option, openvino_option, selected
@@ -37,18 +38,8 @@ TURN_SECONDS = 0.5
 
 
 @click.command()
-@click.option(
-    "--shape",
-    type=click.Choice(list(SHAPES)),
-    default="base",
-    show_default=True,
-    help="Of the model: base and big are those of OPUS-MT models.",
-)
-@click.option(
-    "--vocab-size",
-    type=click.IntRange(min=8),
-    help="Tokens that encoder and decoder share; by default 32000, or what the shape has.",
-)
+@shape_option
+@vocab_size_option
 @click.option(
     "--batch-size",
     "batch_sizes",

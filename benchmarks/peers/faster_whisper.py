@@ -5,10 +5,8 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
-from .interface import Stages
+from .interface import LANGUAGE, Stages
 from .library import import_library
-
-LANGUAGE = "en"
 
 
 class FasterWhisperPeer:

@@ -9,6 +9,9 @@ from typing import NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+LANGUAGE = "en"
+"""Of all clips, which tools for speech are told."""
+
 
 class Batch(NamedTuple):
     """Sources to be decoded as one batch.

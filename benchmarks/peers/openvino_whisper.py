@@ -10,11 +10,10 @@ from typing import Any
 from dragoman.runtime.audio import read_audio
 
 from . import openvino
-from .interface import Stages
+from .interface import LANGUAGE, Stages
 from .library import import_library
 from .openvino import CONFIGURATIONS, GROUP, Mode
 
-LANGUAGE = "en"
 FEATURES = "preprocessor_config.json"
 
 

@@ -21,6 +21,7 @@ from dragoman.errors import DragomanError
 
 from ..circumstances import circumstances
 from ..harness import Interpreter
+from ..models.options import shape_option, vocab_size_option
 from ..models.shapes import SHAPES, describe
 from .contenders import contenders
 from .measuring import measure
@@ -31,18 +32,8 @@ SOURCE_LENGTHS, OUTPUT_LENGTHS = (5, 60), (5, 80)
 
 
 @click.command()
-@click.option(
-    "--shape",
-    type=click.Choice(list(SHAPES)),
-    default="base",
-    show_default=True,
-    help="Of the model.",
-)
-@click.option(
-    "--vocab-size",
-    type=click.IntRange(min=8),
-    help="Tokens that encoder and decoder share; by default what the shape has.",
-)
+@shape_option
+@vocab_size_option
 @click.option(
     "--requests",
     "count",

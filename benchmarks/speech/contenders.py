@@ -15,8 +15,7 @@ from typing import Any, NamedTuple
 from ..harness import HERE, Contender, Interpreter, Perform, unchanged
 from ..models.bundles import bundle_of_checkpoint
 from ..peers import openvino
-from ..peers.faster_whisper import LANGUAGE
-from ..peers.interface import Stages, Transcriber
+from ..peers.interface import LANGUAGE, Stages, Transcriber
 
 FASTER_WHISPER = "faster-whisper"
 OPENVINO_GENAI = "openvino-genai"

@@ -51,6 +51,15 @@ class BundleKind(NamedTuple):
     target: str
     precision: str
 
+    def preparation(self, calibration: Calibration) -> Callable[[Path, Path], Path]:
+        """The contender's `prepare`, with what to quantize it with."""
+        return partial(
+            bundle_of_checkpoint,
+            target=self.target,
+            precision=self.precision,
+            calibration=calibration,
+        )
+
 
 BUNDLES = (
     BundleKind("Dragoman fp32", "cpu", "fp32"),
@@ -155,12 +164,7 @@ def dragoman_contenders(
     return [
         TextContender(
             f"{bundle.contender}{suffix}",
-            partial(
-                bundle_of_checkpoint,
-                target=bundle.target,
-                precision=bundle.precision,
-                calibration=calibration,
-            ),
+            bundle.preparation(calibration),
             load or load_bundle,
             interpreter=interpreter,
             fp32=bundle.precision == "fp32",

@@ -70,16 +70,18 @@ def _floor(
     rows = batch_size * workload.num_beams
     source = (workload.source_length + (workload.longest_source or workload.source_length)) / 2
     target = workload.new_tokens / 2  # caches fill up
-    weights = layers * (6 * width**2 + 2 * width * shape.d_ff) + vocab_size * width
+    # A decoder's layer has two attentions, without the keys and values of the second; those are the
+    # encoder's, which so has as many weights.
+    of_layers = layers * (6 * width**2 + 2 * width * shape.d_ff)
+    weights = of_layers + vocab_size * width
     of_weight, of_cache = BYTES[precision]
     cross, cached = (2 * layers * width * n for n in (source, target))  # numbers of a row
     read = weights * of_weight + batch_size * cross * 4 + rows * cached * of_cache
     reading = read / pace.gigabytes_per_second / 1e9
     products = rows * weights / pace.products[COMPUTED_IN[precision]] / 1e9
     products += rows * (cross + cached) / pace.products["fp32"] / 1e9
-    of_source = layers * (6 * width**2 + 2 * width * shape.d_ff)  # cross keys and values included
     encoder = "int8" if precision == "int4" else precision
-    encoding = batch_size * source * of_source / pace.products[encoder] / 1e9
+    encoding = batch_size * source * of_layers / pace.products[encoder] / 1e9
     seconds = max(reading, products) + encoding / workload.new_tokens
     return Floor(
         contender,

@@ -12,6 +12,7 @@ import onnx_ir as ir
 import onnxruntime
 from numpy.typing import NDArray
 
+from dragoman.optimize.graph_values import MICROSOFT, new_weight
 from dragoman.optimize.in_memory import InMemorySession
 
 REPETITIONS = 12
@@ -67,32 +68,18 @@ def _integer_matmul(weight: NDArray[np.uint8]) -> ir.Model:
         "w_scale": np.full(WIDTH, 0.01, np.float32),
         "x_zero": np.uint8(128),
     }
-    return _product("MatMulIntegerToFloat", "com.microsoft", ir.DataType.UINT8, constants)
+    return _product("MatMulIntegerToFloat", MICROSOFT, ir.DataType.UINT8, constants)
 
 
 def _product(operator: str, domain: str, dtype: ir.DataType, constants: dict[str, Any]) -> ir.Model:
     x = ir.Value(name="x", shape=ir.Shape(["rows", WIDTH]), type=ir.TensorType(dtype))
-    values = [
-        ir.Value(
-            name=name,
-            shape=ir.Shape(np.shape(numbers)),
-            type=ir.TensorType(tensor.dtype),
-            const_value=tensor,
-        )
-        for name, numbers in constants.items()
-        for tensor in [ir.tensor(np.asarray(numbers), name=name)]
-    ]
-    node = ir.node(operator, [x, *values], domain=domain)
+    graph = ir.Graph([x], [], nodes=[], opset_imports={"": 21, MICROSOFT: 1}, name=operator)
+    weights = [new_weight(graph, name, np.asarray(numbers)) for name, numbers in constants.items()]
+    node = ir.node(operator, [x, *weights], domain=domain)
     (result,) = node.outputs
     result.name, result.type = "y", ir.TensorType(ir.DataType.FLOAT)
-    graph = ir.Graph(
-        [x],
-        [result],
-        nodes=[node],
-        initializers=values,
-        opset_imports={"": 21, "com.microsoft": 1},
-        name=operator,
-    )
+    graph.append(node)
+    graph.outputs.append(result)
     return ir.Model(graph, ir_version=10)
 
 

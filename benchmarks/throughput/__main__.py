@@ -22,6 +22,7 @@ from dragoman.errors import DragomanError
 
 from ..circumstances import circumstances
 from ..harness import HERE, Interpreter
+from ..models.options import shape_option, vocab_size_option
 from ..models.shapes import SHAPES, describe
 from ..taking_part import before_option, openvino_option, selected
 from .contenders import tools
@@ -33,18 +34,8 @@ MEAN_OUTPUT = 32
 
 
 @click.command()
-@click.option(
-    "--shape",
-    type=click.Choice(list(SHAPES)),
-    default="base",
-    show_default=True,
-    help="Of the model.",
-)
-@click.option(
-    "--vocab-size",
-    type=click.IntRange(min=8),
-    help="Tokens that encoder and decoder share; by default 32000, or what the shape has.",
-)
+@shape_option
+@vocab_size_option
 @click.option(
     "--sentences",
     "count",

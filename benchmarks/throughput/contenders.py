@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 
 from ..harness import HERE, Contender, Interpreter
-from ..models.bundles import Calibration, bundle_of_checkpoint
+from ..models.bundles import Calibration
 from ..peers import openvino
 from ..peers.ctranslate2_translator import CTranslate2Peer
 from ..peers.interface import Rows
@@ -51,12 +51,7 @@ def tools(
     found = [
         QueueTool(
             f"{bundle.contender}{suffix}",
-            partial(
-                bundle_of_checkpoint,
-                target=bundle.target,
-                precision=bundle.precision,
-                calibration=calibration,
-            ),
+            bundle.preparation(calibration),
             load_bundle,
             interpreter=interpreter,
             fp32=bundle.precision == "fp32",
