@@ -33,7 +33,7 @@ from .taking_part import before_option, only_option, openvino_option, selected
 from .text.contenders import BUNDLES, TextContender, cpu_contenders
 from .text.floor import floors
 from .text.measuring import Figures, measure
-from .text.pace import measure_pace
+from .text.pace import best_pace, measure_pace
 from .text.report import Comparison, plot, show
 from .text.word_error import word_errors
 from .text.workload import Workload
@@ -166,9 +166,12 @@ def main(
             )
         else:
             contenders = gpu_contenders(engine_sizes(workload))
+        on_cpu = workload.threads if device == "cpu" else ()
+        before_rounds = [measure_pace(n) for n in on_cpu]
         figures = _measure(shape, vocab_size, workload, contenders, only)
         measured = {m.contender for m in figures.measurements}
-        paces = [measure_pace(n) for n in workload.threads] if device == "cpu" else []
+        after_rounds = [measure_pace(n) for n in on_cpu]
+        paces = [best_pace(moments) for moments in zip(before_rounds, after_rounds, strict=True)]
         bundles = [bundle for bundle in BUNDLES if bundle.contender in measured and with_quality]
         word_error = word_errors(bundles, max(workload.threads)) if bundles else {}
         where = circumstances(

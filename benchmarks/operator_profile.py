@@ -58,8 +58,8 @@ class OperatorTime(NamedTuple):
 class ProfiledBackend(OnnxRuntimeBackend):
     """ONNX Runtime with profiled sessions."""
 
-    def _options(self, threads: int | None, *, spin: bool) -> onnxruntime.SessionOptions:
-        options = super()._options(threads, spin=spin)
+    def _options(self, threads: int | None) -> onnxruntime.SessionOptions:
+        options = super()._options(threads)
         options.enable_profiling = True
         options.profile_file_prefix = str(Path(tempfile.gettempdir()) / "dragoman-profile")
         return options

@@ -116,4 +116,4 @@ class Variants:
 
     def _load(self, graph: str, model: ir.Model) -> Loaded:
         spec = self._graphs[graph][1]
-        return Loaded(model, spec, session_options(self._threads, spin=False))
+        return Loaded(model, spec, session_options(self._threads))

@@ -8,7 +8,7 @@ from dragoman.benchmarks.circumstances import Circumstances
 from dragoman.benchmarks.models.shapes import SHAPES
 from dragoman.benchmarks.text.floor import Floor, floors
 from dragoman.benchmarks.text.measuring import Measurement
-from dragoman.benchmarks.text.pace import Pace, measure_pace
+from dragoman.benchmarks.text.pace import Pace, best_pace, measure_pace
 from dragoman.benchmarks.text.report import Comparison, reached
 from dragoman.benchmarks.text.workload import Workload
 
@@ -77,3 +77,10 @@ def test_a_share_is_shown_where_both_are_known() -> None:
         "floor of ours, and its share of a step: batch 1: 3.00 ms, 75%; batch 7: 1.00 ms, 25%",
     ]
     assert '"floors"' in comparison.to_json()
+
+
+def test_the_best_of_several_moments_counts() -> None:
+    slow = Pace(2, 10.0, {"fp32": 60.0, "int8": 200.0})
+    busy = Pace(2, 12.0, {"fp32": 50.0, "int8": 210.0})
+    assert best_pace([slow, busy]) == Pace(2, 12.0, {"fp32": 60.0, "int8": 210.0})
+    assert best_pace([slow]) == slow

@@ -45,7 +45,7 @@ def test_exact_kernels_are_asked_for_where_sums_saturate(
             return [np.array([[sum_of_products]], np.int32)]
 
     monkeypatch.setattr(onnxruntime, "InferenceSession", Session)
-    options = session_options(1, spin=False)
+    options = session_options(1)
     if expected is None:
         with pytest.raises(RuntimeError):
             options.get_session_config_entry(ENTRY)

@@ -31,12 +31,7 @@ class OnnxRuntimeBackend:
         self.manifest = bundle.manifest
         self._bundle, self._threads, self._opening = bundle, threads, threading.Lock()
         _check_types(bundle)
-        graphs = self.manifest.model_graphs
-        # Threads of the encoder must not spin while the decoder works, see `_options`.
-        self.sessions = {
-            name: self._session(bundle, name, threads, spin=name == "decoder" or len(graphs) == 1)
-            for name in graphs
-        }
+        self.sessions = {name: self._session(name) for name in self.manifest.model_graphs}
 
     @property
     def encoder(self) -> onnxruntime.InferenceSession:
@@ -46,15 +41,12 @@ class OnnxRuntimeBackend:
     def decoder(self) -> onnxruntime.InferenceSession:
         return self.sessions["decoder"]
 
-    def _session(
-        self, bundle: Bundle, graph: str, threads: int | None, *, spin: bool
-    ) -> onnxruntime.InferenceSession:
-        options = self._options(threads, spin=spin)
-        spec = bundle.manifest.graphs[graph]
-        return open_session(bundle.path(spec.file), spec, options, "CPUExecutionProvider")
+    def _session(self, graph: str) -> onnxruntime.InferenceSession:
+        spec, options = self.manifest.graphs[graph], self._options(self._threads)
+        return open_session(self._bundle.path(spec.file), spec, options, "CPUExecutionProvider")
 
-    def _options(self, threads: int | None, *, spin: bool) -> onnxruntime.SessionOptions:
-        return session_options(threads, spin=spin)
+    def _options(self, threads: int | None) -> onnxruntime.SessionOptions:
+        return session_options(threads)
 
     @property
     def limits(self) -> Limits:
@@ -102,9 +94,7 @@ class OnnxRuntimeBackend:
             raise BackendError(no_attention(self.manifest.name))
         with self._opening:
             if "attention" not in self.sessions:
-                self.sessions["attention"] = self._session(
-                    self._bundle, "attention", self._threads, spin=False
-                )
+                self.sessions["attention"] = self._session("attention")
         feeds = {tensor.name: inputs[tensor.role] for tensor in graph.inputs}
         names = [tensor.name for tensor in graph.outputs]
         found = run(self.sessions["attention"].run, names, feeds)
@@ -150,16 +140,16 @@ class OnnxRuntimeBackend:
         """A session frees what it holds when the last reference to it is gone."""
 
 
-def session_options(threads: int | None, *, spin: bool) -> onnxruntime.SessionOptions:
-    """Each session has its own threads. Those of the encoder must not spin while the decoder works,
-    which would double the time of a step when there are as many threads as cores. A common pool
-    would be 5 % faster, but once ONNX Runtime has one, every other session of the process,
-    including the user's, must be configured to use it, or fails."""
+def session_options(threads: int | None) -> onnxruntime.SessionOptions:
+    """Each session has its own threads. They spin while it works, and no longer: the decoder's
+    would make the encoder take up to one and a half times as long when there are as many threads as
+    cores (docs/speed.md). A common pool would serve as well, but once ONNX Runtime has one, every
+    other session of the process, including the user's, must be configured to use it, or fails."""
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = threads or 0
     options.inter_op_num_threads = 1
     options.log_severity_level = 3
-    options.add_session_config_entry("session.intra_op.allow_spinning", "1" if spin else "0")
+    options.add_session_config_entry("session.force_spinning_stop", "1")
     # Where a graph's weights alone are integers, the activations are not rounded behind its back.
     # Nodes that state their own level keep it.
     options.add_session_config_entry("session.qdq_matmulnbits_accuracy_level", "1")
