@@ -97,3 +97,20 @@ def test_the_range_of_encoders_is_that_of_the_record() -> None:
         own = [max(r[ratio] for r in case if r["contender"] in names) for case in cases.values()]
         ranges.append(f"{min(own):.2f}x to {max(own):.2f}x")
     assert ratios_of(re.escape("[vectors of MiniLM-L6]")) == ranges
+
+
+def test_the_ratios_of_speech_are_those_of_the_records() -> None:
+    """Seconds from files to texts: quantized beside the best mode of all, fp32 beside fp32."""
+    quantized, in_fp32 = [], []
+    for model in ("tiny.en", "base"):
+        figures = record(f"speech-whisper-{model}-2-threads")["figures"]
+        seconds = {row["contender"]: row["seconds"][0] for row in figures}
+        peers = {name: s for name, s in seconds.items() if not name.startswith("Dragoman")}
+        exact = [s for name, s in peers.items() if name.endswith((" f32", " float32"))]
+        own = min(seconds[name] for name in QUANTIZED)
+        quantized.append(f"{min(peers.values()) / own:.2f}x")
+        in_fp32.append(f"{min(exact) / seconds['Dragoman fp32']:.2f}x")
+    assert ratios_of(re.escape("[Whisper](docs/figures.md#speech)")) == [
+        " / ".join(quantized),
+        " / ".join(in_fp32),
+    ]
