@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from dragoman.errors import DragomanError
 
@@ -62,3 +63,9 @@ def _translates(manifest: Manifest) -> bool:
     """Whether a model reads a text and writes another one."""
     model = manifest.model
     return model.has_encoder and model.has_decoder and not model.takes_audio
+
+
+def abilities_data(manifest: Manifest) -> dict[str, Any]:
+    """What a model does, in words and as the methods of `Model` that it has."""
+    what, methods, _ = _abilities(manifest)
+    return {"what": what, "methods": list(methods)}

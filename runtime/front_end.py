@@ -8,11 +8,29 @@ from typing import Any, Protocol, TypeVar
 
 from dragoman.errors import DragomanError
 
+from .decoding.loop import Decoding, Job
 from .decoding.options import GenerationOptions
 from .decoding.results import Result
+from .decoding.scheduling import Failed
 from .decoding.streaming import Choice
 
 Plan = TypeVar("Plan")
+
+
+class Pending(Protocol):
+    """An input on its way to its result: by one job, several at once, or one after another."""
+
+    @property
+    def jobs(self) -> Sequence[Job[int]]:
+        """Those that can be decoded at first, numbered from 0."""
+
+    @property
+    def given(self) -> Sequence[int]:
+        """What the output begins with before anything is decoded."""
+
+    def add(self, number: int, outcome: Decoding[Any] | Failed[Any]) -> Result | Job[int] | None:
+        """Take what has become of a job: the result, if it was the last; the job that follows it;
+        None while others are still decoded. After a result nothing more may be added."""
 
 
 class FrontEnd(Protocol):
@@ -30,6 +48,15 @@ class FrontEnd(Protocol):
             DragomanError: an option is out of range, or not for this kind of model.
             LanguageError: a language is unknown, missing, or given to a model without languages.
             UnfinishedError: the device failed for good; has the results that were finished.
+        """
+
+    def begin(self, source: Any, options: GenerationOptions) -> Pending | Result:
+        """An input ready to be decoded, by whoever has a loop for its jobs; the result of one that
+        is empty or cannot be decoded.
+
+        Raises:
+            DragomanError: an option is out of range, or not for this kind of model.
+            LanguageError: a language is unknown, missing, or given to a model without languages.
         """
 
     def stream(self, source: Any, options: GenerationOptions) -> Iterator[Choice]:

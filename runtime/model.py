@@ -40,7 +40,7 @@ from .scoring.speech import SpeechScorer
 from .scoring.texts import TextScorer
 from .speech.transcriber import Transcriber
 from .texts.front_end import TextFrontEnd, token_ids
-from .texts.tokenizer import TextCodec
+from .texts.tokenizer import TextCodec, TextStream
 
 Source = (
     str | os.PathLike[str] | Sequence[int] | NDArray[np.integer[Any]] | NDArray[np.floating[Any]]
@@ -87,6 +87,17 @@ class Model:
         """Pairs of source and target as the graphs take them, for checks."""
         check_able(self.manifest, "score")
         return self._scorer
+
+    @property
+    def front_end(self) -> FrontEnd:
+        """What turns inputs into jobs of a decoding loop, and their outputs into results, for those
+        who have a loop of their own.
+
+        Raises:
+            AbilityError: the model is an encoder alone.
+        """
+        check_able(self.manifest, "generate")
+        return self._front_end
 
     @property
     def encoder(self) -> EncoderFrontEnd:
@@ -409,8 +420,16 @@ class Model:
             raise RejectedError(f"expected token ids in [0, {vocabulary}), found {unknown}")
         return self._front_end.text(ids)
 
+    def token_text(self, token: int) -> str:
+        """A target token on its own, as text; its id without tokenizers."""
+        return self._codec.decode([token]) if self._codec else str(token)
+
+    def text_stream(self) -> TextStream | None:
+        """Decodes target tokens to text as they come; None without tokenizers."""
+        return self._codec.stream() if self._codec else None
+
     def _tokens(self, choices: Iterator[Choice]) -> Iterator[Token]:
-        text = self._codec.stream() if self._codec else None
+        text = self.text_stream()
         for choice in choices:
             if choice.token not in self.manifest.end_tokens:
                 piece = text.step(choice.token) if text else None

@@ -6,6 +6,8 @@ resampled with `soxr`; both are imported when they are first needed.
 
 from __future__ import annotations
 
+import io
+import math
 import os
 import re
 import stat
@@ -18,9 +20,9 @@ from numpy.typing import NDArray
 
 from dragoman.errors import DragomanError
 
-Audio = str | os.PathLike[str] | NDArray[np.floating[Any]] | NDArray[np.int16]
-"""The path of an audio file, or the samples of one channel at the model's sampling rate: floating
-point from -1 to 1, or int16."""
+Audio = str | os.PathLike[str] | bytes | NDArray[np.floating[Any]] | NDArray[np.int16]
+"""The path of an audio file, the bytes of one, or the samples of one channel at the model's
+sampling rate: floating point from -1 to 1, or int16."""
 
 LOUDEST = 100.0
 """Far above full scale, which is 1. Larger samples are on another scale, such as that of int16."""
@@ -34,7 +36,9 @@ class AudioError(DragomanError):
     """Audio that cannot be read, or that a model cannot take."""
 
 
-def read_audio(audio: Audio, sampling_rate: int = 16_000) -> NDArray[np.float32]:
+def read_audio(
+    audio: Audio, sampling_rate: int = 16_000, *, longest: float = math.inf
+) -> NDArray[np.float32]:
     """Mono samples of a file or an array: float32 [samples], finite, at least one.
 
     The channels of a file are averaged, and the result is resampled if the file has another rate.
@@ -43,13 +47,19 @@ def read_audio(audio: Audio, sampling_rate: int = 16_000) -> NDArray[np.float32]
     A few MP3 files of variable bit rate do not state their length: these are read up to the length
     that libsndfile estimates. An Ogg file truncated between two of its pages is not noticed.
 
+    Args:
+        longest: seconds that a file may last
+
     Raises:
-        AudioError: the file does not exist, is not audio, ends early or has no samples; a sample is
-            NaN, infinite or above `LOUDEST`; the array has another shape or dtype; or a library is
-            not installed.
+        AudioError: the file does not exist, is not audio, ends early, is too long or has no
+            samples; a sample is NaN, infinite or above `LOUDEST`; the array has another shape or
+            dtype; or a library is not installed.
     """
+    if isinstance(audio, bytes):
+        return _checked(_read(io.BytesIO(audio), "audio", sampling_rate, longest), "audio")
     if isinstance(audio, str | os.PathLike):
-        return _checked(_read_file(Path(audio), sampling_rate), str(audio))
+        path = _readable(Path(audio))
+        return _checked(_read(path, str(path), sampling_rate, longest), str(path))
     return _checked(_from_array(audio), "audio")
 
 
@@ -78,7 +88,7 @@ def _checked(samples: NDArray[np.float32], name: str) -> NDArray[np.float32]:
     return samples
 
 
-def _read_file(path: Path, sampling_rate: int) -> NDArray[np.float32]:
+def _readable(path: Path) -> Path:
     try:
         if not stat.S_ISREG(path.stat().st_mode):
             raise AudioError(f"{path}: expected an audio file, found a directory or a device")
@@ -86,30 +96,41 @@ def _read_file(path: Path, sampling_rate: int) -> NDArray[np.float32]:
     except (OSError, ValueError) as error:  # ValueError: a null character in the name
         reason = getattr(error, "strerror", None) or str(error)
         raise AudioError(f"{path}: expected a readable audio file: {reason}") from error
+    return path
+
+
+def _read(
+    file_or_path: Path | io.BytesIO, name: str, sampling_rate: int, longest: float
+) -> NDArray[np.float32]:
     soundfile = _import_soundfile()
     try:
-        with soundfile.SoundFile(path) as file:
+        with soundfile.SoundFile(file_or_path) as file:
             rate, stated_samples = file.samplerate, file.frames
             if rate < LOWEST_RATE:
                 raise AudioError(
-                    f"{path}: expected at least {LOWEST_RATE} samples a second, found {rate}"
+                    f"{name}: expected at least {LOWEST_RATE} samples a second, found {rate}"
                 )
-            _refuse_truncated(path, file.extra_info)
-            resampler = _Resampler(rate, sampling_rate)
-            pieces = [resampler.add(block) for block in _mono_blocks(file)]
+            _refuse_truncated(name, file.extra_info)
+            resampler, pieces = _Resampler(rate, sampling_rate), []
+            for block in _mono_blocks(file):
+                # What a file states of its length may be wrong.
+                if max(stated_samples, resampler.taken + len(block)) > longest * rate:
+                    raise AudioError(f"{name}: expected at most {longest:g} s of audio, found more")
+                pieces.append(resampler.add(block))
             pieces.append(resampler.end())
     # TypeError: for names that end with .raw, soundfile needs to be told the format.
     except (soundfile.SoundFileError, TypeError) as error:
         raise AudioError(
-            f"{path}: expected an audio file, intact and in a known format: {error}"
+            f"{name}: expected an audio file, intact and in a known format: "
+            f"{getattr(error, 'error_string', error)}"
         ) from error
     # An MP3's length may be an estimate, within a percent.
     if resampler.taken < 0.99 * stated_samples:
-        raise _truncated(path, f"{stated_samples} samples", resampler.taken)
+        raise _truncated(name, f"{stated_samples} samples", resampler.taken)
     samples = np.concatenate(pieces)
     if samples.size == 0:
         raise AudioError(
-            f"{path}: expected at least one sample at {sampling_rate} Hz, found {resampler.taken} "
+            f"{name}: expected at least one sample at {sampling_rate} Hz, found {resampler.taken} "
             f"at {rate} Hz"
         )
     return samples
@@ -144,16 +165,16 @@ class _Resampler:
         return resampled
 
 
-def _refuse_truncated(path: Path, log: str) -> None:
+def _refuse_truncated(name: str, log: str) -> None:
     """To libsndfile, a truncated file is just a shorter one, except that its log mentions it."""
     pattern = r"^ ?(?:data|SSND|riff|  Data Size  ) : (\d+) \(should be (\d+)\)"
     for stated, found in re.findall(pattern, log, re.MULTILINE):
         if int(found) < int(stated) < UNKNOWN_SIZE:
-            raise _truncated(path, f"{stated} bytes of samples", int(found))
+            raise _truncated(name, f"{stated} bytes of samples", int(found))
 
 
-def _truncated(path: Path, stated: str, found: int) -> AudioError:
-    return AudioError(f"{path}: the file ends early: expected {stated}, found {found}")
+def _truncated(name: str, stated: str, found: int) -> AudioError:
+    return AudioError(f"{name}: the file ends early: expected {stated}, found {found}")
 
 
 def _import_soundfile() -> Any:

@@ -60,7 +60,7 @@ class Queue(Generic[Key]):
                 try:
                     ended, failure = loop.admit(group), None
                 except (BackendError, MemoryError) as error:
-                    ended, failure = [], _reason(error)
+                    ended, failure = [], reason_of(error)
                 yield from ended
                 if failure and not loop.running:
                     yield from self._apart(group, failure, alone=tried == 1)
@@ -76,7 +76,7 @@ class Queue(Generic[Key]):
                     ended, failure = loop.step(), None
                 except (BackendError, MemoryError) as error:
                     loop.close()
-                    ended, failure = [], _reason(error)
+                    ended, failure = [], reason_of(error)
                 yield from ended
                 if failure:
                     jobs = [decoding.job for decoding in running]
@@ -131,7 +131,7 @@ class Queue(Generic[Key]):
         return len(source) if isinstance(source, list) else self._model.max_source_positions
 
 
-def _reason(error: Exception) -> str:
+def reason_of(error: Exception) -> str:
     """What went wrong. The exception itself must not outlive its handler: its traceback holds what
     failed, such as the sessions of a GPU, whose memory the next attempt needs."""
     return str(error) or "not enough memory"

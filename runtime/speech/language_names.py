@@ -33,3 +33,8 @@ def language_code(name: str) -> str:
     """The code of a language given by name, by code or by Whisper's token, in any case."""
     folded = name.strip().lower().removeprefix("<|").removesuffix("|>")
     return CODES.get(folded, folded)
+
+
+def language_name(code: str) -> str:
+    """The English name of a code; the code itself if none is known."""
+    return next((name for name, known in CODES.items() if known == code), code)

@@ -10,17 +10,18 @@ from dragoman.errors import DragomanError
 from ..audio import AudioError, LogMel
 from ..backends.errors import DeviceLostError
 from ..backends.interface import Backend
-from ..decoding.loop import Decoding, Job
+from ..decoding.loop import Job
 from ..decoding.options import GenerationOptions
-from ..decoding.rejection import NO_OUTPUT, RejectedError
-from ..decoding.results import Result, Segment, UnfinishedError
-from ..decoding.scheduling import Failed, Queue
+from ..decoding.rejection import RejectedError
+from ..decoding.results import Result, UnfinishedError
+from ..decoding.scheduling import Queue
 from ..decoding.streaming import Choice, choices, only_strategy
 from ..format.audio import AudioFeatures
 from ..format.manifest import Manifest
 from ..format.speech import SpeechTokens
 from ..front_end import planned
-from ..texts.tokenizer import TextCodec, TokenizerError
+from ..texts.tokenizer import TextCodec
+from .pending import PendingSpeech, Windows, rejected
 from .plan import SpeechPlan
 from .prompts import PromptRequest
 from .recording import Recording, open_recording
@@ -47,7 +48,8 @@ class Transcriber:
         codec: TextCodec | None,
     ) -> None:
         self._manifest, self._speech, self._log_mel = manifest, speech, LogMel.of(features)
-        self._backend, self._codec = backend, codec
+        self._backend = backend
+        self._windows = Windows(manifest, speech, self._log_mel, codec)
 
     def generate(
         self, sources: Sequence[Any], options: GenerationOptions | Sequence[GenerationOptions]
@@ -59,6 +61,9 @@ class Transcriber:
         except DeviceLostError as error:
             raise UnfinishedError(str(error), results) from error
         return [results[index] for index in range(len(sources))]
+
+    def begin(self, source: Any, options: GenerationOptions) -> PendingSpeech | Result:
+        return self._begin(source, self._plan(options))
 
     def stream(self, source: Any, options: GenerationOptions) -> Iterator[Choice]:
         """The choices for audio of at most a window, as they are made."""
@@ -82,11 +87,7 @@ class Transcriber:
         raise RejectedError("expected a text model, found a speech model")
 
     def text(self, tokens: Sequence[int]) -> str | None:
-        """The text of tokens, without special tokens and timestamps; None without tokenizers."""
-        if self._codec is None:
-            return None
-        begin = self._speech.timestamp_begin
-        return self._codec.decode([t for t in tokens if begin is None or t < begin])
+        return self._windows.text(tokens)
 
     def _results(
         self, sources: Sequence[Any], options: GenerationOptions | Sequence[GenerationOptions]
@@ -98,15 +99,16 @@ class Transcriber:
         tokens = rows * self._manifest.model.max_source_positions
         queue: Queue[int] = Queue(self._backend, self._manifest.model, rows=rows, tokens=tokens)
         waiting = iter(enumerate(zip(sources, plans, strict=True)))
-        opened: dict[int, tuple[Recording, SpeechPlan]] = {}
+        opened: dict[int, PendingSpeech] = {}
         yield from self._open_more(waiting, opened, rows, queue)
         for outcome in queue.outcomes():
-            result = self._add(outcome, opened)
-            if result is None:
-                queue.add(self._job(outcome.job.key, *opened[outcome.job.key]))
+            index = outcome.job.key
+            following = opened[index].add(0, outcome)
+            if isinstance(following, Job):
+                queue.add(Job(index, following.request, following.strategy))
                 continue
-            del opened[outcome.job.key]
-            yield outcome.job.key, result
+            del opened[index]
+            yield index, following
             yield from self._open_more(waiting, opened, rows, queue)
 
     def _plan(self, options: GenerationOptions) -> SpeechPlan:
@@ -115,78 +117,37 @@ class Transcriber:
     def _open_more(
         self,
         waiting: Iterator[tuple[int, tuple[Any, SpeechPlan | DragomanError]]],
-        opened: dict[int, tuple[Recording, SpeechPlan]],
+        opened: dict[int, PendingSpeech],
         rows: int,
         queue: Queue[int],
     ) -> Iterator[tuple[int, Result]]:
         """Open recordings while there is room, and queue their first windows; yields a result for
         each that cannot be opened."""
-        while len(opened) < rows and sum(r.seconds for r, _ in opened.values()) < MAX_OPEN_SECONDS:
+        while len(opened) < rows and sum(p.seconds for p in opened.values()) < MAX_OPEN_SECONDS:
             following = next(waiting, None)
             if following is None:
                 return
             index, (source, plan) = following
-            try:
-                if isinstance(plan, DragomanError):
-                    raise plan
-                recording = open_recording(source, self._log_mel)
-                if self._is_long(recording):
-                    PromptRequest(timestamps=True).check(self._speech)
-                recording.language = plan.prompt.language_token(self._speech)
-                recording.timed = plan.prompt.timestamps or self._is_long(recording)
-            except DragomanError as error:
-                yield index, _rejected(str(error))
+            begun = self._begin(source, plan)
+            if isinstance(begun, PendingSpeech):
+                opened[index] = begun
+                for job in begun.jobs:
+                    queue.add(Job(index, job.request, job.strategy))
             else:
-                opened[index] = recording, plan
-                queue.add(self._job(index, recording, plan))
+                yield index, begun
 
-    def _job(self, index: int, recording: Recording, plan: SpeechPlan) -> Job[int]:
-        """The job of a recording's next window."""
-        windows = plan.windows(self._manifest, self._speech, timed=recording.timed)
-        request = windows.request(recording.window(self._log_mel), recording.language)
-        return Job(index, request, plan.strategy_of(recording.windows))
-
-    def _add(
-        self,
-        outcome: Decoding[int] | Failed[int],
-        opened: dict[int, tuple[Recording, SpeechPlan]],
-    ) -> Result | None:
-        """Add the output of a window to its recording; the result, if it was the last."""
-        if isinstance(outcome, Failed):
-            return _rejected(outcome.reason)
-        if not outcome.drafts:
-            return _rejected(NO_OUTPUT)
-        recording, _ = opened[outcome.job.key]
-        if outcome.found:
-            (recording.language,) = outcome.found
-        begin = self._speech.timestamp_begin
-        recording.add(outcome.drafts[0], begin, self._log_mel.frames)
-        return self._result(recording) if recording.done else None
-
-    def _result(self, recording: Recording) -> Result:
+    def _begin(self, source: Any, plan: SpeechPlan | DragomanError) -> PendingSpeech | Result:
         try:
-            return self._transcript(recording)
-        except TokenizerError as failure:
-            return _rejected(str(failure))
-
-    def _transcript(self, recording: Recording) -> Result:
-        tokens = tuple(token for segment in recording.segments for token in segment.tokens)
-        text = self.text(tokens)
-        segments: tuple[Segment, ...] = (Segment(0.0, recording.seconds, text, tokens),)
-        if recording.timed:
-            segments = tuple(
-                Segment(s.start, s.end, self.text(s.tokens), s.tokens) for s in recording.segments
-            )
-        return Result(
-            text,
-            tokens,
-            recording.log_probability,
-            "end" if recording.ended else "length",
-            segments=segments,
-            language=self._speech.language_of(recording.language),
-            end_token=recording.end_token,
-            score=recording.score,
-        )
+            if isinstance(plan, DragomanError):
+                raise plan
+            recording = open_recording(source, self._log_mel)
+            if self._is_long(recording):
+                PromptRequest(timestamps=True).check(self._speech)
+        except DragomanError as error:
+            return rejected(str(error))
+        recording.language = plan.prompt.language_token(self._speech)
+        recording.timed = plan.prompt.timestamps or self._is_long(recording)
+        return PendingSpeech(recording, plan, self._windows)
 
     def _rows(self, plan: SpeechPlan) -> int:
         """The most rows in a batch."""
@@ -196,7 +157,3 @@ class Transcriber:
 
     def _is_long(self, recording: Recording) -> bool:
         return recording.frames > self._log_mel.frames
-
-
-def _rejected(reason: str) -> Result:
-    return Result("", (), 0.0, "rejected", reason, segments=())

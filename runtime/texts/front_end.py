@@ -14,18 +14,18 @@ from dragoman.errors import DragomanError
 from ..backends.errors import DeviceLostError
 from ..backends.interface import Backend
 from ..decoding.limits import GenerationLimits
-from ..decoding.loop import Decoding, Job
+from ..decoding.loop import Job
 from ..decoding.options import DEFAULT_BATCH_SIZE, GenerationOptions
-from ..decoding.rejection import NO_OUTPUT, RejectedError
+from ..decoding.rejection import RejectedError
 from ..decoding.results import Result, UnfinishedError
-from ..decoding.scheduling import Failed, Queue
-from ..decoding.search import Draft
+from ..decoding.scheduling import Queue
 from ..decoding.streaming import Choice, choices, only_strategy
 from ..format.manifest import Manifest
 from ..front_end import planned
+from .pending import PendingText
 from .plan import TextPlan
-from .results import nothing, result_of
-from .tokenizer import TextCodec, TokenizerError, TooLongError, UnknownSymbolsError
+from .results import nothing
+from .tokenizer import TextCodec, TooLongError, UnknownSymbolsError
 
 
 class TextFrontEnd:
@@ -42,25 +42,23 @@ class TextFrontEnd:
         self, sources: Sequence[Any], options: GenerationOptions | Sequence[GenerationOptions]
     ) -> list[Result]:
         results: dict[int, Result] = {}
-        accepted: dict[int, tuple[list[int], TextPlan]] = {}
+        accepted: dict[int, PendingText] = {}
         plans = planned(options, len(sources), self._plan)
         for index, (source, plan) in enumerate(zip(sources, plans, strict=True)):
-            try:
-                if isinstance(plan, DragomanError):
-                    raise RejectedError(str(plan))
-                tokens = self.tokenize(source, plan.options.source_language)
-                if tokens:
-                    accepted[index] = tokens, plan
-                else:
-                    results[index] = nothing(self.text(()), "empty")
-            except RejectedError as error:
-                results[index] = nothing(self.text(()), "rejected", str(error))
+            begun = self._begin(source, plan)
+            if isinstance(begun, PendingText):
+                accepted[index] = begun
+            else:
+                results[index] = begun
         try:
             for index, result in self._decoded(accepted):
                 results[index] = result
         except DeviceLostError as error:
             raise UnfinishedError(str(error), results) from error
         return [results[index] for index in range(len(sources))]
+
+    def begin(self, source: Any, options: GenerationOptions) -> PendingText | Result:
+        return self._begin(source, self._plan(options))
 
     def stream(self, source: Any, options: GenerationOptions) -> Iterator[Choice]:
         plan = self._plan(options)
@@ -119,48 +117,35 @@ class TextFrontEnd:
     def _plan(self, options: GenerationOptions) -> TextPlan:
         return TextPlan.of(options, self._manifest, self._codec)
 
-    def _decoded(
-        self, accepted: Mapping[int, tuple[list[int], TextPlan]]
-    ) -> Iterator[tuple[int, Result]]:
+    def _begin(self, source: Any, plan: TextPlan | DragomanError) -> PendingText | Result:
+        try:
+            if isinstance(plan, DragomanError):
+                raise RejectedError(str(plan))
+            tokens = self.tokenize(source, plan.options.source_language)
+            if not tokens:
+                return nothing(self.text(()), "empty")
+            return PendingText(tokens, plan, self._codec)
+        except RejectedError as error:
+            return nothing(self.text(()), "rejected", str(error))
+
+    def _decoded(self, accepted: dict[int, PendingText]) -> Iterator[tuple[int, Result]]:
         """Results as they are completed, each with the index of its source."""
         if not accepted:
             return
-        longest = max(len(tokens) for tokens, _ in accepted.values())
-        rows, tokens = self._batch_limits([plan.limits for _, plan in accepted.values()], longest)
+        longest = max(len(pending.source) for pending in accepted.values())
+        rows, tokens = self._batch_limits([p.plan.limits for p in accepted.values()], longest)
         queue: Queue[tuple[int, int]] = Queue(
             self._backend, self._manifest.model, rows=rows, tokens=tokens
         )
         for index in _largest_first(accepted):
-            source, plan = accepted[index]
-            try:
-                request = plan.request(source)
-            except RejectedError as error:
-                yield index, nothing(self.text(()), "rejected", str(error))
-                continue
-            for number, strategy in enumerate(plan.strategies):
-                queue.add(Job((index, number), request, strategy))
-        found: dict[int, dict[int, Decoding[tuple[int, int]] | Failed[tuple[int, int]]]] = {}
+            for job in accepted[index].jobs:
+                queue.add(Job((index, job.key), job.request, job.strategy))
         for outcome in queue.outcomes():
             index, number = outcome.job.key
-            found.setdefault(index, {})[number] = outcome
-            plan = accepted[index][1]
-            if len(found[index]) == len(plan.strategies):
-                outcomes = sorted(found.pop(index).items())
-                yield index, self._result([outcome for _, outcome in outcomes], plan)
-
-    def _result(self, outcomes: Sequence[Decoding[Any] | Failed[Any]], plan: TextPlan) -> Result:
-        """The result of one source: of its search, or of all its samples."""
-        drafts: list[Draft] = []
-        for outcome in outcomes:
-            if isinstance(outcome, Failed):
-                return nothing(self.text(()), "rejected", outcome.reason)
-            drafts += outcome.drafts
-        if not drafts:
-            return nothing(self.text(()), "rejected", NO_OUTPUT)
-        try:
-            return result_of(drafts, plan.given, self._codec)
-        except TokenizerError as failure:
-            return nothing("", "rejected", str(failure))
+            result = accepted[index].add(number, outcome)
+            if result is not None:
+                del accepted[index]
+                yield index, result
 
     def _batch_limits(self, limits: Sequence[GenerationLimits], longest: int) -> tuple[int, int]:
         """The most rows and source tokens of a batch whose longest source has `longest` tokens."""
@@ -176,14 +161,14 @@ class TextFrontEnd:
         return min(rows, self._backend.limits.rows or rows), tokens
 
 
-def _largest_first(accepted: Mapping[int, tuple[list[int], TextPlan]]) -> list[int]:
+def _largest_first(accepted: Mapping[int, PendingText]) -> list[int]:
     """Sources in the order in which they are decoded: those of one width together, since they can
     share batches, and the longest first, so that what does not fit into memory fails at once, not
     after an hour."""
 
     def size(index: int) -> tuple[int, int]:
-        source, plan = accepted[index]
-        return plan.strategies[0].width, len(source)
+        pending = accepted[index]
+        return pending.plan.strategies[0].width, len(pending.source)
 
     return sorted(accepted, key=size, reverse=True)
 

@@ -26,6 +26,7 @@ from .report import report
 from .run import run
 from .score import score
 from .sensitivity import sensitivity
+from .serve import serve
 from .sign import sign
 from .train import train
 from .verify import verify
@@ -55,6 +56,10 @@ EXTRAS = {
     "onnxruntime": "cpu",
     "model_signing": "sign",
     "OpenSSL": "sign",
+    "starlette": "serve",
+    "uvicorn": "serve",
+    "prometheus_client": "serve",
+    "python_multipart": "serve",
 }
 
 
@@ -92,7 +97,7 @@ def cli(verbose: bool) -> None:
 
 for command in (
     *(train, export, optimize, build, run, encode, score, attention, verify, sensitivity, report),
-    *(sign, bench, inspect),
+    *(sign, bench, inspect, serve),
 ):
     cli.add_command(command)
 

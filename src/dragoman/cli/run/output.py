@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -73,53 +73,11 @@ def timed(result: Result) -> Iterator[str]:
     yield ""
 
 
-def json_of_texts(result: Result) -> Iterator[str]:
-    """One object, with all outputs."""
-    yield _json(_outcome(result) | {"hypotheses": [_hypothesis(h) for h in result.hypotheses]})
+def as_json_object(result: Result) -> Iterator[str]:
+    """One object, with all outputs or segments."""
+    from dragoman.runtime.decoding.plain import result_data
 
-
-def json_of_speech(result: Result) -> Iterator[str]:
-    """One object, with all segments."""
-    segments = [
-        {"start": s.start, "end": s.end, "text": s.text, "tokens": s.tokens}
-        for s in result.segments or ()
-    ]
-    yield _json(_outcome(result) | {"language": result.language, "segments": segments})
-
-
-def _outcome(result: Result) -> dict[str, Any]:
-    return {
-        "text": result.text,
-        "tokens": result.tokens,
-        "log_probability": result.log_probability,
-        "score": result.score,
-        "finish_reason": result.finish_reason,
-        "end_token": result.end_token,
-        "error": result.error,
-    }
-
-
-def _hypothesis(hypothesis: Hypothesis) -> dict[str, Any]:
-    return {
-        "text": hypothesis.text,
-        "tokens": hypothesis.tokens,
-        "log_probability": hypothesis.log_probability,
-        "score": hypothesis.score,
-        "finish_reason": hypothesis.finish_reason,
-        "end_token": hypothesis.end_token,
-        "token_log_probabilities": hypothesis.token_log_probabilities,
-        "alternatives": [
-            [
-                {"token": a.token, "text": a.text, "log_probability": a.log_probability}
-                for a in alternatives
-            ]
-            for alternatives in hypothesis.alternatives
-        ],
-    }
-
-
-def _json(values: dict[str, Any]) -> str:
-    return json.dumps(values, ensure_ascii=False, allow_nan=False)
+    yield json.dumps(result_data(result), ensure_ascii=False, allow_nan=False)
 
 
 def _one_line(output: Hypothesis | Result | Segment) -> str:

@@ -1,0 +1,1 @@
+"""Protocols, a file each, over `service.Service`; `http` has what they share."""

@@ -1,0 +1,271 @@
+"""What all protocols share: bodies, errors, clients that go away, streams of events."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+from starlette.types import Receive, Scope, Send
+
+from dragoman.errors import DragomanError
+from dragoman.strict_json import parse_json
+
+from ...backends.errors import BackendError
+from ..engine.line import ClosedError, OverloadedError
+from ..engine.ticket import DeadlineError
+from ..hosting import UnavailableError, UnknownModelError
+
+logger = logging.getLogger("dragoman.serving")
+
+Outcome = TypeVar("Outcome")
+Handler = Callable[[Request], Awaitable[Response]]
+ErrorBody = Callable[["Problem"], Any]
+"""A problem as a protocol writes it."""
+
+ROUTE = "dragoman.route"
+"""In the scope of a request: the path of its route."""
+
+
+@dataclass(frozen=True)
+class Problem:
+    """Why there is no answer.
+
+    Attributes:
+        status: of HTTP
+        code: for programs
+        message: for people
+    """
+
+    status: int
+    code: str
+    message: str
+    headers: Mapping[str, str]
+
+
+class BodyError(DragomanError):
+    """The body of a request is not what its route takes."""
+
+
+class GoneError(Exception):
+    """The client went away."""
+
+
+def problem_of(error: Exception) -> Problem:
+    """What a client is told of an error; of a defect, nothing but that there was one."""
+    message = str(error)
+    if isinstance(error, OverloadedError):
+        seconds = str(round(error.retry_after))
+        return Problem(429, "overloaded", message, {"Retry-After": seconds})
+    if isinstance(error, ClosedError):
+        return Problem(503, "shutting_down", message, {"Retry-After": "1"})
+    if isinstance(error, DeadlineError):
+        return Problem(504, "timeout", message, {})
+    if isinstance(error, UnknownModelError):
+        return Problem(404, "unknown_model", message, {})
+    if isinstance(error, UnavailableError):
+        return Problem(503, "unavailable", message, {})
+    if isinstance(error, BackendError):
+        return Problem(500, "backend_error", message, {})
+    if isinstance(error, DragomanError):
+        return Problem(400, "invalid_request", message, {})
+    if isinstance(error, HTTPException):
+        codes = {401: "unauthorized", 404: "not_found", 405: "method_not_allowed", 413: "too_large"}
+        code = codes.get(error.status_code, "invalid_request")
+        return Problem(error.status_code, code, error.detail, error.headers or {})
+    return Problem(500, "internal_error", "the server failed; its log says how", {})
+
+
+def route(path: str, handler: Handler, error_body: ErrorBody, *, method: str = "POST") -> Route:
+    """A route whose handler may raise anything, and is given up when the client goes away."""
+
+    async def answer(request: Request) -> Response:
+        request.scope[ROUTE] = path
+        try:
+            await request.body()
+            return await _unless_gone(request, handler(request))
+        except (GoneError, ClientDisconnect):
+            return Response(status_code=499)  # nobody reads it
+        except Exception as error:
+            problem = problem_of(error)
+            if problem.status == 500:
+                logger.error("failed", exc_info=error, extra={"route": path})
+            return JSONResponse(error_body(problem), problem.status, headers=dict(problem.headers))
+
+    return Route(path, answer, methods=[method])
+
+
+def json_object(request_body: bytes) -> dict[str, Any]:
+    """The object that a body is.
+
+    Raises:
+        BodyError: it is none.
+    """
+    try:
+        values = parse_json(request_body.decode())
+    except ValueError as error:
+        raise BodyError(f"expected a JSON object: {error}") from error
+    if not isinstance(values, dict):
+        raise BodyError(f"expected a JSON object, found {type(values).__name__}")
+    return values
+
+
+class Fields:
+    """The fields of an object, taken one by one; what nobody takes is an error.
+
+    Args:
+        values: is emptied
+    """
+
+    def __init__(self, values: dict[str, Any]) -> None:
+        self._values = values
+
+    def take(self, name: str, kind: type | tuple[type, ...], default: Any = None) -> Any:
+        """
+        Args:
+            default: in place of a field that is missing or null
+
+        Raises:
+            BodyError: it is of another kind.
+        """
+        value = self._values.pop(name, None)
+        if value is None:
+            return default
+        wrong_bool = isinstance(value, bool) and bool not in _kinds(kind)
+        if wrong_bool or not isinstance(value, kind):
+            expected = " or ".join(NAMES.get(k, k.__name__) for k in _kinds(kind))
+            found = NAMES.get(type(value), type(value).__name__)
+            raise BodyError(f"{name}: expected {expected}, found {found}")
+        return value
+
+    def need(self, name: str, kind: type | tuple[type, ...]) -> Any:
+        """
+        Raises:
+            BodyError: it is missing, or of another kind.
+        """
+        value = self.take(name, kind)
+        if value is None:
+            raise BodyError(f"{name}: expected, found none")
+        return value
+
+    def ignore(self, *names: str) -> None:
+        """What clients send and means nothing here."""
+        for name in names:
+            self._values.pop(name, None)
+
+    @property
+    def rest(self) -> dict[str, Any]:
+        """What was not taken."""
+        return self._values
+
+    def end(self) -> None:
+        """
+        Raises:
+            BodyError: something was not taken.
+        """
+        if self._values:
+            names = ", ".join(sorted(self._values))
+            raise BodyError(f"unknown: {names:.200}")
+
+
+NAMES: dict[type, str] = {
+    str: "a text",
+    int: "an integer",
+    float: "a number",
+    list: "a list",
+    dict: "an object",
+    bool: "true or false",
+}
+
+
+def _kinds(kind: type | tuple[type, ...]) -> tuple[type, ...]:
+    return kind if isinstance(kind, tuple) else (kind,)
+
+
+class Events(Response):
+    """Server-sent events (WHATWG HTML, section 9.2), until the last or until the client goes.
+
+    Args:
+        events: data of each; of the first, whatever can go wrong before any has already gone well
+    """
+
+    media_type = "text/event-stream"
+
+    def __init__(self, events: AsyncIterator[str]) -> None:
+        super().__init__(headers={"Cache-Control": "no-store", "X-Accel-Buffering": "no"})
+        del self.headers["content-length"]
+        self._events = events
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        with suppress(GoneError):
+            await _race(self._send(send), receive)
+
+    async def _send(self, send: Send) -> None:
+        headers = self.raw_headers
+        await send({"type": "http.response.start", "status": 200, "headers": headers})
+        async for event in self._events:
+            await send({"type": "http.response.body", "body": event.encode(), "more_body": True})
+        await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+
+def event(data: Any, name: str | None = None) -> str:
+    """One event, of data as JSON or as a text."""
+    text = data if isinstance(data, str) else json.dumps(data, ensure_ascii=False, allow_nan=False)
+    head = "" if name is None else f"event: {name}\n"
+    return f"{head}data: {text}\n\n"
+
+
+async def primed(items: AsyncIterator[Outcome]) -> AsyncIterator[Outcome]:
+    """The same items, after waiting for the first: an error before it can still be an answer."""
+    try:
+        first = await anext(items)
+    except StopAsyncIteration:
+        return _nothing()
+    return _with_first(first, items)
+
+
+async def _nothing() -> AsyncIterator[Any]:
+    return
+    yield
+
+
+async def _with_first(first: Outcome, items: AsyncIterator[Outcome]) -> AsyncIterator[Outcome]:
+    yield first
+    async for item in items:
+        yield item
+
+
+async def _unless_gone(request: Request, work: Awaitable[Outcome]) -> Outcome:
+    """
+    Raises:
+        GoneError: the client has gone; the work is cancelled.
+    """
+    return await _race(work, request.receive)
+
+
+async def _race(work: Awaitable[Outcome], receive: Receive) -> Outcome:
+    working = asyncio.ensure_future(work)
+    gone = asyncio.ensure_future(_gone(receive))
+    try:
+        await asyncio.wait({working, gone}, return_when=asyncio.FIRST_COMPLETED)
+        if working.done():
+            return working.result()
+        raise GoneError
+    finally:
+        for task in (working, gone):
+            task.cancel()
+            with suppress(asyncio.CancelledError, Exception):
+                await task
+
+
+async def _gone(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass

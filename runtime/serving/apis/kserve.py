@@ -1,0 +1,283 @@
+"""The Open Inference Protocol v2 (KServe) over HTTP, with its binary extension.
+
+A model that decodes takes `text` [N] (BYTES), or `audio` (BYTES: files), and gives `text`, `score`,
+`log_probability` and `finish_reason`, each [N]; generation options are parameters of the request.
+An encoder alone takes `text` and gives `embedding` [N, D] (FP32) or, of another head, `result` [N]
+(BYTES: JSON).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import BaseRoute
+
+from dragoman import __version__
+
+from ...abilities import ENCODER_METHODS
+from ...decoding.rejection import RejectedError
+from ...format.head import Head
+from ..hosting import Host, UnknownModelError
+from ..service import ABILITIES, Service
+from .http import BodyError, Problem, json_object, route
+from .options import generation_options
+from .tensors import Tensor, TensorError, read_tensor, write_tensor
+
+HEADER_LENGTH = "Inference-Header-Content-Length"
+VERSION = "1"
+OF_TRITON = frozenset({"sequence_id", "sequence_start", "sequence_end", "priority", "timeout"})
+"""Parameters that clients send and that mean nothing here, but for `timeout`, in microseconds."""
+
+
+def error_body(problem: Problem) -> dict[str, str]:
+    return {"error": problem.message}
+
+
+def routes(service: Service) -> list[BaseRoute]:
+    def get(path: str, handler: Callable[..., Any]) -> BaseRoute:
+        return route(path, partial(handler, service), error_body, method="GET")
+
+    found = [
+        get("/v2", _server),
+        get("/v2/health/live", _live),
+        get("/v2/health/ready", _ready),
+        route("/v2/repository/index", partial(_index, service), error_body),
+        route("/v2/repository/models/{model}/load", partial(_load, service), error_body),
+        route("/v2/repository/models/{model}/unload", partial(_unload, service), error_body),
+    ]
+    for model in ("/v2/models/{model}", "/v2/models/{model}/versions/{version}"):
+        found += [
+            get(model, _metadata),
+            get(f"{model}/ready", _model_ready),
+            route(f"{model}/infer", partial(_infer, service), error_body),
+        ]
+    return found
+
+
+def _host(service: Service, request: Request) -> Host:
+    version = request.path_params.get("version", VERSION)
+    if version != VERSION:
+        raise UnknownModelError(f"version: expected {VERSION}, found {version!r:.40}")
+    return service.hosts.get(request.path_params["model"])
+
+
+async def _server(service: Service, request: Request) -> Response:
+    extensions = ["binary_tensor_data", "model_repository"]
+    return JSONResponse({"name": "dragoman", "version": __version__, "extensions": extensions})
+
+
+async def _live(service: Service, request: Request) -> Response:
+    return Response(status_code=200)
+
+
+async def _ready(service: Service, request: Request) -> Response:
+    return Response(status_code=200 if all(h.alive for h in service.hosts.all) else 503)
+
+
+async def _model_ready(service: Service, request: Request) -> Response:
+    return Response(status_code=200 if _host(service, request).alive else 503)
+
+
+async def _index(service: Service, request: Request) -> Response:
+    states = [
+        {"name": h.name, "version": VERSION, "state": "READY" if h.loaded else "UNAVAILABLE"}
+        for h in service.hosts.all
+    ]
+    return JSONResponse(states)
+
+
+async def _load(service: Service, request: Request) -> Response:
+    await _host(service, request).load()
+    return Response(status_code=200)
+
+
+async def _unload(service: Service, request: Request) -> Response:
+    _host(service, request).unload()
+    return Response(status_code=200)
+
+
+async def _metadata(service: Service, request: Request) -> Response:
+    host = _host(service, request)
+    manifest = host.manifest
+    source = "audio" if manifest.audio is not None else "text"
+    outputs = [("text", "BYTES"), ("score", "FP32"), ("log_probability", "FP32")]
+    shapes = {"embedding": [-1, manifest.head.outputs if manifest.head else -1]}
+    outputs.append(("finish_reason", "BYTES"))
+    if manifest.head is not None:
+        vectors = manifest.head.task == "embedding"
+        outputs = [("embedding", "FP32") if vectors else ("result", "BYTES")]
+    return JSONResponse(
+        {
+            "name": host.name,
+            "versions": [VERSION],
+            "platform": f"dragoman_{manifest.target}",
+            "inputs": [{"name": source, "datatype": "BYTES", "shape": [-1]}],
+            "outputs": [
+                {"name": name, "datatype": datatype, "shape": shapes.get(name, [-1])}
+                for name, datatype in outputs
+            ],
+        }
+    )
+
+
+async def _infer(service: Service, request: Request) -> Response:
+    host = _host(service, request)
+    head, binary = _parts(await request.body(), request.headers.get(HEADER_LENGTH))
+    tensors: dict[str, Tensor] = {}
+    inputs = head.get("inputs")
+    if not isinstance(inputs, list) or not all(isinstance(one, dict) for one in inputs):
+        raise BodyError("inputs: expected a list of tensors")
+    for one in inputs:
+        tensor, binary = read_tensor(one, binary)
+        tensors[tensor.name] = tensor
+    parameters = head.get("parameters") or {}
+    if not isinstance(parameters, dict):
+        raise BodyError("parameters: expected an object")
+    all_binary = bool(parameters.pop("binary_data_output", False))
+    timeout = parameters.get("timeout")
+    seconds = timeout / 1e6 if isinstance(timeout, int | float) and timeout > 0 else None
+    options = {k: v for k, v in parameters.items() if k not in OF_TRITON}
+    model_head = host.manifest.head
+    if model_head is not None:
+        outputs = await _read_texts(service, host, model_head, tensors, options, seconds)
+    else:
+        outputs = await _generate(service, host, tensors, options, seconds)
+    answer = {"model_name": host.name, "model_version": VERSION}
+    if "id" in head:
+        answer["id"] = head["id"]
+    return _answer(answer, outputs, head.get("outputs"), all_binary=all_binary)
+
+
+async def _generate(
+    service: Service,
+    host: Host,
+    tensors: dict[str, Tensor],
+    parameters: dict[str, Any],
+    seconds: float | None,
+) -> list[Tensor]:
+    options = generation_options(parameters)
+    sources: Sequence[Any]
+    if host.manifest.audio is not None:
+        sources = [await service.read_audio(host, data) for data in _bytes(tensors, "audio")]
+    else:
+        sources = _texts(tensors)
+    results = await service.generate(host, sources, [options] * len(sources), seconds=seconds)
+    for index, result in enumerate(results):
+        if result.error is not None:
+            raise RejectedError(f"{index}: {result.error}")
+    texts = [" ".join(map(str, r.tokens)) if r.text is None else r.text for r in results]
+    return [
+        Tensor("text", "BYTES", _objects(texts)),
+        Tensor("score", "FP32", np.array([r.score for r in results], np.float32)),
+        Tensor(
+            "log_probability", "FP32", np.array([r.log_probability for r in results], np.float32)
+        ),
+        Tensor("finish_reason", "BYTES", _objects([r.finish_reason for r in results])),
+    ]
+
+
+async def _read_texts(
+    service: Service,
+    host: Host,
+    head: Head,
+    tensors: dict[str, Tensor],
+    parameters: dict[str, Any],
+    seconds: float | None,
+) -> list[Tensor]:
+    _, ability = ENCODER_METHODS[head.task]
+    (method,) = [name for name, known in ABILITIES.items() if known == ability]
+    options: dict[str, Any] = {"truncate": bool(parameters.pop("truncate", False))}
+    if parameters:
+        raise BodyError(f"unknown parameters: {', '.join(sorted(parameters)):.200}")
+    options |= {"top": 5} if method == "fill" else {}
+    options |= {"longest": 15} if method == "answer" else {}
+    found = await service.read_texts(host, method, _texts(tensors), options, seconds=seconds)
+    for index, one in enumerate(found):
+        if one.error is not None:
+            raise RejectedError(f"{index}: {one.error}")
+    if method == "embeddings":
+        vectors = np.array([one.vector for one in found], np.float32)
+        return [Tensor("embedding", "FP32", vectors.reshape(len(found), head.outputs))]
+    texts = [json.dumps(dataclasses.asdict(one), ensure_ascii=False) for one in found]
+    return [Tensor("result", "BYTES", _objects(texts))]
+
+
+def _texts(tensors: dict[str, Tensor]) -> list[Any]:
+    """Texts [N] or [N, 1]; of models that read pairs, [N, 2]."""
+    tensor = _input(tensors, "text")
+    rows = tensor.values.reshape(len(tensor.values), -1) if tensor.values.ndim else None
+    if rows is None or tensor.values.ndim > 2 or (rows.size and rows.shape[1] > 2):
+        raise TensorError(
+            f"text: expected shape [N], [N, 1] or [N, 2], found {list(tensor.values.shape)}"
+        )
+    try:
+        texts = [[value.decode() for value in row] for row in rows.tolist()]
+    except UnicodeDecodeError as error:
+        raise TensorError(f"text: expected UTF-8: {error}") from error
+    return [row[0] if len(row) == 1 else tuple(row) for row in texts]
+
+
+def _bytes(tensors: dict[str, Tensor], name: str) -> list[bytes]:
+    return _input(tensors, name).values.ravel().tolist()
+
+
+def _input(tensors: dict[str, Tensor], name: str) -> Tensor:
+    if set(tensors) != {name}:
+        found = ", ".join(sorted(tensors)) or "none"
+        raise TensorError(f"inputs: expected {name}, found {found:.200}")
+    if tensors[name].datatype != "BYTES":
+        raise TensorError(f"{name}: expected BYTES, found {tensors[name].datatype}")
+    return tensors[name]
+
+
+def _parts(body: bytes, header_length: str | None) -> tuple[dict[str, Any], memoryview]:
+    """The JSON of a request, and the binary part behind it."""
+    if header_length is None:
+        return json_object(body), memoryview(b"")
+    if not header_length.isdecimal() or int(header_length) > len(body):
+        raise BodyError(f"{HEADER_LENGTH}: expected at most {len(body)}, found {header_length:.20}")
+    size = int(header_length)
+    return json_object(body[:size]), memoryview(body)[size:]
+
+
+def _answer(
+    head: dict[str, Any], outputs: Sequence[Tensor], asked: Any, *, all_binary: bool
+) -> Response:
+    """
+    Args:
+        asked: the outputs that a request names, each with parameters; None: all
+    """
+    known = {tensor.name: tensor for tensor in outputs}
+    wanted: list[tuple[str, bool]] = [(name, all_binary) for name in known]
+    if asked:
+        if not isinstance(asked, list) or not all(isinstance(one, dict) for one in asked):
+            raise BodyError("outputs: expected a list of objects")
+        wanted = []
+        for one in asked:
+            name = one.get("name")
+            if name not in known:
+                raise BodyError(f"outputs: expected one of {', '.join(known)}, found {name!r:.80}")
+            parameters = one.get("parameters") or {}
+            wanted.append((name, bool(parameters.get("binary_data", all_binary))))
+    written = [write_tensor(known[name], binary=binary) for name, binary in wanted]
+    answer = head | {"outputs": [data for data, _ in written]}
+    content = b"".join(part for _, part in written)
+    if not any(binary for _, binary in wanted):
+        return JSONResponse(answer)
+    text = json.dumps(answer, ensure_ascii=False).encode()
+    headers = {HEADER_LENGTH: str(len(text))}
+    return Response(text + content, media_type="application/octet-stream", headers=headers)
+
+
+def _objects(texts: Sequence[str]) -> NDArray[Any]:
+    values = np.empty(len(texts), object)
+    values[:] = [text.encode() for text in texts]
+    return values

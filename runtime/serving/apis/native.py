@@ -1,0 +1,155 @@
+"""Dragoman's own protocol: every option, every output; as one answer or token by token."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import dataclasses
+from collections.abc import AsyncIterator, Sequence
+from functools import partial
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import BaseRoute
+
+from ...attention.maps import Attention
+from ...decoding.plain import result_data
+from ...decoding.results import Token
+from ...model import Model
+from ..hosting import Host
+from ..service import ABILITIES, Ended, Service
+from .http import BodyError, Events, Fields, Problem, event, json_object, primed, problem_of, route
+from .options import generation_options
+
+MOST_SOURCES = 1024
+
+
+def error_body(problem: Problem) -> dict[str, str]:
+    return {"error": problem.message, "code": problem.code}
+
+
+def routes(service: Service) -> list[BaseRoute]:
+    return [
+        route("/v1/generate", partial(_generate, service), error_body),
+        route("/v1/attention", partial(_attention, service), error_body),
+        *(
+            route(f"/v1/{ability}", partial(_read_texts, service, method), error_body)
+            for method, ability in ABILITIES.items()
+        ),
+    ]
+
+
+async def _generate(service: Service, request: Request) -> Response:
+    """{"model", "source" or "sources" or "audio", "stream", "timeout", and any option}."""
+    fields = Fields(json_object(await request.body()))
+    host = service.hosts.get(fields.take("model", str))
+    stream, seconds = fields.take("stream", bool, False), fields.take("timeout", (float, int))
+    sources = await _sources(service, host, fields)
+    options = generation_options(fields.rest)
+    if not stream:
+        results = await service.generate(host, sources, [options] * len(sources), seconds=seconds)
+        return JSONResponse({"model": host.name, "results": list(map(result_data, results))})
+    if len(sources) != 1:
+        raise BodyError(f"sources: expected one to stream, found {len(sources)}")
+    items = service.stream(host, sources[0], options, seconds=seconds)
+    return Events(_events(await primed(items)))
+
+
+async def _events(items: AsyncIterator[Token | Ended]) -> AsyncIterator[str]:
+    """A message for each token, an event "end" with the whole result; or "error"."""
+    try:
+        async for item in items:
+            if isinstance(item, Ended):
+                yield event(result_data(item.result), "end")
+            else:
+                yield event(dataclasses.asdict(item))
+    except Exception as error:
+        yield event(error_body(problem_of(error)), "error")
+
+
+async def _sources(service: Service, host: Host, fields: Fields) -> list[Any]:
+    one, many = fields.take("source", (str, list)), fields.take("sources", list)
+    audio = fields.take("audio", str)
+    given = [
+        name for name, v in (("source", one), ("sources", many), ("audio", audio)) if v is not None
+    ]
+    if len(given) != 1:
+        found = " and ".join(given) or "none"
+        raise BodyError(f"expected one of source, sources and audio, found {found}")
+    if audio is not None:
+        return [await service.read_audio(host, decoded(audio))]
+    sources = [one] if many is None else many
+    if len(sources) > MOST_SOURCES:
+        raise BodyError(f"sources: expected at most {MOST_SOURCES}, found {len(sources)}")
+    if host.manifest.audio is not None:
+        raise BodyError("expected audio, an audio file in base64, found texts: a speech model")
+    for source in sources:
+        _check_source(source)
+    return sources
+
+
+def _check_source(source: Any) -> None:
+    ids = isinstance(source, list) and all(type(token) is int for token in source)
+    if not ids and not isinstance(source, str):
+        raise BodyError("source: expected a text or a list of token ids")
+
+
+def decoded(text: str) -> bytes:
+    """
+    Raises:
+        BodyError: a text is not base64.
+    """
+    try:
+        return base64.b64decode(text, validate=True)
+    except (binascii.Error, ValueError) as error:
+        raise BodyError(f"audio: expected base64: {error}") from error
+
+
+async def _read_texts(service: Service, method: str, request: Request) -> Response:
+    """{"model", "texts" (or pairs of texts), "timeout", "truncate", and "top" or "longest"}."""
+    fields = Fields(json_object(await request.body()))
+    host = service.hosts.get(fields.take("model", str))
+    seconds, texts = fields.take("timeout", (float, int)), fields.need("texts", list)
+    options: dict[str, Any] = {"truncate": fields.take("truncate", bool, False)}
+    if method == "fill":
+        options["top"] = _count(fields, "top", 5)
+    if method == "answer":
+        options["longest"] = _count(fields, "longest", 15)
+    fields.end()
+    found = await service.read_texts(host, method, texts, options, seconds=seconds)
+    return JSONResponse({"model": host.name, "results": [_plain(one) for one in found]})
+
+
+def _count(fields: Fields, name: str, default: int) -> int:
+    value: int = fields.take(name, int, default)
+    if value < 1:
+        raise BodyError(f"{name}: expected at least 1, found {value}")
+    return value
+
+
+def _plain(result: Any) -> dict[str, Any]:
+    values = dataclasses.asdict(result)
+    if "vector" in values:
+        values["vector"] = values["vector"].tolist()
+    return values
+
+
+async def _attention(service: Service, request: Request) -> Response:
+    """{"model", "source", "target"}: what aligns words, [target, source], and its tokens."""
+    fields = Fields(json_object(await request.body()))
+    host = service.hosts.get(fields.take("model", str))
+    source, target = fields.need("source", (str, list)), fields.take("target", (str, list))
+    fields.end()
+
+    def look(model: Model) -> Attention:
+        return model.attention(source, target)
+
+    found = await service.with_model(host, look)
+    weights: Sequence[Any] = []
+    if found.cross is not None:
+        weights = found.aligning.round(4).tolist()
+    elif found.decoder is not None:
+        weights = found.decoder[-1].mean(axis=0).round(4).tolist()
+    columns = found.source if found.cross is not None else found.read
+    return JSONResponse({"columns": columns, "rows": found.target, "weights": weights})

@@ -1,0 +1,125 @@
+"""The engine of an encoder alone: texts of several requests are read together."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from threading import Thread
+from typing import Any
+
+from ...encoding.running import MAX_BATCH_SIZE
+from ...model import Model
+from .line import Line
+from .observer import Nobody, Observer
+from .ticket import Ticket
+
+
+class TextsTicket(Ticket[list[Any]]):
+    """A request for what an encoder alone makes of texts.
+
+    Args:
+        method: of `EncoderFrontEnd`
+        options: its keywords
+    """
+
+    def __init__(
+        self,
+        method: str,
+        sources: Sequence[Any],
+        options: dict[str, Any],
+        *,
+        deadline: float | None = None,
+    ) -> None:
+        super().__init__(deadline=deadline)
+        self.method, self.sources, self.options = method, sources, options
+
+    def is_like(self, other: TextsTicket) -> bool:
+        return (self.method, self.options) == (other.method, other.options)
+
+
+class TextsEngine:
+    """
+    Args:
+        model: an encoder alone, loaded with `engine.threads_of(loops, threads)`
+        loops: how many batches are computed beside each other
+        waiting: how many requests may wait; beyond that, they are refused
+    """
+
+    def __init__(
+        self,
+        model: Model,
+        *,
+        loops: int = 1,
+        rows: int = MAX_BATCH_SIZE,
+        waiting: int = 256,
+        observer: Observer | None = None,
+    ) -> None:
+        self.model, self._rows = model, rows
+        self._observer = observer or Nobody()
+        self.line: Line[TextsTicket] = Line(waiting, loops, lambda ticket, now: ticket.is_over(now))
+        self._threads = [
+            Thread(target=self._run, args=(number,), name=f"encoding-{number}", daemon=True)
+            for number in range(loops)
+        ]
+        for thread in self._threads:
+            thread.start()
+
+    def enter(self, ticket: TextsTicket) -> None:
+        """Let a request wait for its turn.
+
+        Raises:
+            OverloadedError, ClosedError: see `Line.put`.
+        """
+        self.line.put([(ticket, len(ticket.sources))])
+
+    @property
+    def alive(self) -> bool:
+        return all(thread.is_alive() for thread in self._threads)
+
+    @property
+    def rows(self) -> int:
+        """None stay between two batches."""
+        return 0
+
+    def close(self, *, seconds: float | None = None) -> None:
+        """See `Engine.close`."""
+        self.line.close()
+        end = None if seconds is None else time.monotonic() + seconds
+        for thread in self._threads:
+            thread.join(None if end is None else max(0.0, end - time.monotonic()))
+        if not any(thread.is_alive() for thread in self._threads):
+            self.model.close()
+
+    def _run(self, number: int) -> None:
+        while True:
+            group = self.line.take(
+                number,
+                busy=0,
+                most=self._rows,
+                fits=lambda tickets: tickets[-1].is_like(tickets[0]),
+            )
+            if group is None:
+                return
+            now = time.monotonic()
+            wanted = [ticket for ticket in group if not ticket.is_over(now)]
+            for ticket in wanted:
+                ticket.times.begun = now
+            if wanted:
+                self._compute(wanted)
+
+    def _compute(self, tickets: Sequence[TextsTicket]) -> None:
+        """One text that cannot be read has an error of its own."""
+        sources = [source for ticket in tickets for source in ticket.sources]
+        started = time.monotonic()
+        try:
+            found = getattr(self.model.encoder, tickets[0].method)(sources, **tickets[0].options)
+        except Exception as error:  # of the device, or a defect
+            self._observer.failed(f"{type(error).__name__}: {error}")
+            for ticket in tickets:
+                ticket.fail(error)
+            return
+        self._observer.encoded(len(sources), time.monotonic() - started)
+        first = 0
+        for ticket in tickets:
+            ticket.succeed(found[first : first + len(ticket.sources)])
+            first += len(ticket.sources)

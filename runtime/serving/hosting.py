@@ -1,0 +1,312 @@
+"""Bundles by name: loaded when they are needed, unloaded when they are not, replaced when their
+directory changes. Everything here runs on the event loop; what takes time, in threads."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+from typing import TypeVar
+
+from dragoman.errors import DragomanError
+
+from ..format.bundle import read_bundle
+from ..format.manifest import MANIFEST_FILE, Manifest
+from ..loading import load
+from ..model import Model
+from .engine.engine import Engine, threads_of
+from .engine.observer import Observer
+from .engine.texts import TextsEngine
+from .options import EngineOptions, ServerOptions
+
+logger = logging.getLogger("dragoman.serving")
+
+AnyEngine = Engine | TextsEngine
+Kind = TypeVar("Kind", Engine, TextsEngine)
+Identity = tuple[int, int, int]
+"""Of a file: another one has another."""
+
+
+class UnknownModelError(DragomanError):
+    """No bundle of that name is served."""
+
+
+class UnavailableError(DragomanError):
+    """A bundle cannot be loaded."""
+
+
+class _Hosted:
+    """An engine, and how many requests use it. It is closed when it is retired and none does."""
+
+    def __init__(self, engine: AnyEngine, identity: Identity) -> None:
+        self.engine, self.identity = engine, identity
+        self.users, self.last_used, self._retired = 0, time.monotonic(), False
+        self._closing: asyncio.Task[None] | None = None
+
+    def enter(self) -> None:
+        self.users += 1
+
+    def leave(self) -> None:
+        self.users -= 1
+        self.last_used = time.monotonic()
+        self._close_if_done()
+
+    def retire(self) -> None:
+        self._retired = True
+        self._close_if_done()
+
+    async def closed(self) -> None:
+        if self._closing is not None:
+            await self._closing
+
+    def _close_if_done(self) -> None:
+        if self._retired and not self.users and self._closing is None:
+            self._closing = asyncio.ensure_future(asyncio.to_thread(self.engine.close))
+
+
+class Host:
+    """A bundle's directory, and its engine while it is loaded.
+
+    Args:
+        observer_of: who watches the engine of a name
+    """
+
+    def __init__(
+        self,
+        name: str,
+        directory: Path,
+        options: EngineOptions,
+        observer_of: Callable[[str], Observer],
+    ) -> None:
+        self.name, self.directory = name, directory
+        self._options, self._observer_of = options, observer_of
+        self.manifest: Manifest = read_bundle(directory).manifest
+        """Of the newest version that could be read."""
+        self._hosted: _Hosted | None = None
+        self._retired: list[_Hosted] = []
+        self._loading = asyncio.Lock()
+        self._refused: Identity | None = None
+        """A version that could not be loaded."""
+
+    @property
+    def loaded(self) -> bool:
+        return self._hosted is not None
+
+    @property
+    def alive(self) -> bool:
+        """Whether it answers, or would once it is loaded."""
+        return self._hosted is None or self._hosted.engine.alive
+
+    @property
+    def waiting(self) -> int:
+        """Outputs that wait to be decoded."""
+        return 0 if self._hosted is None else len(self._hosted.engine.line)
+
+    @property
+    def rows(self) -> int:
+        """Rows that are being decoded, in versions that are replaced too."""
+        versions = [*self._retired, *([self._hosted] if self._hosted else [])]
+        return sum(version.engine.rows for version in versions)
+
+    @asynccontextmanager
+    async def engine(self, kind: type[Kind]) -> AsyncIterator[Kind]:
+        """The engine, loaded if it is not; it stays as long as the context lasts, whatever happens
+        to the directory.
+
+        Raises:
+            UnavailableError: it cannot be loaded, or it is of another kind than it was.
+        """
+        async with self._used() as engine:
+            if not isinstance(engine, kind):
+                raise UnavailableError(f"{self.name} was replaced by a model of another kind")
+            yield engine
+
+    @asynccontextmanager
+    async def model(self) -> AsyncIterator[Model]:
+        """The model alone, likewise.
+
+        Raises:
+            UnavailableError: it cannot be loaded.
+        """
+        async with self._used() as engine:
+            yield engine.model
+
+    async def load(self) -> None:
+        """
+        Raises:
+            UnavailableError: it cannot be loaded.
+        """
+        await self._loaded()
+
+    async def refresh(self) -> None:
+        """Replace the engine if the directory holds another bundle than it was loaded from. If that
+        cannot be loaded, things stay as they are."""
+        identity = _identity(self.directory)
+        if self._hosted is None or identity is None:
+            return
+        if identity in (self._hosted.identity, self._refused):
+            return
+        async with self._loading:
+            try:
+                fresh = await asyncio.to_thread(self._open)
+            except DragomanError as error:
+                self._refused = identity
+                logger.error("replacement refused", extra={"model": self.name, "error": str(error)})
+                return
+            self._retire()
+            self._hosted = fresh
+        logger.info("replaced", extra={"model": self.name})
+
+    def unload_if_idle(self, seconds: float) -> None:
+        hosted = self._hosted
+        if hosted and not hosted.users and time.monotonic() - hosted.last_used >= seconds:
+            self.unload()
+
+    def unload(self) -> None:
+        """Free what it holds once nobody uses it; the next request loads it again."""
+        if self._hosted is not None:
+            self._retire()
+            logger.info("unloaded", extra={"model": self.name})
+
+    async def close(self) -> None:
+        self.unload()
+        for hosted in self._retired:
+            await hosted.closed()
+
+    @asynccontextmanager
+    async def _used(self) -> AsyncIterator[AnyEngine]:
+        hosted = await self._loaded()
+        hosted.enter()
+        try:
+            yield hosted.engine
+        finally:
+            hosted.leave()
+
+    async def _loaded(self) -> _Hosted:
+        if self._hosted is not None:
+            return self._hosted
+        async with self._loading:
+            if self._hosted is None:
+                started = time.monotonic()
+                try:
+                    self._hosted = await asyncio.to_thread(self._open)
+                except DragomanError as error:
+                    raise UnavailableError(f"{self.name} cannot be loaded: {error}") from error
+                seconds = round(time.monotonic() - started, 3)
+                logger.info("loaded", extra={"model": self.name, "seconds": seconds})
+            return self._hosted
+
+    def _open(self) -> _Hosted:
+        identity = _identity(self.directory) or (0, 0, 0)
+        options = self._options
+        threads = threads_of(options.loops, options.threads)
+        model = load(self.directory, threads=threads, backend=options.backend)
+        self.manifest = model.manifest
+        observer = self._observer_of(self.name)
+        if model.manifest.head is not None:
+            texts = TextsEngine(
+                model,
+                loops=options.loops,
+                rows=options.rows,
+                waiting=options.waiting,
+                observer=observer,
+            )
+            return _Hosted(texts, identity)
+        engine = Engine(
+            model,
+            loops=options.loops,
+            rows=options.rows,
+            waiting=options.waiting,
+            max_new_tokens=options.max_new_tokens,
+            observer=observer,
+        )
+        return _Hosted(engine, identity)
+
+    def _retire(self) -> None:
+        hosted, self._hosted = self._hosted, None
+        if hosted is not None:
+            self._retired = [*(r for r in self._retired if r.users), hosted]
+            hosted.retire()
+
+
+class Hosts:
+    """All bundles that a server has, by name.
+
+    Args:
+        directories: of bundles, by name; not none
+
+    Raises:
+        BundleError: one of them is no bundle.
+    """
+
+    def __init__(
+        self,
+        directories: dict[str, Path],
+        options: ServerOptions,
+        observer_of: Callable[[str], Observer],
+    ) -> None:
+        self._options = options
+        self._hosts = {
+            name: Host(name, directory, options.engine, observer_of)
+            for name, directory in directories.items()
+        }
+
+    @property
+    def all(self) -> Sequence[Host]:
+        return list(self._hosts.values())
+
+    def get(self, name: str | None = None) -> Host:
+        """The one of a name; None: the only one.
+
+        Raises:
+            UnknownModelError: there is none, or it takes a name to choose.
+        """
+        known = ", ".join(sorted(self._hosts))
+        if name is None:
+            if len(self._hosts) > 1:
+                raise UnknownModelError(f"model: expected one of {known}, found none")
+            return next(iter(self._hosts.values()))
+        if name not in self._hosts:
+            raise UnknownModelError(f"model: expected one of {known}, found {name!r:.80}")
+        return self._hosts[name]
+
+    async def watch(self) -> None:
+        """Replace and unload as time goes by, until cancelled."""
+        while True:
+            await asyncio.sleep(self._options.watch_seconds)
+            for host in self.all:
+                await host.refresh()
+                if self._options.idle_unload is not None:
+                    host.unload_if_idle(self._options.idle_unload)
+
+    async def close(self) -> None:
+        for host in self.all:
+            await host.close()
+
+
+def names_of(directories: Sequence[Path]) -> dict[str, Path]:
+    """A name for each bundle: that of its directory.
+
+    Raises:
+        DragomanError: two have the same.
+    """
+    names: dict[str, Path] = {}
+    for directory in directories:
+        name = directory.resolve().name
+        if name in names:
+            raise DragomanError(
+                f"expected bundles of different names, found {names[name]} and {directory}"
+            )
+        names[name] = directory
+    return names
+
+
+def _identity(directory: Path) -> Identity | None:
+    """Of the bundle in a directory; None: there is none at the moment."""
+    with suppress(OSError):
+        status = (directory / MANIFEST_FILE).stat()
+        return status.st_ino, status.st_mtime_ns, status.st_size
+    return None

@@ -1,0 +1,80 @@
+"""The process: sockets, signals, draining."""
+
+from __future__ import annotations
+
+import socket
+import ssl
+from pathlib import Path
+
+import uvicorn
+
+from dragoman.errors import DragomanError
+
+from .app import create_app
+from .logs import log_as_json
+from .options import ListenOptions, ServerOptions
+
+
+def serve(directories: dict[str, Path], options: ServerOptions, listen: ListenOptions) -> None:
+    """Answer requests until the process is told to stop (SIGTERM, SIGINT); those that are being
+    answered then have `drain_seconds` to end, while no others are accepted.
+
+    Raises:
+        DragomanError: the port cannot be had, or a certificate or key cannot be read.
+        BundleError: a directory is no bundle.
+    """
+    check_certificate(listen)
+    app = create_app(directories, options)
+    log_as_json()
+    config = uvicorn.Config(
+        app,
+        host=listen.host,
+        port=listen.port,
+        ssl_certfile=listen.certificate,
+        ssl_keyfile=listen.private_key,
+        timeout_graceful_shutdown=listen.drain_seconds,
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        lifespan="on",
+    )
+    bound = _bind(listen)
+    server = uvicorn.Server(config)
+    try:
+        server.run(sockets=[bound])
+    finally:
+        bound.close()
+    if not server.started:
+        raise DragomanError("the server could not start; its log says why")
+
+
+def check_certificate(listen: ListenOptions) -> None:
+    """
+    Raises:
+        DragomanError: one of certificate and key is missing, or they cannot be read.
+    """
+    certificate, key = listen.certificate, listen.private_key
+    if certificate is None and key is None:
+        return
+    if certificate is None or key is None:
+        raise DragomanError("expected both a certificate and its private key, found one of them")
+    try:
+        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(certificate, key)
+    except OSError as error:  # ssl.SSLError, too
+        raise DragomanError(
+            f"{certificate}, {key}: expected a certificate and its key in PEM: {error}"
+        ) from error
+
+
+def _bind(listen: ListenOptions) -> socket.socket:
+    family = socket.AF_INET6 if ":" in listen.host else socket.AF_INET
+    bound = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        bound.bind((listen.host, listen.port))
+    except OSError as error:
+        bound.close()
+        raise DragomanError(
+            f"cannot listen on {listen.host}, port {listen.port}: {error.strerror or error}"
+        ) from error
+    return bound

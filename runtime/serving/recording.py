@@ -1,0 +1,101 @@
+"""What every request goes through: an id, a key, a line in the log, metrics."""
+
+from __future__ import annotations
+
+import logging
+import re
+import secrets
+import time
+
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.exceptions import HTTPException
+from starlette.responses import JSONResponse
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from .apis.http import ROUTE
+from .keys import Keys
+from .metrics import Metrics
+
+logger = logging.getLogger("dragoman.serving")
+
+REQUEST_ID = "X-Request-Id"
+OPEN = frozenset({"/", "/page.js", "/page.css", "/health/live", "/health/ready", "/translate"})
+"""Paths that need no key: the page asks for one, and translations have it in their bodies."""
+OPEN_PREFIX = "/v2/health/"
+
+OUTCOMES = {429: "overloaded", 499: "gone", 504: "timeout"}
+
+
+class Recorder:
+    """
+    Args:
+        log_bodies: whether lines show the beginning of bodies
+    """
+
+    def __init__(self, app: ASGIApp, keys: Keys, metrics: Metrics, *, log_bodies: bool) -> None:
+        self._app, self._keys, self._metrics = app, keys, metrics
+        self._log_bodies = log_bodies
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        started, status, body = time.monotonic(), 499, b""
+        headers = Headers(scope=scope)
+        number = request_id(headers.get(REQUEST_ID))
+
+        async def receive_noting() -> Message:
+            nonlocal body
+            message = await receive()
+            if self._log_bodies and message["type"] == "http.request":
+                body = (body + message.get("body", b""))[:LOGGED]
+            return message
+
+        async def send_noting(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+                MutableHeaders(scope=message)[REQUEST_ID] = number
+            await send(message)
+
+        try:
+            path = scope["path"]
+            if path not in OPEN and not path.startswith(OPEN_PREFIX):
+                self._keys.check(headers)
+            await self._app(scope, receive_noting, send_noting)
+        except HTTPException as error:
+            answer = JSONResponse({"error": error.detail}, error.status_code, error.headers)
+            await answer(scope, receive, send_noting)
+        finally:
+            seconds = time.monotonic() - started
+            route = scope.get(ROUTE, "other")
+            self._metrics.answered(route, _outcome(status), seconds)
+            extra = {
+                "request_id": number,
+                "method": scope["method"],
+                "route": route,
+                "status": status,
+                "seconds": round(seconds, 4),
+            }
+            if self._log_bodies:
+                extra["body"] = body.decode(errors="replace")
+            logger.info("request", extra=extra)
+
+
+LOGGED = 4096
+"""Bytes of a body."""
+
+
+def request_id(given: str | None) -> str:
+    """A client's own, if it is one word of printable ASCII; else a new one."""
+    if given is not None and re.fullmatch(r"[!-~]{1,128}", given):
+        return given
+    return secrets.token_hex(8)
+
+
+def _outcome(status: int) -> str:
+    if status in OUTCOMES:
+        return OUTCOMES[status]
+    if status < 400:
+        return "ok"
+    return "client_error" if status < 500 else "server_error"

@@ -1,0 +1,225 @@
+"""Requests of asyncio -> tickets of engines, and what becomes of them."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, TypeVar
+
+from dragoman.errors import DragomanError
+
+from ..abilities import check_able
+from ..audio.reading import read_audio
+from ..decoding.options import GenerationOptions
+from ..decoding.results import Result, Token
+from ..decoding.streaming import Choice
+from ..model import Model
+from ..texts.tokenizer import TextStream
+from .engine.engine import Engine
+from .engine.texts import TextsEngine, TextsTicket
+from .engine.ticket import DecodingTicket
+from .hosting import Host, Hosts
+from .metrics import Metrics
+from .options import ServerOptions
+
+Made = TypeVar("Made")
+
+READERS = 4
+"""Threads that read texts and audio: more requests than these are read one after another."""
+
+
+@dataclass(frozen=True)
+class Ended:
+    """The end of a stream.
+
+    Attributes:
+        result: the whole output
+    """
+
+    result: Result
+
+
+class Service:
+    """What the protocols ask for."""
+
+    def __init__(self, hosts: Hosts, options: ServerOptions, metrics: Metrics) -> None:
+        self.hosts, self.options, self.metrics = hosts, options, metrics
+        self._readers = ThreadPoolExecutor(READERS, thread_name_prefix="reading")
+
+    async def generate(
+        self,
+        host: Host,
+        sources: Sequence[Any],
+        options: Sequence[GenerationOptions],
+        *,
+        seconds: float | None = None,
+    ) -> list[Result]:
+        """See `Model.generate`; each source has options of its own.
+
+        Args:
+            seconds: that it may take; None: as long as the server allows
+
+        Raises:
+            DragomanError: an option is wrong, the model is of another kind or cannot be loaded, too
+                many requests wait, or the time is up.
+        """
+        check_able(host.manifest, "generate")
+        deadline = self._deadline(seconds)
+        async with host.engine(Engine) as engine:
+            prepare = partial(engine.prepare, deadline=deadline)
+            prepared = [
+                await self._read(prepare, source, each)
+                for source, each in zip(sources, options, strict=True)
+            ]
+            tickets = [one for one in prepared if not isinstance(one, Result)]
+            try:
+                for ticket in tickets:
+                    engine.enter(ticket)
+                for ticket in tickets:
+                    await asyncio.wrap_future(ticket.future)
+            finally:
+                for ticket in tickets:
+                    ticket.future.cancel()
+            results = [one if isinstance(one, Result) else one.future.result() for one in prepared]
+            self._count(host, tickets, results)
+            return results
+
+    async def stream(
+        self,
+        host: Host,
+        source: Any,
+        options: GenerationOptions,
+        *,
+        seconds: float | None = None,
+    ) -> AsyncIterator[Token | Ended]:
+        """See `Model.stream`; the whole result comes last.
+
+        Raises:
+            DragomanError: as `generate`; or options do not allow tokens to be told before the end.
+        """
+        check_able(host.manifest, "stream")
+        loop, arrived = asyncio.get_running_loop(), asyncio.Queue[Sequence[Choice] | None]()
+
+        def listen(choices: Sequence[Choice] | None) -> None:
+            loop.call_soon_threadsafe(arrived.put_nowait, choices)
+
+        async with host.engine(Engine) as engine:
+            prepare = partial(engine.prepare, deadline=self._deadline(seconds), listener=listen)
+            ticket = await self._read(prepare, source, options)
+            if isinstance(ticket, Result):
+                yield Ended(ticket)
+                return
+            try:
+                ticket.future.add_done_callback(lambda _: listen(None))
+                engine.enter(ticket)
+                pieces = _Pieces(engine)
+                while (choices := await arrived.get()) is not None:
+                    for token in pieces.of(choices):
+                        yield token
+                result = ticket.future.result()
+                self._count(host, [ticket], [result])
+                yield Ended(result)
+            finally:
+                ticket.future.cancel()
+
+    async def read_texts(
+        self,
+        host: Host,
+        method: str,
+        sources: Sequence[Any],
+        options: dict[str, Any],
+        *,
+        seconds: float | None = None,
+    ) -> list[Any]:
+        """What an encoder alone makes of texts.
+
+        Args:
+            method: of `EncoderFrontEnd`
+            options: its keywords
+
+        Raises:
+            DragomanError: as `generate`.
+        """
+        check_able(host.manifest, ABILITIES[method])
+        async with host.engine(TextsEngine) as engine:
+            ticket = TextsTicket(method, sources, options, deadline=self._deadline(seconds))
+            try:
+                engine.enter(ticket)
+                return await asyncio.wrap_future(ticket.future)
+            finally:
+                ticket.future.cancel()
+
+    async def with_model(self, host: Host, work: Callable[[Model], Made]) -> Made:
+        """Let something be done with a model, beside what is decoded.
+
+        Raises:
+            DragomanError: the model cannot be loaded, or `work` raises it.
+        """
+        async with host.model() as model:
+            return await self._read(work, model)
+
+    async def read_audio(self, host: Host, data: bytes) -> Any:
+        """The samples of an audio file.
+
+        Raises:
+            AudioError: it is none, or longer than the server allows.
+            DragomanError: the model does not take audio.
+        """
+        if host.manifest.audio is None:
+            raise DragomanError(f"{host.name} is no speech model")
+        return await self._read(
+            partial(read_audio, longest=self.options.audio_seconds),
+            data,
+            host.manifest.audio.sampling_rate,
+        )
+
+    def close(self) -> None:
+        self._readers.shutdown(wait=False, cancel_futures=True)
+
+    async def _read(self, work: Callable[..., Made], *arguments: Any) -> Made:
+        return await asyncio.get_running_loop().run_in_executor(self._readers, work, *arguments)
+
+    def _deadline(self, seconds: float | None) -> float:
+        longest = self.options.longest_request
+        return time.monotonic() + (longest if seconds is None else min(seconds, longest))
+
+    def _count(
+        self, host: Host, tickets: Sequence[DecodingTicket], results: Sequence[Result]
+    ) -> None:
+        tokens = sum(len(result.tokens) for result in results)
+        self.metrics.decoded(
+            host.name, [ticket.times for ticket in tickets], tokens, time.monotonic()
+        )
+
+
+ABILITIES = {
+    "embeddings": "encode",
+    "classify": "classify",
+    "tag": "tag",
+    "fill": "fill",
+    "answer": "answer",
+}
+"""Of an encoder's front end: the method of `Model` that does the same."""
+
+
+class _Pieces:
+    """Choices -> tokens with the text that each adds."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._end_tokens = engine.model.manifest.end_tokens
+        self._text: TextStream | None = engine.model.text_stream()
+
+    def of(self, choices: Sequence[Choice]) -> list[Token]:
+        return [
+            Token(
+                choice.token,
+                self._text.step(choice.token) if self._text else None,
+                choice.log_probability,
+            )
+            for choice in choices
+            if choice.token not in self._end_tokens
+        ]
