@@ -153,8 +153,9 @@ def test_embeddings(client: openai.OpenAI, model: Models) -> None:
     """The client asks for base64 and decodes it; floats as JSON are the same."""
     asked = ["the man eats", "paris is in france"]
     expected = model("vectors").encode(asked)
-    for options in ({}, {"encoding_format": "float"}):
-        answer = client.embeddings.create(model="vectors", input=asked, **options)  # type: ignore[call-overload]
+    forms: list[dict[str, Any]] = [{}, {"encoding_format": "float"}]
+    for options in forms:
+        answer = client.embeddings.create(model="vectors", input=asked, **options)
         np.testing.assert_allclose([d.embedding for d in answer.data], expected, rtol=1e-6)
     assert answer.usage.prompt_tokens == sum(len(model("vectors").tokenize(t)) for t in asked)
     single = client.embeddings.create(model="vectors", input=asked[0])

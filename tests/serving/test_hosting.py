@@ -52,18 +52,18 @@ def test_loaded_by_the_first_request_and_unloaded_when_idle(
         hosts = hosts_of(letters=bundle("letters"))
         service = Service(hosts, OPTIONS, Metrics())
         host = hosts.get()
-        assert not host.loaded
         for _ in range(2):  # and loaded again
+            states = [host.loaded]
             (result,) = await service.generate(host, ["dragoman"], [GenerationOptions()])
             assert result == model("letters").generate(["dragoman"])[0]
-            assert host.loaded
+            states.append(host.loaded)
             host.unload_if_idle(3600.0)
-            assert host.loaded
+            states.append(host.loaded)
             async with host.engine(Engine):
                 host.unload_if_idle(0.0)
-                assert host.loaded, "it is in use"
+                states.append(host.loaded)
             host.unload_if_idle(0.0)
-            assert not host.loaded
+            assert [*states, host.loaded] == [False, True, True, True, False]
         await hosts.close()
         service.close()
 
@@ -115,9 +115,9 @@ def test_replaced_while_requests_go_on(bundle: Bundles, other: Path, tmp_path: P
             for each in begun:
                 assert await each in (before, after)
             assert await tokens() == after
-            assert old.alive, "somebody uses it"
+            alive = [old.alive]  # somebody uses it
         await hosts.close()
-        assert not old.alive
+        assert [*alive, old.alive] == [True, False]
         service.close()
 
     asyncio.run(main())

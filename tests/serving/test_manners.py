@@ -101,7 +101,7 @@ def test_a_client_that_goes_away_frees_its_slot(bundle: Bundles, gate: Gate, str
     with serving({"letters": bundle("letters")}) as client:
         body = json.dumps({"source": "dragoman", "min_new_tokens": 20, "stream": stream})
         host = client.base_url.host, client.base_url.port
-        with socket.create_connection(host) as leaving:  # type: ignore[arg-type]
+        with socket.create_connection(host) as leaving:
             request = (
                 f"POST /v1/generate HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n\r\n"
             )

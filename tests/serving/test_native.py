@@ -67,7 +67,7 @@ def test_one_source_token_ids_and_what_cannot_be_read(client: httpx.Client, mode
     expected = plain(model("letters").generate(["dragoman"])[0])
     assert ask(client, model="letters", source="dragoman")["results"] == [expected]
     assert ask(client, model="letters", source=ids)["results"] == [expected]
-    sources = ["dragoman", "", [1, 99], "x" * 100]
+    sources: list[Any] = ["dragoman", "", [1, 99], "x" * 100]
     found = ask(client, model="letters", sources=sources)["results"]
     assert found == [plain(result) for result in model("letters").generate(sources)]
     assert [r["finish_reason"] for r in found] == ["length", "empty", "rejected", "rejected"]
