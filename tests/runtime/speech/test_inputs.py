@@ -57,7 +57,7 @@ def test_bad_inputs_among_good_ones(english: Case, tmp_path: Path) -> None:
         "at least one sample": GOOD[:0],
         "found int": 5,
         "found NoneType": None,
-        "found bytes": b"a.wav",
+        "audio: expected an audio file, intact": b"a.wav",
         "found list": [1, 2, 3],
         "dtype int64": np.arange(9),
         "of shape [81, 100]": np.zeros((81, 100), np.float32),
