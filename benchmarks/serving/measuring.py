@@ -10,8 +10,9 @@ from typing import Any
 import numpy as np
 
 from ..harness import HERE, ContenderError, Failure, call_in, prepare
+from ..throughput.work import Arrangement
 from .load import Answer, poisson_arrivals, send_all, send_one_by_one
-from .served import Arrangement, ServedTool, running
+from .served import ServedTool, running
 
 SEED = 19
 SLOWER = 4.0

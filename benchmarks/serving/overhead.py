@@ -9,8 +9,9 @@ from pathlib import Path
 import numpy as np
 
 from ..harness import HERE, call_in
+from ..throughput.work import Arrangement
 from .load import send_one_by_one
-from .served import Arrangement, ServedTool, running
+from .served import ServedTool, running
 
 ROUNDS = 3
 

@@ -10,29 +10,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import Literal
 
 from ..harness import Contender, ContenderError, Perform
 from ..models.bundles import Calibration
 from ..text.contenders import BUNDLES, CTRANSLATE2, ctranslate2_compute_types
+from ..throughput.work import Arrangement
 
 Kind = Literal["dragoman", "ctranslate2", "hugging-face"]
-
-
-class Arrangement(NamedTuple):
-    """
-    Attributes:
-        workers: batches that are decoded beside each other
-        threads: of each
-        batch: the most requests in a batch
-    """
-
-    workers: int
-    threads: int
-    batch: int
-
-    def __str__(self) -> str:
-        return f"{self.workers} x {self.threads}, {self.batch} at once"
 
 
 @dataclass(frozen=True)
