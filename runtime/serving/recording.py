@@ -63,9 +63,12 @@ class Recorder:
             if path not in OPEN and not path.startswith(OPEN_PREFIX):
                 self._keys.check(headers)
             await self._app(scope, receive_noting, send_noting)
-        except HTTPException as error:
+        except HTTPException as error:  # of a key
             answer = JSONResponse({"error": error.detail}, error.status_code, error.headers)
             await answer(scope, receive, send_noting)
+        except Exception:  # a defect, which the application answers with 500
+            status = 500
+            raise
         finally:
             seconds = time.monotonic() - started
             route = scope.get(ROUTE, "other")

@@ -77,8 +77,7 @@ class Service:
             ]
             tickets = [one for one in prepared if not isinstance(one, Result)]
             try:
-                for ticket in tickets:
-                    engine.enter(ticket)
+                engine.enter(*tickets)
                 for ticket in tickets:
                     await asyncio.wrap_future(ticket.future)
             finally:

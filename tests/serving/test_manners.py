@@ -85,6 +85,12 @@ def test_too_many_are_told_when_to_come_again(bundle: Bundles, gate: Gate) -> No
         assert running.result().status_code == waiting.result().status_code == 200
 
 
+def test_a_request_of_many_inputs_waits_or_is_refused_as_a_whole(bundle: Bundles) -> None:
+    with serving({"letters": bundle("letters")}, engine={"rows": 2, "waiting": 4}) as client:
+        answer = client.post("/v1/generate", json={"sources": ["dragoman"] * 20})
+        assert len(answer.json()["results"]) == 20
+
+
 def test_a_deadline_of_a_request(bundle: Bundles, gate: Gate) -> None:
     """The batch stands still until the time of one of two requests is up."""
     with serving({"letters": bundle("letters")}) as client, ThreadPoolExecutor(2) as pool:

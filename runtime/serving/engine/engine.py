@@ -94,8 +94,8 @@ class Engine:
             )
         return DecodingTicket(pending, deadline=deadline, listener=listener)
 
-    def enter(self, ticket: DecodingTicket) -> None:
-        """Let a request wait for its turn.
+    def enter(self, *tickets: DecodingTicket) -> None:
+        """Let all inputs of a request wait for their turn, or none.
 
         Raises:
             OverloadedError: too many wait.
@@ -105,7 +105,8 @@ class Engine:
         lost = next((t.lost for t in self._threads if t.lost is not None), None)
         if lost is not None:
             raise DragomanError(str(lost))
-        self.line.put([(job, job.strategy.width) for job in ticket.jobs])
+        jobs = [job for ticket in tickets for job in ticket.jobs]
+        self.line.put([(job, job.strategy.width) for job in jobs])
 
     @property
     def alive(self) -> bool:
