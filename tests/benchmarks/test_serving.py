@@ -14,13 +14,13 @@ from dragoman.benchmarks.serving.load import Answer, poisson_arrivals
 from dragoman.benchmarks.serving.measuring import (
     Point,
     Searched,
-    ServedTool,
     in_time,
     point_of,
     search,
     standing_of,
 )
 from dragoman.benchmarks.serving.peer_server import BatchingQueue, Waiting
+from dragoman.benchmarks.serving.served import ServedTool
 from dragoman.benchmarks.throughput.work import Arrangement
 
 ALONE = Point(1.0, 1.0, 0.05, 0.1, 0.1, 0)

@@ -154,7 +154,7 @@ def serving(
     directories: dict[str, Path], *, preload: bool = True, **options: Any
 ) -> Iterator[httpx.Client]:
     """A client of a server in another thread, on a free port; the server ends with the context."""
-    engine = EngineOptions(**options.pop("engine", {}))
+    engine = EngineOptions(**{"loops": 1, "threads": 1} | options.pop("engine", {}))
     app = create_app(directories, ServerOptions(engine=engine, **options), preload=preload)
     config = uvicorn.Config(
         app, log_config=None, access_log=False, lifespan="on", timeout_graceful_shutdown=5
