@@ -67,11 +67,10 @@ def texts_of(tensors: Mapping[str, Tensor]) -> list[Any]:
         TensorError: there is something else.
     """
     tensor = _input(tensors, "text")
-    rows = tensor.values.reshape(len(tensor.values), -1) if tensor.values.ndim else None
-    if rows is None or tensor.values.ndim > 2 or (rows.size and rows.shape[1] > 2):
-        raise TensorError(
-            f"text: expected shape [N], [N, 1] or [N, 2], found {list(tensor.values.shape)}"
-        )
+    shape = tensor.values.shape
+    if not 1 <= len(shape) <= 2 or shape[1:] not in ((), (1,), (2,)):
+        raise TensorError(f"text: expected shape [N], [N, 1] or [N, 2], found {list(shape)}")
+    rows = tensor.values.reshape(shape[0], *(shape[1:] or (1,)))
     try:
         texts = [[value.decode() for value in row] for row in rows.tolist()]
     except UnicodeDecodeError as error:

@@ -77,7 +77,9 @@ class Answering:
         except Exception as error:  # whatever is wrong with one request, others go on
             answer.fail(error)
             return
-        self._readers.submit(self._enter, answer, asked)
+        longest = LIMITS.longest_request
+        seconds = longest if asked.seconds is None else min(asked.seconds, longest)
+        self._readers.submit(self._enter, answer, asked, time.monotonic() + seconds)
 
     def close(self) -> None:
         """Answer all that was taken, and free the model."""
@@ -87,11 +89,8 @@ class Answering:
         self._watcher.join()
         self._sending.shutdown()
 
-    def _enter(self, answer: Answer, asked: Asked) -> None:
+    def _enter(self, answer: Answer, asked: Asked, deadline: float) -> None:
         try:
-            longest = LIMITS.longest_request
-            seconds = longest if asked.seconds is None else min(asked.seconds, longest)
-            deadline = time.monotonic() + seconds
             if asked.stream:
                 self._check_stream()
             engine, head = self._engine, self._manifest.head

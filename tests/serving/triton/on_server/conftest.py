@@ -49,10 +49,12 @@ def model(bundles: Path) -> Callable[[str], Model]:
 
 @pytest.fixture(scope="session")
 def triton(bundles: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Triton]:
-    """Serves `letters`, the same as `letters-once` without streaming, and `vectors`. It must end
-    by itself when it is told to."""
+    """Serves `letters`, also as `g2p-en`; the same as `letters-once`, without streaming; and
+    `vectors`. It must end by itself when it is told to."""
     directory = tmp_path_factory.mktemp("triton")
-    _deploy(directory / "streaming", bundles / "letters", bundles / "vectors")
+    names = [word for name in ("letters", "g2p-en", "vectors") for word in ("--name", name)]
+    letters, vectors = bundles / "letters", bundles / "vectors"
+    _deploy(directory / "streaming", letters, letters, vectors, *names)
     once = ("--no-streaming", "--link", "--name", "letters-once")
     _deploy(directory / "once", bundles / "letters", *once)
     grpc, http = _free_ports(2)

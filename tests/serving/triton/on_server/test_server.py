@@ -136,7 +136,7 @@ def test_requests_of_unlike_lengths_and_options_at_once(stream: Stream, model: M
 def test_options_that_are_no_parameters_come_as_a_tensor(stream: Stream, model: Models) -> None:
     (plain,) = model("letters").generate(["dragoman"])
     assert plain.text is not None
-    options = {"must_not_contain": [plain.text[:4].strip()], "num_beams": 2}
+    options: dict[str, Any] = {"must_not_contain": [plain.text[:4].strip()], "num_beams": 2}
     (expected,) = model("letters").generate(["dragoman"], **options)
     assert expected.text != plain.text
     stream.ask("letters", ["dragoman"], options=options)
