@@ -19,7 +19,8 @@ import pytest
 
 from dragoman.runtime import Model, load
 
-STARTED = ("Started GRPCInferenceService", "Started HTTPService")
+STARTED = "Started Metrics Service"
+"""The last service to start: that of HTTP logs its own start before it listens."""
 
 
 class Triton(NamedTuple):
@@ -57,14 +58,14 @@ def triton(bundles: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
     _deploy(directory / "streaming", letters, letters, vectors, *names)
     once = ("--no-streaming", "--link", "--name", "letters-once")
     _deploy(directory / "once", bundles / "letters", *once)
-    grpc, http = _free_ports(2)
+    grpc, http, metrics = _free_ports(3)
     root = _pytriton()
     command = [
         str(root / "tritonserver" / "bin" / "tritonserver"),
         *("--model-repository", str(directory / "streaming")),
         *("--model-repository", str(directory / "once")),
         *("--backend-directory", str(_backends(root, directory))),
-        *("--grpc-port", str(grpc), "--http-port", str(http), "--allow-metrics", "false"),
+        *("--grpc-port", str(grpc), "--http-port", str(http), "--metrics-port", str(metrics)),
     ]
     server = subprocess.Popen(
         command,
@@ -93,15 +94,14 @@ class _Log(threading.Thread):
 
     def __init__(self, stream: IO[str]) -> None:
         super().__init__(daemon=True)
-        self._stream, self._left = stream, {*STARTED}
+        self._stream = stream
         self.lines: list[str] = []
         self.started = threading.Event()
 
     def run(self) -> None:
         for line in self._stream:
             self.lines.append(line.rstrip())
-            self._left -= {text for text in self._left if text in line}
-            if not self._left:
+            if STARTED in line:
                 self.started.set()
         self.started.set()  # it has ended
 
