@@ -81,7 +81,8 @@ class Answer:
 
     def cancel(self) -> None:
         """What is decoded for it is left at the next step."""
-        for future in self._futures:
+        futures, self._futures = self._futures, ()  # each that is cancelled calls this again
+        for future in futures:
             future.cancel()
 
     def cancel_if_unwanted(self) -> None:

@@ -144,10 +144,12 @@ def test_what_is_cancelled_is_left(start: Start, monkeypatch: pytest.MonkeyPatch
     tickets: list[Any] = []
     served = start()
     monkeypatch.setattr(Engine, "enter", lambda _, ticket: tickets.append(ticket))
-    request = Request([texts("a", "it")])
+    request = Request([texts(*["a"] * 1000)])
     request.sender.cancelled = True
     served.execute([request])
     assert error_of(request) == ("gone", "the request was cancelled")
+    served.finalize()
+    assert len(tickets) == 1000
     assert all(ticket.future.cancelled() for ticket in tickets)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import errno
 import importlib.util
 import re
@@ -20,6 +21,7 @@ from dragoman import DragomanError
 from dragoman.cli.main import cli
 from dragoman.runtime import read_bundle
 from dragoman.runtime.serving.triton import repository
+from dragoman.runtime.serving.triton.config import Deployment, config_text
 
 Bundle = Callable[[str], Path]
 GUIDE = Path(__file__).parents[3] / "docs" / "guides" / "triton.md"
@@ -96,6 +98,27 @@ def test_configurations(bundle: Bundle, tmp_path: Path, parsed: Callable[[Path],
     assert [(one.name, list(one.dims)) for one in configs["vectors"].output] == [
         ("embedding", [-1, 24])
     ]
+
+
+@pytest.mark.parametrize(
+    ("task", "shape"),
+    [
+        ("sequence-classification", [-1, -1]),
+        ("question-answering", [-1, 2]),
+        ("token-classification", [-1]),
+    ],
+)
+def test_models_that_read_pairs(
+    bundle: Bundle, tmp_path: Path, parsed: Callable[[Path], Any], task: Any, shape: list[int]
+) -> None:
+    manifest = read_bundle(bundle("vectors")).manifest
+    assert manifest.head is not None
+    head = dataclasses.replace(manifest.head, task=task)
+    text = config_text("pairs", dataclasses.replace(manifest, head=head), Deployment())
+    (tmp_path / "config.pbtxt").write_text(text, encoding="utf-8")
+    config = parsed(tmp_path / "config.pbtxt")
+    assert list(config.input[0].dims) == shape
+    assert [(one.name, list(one.dims)) for one in config.output] == [("result", [-1])]
 
 
 def test_what_the_serving_machine_decides_is_not_written(
