@@ -15,6 +15,7 @@ import numpy as np
 from ...audio.reading import read_audio
 from ...decoding.results import Result, Token
 from ...decoding.streaming import Choice
+from ...format.bundle import read_bundle
 from ...format.head import Head
 from ...loading import load
 from ...model import Model
@@ -29,13 +30,14 @@ from ..apis.open_inference import (
 )
 from ..apis.options import generation_options
 from ..apis.tensors import Tensor
+from ..arrangement import Arrangement, arrangement
 from ..engine.engine import Engine, threads_of
-from ..engine.observer import Nobody
+from ..engine.observer import Nobody, Observer
 from ..engine.pieces import Pieces
 from ..engine.texts import TextsEngine, TextsTicket
-from ..options import EngineOptions, ServerOptions
+from ..options import ServerOptions
 from .answer import Answer
-from .config import deployment_of, engine_options
+from .config import deployment_of
 from .repository import BUNDLE
 from .requests import Asked, asked_of
 
@@ -49,17 +51,15 @@ LIMITS = ServerOptions()
 class Answering:
     """
     Args:
-        model: loaded with `threads_of(options.loops, options.threads)`; is closed with this
+        model: loaded with `threads_of(chosen.loops, chosen.threads)`; is closed with this
         utils: the module `triton_python_backend_utils`
         streaming: whether a request may have an answer for each token
     """
 
-    def __init__(
-        self, model: Model, options: EngineOptions, utils: Any, *, streaming: bool
-    ) -> None:
+    def __init__(self, model: Model, chosen: Arrangement, utils: Any, *, streaming: bool) -> None:
         self._utils, self._streaming = utils, streaming
         self._manifest = model.manifest
-        self._engine = _engine(model, options, _Log(utils))
+        self._engine = _engine(model, chosen, _Log(utils))
         self._readers = ThreadPoolExecutor(READERS, thread_name_prefix="reading")
         self._sending = ThreadPoolExecutor(1, thread_name_prefix="sending")
         self._open: dict[Answer, None] = {}
@@ -174,29 +174,20 @@ def open_model(args: Mapping[str, str], utils: Any) -> Answering:
         DragomanError: its bundle cannot be loaded, or its configuration says what cannot be.
     """
     deployment = deployment_of(json.loads(args["model_config"]))
-    options = engine_options(deployment)
     directory = Path(args["model_repository"], args["model_version"], BUNDLE)
-    model = load(directory, threads=threads_of(options.loops, options.threads))
-    return Answering(model, options, utils, streaming=deployment.streaming)
-
-
-def _engine(model: Model, options: EngineOptions, observer: _Log) -> Engine | TextsEngine:
-    if model.manifest.head is not None:
-        return TextsEngine(
-            model,
-            loops=options.loops,
-            rows=options.rows,
-            waiting=options.waiting,
-            observer=observer,
-        )
-    return Engine(
-        model,
-        loops=options.loops,
-        rows=options.rows,
-        waiting=options.waiting,
-        max_new_tokens=options.max_new_tokens,
-        observer=observer,
+    chosen = arrangement(
+        read_bundle(directory).manifest,
+        loops=deployment.loops,
+        threads=deployment.threads,
+        rows=deployment.rows,
     )
+    model = load(directory, threads=threads_of(chosen.loops, chosen.threads))
+    return Answering(model, chosen, utils, streaming=deployment.streaming)
+
+
+def _engine(model: Model, chosen: Arrangement, observer: Observer) -> Engine | TextsEngine:
+    kind = Engine if model.manifest.head is None else TextsEngine
+    return kind(model, loops=chosen.loops, rows=chosen.rows, observer=observer)
 
 
 class _Log(Nobody):

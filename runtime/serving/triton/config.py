@@ -11,7 +11,6 @@ from dragoman.errors import DragomanError
 
 from ...format.manifest import Manifest
 from ..apis.open_inference import TensorSpec, input_of, outputs_of
-from ..options import EngineOptions, arrangement
 
 MARK = "# Written by `dragoman deploy triton`: --force replaces it.\n"
 """The first line of a model that may be replaced."""
@@ -32,14 +31,13 @@ class Deployment:
     """How Triton runs a model.
 
     Attributes:
-        loops, threads: see `EngineOptions`; None: what fills the cores of the machine that serves
-        rows: see `EngineOptions`
+        loops, threads, rows: see `arrangement`, which the machine that serves is asked for
         streaming: whether a request may have an answer for each token (Triton: decoupled)
     """
 
     loops: int | None = None
     threads: int | None = None
-    rows: int = EngineOptions.rows
+    rows: int | None = None
     streaming: bool = True
 
 
@@ -67,15 +65,6 @@ def deployment_of(config: Mapping[str, Any]) -> Deployment:
             options[field] = int(text)
     policy = config.get("model_transaction_policy", {})
     return Deployment(streaming=bool(policy.get("decoupled", False)), **options)
-
-
-def engine_options(deployment: Deployment) -> EngineOptions:
-    """
-    Raises:
-        DragomanError: more threads in all than make sense.
-    """
-    loops, threads = arrangement(deployment.loops, deployment.threads)
-    return EngineOptions(loops=loops, threads=threads, rows=deployment.rows)
 
 
 def _lines(name: str, manifest: Manifest, deployment: Deployment) -> Iterator[str]:

@@ -38,7 +38,8 @@ def deploy() -> None:
     "--workers",
     metavar="N",
     type=click.IntRange(min=1),
-    help="Decoding loops over one copy of the weights [one a core of the serving machine].",
+    help="Decoding loops over one copy of the weights [where it is served, as `bench --arrangement` "
+    "found best there, or one a core].",
 )
 @click.option(
     "--threads", metavar="M", type=click.IntRange(min=1), help="Of each loop [cores / loops]."
@@ -47,7 +48,6 @@ def deploy() -> None:
     "--batch-size",
     metavar="N",
     type=click.IntRange(min=1),
-    default=64,
     help="Rows of a loop's batch: requests x beams [64].",
 )
 @click.option(
@@ -63,7 +63,7 @@ def triton(
     names: tuple[str, ...],
     workers: int | None,
     threads: int | None,
-    batch_size: int,
+    batch_size: int | None,
     no_streaming: bool,
     link: bool,
     force: bool,

@@ -126,7 +126,7 @@ def test_what_the_serving_machine_decides_is_not_written(
 ) -> None:
     deploy(bundle("letters"), "-o", tmp_path / "repository", "--no-streaming")
     config = parsed(tmp_path / "repository" / "letters" / "config.pbtxt")
-    assert set(config.parameters) == {"batch_size"}
+    assert not config.parameters
     assert not config.model_transaction_policy.decoupled
 
 
