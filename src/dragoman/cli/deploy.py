@@ -38,8 +38,8 @@ def deploy() -> None:
     "--workers",
     metavar="N",
     type=click.IntRange(min=1),
-    help="Decoding loops over one copy of the weights [where it is served, as `bench --arrangement` "
-    "found best there, or one a core].",
+    help="Decoding loops over one copy of the weights [as `bench --arrangement` found best on the "
+    "serving machine, or one a core].",
 )
 @click.option(
     "--threads", metavar="M", type=click.IntRange(min=1), help="Of each loop [cores / loops]."
