@@ -10,6 +10,8 @@ PEERS_VENV := .venv-peers
 PEERS_BIN := $(PEERS_VENV)/bin
 OPENVINO_VENV := .venv-openvino
 OPENVINO_BIN := $(OPENVINO_VENV)/bin
+TRITON_VENV := .venv-triton
+TRITON_BIN := $(TRITON_VENV)/bin
 GPU_VENV := .venv-gpu
 GPU_BIN := $(GPU_VENV)/bin
 PIP_INSTALL := -m pip --disable-pip-version-check install --quiet
@@ -18,7 +20,7 @@ DRAGOMAN_BROWSER ?= $(firstword $(foreach name,chromium chromium-browser google-
 HELD_OUT := reference_model/pretrained/g2p-en/held_out.tsv
 HELD_OUT_VERSES := reference_model/pretrained/bible-en-es/held_out.tsv
 
-.PHONY: demo demo-translation demo-speech test test-beams test-browser test-engines test-peers test-real lint format docs dist bench-peers bench-beams bench-throughput bench-growth bench-encoders bench-language-models bench-serving soak gpu gpu-kit test-kit clean
+.PHONY: demo demo-translation demo-speech test test-beams test-browser test-engines test-triton test-peers test-real lint format docs dist bench-peers bench-beams bench-throughput bench-growth bench-encoders bench-language-models bench-serving soak gpu gpu-kit test-kit clean
 
 demo: $(VENV)/installed
 	$(BIN)/dragoman build g2p-en --output bundles/g2p-en --limit 1000 --force
@@ -46,6 +48,13 @@ test-browser: $(VENV)/installed-dev
 # TensorRT-RTX engines of every preset, an encoder alone and a decoder alone; building them needs no GPU.
 test-engines: $(VENV)/installed-dev
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m engines --numprocesses auto --dist loadgroup tests/engines
+
+# Model repositories in a real Triton, which is in an environment without PyTorch.
+test-triton: $(VENV)/installed-dev $(TRITON_VENV)/installed
+	rm -rf bundles/for-triton
+	$(BIN)/python -m tests.serving.triton.write_bundles bundles/for-triton
+	DRAGOMAN_BUNDLES=bundles/for-triton OMP_NUM_THREADS=1 $(TRITON_BIN)/python -m pytest -m triton \
+		--confcutdir tests/serving/triton/on_server tests/serving/triton/on_server
 
 # Downloads Whisper tiny.en (71 MB, kept in .real) and transcribes clips with it.
 demo-speech: $(VENV)/installed-speech
@@ -148,7 +157,7 @@ test-kit: $(VENV)/installed-dev
 	$(BIN)/python -m pytest -m kit tests/benchmarks
 
 clean:
-	rm -rf $(VENV) $(DOCS_VENV) $(PEERS_VENV) $(OPENVINO_VENV) $(GPU_VENV) bundles build dist gpu-kit site
+	rm -rf $(VENV) $(DOCS_VENV) $(PEERS_VENV) $(OPENVINO_VENV) $(TRITON_VENV) $(GPU_VENV) bundles build dist gpu-kit site
 	rm -rf .mypy_cache .pytest_cache .ruff_cache .import_linter_cache
 	find . -name __pycache__ -prune -exec rm -rf {} +
 
@@ -195,6 +204,11 @@ $(PEERS_VENV)/installed: $(PEERS_VENV)/created pyproject.toml constraints-peers.
 $(OPENVINO_VENV)/installed: $(OPENVINO_VENV)/created pyproject.toml constraints-openvino.txt
 	$(OPENVINO_BIN)/python $(PIP_INSTALL) --constraint constraints-openvino.txt --group peers-openvino
 	$(OPENVINO_BIN)/python -m pip uninstall --quiet --yes torchvision
+	@touch $@
+
+# Triton's Python backend takes numpy 1 only.
+$(TRITON_VENV)/installed: $(TRITON_VENV)/created pyproject.toml constraints-triton.txt
+	$(TRITON_BIN)/python $(PIP_INSTALL) --constraint constraints-triton.txt --editable ".[cpu]" --group triton
 	@touch $@
 
 # onnxruntime-gpu, PyTorch with CUDA, and the full TensorRT where NVIDIA's index can be reached.

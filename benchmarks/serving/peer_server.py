@@ -20,7 +20,8 @@ from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
-from dragoman.runtime.serving.apis.http import Fields, json_object, route
+from dragoman.runtime.serving.apis.bodies import Fields, json_object
+from dragoman.runtime.serving.apis.http import route
 from dragoman.runtime.serving.apis.native import error_body
 from dragoman.runtime.serving.keys import Keys
 from dragoman.runtime.serving.metrics import Metrics

@@ -21,7 +21,10 @@ def on_page_markdown(markdown: str, page: Page, **_: Any) -> str:
     root = click.Context(cli, info_name="dragoman", **cli.context_settings)
     lines = [markdown, *_section(root)]
     for name, command in cli.commands.items():
-        lines += _section(click.Context(command, info_name=name, parent=root))
+        context = click.Context(command, info_name=name, parent=root)
+        lines += _section(context)
+        for inner, subcommand in getattr(command, "commands", {}).items():
+            lines += _section(click.Context(subcommand, info_name=inner, parent=context))
     return "\n".join(lines)
 
 

@@ -10,7 +10,7 @@ import json
 import os
 import secrets
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import BinaryIO
 
@@ -125,17 +125,31 @@ class _UnhashedFile(HashedFile):
         return ""
 
 
+def _is_bundle(directory: Path) -> bool:
+    return not any(directory.iterdir()) or (directory / MANIFEST_FILE).is_file()
+
+
 @contextlib.contextmanager
-def new_directory(destination: Path, *, overwrite: bool = False) -> Iterator[Path]:
+def new_directory(
+    destination: Path,
+    *,
+    overwrite: bool = False,
+    kind: str = "bundle",
+    is_one: Callable[[Path], bool] = _is_bundle,
+) -> Iterator[Path]:
     """A directory to write to, which becomes `destination` if the block ends without an exception.
 
     Otherwise, or if the process dies, `destination` stays as it was. The partial directory is a
     sibling of it, and is removed unless the process is killed.
 
+    Args:
+        kind: what it will be
+        is_one: whether a directory is of that kind, or empty: nothing else is replaced
+
     Raises:
         DragomanError: the destination exists (without `overwrite`) or cannot be written.
     """
-    check_destination(destination, overwrite)
+    check_destination(destination, overwrite, kind, is_one)
     try:
         destination.parent.mkdir(parents=True, exist_ok=True)
         partial = destination.parent / f".{destination.name}.partial-{secrets.token_hex(4)}"
@@ -147,7 +161,7 @@ def new_directory(destination: Path, *, overwrite: bool = False) -> Iterator[Pat
     try:
         yield partial
         _flush(partial)
-        check_destination(destination, overwrite)
+        check_destination(destination, overwrite, kind, is_one)
         _replace(partial, destination, overwrite)
     except OSError as error:
         if error.errno not in _CANNOT_WRITE:
@@ -190,18 +204,24 @@ def _write_manifest(text: str, directory: Path) -> None:
         ) from error
 
 
-def check_destination(destination: Path, overwrite: bool) -> None:
+def check_destination(
+    destination: Path,
+    overwrite: bool,
+    kind: str = "bundle",
+    is_one: Callable[[Path], bool] = _is_bundle,
+) -> None:
     """
+    Args:
+        kind, is_one: see `new_directory`
+
     Raises:
-        DragomanError: the destination exists, and `overwrite` is False or it is not a bundle.
+        DragomanError: the destination exists, and `overwrite` is False or it is not of its kind.
     """
     refuse_existing(destination, overwrite)
     if not overwrite or not destination.exists():
         return
-    if not destination.is_dir() or (
-        any(destination.iterdir()) and not (destination / MANIFEST_FILE).is_file()
-    ):
-        raise DragomanError(f"{destination} exists and is not a bundle: it will not be replaced")
+    if not destination.is_dir() or not is_one(destination):
+        raise DragomanError(f"{destination} exists and is not a {kind}: it will not be replaced")
 
 
 def _replace(partial: Path, destination: Path, overwrite: bool) -> None:

@@ -18,9 +18,9 @@ from ..decoding.options import GenerationOptions
 from ..decoding.results import Result, Token
 from ..decoding.streaming import Choice
 from ..model import Model
-from ..texts.tokenizer import TextStream
 from .engine.engine import Engine
-from .engine.texts import TextsEngine, TextsTicket
+from .engine.pieces import Pieces
+from .engine.texts import ABILITIES, TextsEngine, TextsTicket
 from .engine.ticket import DecodingTicket
 from .hosting import Host, Hosts
 from .metrics import Metrics
@@ -115,7 +115,7 @@ class Service:
             try:
                 ticket.future.add_done_callback(lambda _: listen(None))
                 engine.enter(ticket)
-                pieces = _Pieces(engine)
+                pieces = Pieces(engine)
                 while (choices := await arrived.get()) is not None:
                     for token in pieces.of(choices):
                         yield token
@@ -193,32 +193,3 @@ class Service:
         self.metrics.decoded(
             host.name, [ticket.times for ticket in tickets], tokens, time.monotonic()
         )
-
-
-ABILITIES = {
-    "embeddings": "encode",
-    "classify": "classify",
-    "tag": "tag",
-    "fill": "fill",
-    "answer": "answer",
-}
-"""Of an encoder's front end: the method of `Model` that does the same."""
-
-
-class _Pieces:
-    """Choices -> tokens with the text that each adds."""
-
-    def __init__(self, engine: Engine) -> None:
-        self._end_tokens = engine.model.manifest.end_tokens
-        self._text: TextStream | None = engine.model.text_stream()
-
-    def of(self, choices: Sequence[Choice]) -> list[Token]:
-        return [
-            Token(
-                choice.token,
-                self._text.step(choice.token) if self._text else None,
-                choice.log_probability,
-            )
-            for choice in choices
-            if choice.token not in self._end_tokens
-        ]

@@ -1,9 +1,6 @@
 """The Open Inference Protocol v2 (KServe) over HTTP, with its binary extension.
 
-A model that decodes takes `text` [N] (BYTES), or `audio` (BYTES: files), and gives `text`, `score`,
-`log_probability` and `finish_reason`, each [N]; generation options are parameters of the request.
-An encoder alone takes `text` and gives `embedding` [N, D] (FP32) or, of another head, `result` [N]
-(BYTES: JSON).
+Its tensors are those of `open_inference`; generation options are parameters of the request.
 """
 
 from __future__ import annotations
@@ -14,27 +11,32 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import BaseRoute
 
 from dragoman import __version__
 
-from ...abilities import ENCODER_METHODS
-from ...decoding.rejection import RejectedError
 from ...format.head import Head
 from ..hosting import Host, UnknownModelError
-from ..service import ABILITIES, Service
-from .http import BodyError, Problem, json_object, route
+from ..service import Service
+from .bodies import BodyError, json_object
+from .http import Problem, route
+from .open_inference import (
+    OF_TRITON,
+    decoded_tensors,
+    files_of,
+    input_of,
+    outputs_of,
+    read_tensors,
+    reading_of,
+    texts_of,
+)
 from .options import generation_options
-from .tensors import Tensor, TensorError, read_tensor, write_tensor
+from .tensors import Tensor, read_tensor, write_tensor
 
 HEADER_LENGTH = "Inference-Header-Content-Length"
 VERSION = "1"
-OF_TRITON = frozenset({"sequence_id", "sequence_start", "sequence_end", "priority", "timeout"})
-"""Parameters that clients send and that mean nothing here, but for `timeout`, in microseconds."""
 
 
 def error_body(problem: Problem) -> dict[str, str]:
@@ -106,24 +108,13 @@ async def _unload(service: Service, request: Request) -> Response:
 
 async def _metadata(service: Service, request: Request) -> Response:
     host = _host(service, request)
-    manifest = host.manifest
-    source = "audio" if manifest.audio is not None else "text"
-    outputs = [("text", "BYTES"), ("score", "FP32"), ("log_probability", "FP32")]
-    shapes = {"embedding": [-1, manifest.head.outputs if manifest.head else -1]}
-    outputs.append(("finish_reason", "BYTES"))
-    if manifest.head is not None:
-        vectors = manifest.head.task == "embedding"
-        outputs = [("embedding", "FP32") if vectors else ("result", "BYTES")]
     return JSONResponse(
         {
             "name": host.name,
             "versions": [VERSION],
-            "platform": f"dragoman_{manifest.target}",
-            "inputs": [{"name": source, "datatype": "BYTES", "shape": [-1]}],
-            "outputs": [
-                {"name": name, "datatype": datatype, "shape": shapes.get(name, [-1])}
-                for name, datatype in outputs
-            ],
+            "platform": f"dragoman_{host.manifest.target}",
+            "inputs": [dataclasses.asdict(input_of(host.manifest))],
+            "outputs": [dataclasses.asdict(spec) for spec in outputs_of(host.manifest)],
         }
     )
 
@@ -166,22 +157,11 @@ async def _generate(
     options = generation_options(parameters)
     sources: Sequence[Any]
     if host.manifest.audio is not None:
-        sources = [await service.read_audio(host, data) for data in _bytes(tensors, "audio")]
+        sources = [await service.read_audio(host, data) for data in files_of(tensors)]
     else:
-        sources = _texts(tensors)
+        sources = texts_of(tensors)
     results = await service.generate(host, sources, [options] * len(sources), seconds=seconds)
-    for index, result in enumerate(results):
-        if result.error is not None:
-            raise RejectedError(f"{index}: {result.error}")
-    texts = [" ".join(map(str, r.tokens)) if r.text is None else r.text for r in results]
-    return [
-        Tensor("text", "BYTES", _objects(texts)),
-        Tensor("score", "FP32", np.array([r.score for r in results], np.float32)),
-        Tensor(
-            "log_probability", "FP32", np.array([r.log_probability for r in results], np.float32)
-        ),
-        Tensor("finish_reason", "BYTES", _objects([r.finish_reason for r in results])),
-    ]
+    return decoded_tensors(results)
 
 
 async def _read_texts(
@@ -192,50 +172,9 @@ async def _read_texts(
     parameters: dict[str, Any],
     seconds: float | None,
 ) -> list[Tensor]:
-    _, ability = ENCODER_METHODS[head.task]
-    (method,) = [name for name, known in ABILITIES.items() if known == ability]
-    options: dict[str, Any] = {"truncate": bool(parameters.pop("truncate", False))}
-    if parameters:
-        raise BodyError(f"unknown parameters: {', '.join(sorted(parameters)):.200}")
-    options |= {"top": 5} if method == "fill" else {}
-    options |= {"longest": 15} if method == "answer" else {}
-    found = await service.read_texts(host, method, _texts(tensors), options, seconds=seconds)
-    for index, one in enumerate(found):
-        if one.error is not None:
-            raise RejectedError(f"{index}: {one.error}")
-    if method == "embeddings":
-        vectors = np.array([one.vector for one in found], np.float32)
-        return [Tensor("embedding", "FP32", vectors.reshape(len(found), head.outputs))]
-    texts = [json.dumps(dataclasses.asdict(one), ensure_ascii=False) for one in found]
-    return [Tensor("result", "BYTES", _objects(texts))]
-
-
-def _texts(tensors: dict[str, Tensor]) -> list[Any]:
-    """Texts [N] or [N, 1]; of models that read pairs, [N, 2]."""
-    tensor = _input(tensors, "text")
-    rows = tensor.values.reshape(len(tensor.values), -1) if tensor.values.ndim else None
-    if rows is None or tensor.values.ndim > 2 or (rows.size and rows.shape[1] > 2):
-        raise TensorError(
-            f"text: expected shape [N], [N, 1] or [N, 2], found {list(tensor.values.shape)}"
-        )
-    try:
-        texts = [[value.decode() for value in row] for row in rows.tolist()]
-    except UnicodeDecodeError as error:
-        raise TensorError(f"text: expected UTF-8: {error}") from error
-    return [row[0] if len(row) == 1 else tuple(row) for row in texts]
-
-
-def _bytes(tensors: dict[str, Tensor], name: str) -> list[bytes]:
-    return _input(tensors, name).values.ravel().tolist()
-
-
-def _input(tensors: dict[str, Tensor], name: str) -> Tensor:
-    if set(tensors) != {name}:
-        found = ", ".join(sorted(tensors)) or "none"
-        raise TensorError(f"inputs: expected {name}, found {found:.200}")
-    if tensors[name].datatype != "BYTES":
-        raise TensorError(f"{name}: expected BYTES, found {tensors[name].datatype}")
-    return tensors[name]
+    method, options = reading_of(head, parameters)
+    found = await service.read_texts(host, method, texts_of(tensors), options, seconds=seconds)
+    return read_tensors(head, found)
 
 
 def _parts(body: bytes, header_length: str | None) -> tuple[dict[str, Any], memoryview]:
@@ -275,9 +214,3 @@ def _answer(
     text = json.dumps(answer, ensure_ascii=False).encode()
     headers = {HEADER_LENGTH: str(len(text))}
     return Response(text + content, media_type="application/octet-stream", headers=headers)
-
-
-def _objects(texts: Sequence[str]) -> NDArray[Any]:
-    values = np.empty(len(texts), object)
-    values[:] = [text.encode() for text in texts]
-    return values

@@ -16,7 +16,8 @@ from ...decoding.rejection import RejectedError
 from ..hosting import Host
 from ..keys import Keys
 from ..service import Service
-from .http import BodyError, Fields, Problem, json_object, route
+from .bodies import BodyError, Fields, json_object
+from .http import Problem, route
 
 MOST_TEXTS = 1024
 

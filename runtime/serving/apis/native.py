@@ -17,9 +17,11 @@ from ...attention.maps import Attention
 from ...decoding.plain import result_data
 from ...decoding.results import Token
 from ...model import Model
+from ..engine.texts import ABILITIES
 from ..hosting import Host
-from ..service import ABILITIES, Ended, Service
-from .http import BodyError, Events, Fields, Problem, event, json_object, primed, problem_of, route
+from ..service import Ended, Service
+from .bodies import BodyError, Fields, json_object
+from .http import Events, Problem, event, primed, problem_of, route
 from .options import generation_options
 
 MOST_SOURCES = 1024

@@ -23,7 +23,8 @@ from ...decoding.rejection import RejectedError
 from ...decoding.results import Hypothesis, Result, Token
 from ..hosting import Host
 from ..service import Ended, Service
-from .http import BodyError, Events, Fields, Problem, event, json_object, primed, problem_of, route
+from .bodies import BodyError, Fields, json_object
+from .http import Events, Problem, event, primed, problem_of, route
 
 TYPES = {401: "authentication_error", 404: "not_found_error", 429: "rate_limit_error"}
 MOST_INPUTS = 2048

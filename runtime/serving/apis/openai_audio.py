@@ -18,7 +18,8 @@ from ...decoding.results import Result
 from ...speech.language_names import language_name
 from ..hosting import Host
 from ..service import Service
-from .http import BodyError, route
+from .bodies import BodyError
+from .http import route
 from .openai import error_body
 from .subtitles import srt, vtt
 

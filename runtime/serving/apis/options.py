@@ -6,7 +6,7 @@ import dataclasses
 from typing import Any
 
 from ...decoding.options import GenerationOptions
-from .http import BodyError
+from .bodies import BodyError
 
 OF_CALLS = ("max_batch_size", "max_batch_tokens")
 """Of the library's calls: a server decides for itself what is decoded together."""

@@ -13,6 +13,15 @@ from .line import Line
 from .observer import Nobody, Observer
 from .ticket import Ticket
 
+ABILITIES = {
+    "embeddings": "encode",
+    "classify": "classify",
+    "tag": "tag",
+    "fill": "fill",
+    "answer": "answer",
+}
+"""Of an encoder's front end: the method of `Model` that does the same."""
+
 
 class TextsTicket(Ticket[list[Any]]):
     """A request for what an encoder alone makes of texts.

@@ -17,6 +17,7 @@ from dragoman import DragomanError, __version__
 from .attention import attention
 from .bench import bench
 from .build import build
+from .deploy import deploy
 from .encode import encode
 from .export import export
 from .inspect import inspect
@@ -97,7 +98,7 @@ def cli(verbose: bool) -> None:
 
 for command in (
     *(train, export, optimize, build, run, encode, score, attention, verify, sensitivity, report),
-    *(sign, bench, inspect, serve),
+    *(sign, bench, inspect, serve, deploy),
 ):
     cli.add_command(command)
 

@@ -168,7 +168,7 @@ def test_a_writer_that_checked_too_early_does_not_replace_the_winner(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The narrowest race: both have found that the destination does not exist."""
-    monkeypatch.setattr(writing, "check_destination", lambda destination, overwrite: None)
+    monkeypatch.setattr(writing, "check_destination", lambda *_: None)
     with (
         pytest.raises(DragomanError, match="cannot write"),
         new_directory(tmp_path / "new") as late,
