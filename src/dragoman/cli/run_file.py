@@ -1,0 +1,101 @@
+"""`dragoman run-file`"""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import click
+
+from .messages import tell
+from .option_names import option_names
+from .options import backend_option
+from .progress import shown_progress
+from .run.options import decoding_options, for_bundle
+from .sections import SectionedCommand, SectionedOption
+
+workers_option = partial(click.option, cls=SectionedOption, section="Workers")
+
+
+@click.command("run-file", cls=SectionedCommand, short_help="Decode a large file on Ray workers.")
+@click.argument("bundle", type=click.Path(path_type=Path))
+@click.argument("source", type=click.Path(path_type=Path))
+@click.option(
+    "-o",
+    "--output",
+    metavar="FILE",
+    required=True,
+    type=click.Path(path_type=Path),
+    help="File to write, when all is done.",
+)
+@click.option("--force", is_flag=True, help="Replace the file if it exists.")
+@decoding_options
+@click.option("--json", "as_json", is_flag=True, help="A JSON object for each line.")
+@workers_option("--address", metavar="HOST:PORT", help="Of a running Ray [a new one, here].")
+@workers_option(
+    "--workers", metavar="N", type=click.IntRange(min=1), default=2, help="Processes [2]."
+)
+@workers_option(
+    "--threads", metavar="N", type=click.IntRange(min=1), default=1, help="Of each [1]."
+)
+@workers_option(
+    "--gpus", metavar="X", type=click.FloatRange(min=0), default=0.0, help="Of each [0]."
+)
+@workers_option(
+    "--block-lines",
+    metavar="N",
+    type=click.IntRange(min=1),
+    default=1024,
+    help="Lines for a worker at once [1024].",
+)
+@backend_option
+@click.pass_context
+def run_file(
+    context: click.Context,
+    /,
+    bundle: Path,
+    source: Path,
+    output: Path,
+    force: bool,
+    as_json: bool,
+    address: str | None,
+    workers: int,
+    threads: int,
+    gpus: float,
+    block_lines: int,
+    backend: str | None,
+    **asked: Any,
+) -> int:
+    """Decode the lines of SOURCE as `dragoman run` does, on workers of Ray. If interrupted, the same
+    command goes on where it was.
+
+    \b
+    dragoman run-file bundles/en-de corpus.en -o corpus.de --workers 16 --address 10.0.0.1:6379
+    """
+    from dragoman.runtime import GenerationOptions, read_bundle
+    from dragoman.runtime.serving.ray import run_file as run
+    from dragoman.runtime.serving.ray.cluster import connected
+
+    if asked["alternatives"] and not as_json:
+        raise click.UsageError("--alternatives: expected with --json, which has a place for them")
+    with option_names(context.command):
+        options = for_bundle(GenerationOptions(**asked), read_bundle(bundle).manifest)
+        with connected(address, workers * threads), shown_progress() as progress:
+            joined = run(
+                bundle,
+                source,
+                output,
+                options,
+                workers=workers,
+                threads=threads,
+                gpus=gpus,
+                block_lines=block_lines,
+                form="json" if as_json else "text",
+                backend=backend,
+                overwrite=force,
+                progress=progress,
+            )
+    for number, reason in sorted(joined.rejected.items()):
+        tell(f"line {number}: {reason}")
+    return 1 if joined.rejected else 0
