@@ -82,11 +82,12 @@ dist: $(VENV)/installed-dist
 	$(BIN)/python -m pytest -m dist tests/packaging
 
 # Replicas of the server and workers on a Ray of this machine, without PyTorch: a bundle is built beside
-# them. The conftest.py of all tests needs PyTorch, and is left out.
+# them. The conftest.py of all tests needs PyTorch, and is left out;
+# warnings are those of Ray about itself.
 test-ray: $(VENV)/installed $(RAY_VENV)/installed
 	$(BIN)/dragoman build g2p-en --output bundles/g2p-en-ray --limit 1 --force
 	DRAGOMAN_BUNDLE=$(abspath bundles/g2p-en-ray) OMP_NUM_THREADS=1 $(RAY_BIN)/python -m pytest -m ray \
-		--confcutdir tests/serving/ray tests/serving/ray
+		-W ignore --confcutdir tests/serving/ray tests/serving/ray
 
 # Compares with other tools on the same weights, interleaved in one run. They require other versions
 # of some libraries, and therefore a separate environment; OpenVINO's tools another one.

@@ -98,7 +98,20 @@ def cli(verbose: bool) -> None:
 
 
 for command in (
-    *(train, export, optimize, build, run, run_file, encode, score, attention, verify, sensitivity, report),
+    *(
+        train,
+        export,
+        optimize,
+        build,
+        run,
+        run_file,
+        encode,
+        score,
+        attention,
+        verify,
+        sensitivity,
+        report,
+    ),
     *(sign, bench, inspect, serve),
 ):
     cli.add_command(command)

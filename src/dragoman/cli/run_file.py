@@ -67,8 +67,8 @@ def run_file(
     backend: str | None,
     **asked: Any,
 ) -> int:
-    """Decode the lines of SOURCE as `dragoman run` does, on workers of Ray. If interrupted, the same
-    command goes on where it was.
+    """Decode the lines of SOURCE as `dragoman run` does, on workers of Ray. After an interruption,
+    the same command goes on where it was.
 
     \b
     dragoman run-file bundles/en-de corpus.en -o corpus.de --workers 16 --address 10.0.0.1:6379
