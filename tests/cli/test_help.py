@@ -16,7 +16,18 @@ SCREEN, SECTIONS = 40, 50
 which one is looked up; all of them in a window of full height."""
 
 COMMANDS = (
-    *("train", "export", "optimize", "attention", "build", "encode", "run", "run-file", "score", "verify"),
+    *(
+        "train",
+        "export",
+        "optimize",
+        "attention",
+        "build",
+        "encode",
+        "run",
+        "run-file",
+        "score",
+        "verify",
+    ),
     *("sensitivity", "report", "sign", "bench", "inspect", "serve"),
 )
 

@@ -15,13 +15,14 @@ from .progress import shown_progress
 from .run.options import decoding_options, for_bundle
 from .sections import SectionedCommand, SectionedOption
 
-workers_option = partial(click.option, cls=SectionedOption, section="Workers")
+writing = partial(click.option, cls=SectionedOption, section="Output")
+workers_option = partial(click.option, cls=SectionedOption, section="Options")
 
 
 @click.command("run-file", cls=SectionedCommand, short_help="Decode a large file on Ray workers.")
 @click.argument("bundle", type=click.Path(path_type=Path))
 @click.argument("source", type=click.Path(path_type=Path))
-@click.option(
+@writing(
     "-o",
     "--output",
     metavar="FILE",
@@ -29,9 +30,9 @@ workers_option = partial(click.option, cls=SectionedOption, section="Workers")
     type=click.Path(path_type=Path),
     help="File to write, when all is done.",
 )
-@click.option("--force", is_flag=True, help="Replace the file if it exists.")
+@writing("--force", is_flag=True, help="Replace the file if it exists.")
 @decoding_options
-@click.option("--json", "as_json", is_flag=True, help="A JSON object for each line.")
+@writing("--json", "as_json", is_flag=True, help="A JSON object for each line.")
 @workers_option("--address", metavar="HOST:PORT", help="Of a running Ray [a new one, here].")
 @workers_option(
     "--workers", metavar="N", type=click.IntRange(min=1), default=2, help="Processes [2]."
@@ -67,8 +68,7 @@ def run_file(
     backend: str | None,
     **asked: Any,
 ) -> int:
-    """Decode the lines of SOURCE as `dragoman run` does, on workers of Ray. After an interruption,
-    the same command goes on where it was.
+    """Decode the lines of SOURCE on workers of Ray; the same command goes on after an interruption.
 
     \b
     dragoman run-file bundles/en-de corpus.en -o corpus.de --workers 16 --address 10.0.0.1:6379

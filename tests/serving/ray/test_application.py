@@ -9,16 +9,16 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 import httpx
+import pytest
 import ray
+from ray import serve
+
 from dragoman import DragomanError
 from dragoman.runtime import Model
 from dragoman.runtime.decoding.plain import result_data
 from dragoman.runtime.serving.ray import app, application
 from dragoman.runtime.serving.replicas import Replicas
-from ray import serve
 
 pytestmark = pytest.mark.ray
 
@@ -71,7 +71,7 @@ def test_the_same_routes(client: httpx.Client, bundle: Path) -> None:
     assert client.get("/v1/bundles").json()["bundles"][0]["name"] == bundle.name
     assert client.get(f"/v2/models/{bundle.name}/ready").status_code == 200
     assert "dragoman_requests_total" in client.get("/metrics").text
-    assert "<html" in client.get("/").text
+    assert "<!doctype html>" in client.get("/").text
     refused = client.post("/v1/generate", json={"source": "a", "nonsense": 1})
     assert refused.status_code == 400 and refused.json()["code"] == "invalid_request"
 

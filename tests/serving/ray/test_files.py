@@ -182,9 +182,7 @@ def test_the_command(bundle: Path, tmp_path: Path, model: Model) -> None:
     command = [sys.executable, "-m", "dragoman", "run-file", str(bundle), str(source)]
     options = ["-o", str(output), "--workers", "2", "--block-lines", "2", "--beams", "2"]
     done = subprocess.run([*command, *options], capture_output=True, text=True)
-    texts = [
-        result.text for result in model.generate(["dragoman", "", "", "read"], num_beams=2)
-    ]
+    texts = [result.text for result in model.generate(["dragoman", "", "", "read"], num_beams=2)]
     texts[1] = ""
     assert output.read_text(encoding="utf-8") == "".join(f"{text}\n" for text in texts)
     assert done.returncode == 1
