@@ -133,6 +133,7 @@ class _Pool:
             try:
                 decoded = _answer(answer)
             except RayActorError as error:
+                ray.kill(worker)  # which may only be out of reach
                 self._lost(block, error)
                 if block is not None:
                     todo.appendleft(block)

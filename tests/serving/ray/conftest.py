@@ -1,5 +1,5 @@
-"""A Ray of this machine with two processors, and the bundle that DRAGOMAN_BUNDLE names. Nothing here
-needs PyTorch."""
+"""A Ray of this machine with two processors, and the bundle that DRAGOMAN_BUNDLE names. Nothing
+here needs PyTorch."""
 
 from __future__ import annotations
 

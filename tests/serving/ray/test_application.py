@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import importlib
 import json
+import re
+import runpy
 import socket
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -24,6 +27,7 @@ pytestmark = pytest.mark.ray
 
 WORDS = ["dragoman", "read", "", "transformer", "a", "interpreter", "?", "encoder"]
 LONG = 20
+GUIDE = Path(__file__).parents[3] / "docs" / "guides" / "ray.md"
 
 
 @pytest.fixture(scope="module")
@@ -154,6 +158,35 @@ def test_health_is_readiness() -> None:
     host.alive = False
     with pytest.raises(DragomanError, match="not ready: the device of g2p-en was lost"):
         asyncio.run(server.check_health())
+
+
+def blocks(language: str) -> list[str]:
+    """Of the guide."""
+    text = GUIDE.read_text(encoding="utf-8")
+    return re.findall(rf"^```{language}\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
+
+
+def test_the_settings_in_the_guide_are_ray_serves() -> None:
+    import yaml
+    from ray.serve.schema import ServeDeploySchema
+
+    (text,) = blocks("yaml")
+    (found,) = ServeDeploySchema.model_validate(yaml.safe_load(text)).applications
+    module, _, name = found.import_path.partition(":")
+    made = getattr(importlib.import_module(module), name)(found.args)
+    scaling = made._bound_deployment._deployment_config.autoscaling_config
+    assert (scaling.min_replicas, scaling.max_replicas) == (2, 8)
+
+
+def test_the_call_in_the_guide(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    run = list[Any]()
+    monkeypatch.setattr(serve, "run", run.append)
+    (code,) = blocks("python")
+    (tmp_path / "code.py").write_text(code, encoding="utf-8")
+    runpy.run_path(str(tmp_path / "code.py"))
+    deployment = run[0]._bound_deployment
+    assert deployment.ray_actor_options["num_cpus"] == 2
+    assert deployment._deployment_config.autoscaling_config.max_replicas == 8
 
 
 def replica_names() -> list[str]:
