@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -10,13 +11,16 @@ import ray
 
 from dragoman.errors import DragomanError
 
+SECONDS = 10.0
+"""To find out whether somebody listens."""
+
 
 @contextmanager
 def connected(address: str | None, processors: int) -> Iterator[None]:
     """A connection, until the end of the block.
 
     Args:
-        address: of a running Ray; None: one is started on this machine
+        address: of a running Ray, host:port; None: one is started on this machine
         processors: that a started one takes to have, so that all workers find a place
 
     Raises:
@@ -32,6 +36,7 @@ def connected(address: str | None, processors: int) -> Iterator[None]:
             **quiet,
         )
     else:
+        _check_listening(address)
         try:
             ray.init(address, **quiet)
         except (ConnectionError, ValueError, RuntimeError) as error:
@@ -40,3 +45,18 @@ def connected(address: str | None, processors: int) -> Iterator[None]:
         yield
     finally:
         ray.shutdown()
+
+
+def _check_listening(address: str) -> None:
+    """Ray itself would try for more than a minute.
+
+    Raises:
+        DragomanError: nobody listens at the address, or it is none.
+    """
+    host, _, port = address.rpartition(":")
+    if not host or not port.isdecimal():
+        raise DragomanError(f"expected the address of a Ray, as in 10.0.0.1:6379, found {address}")
+    try:
+        socket.create_connection((host, int(port)), timeout=SECONDS).close()
+    except (OSError, OverflowError) as error:
+        raise DragomanError(f"{address}: expected a Ray there, found none: {error}") from error

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -73,6 +74,11 @@ def run_file(
     \b
     dragoman run-file bundles/en-de corpus.en -o corpus.de --workers 16 --address 10.0.0.1:6379
     """
+    # Ray reads these when it is imported: it reports nothing to its makers, and one that is started
+    # here listens on 127.0.0.1 only, as it does by default on other systems than Linux.
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    if address is None:
+        os.environ.setdefault("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")
     from dragoman.runtime import GenerationOptions, read_bundle
     from dragoman.runtime.serving.ray import run_file as run
     from dragoman.runtime.serving.ray.cluster import connected

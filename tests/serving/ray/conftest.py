@@ -15,6 +15,7 @@ from dragoman.runtime import Model, load
 collect_ignore_glob = [] if find_spec("ray") else ["test_*.py"]
 
 os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
+os.environ["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"  # none of several machines: 127.0.0.1
 
 
 @pytest.fixture(scope="session")
