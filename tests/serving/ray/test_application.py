@@ -167,9 +167,9 @@ def blocks(language: str) -> list[str]:
 
 
 def test_the_settings_in_the_guide_are_ray_serves() -> None:
-    import yaml
     from ray.serve.schema import ServeDeploySchema
 
+    yaml: Any = importlib.import_module("yaml")
     (text,) = blocks("yaml")
     (found,) = ServeDeploySchema.model_validate(yaml.safe_load(text)).applications
     module, _, name = found.import_path.partition(":")
