@@ -45,7 +45,7 @@ def run_file(
     progress: Progress | None = None,
 ) -> Joined:
     """Decode a file of lines into one of as many lines, in the same order, on the Ray that
-    `ray.init` has connected to, or else on one of this machine.
+    `ray.init` has connected to.
 
     Blocks that are finished are kept in a folder beside the output, OUTPUT.blocks, until all are:
     the same call goes on where an earlier one was interrupted. When a worker dies, its block goes
@@ -74,6 +74,8 @@ def run_file(
     for name, number in (("workers", workers), ("threads", threads), ("block_lines", block_lines)):
         if number < 1:
             raise DragomanError(f"{name}: expected at least 1, found {number}")
+    if not ray.is_initialized():
+        raise DragomanError("expected a connection to Ray, found none: call ray.init first")
     refuse_existing(output_path, overwrite)
     refuse_unwritable_file(output_path)
     check_form(read_bundle(directory).manifest, options, form)
@@ -85,8 +87,6 @@ def run_file(
     if missing:
         progress.stage("decoding lines")
         done = lines.lines - sum(block.lines for block in missing)
-        if not ray.is_initialized():
-            raise DragomanError("expected a connection to Ray, found none: see `cluster.connected`")
         pool = _Pool(
             ray.remote(Decoder).options(num_cpus=threads, num_gpus=gpus),
             (directory, options, form, threads, backend),

@@ -176,6 +176,14 @@ def test_what_a_worker_refuses_is_told_in_its_words(
     assert "Traceback" not in str(caught.value)
 
 
+def test_without_a_connection(
+    monkeypatch: pytest.MonkeyPatch, bundle: Path, source: Path, tmp_path: Path
+) -> None:
+    monkeypatch.setattr("ray.is_initialized", lambda: False)
+    with pytest.raises(DragomanError, match=r"found none: call ray\.init first"):
+        run_file(bundle, source, tmp_path / "out")
+
+
 def test_the_command(bundle: Path, tmp_path: Path, model: Model) -> None:
     source, output = tmp_path / "in", tmp_path / "out"
     source.write_bytes(b"dragoman\n\xff\n\nread")
