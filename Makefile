@@ -12,6 +12,8 @@ OPENVINO_VENV := .venv-openvino
 OPENVINO_BIN := $(OPENVINO_VENV)/bin
 TRITON_VENV := .venv-triton
 TRITON_BIN := $(TRITON_VENV)/bin
+RAY_VENV := .venv-ray
+RAY_BIN := $(RAY_VENV)/bin
 GPU_VENV := .venv-gpu
 GPU_BIN := $(GPU_VENV)/bin
 PIP_INSTALL := -m pip --disable-pip-version-check install --quiet
@@ -20,7 +22,7 @@ DRAGOMAN_BROWSER ?= $(firstword $(foreach name,chromium chromium-browser google-
 HELD_OUT := reference_model/pretrained/g2p-en/held_out.tsv
 HELD_OUT_VERSES := reference_model/pretrained/bible-en-es/held_out.tsv
 
-.PHONY: demo demo-translation demo-speech test test-beams test-browser test-engines test-triton test-peers test-real lint format docs dist bench-peers bench-beams bench-throughput bench-growth bench-encoders bench-language-models bench-serving soak gpu gpu-kit test-kit clean
+.PHONY: demo demo-translation demo-speech test test-beams test-browser test-engines test-ray test-triton test-peers test-real lint format docs dist bench-peers bench-beams bench-throughput bench-growth bench-encoders bench-language-models bench-serving soak gpu gpu-kit test-kit clean
 
 demo: $(VENV)/installed
 	$(BIN)/dragoman build g2p-en --output bundles/g2p-en --limit 1000 --force
@@ -87,6 +89,14 @@ dist: $(VENV)/installed-dist
 	PIP_CONSTRAINT=constraints.txt $(BIN)/python -m build --quiet
 	$(BIN)/python -m twine check --strict dist/*
 	$(BIN)/python -m pytest -m dist tests/packaging
+
+# Replicas of the server and workers on a Ray of this machine, without PyTorch: a bundle is built beside
+# them. The conftest.py of all tests needs PyTorch, and is left out;
+# warnings are those of Ray about itself.
+test-ray: $(VENV)/installed $(RAY_VENV)/installed
+	$(BIN)/dragoman build g2p-en --output bundles/g2p-en-ray --limit 1 --force
+	DRAGOMAN_BUNDLE=$(abspath bundles/g2p-en-ray) OMP_NUM_THREADS=1 $(RAY_BIN)/python -m pytest -m ray \
+		-W ignore --confcutdir tests/serving/ray tests/serving/ray
 
 # Compares with other tools on the same weights, interleaved in one run. They require other versions
 # of some libraries, and therefore a separate environment; OpenVINO's tools another one.
@@ -157,7 +167,7 @@ test-kit: $(VENV)/installed-dev
 	$(BIN)/python -m pytest -m kit tests/benchmarks
 
 clean:
-	rm -rf $(VENV) $(DOCS_VENV) $(PEERS_VENV) $(OPENVINO_VENV) $(TRITON_VENV) $(GPU_VENV) bundles build dist gpu-kit site
+	rm -rf $(VENV) $(DOCS_VENV) $(PEERS_VENV) $(OPENVINO_VENV) $(RAY_VENV) $(TRITON_VENV) $(GPU_VENV) bundles build dist gpu-kit site
 	rm -rf .mypy_cache .pytest_cache .ruff_cache .import_linter_cache
 	find . -name __pycache__ -prune -exec rm -rf {} +
 
@@ -209,6 +219,10 @@ $(OPENVINO_VENV)/installed: $(OPENVINO_VENV)/created pyproject.toml constraints-
 # Triton's Python backend takes numpy 1 only.
 $(TRITON_VENV)/installed: $(TRITON_VENV)/created pyproject.toml constraints-triton.txt
 	$(TRITON_BIN)/python $(PIP_INSTALL) --constraint constraints-triton.txt --editable ".[cpu]" --group triton
+	@touch $@
+
+$(RAY_VENV)/installed: $(RAY_VENV)/created pyproject.toml constraints-ray.txt
+	$(RAY_BIN)/python $(PIP_INSTALL) --constraint constraints-ray.txt --editable ".[cpu,ray]" --group ray-tests
 	@touch $@
 
 # onnxruntime-gpu, PyTorch with CUDA, and the full TensorRT where NVIDIA's index can be reached.

@@ -89,13 +89,15 @@ def create_app(
         *kserve.routes(service),
         *libretranslate.routes(service, keys),
     ]
-    return Starlette(
+    app = Starlette(
         routes=routes,
         middleware=[Middleware(Recorder, keys=keys, metrics=metrics, log_bodies=options.log_texts)],
         exception_handlers={HTTPException: _refused},
         lifespan=lifespan,
         max_body_size=options.body_bytes,
     )
+    app.state.hosts = hosts
+    return app
 
 
 def _refused(request: Request, error: Exception) -> Response:

@@ -16,8 +16,8 @@ SCREEN, SECTIONS = 40, 50
 which one is looked up; all of them in a window of full height."""
 
 COMMANDS = (
-    *("train", "export", "optimize", "attention", "build", "encode", "run", "score", "verify"),
-    *("sensitivity", "report", "sign", "bench", "inspect", "serve", "deploy"),
+    *("train", "export", "optimize", "attention", "build", "encode", "run", "run-file", "score"),
+    *("verify", "sensitivity", "report", "sign", "bench", "inspect", "serve", "deploy"),
 )
 
 

@@ -6,8 +6,9 @@ import os
 from collections.abc import Iterable, Iterator, Sequence
 from typing import BinaryIO
 
-Line = str | UnicodeDecodeError
-"""A line of input, or why it cannot be read."""
+from dragoman.source_lines import IDS_EXPECTED, Line, decoded_line, token_ids, unreadable
+
+__all__ = ["IDS_EXPECTED", "Line", "arriving_lines", "in_parts", "token_ids", "unreadable"]
 
 
 def arriving_lines(file: BinaryIO) -> Iterator[list[Line]]:
@@ -17,9 +18,9 @@ def arriving_lines(file: BinaryIO) -> Iterator[list[Line]]:
     while chunk := os.read(file.fileno(), 1 << 20):
         *lines, rest = (rest + chunk).split(b"\n")
         if lines:
-            yield [_decoded(line) for line in lines]
+            yield [decoded_line(line) for line in lines]
     if rest:
-        yield [_decoded(rest)]
+        yield [decoded_line(rest)]
 
 
 def in_parts(groups: Iterable[Sequence[Line]], most: int) -> Iterator[Sequence[Line]]:
@@ -27,26 +28,3 @@ def in_parts(groups: Iterable[Sequence[Line]], most: int) -> Iterator[Sequence[L
     for lines in groups:
         for begin in range(0, len(lines), most):
             yield lines[begin : begin + most]
-
-
-def unreadable(error: UnicodeDecodeError) -> str:
-    """Why a line cannot be read."""
-    return f"expected UTF-8 text: {error.reason} at byte {error.start}"
-
-
-def token_ids(text: str) -> list[int] | None:
-    """The token ids that a line of a bundle without tokenizers states; None: it is not one."""
-    try:
-        return [int(word) for word in text.split()]
-    except ValueError:
-        return None
-
-
-IDS_EXPECTED = "expected token ids separated by spaces: this bundle has no tokenizers"
-
-
-def _decoded(line: bytes) -> Line:
-    try:
-        return line.removesuffix(b"\r").decode("utf-8")
-    except UnicodeDecodeError as error:
-        return error

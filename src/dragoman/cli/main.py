@@ -25,6 +25,7 @@ from .messages import tell
 from .optimize import optimize
 from .report import report
 from .run import run
+from .run_file import run_file
 from .score import score
 from .sensitivity import sensitivity
 from .serve import serve
@@ -61,6 +62,7 @@ EXTRAS = {
     "uvicorn": "serve",
     "prometheus_client": "serve",
     "python_multipart": "serve",
+    "ray": "ray",
 }
 
 
@@ -97,8 +99,8 @@ def cli(verbose: bool) -> None:
 
 
 for command in (
-    *(train, export, optimize, build, run, encode, score, attention, verify, sensitivity, report),
-    *(sign, bench, inspect, serve, deploy),
+    *(train, export, optimize, build, run, run_file, encode, score, attention, verify),
+    *(sensitivity, report, sign, bench, inspect, serve, deploy),
 ):
     cli.add_command(command)
 

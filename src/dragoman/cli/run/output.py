@@ -8,11 +8,13 @@ from typing import TYPE_CHECKING
 
 import click
 
+from dragoman.source_lines import one_line
+
 from ..messages import tell
 from .alignments import with_pairs
 
 if TYPE_CHECKING:
-    from dragoman.runtime import Hypothesis, Result, Segment
+    from dragoman.runtime import Hypothesis, Result
 
 
 class Output:
@@ -57,7 +59,7 @@ def best(count: int, *, scores: bool) -> Callable[[Result], Iterator[str]]:
         outputs: list[Hypothesis | Result] = [*result.hypotheses] or [result] * decoded
         for output in outputs:
             score = f"{output.score:.4f}\t" if scores else ""
-            line = _one_line(output)
+            line = one_line(output.text, output.tokens)
             # Speech begins with a space: its words are tokens with the space before them.
             yield score + (line if result.segments is None else line.strip())
         yield from [""] * (count - len(outputs))
@@ -69,7 +71,7 @@ def timed(result: Result) -> Iterator[str]:
     """A line for each segment of speech, and an empty one."""
     for segment in result.segments or ():
         times = f"[{_clock(segment.start)} --> {_clock(segment.end)}]"
-        yield f"{times} {_one_line(segment).strip()}"
+        yield f"{times} {one_line(segment.text, segment.tokens).strip()}"
     yield ""
 
 
@@ -78,12 +80,6 @@ def as_json_object(result: Result) -> Iterator[str]:
     from dragoman.runtime.decoding.plain import result_data
 
     yield json.dumps(result_data(result), ensure_ascii=False, allow_nan=False)
-
-
-def _one_line(output: Hypothesis | Result | Segment) -> str:
-    """The text of each line of input on one line; of a bundle without tokenizers, token ids."""
-    text = " ".join(map(str, output.tokens)) if output.text is None else output.text
-    return " ".join(text.splitlines())
 
 
 def _clock(seconds: float) -> str:

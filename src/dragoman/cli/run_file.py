@@ -1,0 +1,107 @@
+"""`dragoman run-file`"""
+
+from __future__ import annotations
+
+import os
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import click
+
+from .messages import tell
+from .option_names import option_names
+from .options import backend_option
+from .progress import shown_progress
+from .run.options import decoding_options, for_bundle
+from .sections import SectionedCommand, SectionedOption
+
+writing = partial(click.option, cls=SectionedOption, section="Output")
+workers_option = partial(click.option, cls=SectionedOption, section="Options")
+
+
+@click.command("run-file", cls=SectionedCommand, short_help="Decode a large file on Ray workers.")
+@click.argument("bundle", type=click.Path(path_type=Path))
+@click.argument("source", type=click.Path(path_type=Path))
+@writing(
+    "-o",
+    "--output",
+    metavar="FILE",
+    required=True,
+    type=click.Path(path_type=Path),
+    help="File to write, when all is done.",
+)
+@writing("--force", is_flag=True, help="Replace the file if it exists.")
+@decoding_options
+@writing("--json", "as_json", is_flag=True, help="A JSON object for each line.")
+@workers_option("--address", metavar="HOST:PORT", help="Of a running Ray [a new one, here].")
+@workers_option(
+    "--workers", metavar="N", type=click.IntRange(min=1), default=2, help="Processes [2]."
+)
+@workers_option(
+    "--threads", metavar="N", type=click.IntRange(min=1), default=1, help="Of each [1]."
+)
+@workers_option(
+    "--gpus", metavar="X", type=click.FloatRange(min=0), default=0.0, help="Of each [0]."
+)
+@workers_option(
+    "--block-lines",
+    metavar="N",
+    type=click.IntRange(min=1),
+    default=1024,
+    help="Lines for a worker at once [1024].",
+)
+@backend_option
+@click.pass_context
+def run_file(
+    context: click.Context,
+    /,
+    bundle: Path,
+    source: Path,
+    output: Path,
+    force: bool,
+    as_json: bool,
+    address: str | None,
+    workers: int,
+    threads: int,
+    gpus: float,
+    block_lines: int,
+    backend: str | None,
+    **asked: Any,
+) -> int:
+    """Decode the lines of SOURCE on workers of Ray; the same command goes on after an interruption.
+
+    \b
+    dragoman run-file bundles/en-de corpus.en -o corpus.de --workers 16 --address 10.0.0.1:6379
+    """
+    # Ray reads these when it is imported: it reports nothing to its makers, and one that is started
+    # here listens on 127.0.0.1 only, as it does by default on other systems than Linux.
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    if address is None:
+        os.environ.setdefault("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")
+    from dragoman.runtime import GenerationOptions, read_bundle
+    from dragoman.runtime.serving.ray import run_file as run
+    from dragoman.runtime.serving.ray.cluster import connected
+
+    if asked["alternatives"] and not as_json:
+        raise click.UsageError("--alternatives: expected with --json, which has a place for them")
+    with option_names(context.command):
+        options = for_bundle(GenerationOptions(**asked), read_bundle(bundle).manifest)
+        with connected(address, workers * threads), shown_progress() as progress:
+            joined = run(
+                bundle,
+                source,
+                output,
+                options,
+                workers=workers,
+                threads=threads,
+                gpus=gpus,
+                block_lines=block_lines,
+                form="json" if as_json else "text",
+                backend=backend,
+                overwrite=force,
+                progress=progress,
+            )
+    for number, reason in sorted(joined.rejected.items()):
+        tell(f"line {number}: {reason}")
+    return 1 if joined.rejected else 0
