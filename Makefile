@@ -164,7 +164,7 @@ $(VENV)/installed-report: $(VENV)/installed
 	@touch $@
 
 $(VENV)/installed-dev: $(VENV)/installed
-	$(INSTALL) --editable ".[cpu,export,metrics,report,train,tensorrt-rtx]" --group dev
+	$(INSTALL) --editable ".[cpu,export,metrics,report,serve,train,tensorrt-rtx]" --group dev
 	@touch $@
 
 $(VENV)/installed-dist: $(VENV)/installed

@@ -44,6 +44,7 @@ class _Hosted:
     def __init__(self, engine: AnyEngine, identity: Identity) -> None:
         self.engine, self.identity = engine, identity
         self.users, self.last_used, self._retired = 0, time.monotonic(), False
+        self._left = asyncio.Event()
         self._closing: asyncio.Task[None] | None = None
 
     def enter(self) -> None:
@@ -58,13 +59,20 @@ class _Hosted:
         self._retired = True
         self._close_if_done()
 
-    async def closed(self) -> None:
-        if self._closing is not None:
-            await self._closing
+    @property
+    def is_closed(self) -> bool:
+        return self._closing is not None and self._closing.done()
+
+    async def wait_closed(self) -> None:
+        """Until its last user has left, and it is closed."""
+        while self._closing is None:
+            await self._left.wait()
+        await self._closing
 
     def _close_if_done(self) -> None:
         if self._retired and not self.users and self._closing is None:
             self._closing = asyncio.ensure_future(asyncio.to_thread(self.engine.close))
+            self._left.set()
 
 
 class Host:
@@ -174,7 +182,7 @@ class Host:
     async def close(self) -> None:
         self.unload()
         for hosted in self._retired:
-            await hosted.closed()
+            await hosted.wait_closed()
 
     @asynccontextmanager
     async def _used(self) -> AsyncIterator[AnyEngine]:
@@ -228,7 +236,7 @@ class Host:
     def _retire(self) -> None:
         hosted, self._hosted = self._hosted, None
         if hosted is not None:
-            self._retired = [*(r for r in self._retired if r.users), hosted]
+            self._retired = [*(r for r in self._retired if not r.is_closed), hosted]
             hosted.retire()
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import socket
 import ssl
 from pathlib import Path
@@ -14,6 +15,8 @@ from .app import create_app
 from .logs import log_as_json
 from .options import ListenOptions, ServerOptions
 
+logger = logging.getLogger("dragoman.serving")
+
 
 def serve(directories: dict[str, Path], options: ServerOptions, listen: ListenOptions) -> None:
     """Answer requests until the process is told to stop (SIGTERM, SIGINT); those that are being
@@ -24,6 +27,7 @@ def serve(directories: dict[str, Path], options: ServerOptions, listen: ListenOp
         BundleError: a directory is no bundle.
     """
     check_certificate(listen)
+    bound = _bind(listen)
     app = create_app(directories, options)
     log_as_json()
     config = uvicorn.Config(
@@ -38,14 +42,25 @@ def serve(directories: dict[str, Path], options: ServerOptions, listen: ListenOp
         server_header=False,
         lifespan="on",
     )
-    bound = _bind(listen)
-    server = uvicorn.Server(config)
+    server = _Server(config)
     try:
         server.run(sockets=[bound])
     finally:
         bound.close()
     if not server.started:
         raise DragomanError("the server could not start; its log says why")
+
+
+class _Server(uvicorn.Server):
+    """Says when and where it answers."""
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        if sockets and self.started:
+            scheme = "https" if self.config.is_ssl else "http"
+            host, port, *_ = sockets[0].getsockname()
+            host = f"[{host}]" if ":" in host else host
+            logger.info("listening", extra={"url": f"{scheme}://{host}:{port}"})
 
 
 def check_certificate(listen: ListenOptions) -> None:

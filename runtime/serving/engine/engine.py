@@ -43,7 +43,7 @@ class Engine:
         observer: Observer | None = None,
     ) -> None:
         self.model = model
-        manifest, limits = model.manifest, model.backend.limits
+        limits = model.backend.limits
         self.max_new_tokens, self._capacity = _capacity(model, max_new_tokens)
         self.line: Line[Job[Entry]] = Line(
             waiting, loops, lambda job, now: job.key.ticket.is_over(now)
@@ -52,7 +52,7 @@ class Engine:
             LoopThread(
                 number,
                 model.backend,
-                manifest,
+                model.manifest.model,
                 self.line,
                 observer or Nobody(),
                 rows=min(rows, limits.rows or rows),

@@ -13,14 +13,14 @@ from ...backends.interface import Backend
 from ...decoding.limits import DEFAULT_BATCH_TOKENS
 from ...decoding.loop import Decoding, DecodingLoop, Job
 from ...decoding.scheduling import Failed, Queue, reason_of
-from ...format.manifest import Manifest
+from ...format.model_spec import ModelSpec
 from .line import Line
 from .observer import Observer
 from .ticket import Entry
 
 LIKE = 1.5
 """Sources of a batch of the encoder are at most so many times as long as its shortest."""
-SHORT = 8
+SHORT = 16
 """But for those of up to so many tokens."""
 
 Jobs = Sequence[Job[Entry]]
@@ -39,7 +39,7 @@ class LoopThread(Thread):
         self,
         number: int,
         backend: Backend,
-        manifest: Manifest,
+        model: ModelSpec,
         line: Line[Job[Entry]],
         observer: Observer,
         *,
@@ -47,7 +47,7 @@ class LoopThread(Thread):
         capacity: int,
     ) -> None:
         super().__init__(name=f"decoding-{number}", daemon=True)
-        self._number, self._backend, self._model = number, backend, manifest.model
+        self._number, self._backend, self._model = number, backend, model
         self._line, self._observer = line, observer
         self._rows, self._most, self._capacity = rows, rows, capacity
         self._loops: dict[int, DecodingLoop[Entry]] = {}

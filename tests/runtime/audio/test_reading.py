@@ -50,6 +50,22 @@ def test_formats(tmp_path: Path, suffix: str, tolerance: float) -> None:
     assert_is_the_sine(read_audio(path), tolerance)
 
 
+@pytest.mark.parametrize("suffix", ["wav", "flac", "ogg", "mp3"])
+def test_the_bytes_of_a_file_are_read_as_the_file(tmp_path: Path, suffix: str) -> None:
+    path = tmp_path / f"sine.{suffix}"
+    soundfile.write(path, sine(22_050), 22_050)
+    assert np.array_equal(read_audio(path.read_bytes()), read_audio(path))
+
+
+@pytest.mark.parametrize("suffix", ["wav", "flac", "mp3"])
+def test_a_file_may_be_no_longer_than_asked(tmp_path: Path, suffix: str) -> None:
+    path = tmp_path / f"sine.{suffix}"
+    soundfile.write(path, sine(RATE), RATE)
+    assert len(read_audio(path, longest=2.5)) == 2 * RATE
+    with pytest.raises(AudioError, match=r"expected at most 1.9 s of audio, found more"):
+        read_audio(path.read_bytes(), longest=1.9)
+
+
 def test_16_khz_float_is_unchanged(tmp_path: Path) -> None:
     samples = np.random.default_rng(0).uniform(-1.5, 1.5, 100_001).astype(np.float32)
     soundfile.write(tmp_path / "x.wav", samples, RATE, subtype="FLOAT")

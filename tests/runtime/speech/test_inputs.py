@@ -57,7 +57,7 @@ def test_bad_inputs_among_good_ones(english: Case, tmp_path: Path) -> None:
         "at least one sample": GOOD[:0],
         "found int": 5,
         "found NoneType": None,
-        "found bytes": b"a.wav",
+        "audio: expected an audio file, intact": b"a.wav",
         "found list": [1, 2, 3],
         "dtype int64": np.arange(9),
         "of shape [81, 100]": np.zeros((81, 100), np.float32),
@@ -166,10 +166,10 @@ def test_at_most_a_batch_of_recordings_is_open(
     english: Case, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The features of all files are never held together."""
-    from dragoman.runtime.speech import recording, transcriber
+    from dragoman.runtime.speech import pending, recording, transcriber
 
     opened, most = [0], [0]
-    before, result = recording.open_recording, transcriber.Transcriber._result
+    before, result = recording.open_recording, pending.Windows.transcript
 
     def counting(*arguments: Any) -> Any:
         opened[0] += 1
@@ -181,6 +181,6 @@ def test_at_most_a_batch_of_recordings_is_open(
         return result(self, recording)
 
     monkeypatch.setattr(transcriber, "open_recording", counting)
-    monkeypatch.setattr(transcriber.Transcriber, "_result", closing)
+    monkeypatch.setattr(pending.Windows, "transcript", closing)
     english.ours.generate([GOOD] * 11, max_batch_size=3)
     assert (opened[0], most[0]) == (0, 3)

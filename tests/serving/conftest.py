@@ -1,0 +1,181 @@
+"""Small random bundles of every kind, and a server that answers with them on a socket."""
+
+from __future__ import annotations
+
+import shutil
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+import uvicorn
+
+from dragoman.export import TokenizerFiles, export_bundle
+from dragoman.export.checkpoints import read_checkpoint
+from dragoman.optimize.target_bundle import optimize_bundle
+from dragoman.reference_model import ModelConfig
+from dragoman.reference_model.recipes import g2p_en
+from dragoman.runtime import Bundle, Model, load, read_bundle
+from dragoman.runtime.serving.app import create_app
+from dragoman.runtime.serving.options import EngineOptions, ServerOptions
+
+from ..random_weights import random_transformer
+from ..runtime.encoding.conftest import CONFIG, PIECES, transformers
+from ..speech_models import MODELS, save
+
+Serve = Callable[..., httpx.Client]
+
+
+def make_letters(directory: Path, *, seed: int = 0) -> Path:
+    """Letters to phonemes, at random: greedy outputs vary in length."""
+    config = ModelConfig.from_dict(
+        {
+            "source_vocab_size": 29,
+            "target_vocab_size": 42,
+            "encoder_layers": 1,
+            "decoder_layers": 1,
+            "d_model": 32,
+            "num_heads": 2,
+            "d_ff": 48,
+            "norm_order": "pre",
+            "max_source_positions": 32,
+            "max_target_positions": 24,
+        }
+    )
+    files = directory.parent / f"{directory.name}-tokenizers"
+    files.mkdir(parents=True)
+    g2p_en.make_source_tokenizer().save(str(files / "source.json"))
+    g2p_en.make_target_tokenizer().save(str(files / "target.json"))
+    model = random_transformer(config, seed=seed)
+    tokenizers = TokenizerFiles(files / "source.json", files / "target.json")
+    return _optimized(
+        lambda into: export_bundle(
+            model, into, name="letters", tokenizers=tokenizers, attention=True
+        ),
+        directory,
+    )
+
+
+def make_vectors(directory: Path) -> Path:
+    """Vectors of BERT, of the mean of its tokens."""
+    import torch
+
+    torch.manual_seed(0)
+    checkpoint = directory.with_name("bert")
+    transformers.BertModel(transformers.BertConfig(**CONFIG)).save_pretrained(checkpoint)
+    (checkpoint / "vocab.txt").write_text("".join(f"{piece}\n" for piece in PIECES))
+    return _from_checkpoint(checkpoint, directory)
+
+
+def make_speech(directory: Path) -> Path:
+    """Whisper of windows of a second, that knows four languages."""
+    checkpoint = save(MODELS["multilingual"](), directory.with_name("whisper"))
+    return _from_checkpoint(checkpoint, directory)
+
+
+def make_verses(directory: Path) -> Path:
+    """The shipped decoder alone."""
+    from dragoman.reference_model import pretrained
+
+    checkpoint = Path(str(pretrained.__path__[0])) / "verses-en"
+    return _from_checkpoint(checkpoint, directory)
+
+
+def _from_checkpoint(checkpoint: Path, directory: Path) -> Path:
+    read = read_checkpoint(checkpoint)
+    return _optimized(
+        lambda into: export_bundle(
+            read.model, into, name=directory.name, tokenizers=read.tokenizers
+        ),
+        directory,
+    )
+
+
+def _optimized(export: Callable[[Path], Bundle], directory: Path) -> Path:
+    neutral = directory.with_name(f"{directory.name}-neutral")
+    neutral.mkdir(parents=True)
+    directory.mkdir(parents=True)
+    optimize_bundle(export(neutral), directory, target="cpu")
+    return directory
+
+
+MAKERS = {
+    "letters": make_letters,
+    "vectors": make_vectors,
+    "speech": make_speech,
+    "verses": make_verses,
+}
+
+
+@pytest.fixture(scope="module")
+def bundle(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """The directory of a bundle by name; not to be changed."""
+    made: dict[str, Path] = {}
+
+    def bundle(name: str) -> Path:
+        if name not in made:
+            made[name] = MAKERS[name](tmp_path_factory.mktemp("bundles") / name)
+        return made[name]
+
+    return bundle
+
+
+@pytest.fixture(scope="module")
+def model(bundle: Callable[[str], Path]) -> Callable[[str], Model]:
+    """What the server is compared with."""
+    loaded: dict[str, Model] = {}
+
+    def model(name: str) -> Model:
+        if name not in loaded:
+            loaded[name] = load(bundle(name), threads=1)
+        return loaded[name]
+
+    return model
+
+
+class Server(uvicorn.Server):
+    """Says when it answers."""
+
+    def __init__(self, config: uvicorn.Config) -> None:
+        super().__init__(config)
+        self.ready = threading.Event()
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        self.ready.set()
+
+
+@contextmanager
+def serving(
+    directories: dict[str, Path], *, preload: bool = True, **options: Any
+) -> Iterator[httpx.Client]:
+    """A client of a server in another thread, on a free port; the server ends with the context."""
+    engine = EngineOptions(**options.pop("engine", {}))
+    app = create_app(directories, ServerOptions(engine=engine, **options), preload=preload)
+    config = uvicorn.Config(
+        app, log_config=None, access_log=False, lifespan="on", timeout_graceful_shutdown=5
+    )
+    server = Server(config)
+    with socket.socket() as bound:
+        bound.bind(("127.0.0.1", 0))
+        thread = threading.Thread(target=server.run, kwargs={"sockets": [bound]})
+        thread.start()
+        assert server.ready.wait(60)
+        url = f"http://127.0.0.1:{bound.getsockname()[1]}"
+        try:
+            with httpx.Client(base_url=url, timeout=60) as client:
+                yield client
+        finally:
+            server.should_exit = True
+            thread.join()
+
+
+def copy_as(bundle: Path, directory: Path) -> Path:
+    return Path(shutil.copytree(bundle, directory))
+
+
+__all__ = ["Serve", "copy_as", "make_letters", "read_bundle", "serving"]

@@ -1,0 +1,330 @@
+"""Each protocol is spoken by the client that people have for it."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import libretranslatepy
+import numpy as np
+import openai
+import pytest
+import soundfile
+import tritonclient.http as triton
+from tritonclient.utils import InferenceServerException
+
+from dragoman.runtime import Model
+
+from .conftest import serving
+
+Models = Callable[[str], Model]
+TEXTS = ["dragoman", "a", "interpreters"]
+
+
+@pytest.fixture(scope="module")
+def server(bundle: Callable[[str], Path]) -> Iterator[httpx.Client]:
+    """The translator is called after its languages."""
+    names = {"letters-en-xx": "letters", "vectors": "vectors", "speech": "speech"}
+    directories = {name: bundle(of) for name, of in names.items()} | {"verses": bundle("verses")}
+    with serving(directories) as client:
+        yield client
+
+
+# KServe v2
+
+
+@pytest.fixture
+def kserve(server: httpx.Client) -> Iterator[Any]:
+    with triton.InferenceServerClient(f"127.0.0.1:{server.base_url.port}") as client:
+        yield client
+
+
+def texts(values: list[str], *, binary: bool = True) -> Any:
+    tensor = triton.InferInput("text", [len(values)], "BYTES")
+    tensor.set_data_from_numpy(np.array(values, object), binary_data=binary)
+    return tensor
+
+
+def test_kserve_says_what_it_has(kserve: Any) -> None:
+    assert kserve.is_server_live()
+    assert kserve.is_server_ready()
+    assert kserve.is_model_ready("vectors")
+    assert kserve.is_model_ready("vectors", "1")
+    assert kserve.get_server_metadata()["name"] == "dragoman"
+    assert kserve.get_model_metadata("vectors")["outputs"] == [
+        {"name": "embedding", "datatype": "FP32", "shape": [-1, 24]}
+    ]
+    index = {model["name"]: model["state"] for model in kserve.get_model_repository_index()}
+    assert index == dict.fromkeys(["letters-en-xx", "vectors", "speech", "verses"], "READY")
+    with pytest.raises(InferenceServerException, match="found 'nobody'"):
+        kserve.get_model_metadata("nobody")
+
+
+@pytest.mark.parametrize("binary", [True, False])
+def test_kserve_texts(kserve: Any, model: Models, binary: bool) -> None:
+    """Both forms of tensors, both ways."""
+    outputs = [triton.InferRequestedOutput(n, binary_data=binary) for n in ("text", "score")]
+    answer = kserve.infer(
+        "letters-en-xx",
+        [texts(TEXTS, binary=binary)],
+        outputs=outputs,
+        request_id="7",
+        parameters={"num_beams": 2},
+    )
+    expected = model("letters").generate(TEXTS, num_beams=2)
+    found = [v.decode() if binary else v for v in answer.as_numpy("text").tolist()]
+    assert found == [result.text for result in expected]
+    np.testing.assert_array_equal(
+        answer.as_numpy("score"), np.array([r.score for r in expected], np.float32)
+    )
+    assert answer.get_response()["id"] == "7"
+    assert answer.as_numpy("log_probability") is None
+
+
+def test_kserve_vectors_and_speech(kserve: Any, model: Models) -> None:
+    answer = kserve.infer("vectors", [texts(["the man eats", "paris"])])
+    np.testing.assert_array_equal(
+        answer.as_numpy("embedding"), model("vectors").encode(["the man eats", "paris"])
+    )
+    tensor = triton.InferInput("audio", [1], "BYTES")
+    tensor.set_data_from_numpy(np.array([wav(NOISE)], object))
+    (found,) = kserve.infer("speech", [tensor]).as_numpy("text").tolist()
+    assert found.decode() == model("speech").generate([NOISE])[0].text
+
+
+def test_kserve_mistakes(kserve: Any) -> None:
+    with pytest.raises(InferenceServerException, match="unknown: beams"):
+        kserve.infer("letters-en-xx", [texts(TEXTS)], parameters={"beams": 2})
+    with pytest.raises(InferenceServerException, match=r"1: .*expected at most 32"):
+        kserve.infer("letters-en-xx", [texts(["a", "x" * 99])])
+    wrong = triton.InferInput("text", [1], "FP32")
+    wrong.set_data_from_numpy(np.zeros(1, np.float32))
+    with pytest.raises(InferenceServerException, match="text: expected BYTES, found FP32"):
+        kserve.infer("letters-en-xx", [wrong])
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"shape": [2]}, "expected as many values as shape"),
+        ({"shape": "x"}, "expected a shape"),
+        ({"datatype": "TEXT"}, "expected a datatype of"),
+        ({"data": [1]}, "expected texts"),
+        ({"data": None}, "expected data, a list"),
+        ({"parameters": {"binary_data_size": 9}}, "expected 9 bytes of binary data, found 0"),
+        ({"name": 1}, "expected a name"),
+    ],
+)
+def test_kserve_malformed_tensors(server: httpx.Client, change: dict[str, Any], words: str) -> None:
+    tensor = {"name": "text", "datatype": "BYTES", "shape": [1], "data": ["a"]} | change
+    answer = server.post("/v2/models/letters-en-xx/infer", json={"inputs": [tensor]})
+    assert answer.status_code == 400
+    assert words in answer.json()["error"]
+
+
+# OpenAI
+
+NOISE = np.random.default_rng(3).uniform(-0.4, 0.4, 40_000).astype(np.float32)
+
+
+def wav(samples: Any, rate: int = 16_000) -> bytes:
+    file = io.BytesIO()
+    soundfile.write(file, samples, rate, format="WAV", subtype="FLOAT")
+    return file.getvalue()
+
+
+@pytest.fixture
+def client(server: httpx.Client) -> Iterator[openai.OpenAI]:
+    url = f"http://127.0.0.1:{server.base_url.port}/v1"
+    with openai.OpenAI(base_url=url, api_key="none needed", max_retries=0) as client:
+        yield client
+
+
+def test_models(client: openai.OpenAI) -> None:
+    names = [model.id for model in client.models.list()]
+    assert names == ["letters-en-xx", "vectors", "speech", "verses"]
+    assert client.models.retrieve("verses").id == "verses"
+
+
+def test_embeddings(client: openai.OpenAI, model: Models) -> None:
+    """The client asks for base64 and decodes it; floats as JSON are the same."""
+    asked = ["the man eats", "paris is in france"]
+    expected = model("vectors").encode(asked)
+    forms: list[dict[str, Any]] = [{}, {"encoding_format": "float"}]
+    for options in forms:
+        answer = client.embeddings.create(model="vectors", input=asked, **options)
+        np.testing.assert_allclose([d.embedding for d in answer.data], expected, rtol=1e-6)
+    assert answer.usage.prompt_tokens == sum(len(model("vectors").tokenize(t)) for t in asked)
+    single = client.embeddings.create(model="vectors", input=asked[0])
+    np.testing.assert_allclose(single.data[0].embedding, expected[0], rtol=1e-6)
+    with pytest.raises(openai.BadRequestError, match="dimensions: expected 24"):
+        client.embeddings.create(model="vectors", input="a", dimensions=3)
+    with pytest.raises(openai.BadRequestError, match=r"input 1: .*expected at most 24"):
+        client.embeddings.create(model="vectors", input=["a", "x" * 99])
+    with pytest.raises(openai.NotFoundError, match="found 'nobody'"):
+        client.embeddings.create(model="nobody", input="a")
+
+
+PROMPT = "In the beginning"
+
+
+def test_completions(client: openai.OpenAI, model: Models) -> None:
+    answer = client.completions.create(
+        model="verses", prompt=PROMPT, max_tokens=9, temperature=0, logprobs=2
+    )
+    (result,) = model("verses").generate(
+        [PROMPT], max_new_tokens=9, num_beams=1, do_sample=False, alternatives=2
+    )
+    (choice,) = answer.choices
+    assert choice.text == result.text
+    assert choice.finish_reason == "length"
+    assert choice.logprobs is not None
+    assert choice.logprobs.token_logprobs == list(result.hypotheses[0].token_log_probabilities)
+    assert [len(top) for top in choice.logprobs.top_logprobs or ()] == [2] * 9
+    assert answer.usage is not None
+    assert answer.usage.prompt_tokens == len(model("verses").tokenize(PROMPT))
+    assert answer.usage.completion_tokens == 9
+
+
+def test_completions_sampled(client: openai.OpenAI, model: Models) -> None:
+    asked = {"max_tokens": 7, "temperature": 0.8, "top_p": 0.9, "seed": 11, "n": 3}
+    answer = client.completions.create(model="verses", prompt=[PROMPT, "And"], **asked)  # type: ignore[call-overload]
+    expected = model("verses").generate(
+        [PROMPT, "And"],
+        max_new_tokens=7,
+        do_sample=True,
+        temperature=0.8,
+        top_p=0.9,
+        top_k=0,
+        seed=11,
+        num_return_sequences=3,
+    )
+    assert [c.text for c in answer.choices] == [h.text for r in expected for h in r.hypotheses]
+
+
+def test_completions_stop(client: openai.OpenAI) -> None:
+    """At once and streamed, where the beginning of a stop must not slip out."""
+    asked: Any = {"model": "verses", "prompt": PROMPT, "max_tokens": 40, "temperature": 0}
+    whole = client.completions.create(**asked).choices[0].text
+    stop = whole[20:24]
+    expected = whole[: whole.index(stop)]
+    at_once = client.completions.create(**asked, stop=[stop, "never"])
+    assert (at_once.choices[0].text, at_once.choices[0].finish_reason) == (expected, "stop")
+    chunks = list(client.completions.create(**asked, stop=stop, stream=True))
+    assert "".join(chunk.choices[0].text for chunk in chunks) == expected
+    assert chunks[-1].choices[0].finish_reason == "stop"
+    free = list(
+        client.completions.create(**asked, stream=True, stream_options={"include_usage": True})
+    )
+    assert "".join(c.choices[0].text for c in free if c.choices) == whole
+    assert free[-1].usage is not None
+    assert free[-1].usage.completion_tokens == 40
+
+
+def test_completions_mistakes(client: openai.OpenAI) -> None:
+    for options, words in (
+        ({"prompt": ""}, "prompt: expected at least one token"),
+        ({"frequency_penalty": 1.0}, "frequency_penalty: expected 0"),
+        ({"n": 2, "temperature": 0}, "n: expected 1 with temperature 0"),
+        ({"max_tokens": 100_000}, "max_new_tokens: expected at most"),
+        ({"stop": ["", "a"]}, "stop: expected at most 4 texts"),
+    ):
+        asked: Any = {"model": "verses", "prompt": "a"} | options
+        with pytest.raises(openai.BadRequestError, match=words):
+            client.completions.create(**asked)
+    with pytest.raises(openai.BadRequestError, match="expected a decoder alone"):
+        client.completions.create(model="letters-en-xx", prompt="a")
+
+
+def transcribe(client: openai.OpenAI, **options: Any) -> Any:
+    file = ("noise.wav", wav(NOISE))
+    return client.audio.transcriptions.create(file=file, model="speech", **options)
+
+
+def test_transcriptions(client: openai.OpenAI, model: Models) -> None:
+    (plain,) = model("speech").generate([NOISE], timestamps=False, task="transcribe")
+    (timed,) = model("speech").generate([NOISE], timestamps=True, task="transcribe")
+    assert plain.text is not None
+    assert timed.segments is not None
+    assert transcribe(client).text == plain.text.strip()
+    assert transcribe(client, response_format="text") == plain.text.strip() + "\n"
+    verbose = transcribe(
+        client, response_format="verbose_json", timestamp_granularities=["segment"]
+    )
+    assert [(s.start, s.end, s.text) for s in verbose.segments] == [
+        (round(s.start, 3), round(s.end, 3), s.text) for s in timed.segments
+    ]
+    assert verbose.duration == 2.5
+    assert verbose.language in ("english", "german", "french", "hawaiian")
+    srt = transcribe(client, response_format="srt")
+    assert srt.startswith("1\n00:00:0")
+    assert srt.count("-->") == len(timed.segments)
+    assert transcribe(client, response_format="vtt").startswith("WEBVTT\n\n00:00:0")
+    german = transcribe(client, language="de", response_format="verbose_json")
+    assert german.language == "german"
+
+
+@pytest.mark.filterwarnings("ignore:deprecated:DeprecationWarning")  # the client's own method
+def test_translations(client: openai.OpenAI, model: Models) -> None:
+    (expected,) = model("speech").generate([NOISE], task="translate", timestamps=False)
+    answer = client.audio.translations.create(file=("a.wav", wav(NOISE)), model="speech")
+    assert expected.text is not None
+    assert answer.text == expected.text.strip()
+
+
+def test_transcription_mistakes(client: openai.OpenAI) -> None:
+    for options, words in (
+        ({"response_format": "verbose_json", "timestamp_granularities": ["word"]}, "of words"),
+        ({"timestamp_granularities": ["segment"]}, "expected response_format verbose_json"),
+        ({"language": "xx"}, "language: expected one of"),
+        ({"temperature": 3.0, "prompt": "text"}, "prompt: expected none"),
+        ({"response_format": "png"}, "response_format: expected one of"),
+    ):
+        with pytest.raises(openai.BadRequestError, match=words):
+            transcribe(client, **options)
+    with pytest.raises(openai.BadRequestError, match="expected an audio file, intact"):
+        client.audio.transcriptions.create(file=("a.wav", b"no audio"), model="speech")
+    with pytest.raises(openai.BadRequestError, match="is no speech model"):
+        client.audio.transcriptions.create(file=("a.wav", wav(NOISE)), model="vectors")
+
+
+# LibreTranslate
+
+
+@pytest.fixture
+def libre(server: httpx.Client) -> Any:
+    return libretranslatepy.LibreTranslateAPI(f"http://127.0.0.1:{server.base_url.port}")
+
+
+def test_libretranslate(libre: Any, server: httpx.Client, model: Models) -> None:
+    assert libre.languages() == [{"code": "en", "name": "en", "targets": ["xx"]}]
+    expected = model("letters").generate(["dragoman"])[0].text
+    assert libre.translate("dragoman", "en", "xx") == expected
+    assert libre.translate("dragoman", "auto", "xx") == expected
+
+
+def test_libretranslate_several_texts_and_alternatives(server: httpx.Client, model: Models) -> None:
+    body = {"q": TEXTS, "source": "en", "target": "xx", "alternatives": 2}
+    answer = server.post("/translate", json=body).json()
+    expected = model("letters").generate(TEXTS, num_beams=3, num_return_sequences=3)
+    assert answer["translatedText"] == [result.text for result in expected]
+    assert answer["alternatives"] == [[h.text for h in r.hypotheses[1:]] for r in expected]
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"target": "de"}, "expected languages of a bundle"),
+        ({"format": "html"}, "format: expected text"),
+        ({"q": None}, "q: expected"),
+        ({"alternatives": 99}, "alternatives: expected 0 to 16"),
+        ({"q": "x" * 99}, "expected at most 32"),
+    ],
+)
+def test_libretranslate_mistakes(server: httpx.Client, change: dict[str, Any], words: str) -> None:
+    answer = server.post("/translate", json={"q": "a", "source": "en", "target": "xx"} | change)
+    assert answer.status_code == 400
+    assert words in answer.json()["error"]
