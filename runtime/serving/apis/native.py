@@ -183,7 +183,9 @@ async def _attention(service: Service, request: Request) -> Response:
 
     found = await service.with_model(host, look)
     rows, columns, weights = _grid(found)
-    return JSONResponse({"columns": columns, "rows": rows, "weights": weights.astype(float).round(4).tolist()})
+    return JSONResponse(
+        {"columns": columns, "rows": rows, "weights": weights.astype(float).round(4).tolist()}
+    )
 
 
 async def _attended(service: Service, host: Host, fields: Fields) -> Any:

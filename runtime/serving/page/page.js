@@ -111,7 +111,7 @@ async function generate(one, body, begun, signal) {
     }
   } finally {
     last = performance.now();
-    const tokens = result ? counted(result) : streamed.length;
+    const tokens = result ? counted(body, result) : streamed.length;
     if (result || tokens) showFigures({begun, first, last, tokens, result});
   }
   if (result.error) fail(result.error);
@@ -120,9 +120,9 @@ async function generate(one, body, begun, signal) {
   });
 }
 
-/** All tokens that were made, of every hypothesis. */
-function counted(result) {
-  const outputs = result.hypotheses?.length ? result.hypotheses : [result];
+/** The tokens that were made: of beams those of the best, of samples all. */
+function counted(body, result) {
+  const outputs = body.do_sample && result.hypotheses?.length ? result.hypotheses : [result];
   return outputs.reduce((sum, output) => sum + output.tokens.length, 0);
 }
 
@@ -138,9 +138,12 @@ function attended(body, hypothesis) {
 function offer(body) {
   byId("attention").replaceChildren();
   show("attention-part");
+  show("attend");
   byId("attend").onclick = () => attempt(async signal => {
     const {rows, columns, weights} = await json(await ask("v1/attention", body, signal));
     byId("attention").replaceChildren(heatMap(rows, columns, weights));
+    show("attend", false);
+    byId("attention").querySelector("canvas").focus();
   });
 }
 

@@ -5,8 +5,7 @@ import {showTokens, tokensOf} from "./tokens.js";
 
 const PARTS = ["figures", "hypotheses-part", "segments-part", "tokens-part", "attention-part"];
 const ENDS = {
-  end: "the model ended it", length: "the limit was reached", empty: "there was nothing to read",
-  rejected: "it was refused",
+  end: "by the model", length: "at the limit", empty: "nothing to read", rejected: "refused",
 };
 
 export function clear() {
@@ -28,9 +27,8 @@ export function showFigures({begun, first, last, tokens, result}) {
   if (first !== null) figures.push(["First token", seconds((first - begun) / 1000)]);
   figures.push(["Total", seconds((last - begun) / 1000)]);
   if (tokens) figures.push(["Tokens", tokens]);
-  // Of a stream, what came before its first token says nothing of its pace.
-  const [count, since] = first !== null && tokens > 1 ? [tokens - 1, first] : [tokens, begun];
-  if (count && last > since) figures.push(["Tokens a second", number((count * 1000) / (last - since), 1)]);
+  // Of the whole time: what a stream brings may arrive together, however it was decoded.
+  if (tokens) figures.push(["Tokens a second", number((tokens * 1000) / (last - begun), 1)]);
   if (result) {
     figures.push(["Score", number(result.score)]);
     figures.push(["Log-probability", number(result.log_probability)]);
@@ -84,10 +82,10 @@ function showHypotheses(hypotheses, look) {
       element("td", {className: "n muted", textContent: n + 1}),
       element("th", {scope: "row"}, button),
       element("td", {className: "n", textContent: number(hypothesis.score)}),
-      element("td", {className: "n", textContent: number(hypothesis.log_probability)}));
+      element("td", {className: "n extra", textContent: number(hypothesis.log_probability)}));
   });
   byId("hypotheses").replaceChildren(
-    head(["", "n"], ["Text"], ["Score", "n"], ["Log-probability", "n"]), element("tbody", {}, ...rows));
+    head(["", "n"], ["Text"], ["Score", "n"], ["Log-probability", "n extra"]), element("tbody", {}, ...rows));
 }
 
 function showSegments(segments) {
