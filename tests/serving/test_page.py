@@ -125,6 +125,7 @@ def test_errors_are_shown(pages: Pages, model: Models) -> None:
     run(page, "!")
     alert = page.locator("[role=alert]")
     assert "'!'" in alert.inner_text()
+    assert page.is_hidden("#text") and "Score" not in page.inner_text("#figures")
     page.click("#more summary")
     page.fill("#max-new-tokens", "9999")
     page.click("#run")

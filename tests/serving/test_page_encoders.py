@@ -14,7 +14,7 @@ from dragoman.export import export_bundle
 from dragoman.export.checkpoints import read_checkpoint
 from dragoman.runtime import Model, load
 
-from ..chromium import chromium
+from ..chromium import CONTRASTS, chromium
 from ..runtime.encoding.conftest import CONFIG, PIECES, transformers
 from ..small_bundle import small_bundle
 from .opened_page import Pages, listed, pages_of, run
@@ -91,6 +91,14 @@ def test_vectors_are_compared(pages: Pages, model: Models) -> None:
     np.testing.assert_allclose(found, (unit @ unit.T).ravel(), atol=0.006)
     assert page.locator("#found article").count() == 3
     assert page.is_hidden("#text") and page.is_hidden("#decoding")
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_texts_contrast(pages: Pages, scheme: str) -> None:
+    for name, text in (("vectors", f"{TEXT}\nfood"), ("tags", TEXT)):
+        page = run(listed(pages.open(scheme=scheme), name), text)
+        page.evaluate("document.getElementById('stop').disabled = false")
+        assert [entry for entry in page.evaluate(CONTRASTS) if entry[1] < 4.5] == []
 
 
 def test_labels(pages: Pages, model: Models) -> None:

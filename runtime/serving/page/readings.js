@@ -57,10 +57,10 @@ function likeness(results) {
     element("th", {className: "n", scope: "row", textContent: n + 1}),
     ...vectors.map(b => {
       const value = cosine(a, b), cell = element("td", {className: "n heat", textContent: number(value, 2)});
-      cell.style.setProperty("--heat", `${Math.round(Math.max(0, value) * 60)}%`);
+      cell.style.setProperty("--heat", `${Math.round(Math.max(0, value) * 40)}%`);
       return cell;
     })));
-  const table = element("table", {"aria-label": "Cosine of each two texts"},
+  const table = element("table", {className: "cosines", "aria-label": "Cosine of each two texts"},
     element("thead", {}, element("tr", {}, element("td"), ...numbers)), element("tbody", {}, ...rows));
   return [element("h3", {textContent: "How alike they are (cosine)"}),
     element("div", {className: "scroll", role: "region", "aria-label": "Cosines", tabIndex: 0}, table)];

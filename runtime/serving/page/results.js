@@ -5,7 +5,7 @@ import {showTokens, tokensOf} from "./tokens.js";
 
 const PARTS = ["figures", "hypotheses-part", "segments-part", "tokens-part", "attention-part"];
 const ENDS = {
-  end: "by the model", length: "at the limit", empty: "nothing to read", rejected: "refused",
+  end: "by the model", length: "at the limit", empty: "nothing to read",
 };
 
 export function clear() {
@@ -29,7 +29,7 @@ export function showFigures({begun, first, last, tokens, result}) {
   if (tokens) figures.push(["Tokens", tokens]);
   // Of the whole time: what a stream brings may arrive together, however it was decoded.
   if (tokens) figures.push(["Tokens a second", number((tokens * 1000) / (last - begun), 1)]);
-  if (result) {
+  if (result && !result.error) {
     figures.push(["Score", number(result.score)]);
     figures.push(["Log-probability", number(result.log_probability)]);
     figures.push(["Ended", ENDS[result.finish_reason] ?? result.finish_reason]);
@@ -45,6 +45,10 @@ export function showFigures({begun, first, last, tokens, result}) {
  * `streamed`: the tokens of a stream, or none. */
 export function showResult(result, streamed, chosen) {
   const hypotheses = result.hypotheses ?? [];
+  if (result.error) {
+    show("text", false);
+    return;
+  }
   const look = hypothesis => {
     // A stream's text is there already: writing it again would have it read aloud twice.
     const text = hypothesis.text ?? hypothesis.tokens.join(" ");
@@ -61,7 +65,7 @@ export function showResult(result, streamed, chosen) {
   if (byId("text").textContent.trim() !== text.trim()) byId("text").textContent = text;
   showTokens(streamed.map(token => ({...token, isEnd: false, alternatives: []})));
   showSegments(result.segments ?? []);
-  if (!result.error) chosen(result);
+  chosen(result);
 }
 
 function showHypotheses(hypotheses, look) {
