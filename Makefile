@@ -18,7 +18,7 @@ DRAGOMAN_BROWSER ?= $(firstword $(foreach name,chromium chromium-browser google-
 HELD_OUT := reference_model/pretrained/g2p-en/held_out.tsv
 HELD_OUT_VERSES := reference_model/pretrained/bible-en-es/held_out.tsv
 
-.PHONY: demo demo-translation demo-speech test test-beams test-browser test-engines test-peers test-real lint format docs dist bench-peers bench-beams bench-throughput bench-growth bench-encoders bench-language-models gpu gpu-kit test-kit clean
+.PHONY: demo demo-translation demo-speech test test-beams test-browser test-engines test-peers test-real lint format docs dist bench-peers bench-beams bench-throughput bench-growth bench-encoders bench-language-models bench-serving soak gpu gpu-kit test-kit clean
 
 demo: $(VENV)/installed
 	$(BIN)/dragoman build g2p-en --output bundles/g2p-en --limit 1000 --force
@@ -114,6 +114,16 @@ bench-language-models: $(PEERS_VENV)/installed $(OPENVINO_VENV)/installed
 	$(PEERS_BIN)/python -m dragoman.benchmarks.language_model \
 		--openvino-python $(OPENVINO_BIN)/python --output benchmarks/results
 
+# Goodput of servers under load: Dragoman's, and other tools over the same HTTP layer.
+bench-serving: $(PEERS_VENV)/installed
+	$(PEERS_BIN)/python -m dragoman.benchmarks.serving --output benchmarks/results
+
+# Clients that use and misuse a server for SOAK_MINUTES; every answer is compared with the library's.
+SOAK_MINUTES ?= 30
+soak: $(VENV)/installed-dev
+	$(BIN)/dragoman build g2p-en --output bundles/soak/g2p-en --limit 100 --force
+	$(BIN)/python -m dragoman.benchmarks.serving.soak bundles/soak/g2p-en --minutes $(SOAK_MINUTES)
+
 # All checks and measurements that need an NVIDIA GPU: nine minutes once installed. GPU_OPTIONS, such
 # as --resume, are those of the module. On a machine without a network: make gpu GPU_KIT=folder, with
 # what make gpu-kit collected; see docs/gpu-without-a-network.md.
@@ -177,7 +187,7 @@ $(DOCS_VENV)/installed: $(DOCS_VENV)/created pyproject.toml constraints.txt
 	@touch $@
 
 $(PEERS_VENV)/installed: $(PEERS_VENV)/created pyproject.toml constraints-peers.txt
-	$(PEERS_BIN)/python $(PIP_INSTALL) --constraint constraints-peers.txt --editable ".[cpu,export]" --group peers
+	$(PEERS_BIN)/python $(PIP_INSTALL) --constraint constraints-peers.txt --editable ".[cpu,export,serve]" --group peers
 	@touch $@
 
 # Optimum-Intel requires torchvision, which none of these models needs and which does not import

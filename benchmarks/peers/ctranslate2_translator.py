@@ -20,12 +20,18 @@ class CTranslate2Peer:
 
     @classmethod
     def load(
-        cls, directory: Path, threads: int, compute_type: str = "default", device: str = "cpu"
+        cls,
+        directory: Path,
+        threads: int,
+        compute_type: str = "default",
+        device: str = "cpu",
+        workers: int = 1,
     ) -> CTranslate2Peer:
         """Load a directory that `convert` wrote.
 
         Args:
-            threads: for the computation of one batch (intra_threads); batches run one at a time
+            threads: for the computation of one batch (intra_threads)
+            workers: batches that run beside each other (inter_threads), from as many threads
             compute_type: one of `ctranslate2.get_supported_compute_types(device)`; "default" is
                 the closest to the stored weights' type that the device supports
             device: "cpu" or "cuda"
@@ -39,7 +45,7 @@ class CTranslate2Peer:
                 str(directory),
                 device=device,
                 compute_type=compute_type,
-                inter_threads=1,
+                inter_threads=workers,
                 intra_threads=threads,
             )
         except (RuntimeError, ValueError) as error:

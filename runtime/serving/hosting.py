@@ -17,6 +17,7 @@ from ..format.bundle import read_bundle
 from ..format.manifest import MANIFEST_FILE, Manifest
 from ..loading import load
 from ..model import Model
+from .arrangement import arrangement
 from .engine.engine import Engine, threads_of
 from .engine.observer import Observer
 from .engine.texts import TextsEngine
@@ -210,23 +211,29 @@ class Host:
     def _open(self) -> _Hosted:
         identity = _identity(self.directory) or (0, 0, 0)
         options = self._options
-        threads = threads_of(options.loops, options.threads)
+        chosen = arrangement(
+            read_bundle(self.directory).manifest,
+            loops=options.loops,
+            threads=options.threads,
+            rows=options.rows,
+        )
+        threads = threads_of(chosen.loops, chosen.threads)
         model = load(self.directory, threads=threads, backend=options.backend)
         self.manifest = model.manifest
         observer = self._observer_of(self.name)
         if model.manifest.head is not None:
             texts = TextsEngine(
                 model,
-                loops=options.loops,
-                rows=options.rows,
+                loops=chosen.loops,
+                rows=chosen.rows,
                 waiting=options.waiting,
                 observer=observer,
             )
             return _Hosted(texts, identity)
         engine = Engine(
             model,
-            loops=options.loops,
-            rows=options.rows,
+            loops=chosen.loops,
+            rows=chosen.rows,
             waiting=options.waiting,
             max_new_tokens=options.max_new_tokens,
             observer=observer,

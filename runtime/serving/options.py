@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass
 from pathlib import Path
-
-from ..backends import check_threads
-from ..decoding.options import DEFAULT_BATCH_SIZE
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -15,17 +11,15 @@ class EngineOptions:
     """How every bundle is run.
 
     Attributes:
-        loops: batches that are decoded beside each other, over one copy of the weights
-        threads: of each loop
-        rows: the most in the batch of a loop: requests, times their beams
+        loops, threads, rows: see `Arrangement`; None: see `arrangement`
         waiting: the most outputs that wait to be decoded; further requests are refused
         max_new_tokens: the most that a request may ask for; None: see `engine.LONGEST_OUTPUT`
         backend: see `load`
     """
 
-    loops: int = 1
-    threads: int = 1
-    rows: int = DEFAULT_BATCH_SIZE
+    loops: int | None = None
+    threads: int | None = None
+    rows: int | None = None
     waiting: int = 256
     max_new_tokens: int | None = None
     backend: str | None = None
@@ -68,20 +62,3 @@ class ListenOptions:
     certificate: Path | None = None
     private_key: Path | None = None
     drain_seconds: int = 30
-
-
-def arrangement(loops: int | None, threads: int | None) -> tuple[int, int]:
-    """Loops, and threads of each, that fill the cores; None: whatever does. A loop for each core is
-    the default, since its one thread never waits for others.
-
-    Raises:
-        DragomanError: more threads in all than make sense.
-    """
-    of_process = getattr(os, "sched_getaffinity", None)
-    cores = len(of_process(0)) if of_process else os.cpu_count() or 1
-    if loops is None:
-        loops = max(1, cores // (threads or 1))
-    if threads is None:
-        threads = max(1, cores // loops)
-    check_threads(loops * threads)
-    return loops, threads

@@ -6,8 +6,10 @@ import logging
 import socket
 import ssl
 from pathlib import Path
+from typing import Literal
 
 import uvicorn
+from starlette.applications import Starlette
 
 from dragoman.errors import DragomanError
 
@@ -27,8 +29,22 @@ def serve(directories: dict[str, Path], options: ServerOptions, listen: ListenOp
         BundleError: a directory is no bundle.
     """
     check_certificate(listen)
-    bound = _bind(listen)
-    app = create_app(directories, options)
+    bound = bind(listen)
+    run_app(create_app(directories, options), bound, listen)
+
+
+def run_app(
+    app: Starlette,
+    bound: socket.socket,
+    listen: ListenOptions,
+    *,
+    lifespan: Literal["on", "off"] = "on",
+) -> None:
+    """Let an application answer at a socket until the process is told to stop.
+
+    Raises:
+        DragomanError: it could not start.
+    """
     log_as_json()
     config = uvicorn.Config(
         app,
@@ -40,7 +56,7 @@ def serve(directories: dict[str, Path], options: ServerOptions, listen: ListenOp
         log_config=None,
         access_log=False,
         server_header=False,
-        lifespan="on",
+        lifespan=lifespan,
     )
     server = _Server(config)
     try:
@@ -81,7 +97,12 @@ def check_certificate(listen: ListenOptions) -> None:
         ) from error
 
 
-def _bind(listen: ListenOptions) -> socket.socket:
+def bind(listen: ListenOptions) -> socket.socket:
+    """A socket at the address and port.
+
+    Raises:
+        DragomanError: they cannot be had.
+    """
     family = socket.AF_INET6 if ":" in listen.host else socket.AF_INET
     bound = socket.socket(family, socket.SOCK_STREAM)
     try:

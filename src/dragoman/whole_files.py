@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 from .errors import DragomanError
@@ -30,4 +31,5 @@ def write_whole(
     except failures as error:
         raise DragomanError(f"cannot write {path}: {error}") from error
     finally:
-        partial.unlink(missing_ok=True)
+        with suppress(FileNotFoundError, NotADirectoryError):
+            partial.unlink()

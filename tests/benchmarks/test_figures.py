@@ -39,6 +39,7 @@ from dragoman.benchmarks.text.measuring import (
     costs_of,
     measurements_of,
 )
+from dragoman.benchmarks.text.pace import Pace
 from dragoman.benchmarks.text.report import Comparison, standings
 from dragoman.benchmarks.text.tables import main as print_tables
 from dragoman.benchmarks.text.tables import tables
@@ -170,8 +171,9 @@ def test_records_have_the_keys_of_those_committed() -> None:
     failures = [Failure("a tool", "is missing")]
     text = Comparison("a shape", 1, 1, [1], 1, [], [], {}, failures, CIRCUMSTANCES)
     speech = SpeechComparison("a model", 1, 1.0, 1, 1, [], failures, CIRCUMSTANCES)
+    paces, floors = [Pace(1, 1.0, {})], [Floor("Dragoman", 1, 1, 1.0, 1.0, 1.0)]
     for record, file in (
-        (text, "cpu-big-2-threads.json"),
+        (replace(text, paces=paces, floors=floors), "cpu-big-1-2-threads.json"),
         (speech, "speech-whisper-base-2-threads.json"),
     ):
         committed = json.loads((RESULTS / file).read_text(encoding="utf-8"))

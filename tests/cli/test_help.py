@@ -17,7 +17,7 @@ which one is looked up; all of them in a window of full height."""
 
 COMMANDS = (
     *("train", "export", "optimize", "attention", "build", "encode", "run", "score", "verify"),
-    *("sensitivity", "report", "sign", "bench", "inspect"),
+    *("sensitivity", "report", "sign", "bench", "inspect", "serve"),
 )
 
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from .messages import tell
 from .options import backend_option, threads_option
 
 if TYPE_CHECKING:
@@ -46,6 +47,13 @@ if TYPE_CHECKING:
     type=click.Path(path_type=Path),
     help="Also write the figures to this JSON file.",
 )
+@click.option(
+    "--arrangement",
+    "arrange",
+    is_flag=True,
+    help="Find the loops and threads with which `serve` gets most out of this machine; from then "
+    "on it uses them.",
+)
 @backend_option
 @threads_option
 def bench(
@@ -55,6 +63,7 @@ def bench(
     new_tokens: int | None,
     runs: int,
     json_file: Path | None,
+    arrange: bool,
     backend: str | None,
     threads: int | None,
 ) -> None:
@@ -65,7 +74,11 @@ def bench(
 
     \b
     dragoman bench bundles/g2p-en --threads 2 --json g2p-en.json
+    dragoman bench bundles/g2p-en --arrangement
     """
+    if arrange:
+        _arrange(bundle, backend)
+        return
     from rich.console import Console
     from rich.progress import Progress
 
@@ -88,6 +101,26 @@ def bench(
     _print(report)
     if json_file is not None:
         json_file.write_text(report.to_json(), encoding="utf-8")
+
+
+def _arrange(bundle: Path, backend: str | None) -> None:
+    """Try all arrangements, print them, and keep the best for `dragoman serve`."""
+    from rich.console import Console
+    from rich.table import Table
+
+    from dragoman.benchmarks.arrangement import try_arrangements
+    from dragoman.runtime import read_bundle
+    from dragoman.runtime.serving.arrangement import remember
+
+    with Console(stderr=True).status("measuring") as status:
+        tried = try_arrangements(bundle, backend=backend, progress=status.update)
+    table = Table("loops x threads", "a second", title_justify="left")
+    for each in tried:
+        table.add_row(str(each.arrangement), f"{each.per_second:,.0f}")
+    Console().print(table)
+    warning = remember(read_bundle(bundle).manifest, tried[0].arrangement)
+    if warning is not None:
+        tell(warning)
 
 
 def _print(report: BenchReport) -> None:

@@ -40,7 +40,8 @@ bundles = partial(click.option, cls=SectionedOption, section="Bundles")
     "--workers",
     metavar="N",
     type=click.IntRange(min=1),
-    help="Decoding loops over one copy of the weights [one a core].",
+    help="Decoding loops over one copy of the weights [as `bench --arrangement` found best, or "
+    "one a core].",
 )
 @decoding(
     "--threads", metavar="M", type=click.IntRange(min=1), help="Of each loop [cores / loops]."
@@ -49,7 +50,6 @@ bundles = partial(click.option, cls=SectionedOption, section="Bundles")
     "--batch-size",
     metavar="N",
     type=click.IntRange(min=1),
-    default=64,
     help="Rows of a loop's batch: requests x beams [64].",
 )
 @limits(
@@ -104,7 +104,7 @@ def serve(
     log_texts: bool,
     workers: int | None,
     threads: int | None,
-    batch_size: int,
+    batch_size: int | None,
     max_waiting: int,
     max_new_tokens: int | None,
     max_body: int,
@@ -120,21 +120,22 @@ def serve(
     dragoman serve bundles/g2p-en --port 8000
     curl localhost:8000/v1/generate -d '{"source": "dragoman"}'
     """
+    from dragoman.runtime.backends import check_threads
     from dragoman.runtime.serving.hosting import names_of
     from dragoman.runtime.serving.keys import read_keys
     from dragoman.runtime.serving.options import (
         EngineOptions,
         ListenOptions,
         ServerOptions,
-        arrangement,
     )
     from dragoman.runtime.serving.process import serve as run
 
-    loops, of_each = arrangement(workers, threads)
+    if workers is not None or threads is not None:
+        check_threads((workers or 1) * (threads or 1))
     options = ServerOptions(
         engine=EngineOptions(
-            loops=loops,
-            threads=of_each,
+            loops=workers,
+            threads=threads,
             rows=batch_size,
             waiting=max_waiting,
             max_new_tokens=max_new_tokens,

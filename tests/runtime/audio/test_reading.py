@@ -202,7 +202,7 @@ def test_int16_is_scaled() -> None:
         (lambda: np.array([0.0, None], object), "dtype object"),
         (lambda: np.array(["a"]), "dtype <U1"),
         (lambda: [0.0, 0.1], "found list"),
-        (lambda: b"x.wav", "found bytes"),
+        (lambda: b"x.wav", "expected an audio file, intact"),
         (lambda: None, "found NoneType"),
         (lambda: np.empty(0, np.float32), "expected at least one sample, found none"),
         (lambda: np.array([0.0, np.nan]), "found nan at 1"),
