@@ -42,10 +42,10 @@ test: $(VENV)/installed-dev
 test-beams: $(VENV)/installed-dev
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m combinations --numprocesses auto tests/export/families
 
-# The pages of reports in headless Chromium, without a network.
+# The pages of reports and of the server in headless Chromium, without a network.
 test-browser: $(VENV)/installed-dev
 	@test -n "$(DRAGOMAN_BROWSER)" || (echo "test-browser: expected Chromium, found none: apt-get install chromium, or DRAGOMAN_BROWSER=path"; exit 1)
-	DRAGOMAN_BROWSER="$(DRAGOMAN_BROWSER)" OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m browser tests/report
+	DRAGOMAN_BROWSER="$(DRAGOMAN_BROWSER)" OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m browser tests/report tests/serving
 
 # TensorRT-RTX engines of every preset, an encoder alone and a decoder alone; building them needs no GPU.
 test-engines: $(VENV)/installed-dev

@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from functools import partial
 from importlib import resources
+from importlib.resources.abc import Traversable
 from pathlib import Path
 from typing import Any
 
@@ -18,20 +19,18 @@ from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import BaseRoute, Route
 
 from ..abilities import abilities_data
+from ..format.manifest import Manifest
 from .apis import kserve, libretranslate, native, openai, openai_audio
 from .apis.http import ROUTE, problem_of, route
 from .hosting import Host, Hosts
 from .keys import Keys
 from .metrics import Metrics
 from .options import ServerOptions
-from .recording import Recorder
+from .recording import PAGE_FILES, Recorder
 from .service import Service
 
-PAGE = {
-    "/": ("page.html", "text/html"),
-    "/page.js": ("page.js", "text/javascript"),
-    "/page.css": ("page.css", "text/css"),
-}
+PAGE_KINDS = {".html": "text/html", ".js": "text/javascript", ".css": "text/css"}
+"""By the ends of the names of the page's files."""
 PAGE_HEADERS = {
     "Content-Security-Policy": "default-src 'self'; img-src 'self' data:; media-src blob:; "
     "base-uri 'none'; frame-ancestors 'none'",
@@ -132,6 +131,7 @@ def _described(host: Host) -> dict[str, Any]:
     return {
         "name": host.name,
         "loaded": host.loaded,
+        "takes": _takes(host.manifest),
         "target": manifest.target,
         "precision": manifest.precision,
         **abilities_data(manifest),
@@ -142,9 +142,18 @@ def _described(host: Host) -> dict[str, Any]:
     }
 
 
+def _takes(manifest: Manifest) -> str:
+    """What sources are: a bundle without tokenizers takes token ids."""
+    if manifest.audio is not None:
+        return "audio"
+    return "ids" if manifest.tokenizers is None else "text"
+
+
 def _pages() -> list[BaseRoute]:
-    def page(path: str, name: str, kind: str) -> Route:
-        content = resources.files(__package__).joinpath("page", name).read_text("utf-8")
+    """The page at /, and the files that it consists of."""
+
+    def page(path: str, file: Traversable) -> Route:
+        content, kind = file.read_text("utf-8"), PAGE_KINDS[Path(file.name).suffix]
 
         async def answer(request: Request) -> Response:
             request.scope[ROUTE] = path
@@ -152,4 +161,5 @@ def _pages() -> list[BaseRoute]:
 
         return Route(path, answer)
 
-    return [page(path, name, kind) for path, (name, kind) in PAGE.items()]
+    files = resources.files(__package__).joinpath("page").iterdir()
+    return [page("/" if f.name == "page.html" else f"{PAGE_FILES}{f.name}", f) for f in files]

@@ -19,9 +19,11 @@ from .metrics import Metrics
 logger = logging.getLogger("dragoman.serving")
 
 REQUEST_ID = "X-Request-Id"
-OPEN = frozenset({"/", "/page.js", "/page.css", "/health/live", "/health/ready", "/translate"})
+PAGE_FILES = "/page/"
+"""Where the page's files are."""
+OPEN = frozenset({"/", "/health/live", "/health/ready", "/translate"})
 """Paths that need no key: the page asks for one, and translations have it in their bodies."""
-OPEN_PREFIX = "/v2/health/"
+OPEN_PREFIXES = (PAGE_FILES, "/v2/health/")
 
 OUTCOMES = {429: "overloaded", 499: "gone", 504: "timeout"}
 
@@ -60,7 +62,7 @@ class Recorder:
 
         try:
             path = scope["path"]
-            if path not in OPEN and not path.startswith(OPEN_PREFIX):
+            if path not in OPEN and not path.startswith(OPEN_PREFIXES):
                 self._keys.check(headers)
             await self._app(scope, receive_noting, send_noting)
         except HTTPException as error:  # of a key

@@ -18,6 +18,7 @@ pytestmark = pytest.mark.dist
 
 PACKAGES = ("benchmarks", "cli", "export", "optimize", "reference_model", "runtime")
 PRETRAINED = "dragoman/reference_model/pretrained"
+SUFFIXES = (".py", ".html", ".js", ".css")
 DIST_INFO = f"dragoman-{dragoman.__version__}.dist-info"
 
 
@@ -28,7 +29,7 @@ def package_files() -> set[str]:
     for folder, _, names in os.walk(source / "dragoman", followlinks=True):
         for name in names:
             path = Path(folder, name).relative_to(source)
-            if path.suffix in (".py", ".html") or name == "py.typed" or "pretrained" in path.parts:
+            if path.suffix in SUFFIXES or name == "py.typed" or "pretrained" in path.parts:
                 files.add(path.as_posix())
     return {name for name in files if "__pycache__" not in name}
 
@@ -56,6 +57,7 @@ def test_linked_folders_are_packages(package: str, wheel: Contents, sdist: Conte
         "dragoman/benchmarks/report/page.html",
         "dragoman/benchmarks/report/parts.html",
         "dragoman/benchmarks/report/style.html",
+        "dragoman/runtime/serving/page/page.js",
         f"{PRETRAINED}/g2p-en/model.safetensors",
         f"{PRETRAINED}/g2p-en/held_out.tsv",
         f"{PRETRAINED}/g2p-en/LICENSE-CMUdict.txt",

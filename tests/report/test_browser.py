@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -13,43 +11,13 @@ import pytest
 
 from dragoman.benchmarks.report.page import render
 
+from ..chromium import CONTRASTS, PATIENCE, chromium
 from .test_page import several
 
 pytestmark = pytest.mark.browser
 
-NAMES = ("chromium", "chromium-browser", "google-chrome")
-FLAGS = (
-    *("--disable-gpu", "--no-first-run", "--no-sandbox", "--disable-background-networking"),
-    *("--disable-component-update", "--disable-sync"),
-)
-PATIENCE = 300_000
-"""Milliseconds until a machine that has other work is given up on."""
 A4_PIXELS = 794
 """The width of a sheet at 96 pixels an inch."""
-
-CONTRASTS = """() => {
-  const number = text => (text.match(/[\\d.]+/g) || []).map(Number);
-  const light = ([r, g, b]) => [r, g, b]
-    .map(x => x / 255).map(x => x <= 0.04045 ? x / 12.92 : ((x + 0.055) / 1.055) ** 2.4)
-    .reduce((sum, x, i) => sum + x * [0.2126, 0.7152, 0.0722][i], 0);
-  const behind = element => {
-    for (let at = element; at; at = at.parentElement) {
-      const colour = number(getComputedStyle(at).backgroundColor);
-      if (colour.length === 3 || colour[3] > 0) return colour;
-    }
-    return [255, 255, 255];
-  };
-  const own = element => [...element.childNodes].some(n => n.nodeType === 3 && n.data.trim());
-  return [...document.body.querySelectorAll("*")]
-    .filter(e => own(e) && e.tagName !== "SCRIPT" && e.checkVisibility())
-    .map(e => {
-      const style = getComputedStyle(e), svg = e instanceof SVGElement;
-      const a = light(number(svg ? style.fill : style.color)), b = light(behind(e));
-      const ratio = (Math.max(a, b) + 0.05) / (Math.min(a, b) + 0.05);
-      return [e.tagName + "." + e.getAttribute("class") + " " + e.textContent.slice(0, 30), ratio];
-    });
-}"""
-"""Of every element with text of its own: which it is, and its contrast (WCAG 2.2)."""
 
 BOXES = """() => [...document.querySelectorAll("svg.chart")].map(svg => {
   const outer = svg.getBoundingClientRect();
@@ -74,16 +42,8 @@ def page_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Any]:
-    from playwright.sync_api import sync_playwright
-
-    name = os.environ.get("DRAGOMAN_BROWSER") or next(filter(shutil.which, NAMES), None)
-    assert name, "expected Chromium, found none: apt-get install chromium, or DRAGOMAN_BROWSER=path"
-    with sync_playwright() as playwright:
-        opened = playwright.chromium.launch(
-            executable_path=shutil.which(name), args=[*FLAGS], timeout=PATIENCE
-        )
+    with chromium() as opened:
         yield opened
-        opened.close()
 
 
 Open = Callable[..., Any]

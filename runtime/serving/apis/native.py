@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import binascii
 import dataclasses
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -13,10 +13,11 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import BaseRoute
 
-from ...attention.maps import Attention
+from ...attention.maps import Attention, Weights
 from ...decoding.plain import result_data
-from ...decoding.results import Token
+from ...decoding.results import Result, Token
 from ...model import Model
+from ...scoring.options import ScoringOptions
 from ..engine.texts import ABILITIES
 from ..hosting import Host
 from ..service import Ended, Service
@@ -25,6 +26,7 @@ from .http import Events, Problem, event, primed, problem_of, route
 from .options import generation_options
 
 MOST_SOURCES = 1024
+OF_SCORING = sorted({f.name for f in dataclasses.fields(ScoringOptions)} - {"max_batch_size"})
 
 
 def error_body(problem: Problem) -> dict[str, str]:
@@ -43,27 +45,56 @@ def routes(service: Service) -> list[BaseRoute]:
 
 
 async def _generate(service: Service, request: Request) -> Response:
-    """{"model", "source" or "sources" or "audio", "stream", "timeout", and any option}."""
+    """{"model", "source" or "sources" or "audio", "stream", "pieces", "timeout", and any option};
+    pieces: whether hypotheses have them."""
     fields = Fields(json_object(await request.body()))
     host = service.hosts.get(fields.take("model", str))
     stream, seconds = fields.take("stream", bool, False), fields.take("timeout", (float, int))
+    write = partial(_written, service, host, pieces=fields.take("pieces", bool, False))
     sources = await _sources(service, host, fields)
     options = generation_options(fields.rest)
     if not stream:
         results = await service.generate(host, sources, [options] * len(sources), seconds=seconds)
-        return JSONResponse({"model": host.name, "results": list(map(result_data, results))})
+        return JSONResponse(
+            {"model": host.name, "results": [await write(result) for result in results]}
+        )
     if len(sources) != 1:
         raise BodyError(f"sources: expected one to stream, found {len(sources)}")
     items = service.stream(host, sources[0], options, seconds=seconds)
-    return Events(_events(await primed(items)))
+    return Events(_events(await primed(items), write))
 
 
-async def _events(items: AsyncIterator[Token | Ended]) -> AsyncIterator[str]:
+async def _written(service: Service, host: Host, result: Result, *, pieces: bool) -> dict[str, Any]:
+    """
+    Args:
+        pieces: whether each hypothesis says what each of its tokens adds to its text
+    """
+    data = result_data(result)
+    if pieces and result.hypotheses:
+        found = await service.with_model(host, partial(_pieces, result))
+        for hypothesis, own in zip(data["hypotheses"], found, strict=True):
+            hypothesis["pieces"] = own
+    return data
+
+
+def _pieces(result: Result, model: Model) -> list[list[str] | None]:
+    """What tokens add to texts, by hypothesis; None for a bundle without tokenizers."""
+
+    def of(tokens: Sequence[int]) -> list[str] | None:
+        stream = model.text_stream()
+        return None if stream is None else [stream.step(token) for token in tokens]
+
+    return [of(hypothesis.tokens) for hypothesis in result.hypotheses]
+
+
+async def _events(
+    items: AsyncIterator[Token | Ended], write: Callable[[Result], Awaitable[dict[str, Any]]]
+) -> AsyncIterator[str]:
     """A message for each token, an event "end" with the whole result; or "error"."""
     try:
         async for item in items:
             if isinstance(item, Ended):
-                yield event(result_data(item.result), "end")
+                yield event(await write(item.result), "end")
             else:
                 yield event(dataclasses.asdict(item))
     except Exception as error:
@@ -138,20 +169,46 @@ def _plain(result: Any) -> dict[str, Any]:
 
 
 async def _attention(service: Service, request: Request) -> Response:
-    """{"model", "source", "target"}: what aligns words, [target, source], and its tokens."""
+    """{"model", "source" or "audio", "target", and options of scoring}: what aligns words, [target,
+    source], and its tokens; of a decoder or an encoder alone, the mean of its last layer."""
     fields = Fields(json_object(await request.body()))
     host = service.hosts.get(fields.take("model", str))
-    source, target = fields.need("source", (str, list)), fields.take("target", (str, list))
-    fields.end()
+    source = await _attended(service, host, fields)
+    target = fields.take("target", (str, list))
+    unknown = sorted(fields.rest.keys() - OF_SCORING)
+    if unknown:
+        raise BodyError(f"unknown: {', '.join(unknown):.200}; options are {', '.join(OF_SCORING)}")
+    given = {name: value for name, value in fields.rest.items() if value is not None}
 
     def look(model: Model) -> Attention:
-        return model.attention(source, target)
+        return model.attention(source, target, **given)
 
     found = await service.with_model(host, look)
-    weights: Sequence[Any] = []
+    rows, columns, weights = _grid(found)
+    return JSONResponse(
+        {"columns": columns, "rows": rows, "weights": weights.astype(float).round(4).tolist()}
+    )
+
+
+async def _attended(service: Service, host: Host, fields: Fields) -> Any:
+    """The one source of a request; an encoder alone reads pairs of texts, too."""
+    if host.manifest.head is not None:
+        source = fields.need("source", (str, list))
+        pair = isinstance(source, list) and [type(text) for text in source] == [str, str]
+        if not pair:
+            _check_source(source)
+        return tuple(source) if pair else source
+    sources = await _sources(service, host, fields)
+    if len(sources) != 1:
+        raise BodyError(f"sources: expected one, found {len(sources)}")
+    return sources[0]
+
+
+def _grid(found: Attention) -> tuple[Sequence[str], Sequence[str], Weights]:
+    """Tokens that attend, tokens that they attend to, and how much."""
     if found.cross is not None:
-        weights = found.aligning.round(4).tolist()
-    elif found.decoder is not None:
-        weights = found.decoder[-1].mean(axis=0).round(4).tolist()
-    columns = found.source if found.cross is not None else found.read
-    return JSONResponse({"columns": columns, "rows": found.target, "weights": weights})
+        return found.target, found.source, found.aligning
+    if found.decoder is not None:
+        return found.target, found.read, found.decoder[-1].mean(axis=0)
+    assert found.encoder is not None  # noqa: S101 (a model has one of them)
+    return found.source, found.source, found.encoder[-1].mean(axis=0)

@@ -1,0 +1,116 @@
+// The form: what a bundle takes, and what a request says.
+
+import {audio} from "./audio.js";
+import {byId, show} from "./dom.js";
+
+/** Methods of encoders alone that the page knows; a model has one of them. */
+const READINGS = ["encode", "classify", "tag", "fill", "answer"];
+
+const LABELS = {
+  encode: ["Texts", "One a line. Of several, the page shows how alike they are."],
+  classify: ["Text", "Models for pairs of texts take the second one on a line of its own."],
+  tag: ["Text", ""],
+  fill: ["Text", "With a mask as the model writes it, such as [MASK] or <mask>."],
+  answer: ["Context", "The answer is a part of it."],
+  ids: ["Token ids", "Numbers with spaces between them: this bundle has no tokenizers."],
+};
+
+const STRATEGIES = {
+  greedy: "The most probable token at each step, shown as it comes.",
+  beams: "Several hypotheses side by side; the best are shown at the end.",
+  sampling: "Each token is drawn at random; a single sample is shown as it comes.",
+};
+
+/** What a bundle does: "generate", or a method of `READINGS`. */
+export const workOf = bundle => READINGS.find(name => bundle.methods.includes(name)) ?? "generate";
+
+const strategy = () => document.querySelector("input[name=strategy]:checked").value;
+
+/** Shows the fields that a bundle takes. */
+export function fit(bundle) {
+  const work = workOf(bundle), decodes = work === "generate", speaks = bundle.takes === "audio";
+  const [label, hint] = LABELS[bundle.takes === "ids" ? "ids" : work] ?? ["Text", ""];
+  byId("source-label").textContent = label;
+  byId("source-hint").textContent = hint;
+  show("source-hint", hint !== "");
+  show("text-input", !speaks);
+  show("audio-input", speaks);
+  show("second-input", work === "answer");
+  show("decoding", decodes);
+  show("reading", !decodes);
+  choices("source-language", bundle.languages);
+  choices("target-language", bundle.languages);
+  choices("language", bundle.spoken_languages);
+  show("languages", bundle.languages.length + bundle.spoken_languages.length > 0);
+  byId("max-new-tokens").placeholder = bundle.max_new_tokens ?? "default";
+  const kinds = new Set([work, strategy(), speaks ? "speech" : "text"]);
+  if (bundle.languages.length) kinds.add("translation");
+  for (const part of document.querySelectorAll("[data-for]")) part.hidden = !kinds.has(part.dataset.for);
+  byId("strategy-hint").textContent = STRATEGIES[strategy()];
+}
+
+function choices(id, languages) {
+  const select = byId(id), before = select.value;
+  select.replaceChildren(new Option("Default", ""), ...languages.map(code => new Option(code, code)));
+  if (languages.includes(before)) select.value = before;
+}
+
+/** The body of a request to a bundle; throws an Error that says what is missing. */
+export function requestOf(bundle) {
+  const work = workOf(bundle), model = bundle.name, values = options();
+  if (work !== "generate") return {model, texts: texts(work, bundle), ...values};
+  const body = {model, pieces: true, ...input(bundle), ...chosen(), ...values};
+  body.stream = body.num_beams === 1 && (body.num_return_sequences ?? 1) === 1;
+  return body;
+}
+
+/** What is read: a field of a request. */
+function input(bundle) {
+  if (bundle.takes === "audio") {
+    if (audio() === null) throw new Error("Record something, or choose an audio file.");
+    return {audio: audio()};
+  }
+  return {source: source(bundle, byId("source").value)};
+}
+
+function source(bundle, text) {
+  if (bundle.takes !== "ids") return text;
+  const ids = text.split(/[\s,]+/).filter(Boolean);
+  const wrong = ids.find(id => !/^\d+$/.test(id));
+  if (wrong !== undefined) throw new Error(`Expected numbers, found ${wrong}.`);
+  return ids.map(Number);
+}
+
+function texts(work, bundle) {
+  const text = byId("source").value;
+  const lines = text.split("\n").filter(line => line.trim() !== "");
+  if (work === "answer") return [[byId("second").value, text]];
+  if (work === "encode" && lines.length) return lines.map(line => source(bundle, line));
+  if (work === "classify" && bundle.takes === "text" && lines.length === 2) return [lines];
+  return [source(bundle, text)];
+}
+
+function chosen() {
+  if (strategy() === "sampling") return {do_sample: true, num_beams: 1};
+  return {do_sample: false, num_beams: 1};
+}
+
+/** The options of all fields that are shown and filled. */
+function options() {
+  const values = {};
+  for (const field of byId("form").querySelectorAll("[data-option]")) {
+    if (field.closest("[hidden]")) continue;
+    const value = valueOf(field);
+    if (value !== undefined) values[field.dataset.option] = value;
+  }
+  return values;
+}
+
+function valueOf(field) {
+  if (field.type === "checkbox") return field.checked || undefined;
+  if (field.value.trim() === "") return undefined;
+  if (field.type === "number") return Number(field.value);
+  if (field.tagName === "TEXTAREA") return field.value.split("\n").filter(line => line.trim() !== "");
+  if (["true", "false"].includes(field.value)) return field.value === "true";
+  return field.value;
+}

@@ -1,0 +1,108 @@
+"""What the page asks for beside outputs: what each token adds, and what it attends to."""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import numpy as np
+import pytest
+import soundfile
+
+from dragoman.runtime import Model
+
+from ..speech_models import RATE, noise
+from .conftest import serving
+
+Models = Callable[[str], Model]
+NAMES = ("letters", "vectors", "speech")
+
+
+@pytest.fixture(scope="module")
+def client(bundle: Callable[[str], Path]) -> Iterator[httpx.Client]:
+    with serving({name: bundle(name) for name in NAMES}) as client:
+        yield client
+
+
+def ask(client: httpx.Client, path: str, **body: Any) -> Any:
+    answer = client.post(path, json=body)
+    assert answer.status_code == 200, answer.text
+    return answer
+
+
+def test_bundles_say_what_they_take(client: httpx.Client) -> None:
+    found = client.get("/v1/bundles").json()["bundles"]
+    assert [(b["name"], b["takes"]) for b in found] == [
+        ("letters", "text"),
+        ("vectors", "text"),
+        ("speech", "audio"),
+    ]
+
+
+@pytest.mark.parametrize("num_beams", [1, 4])
+def test_pieces_add_up_to_texts(client: httpx.Client, num_beams: int) -> None:
+    body = {"model": "letters", "source": "dragoman", "num_beams": num_beams}
+    (plain,) = ask(client, "/v1/generate", **body).json()["results"]
+    assert "pieces" not in plain["hypotheses"][0]
+    body |= {"pieces": True, "num_return_sequences": num_beams}
+    (found,) = ask(client, "/v1/generate", **body).json()["results"]
+    for hypothesis in found["hypotheses"]:
+        assert len(hypothesis["pieces"]) == len(hypothesis["tokens"])
+        assert "".join(hypothesis["pieces"]) == hypothesis["text"]
+
+
+def test_the_end_of_a_stream_has_pieces(client: httpx.Client) -> None:
+    text = ask(
+        client, "/v1/generate", model="letters", source="dragoman", stream=True, pieces=True
+    ).text
+    *tokens, last = [part for part in text.split("\n\n") if part]
+    pieces = [json.loads(token.removeprefix("data: "))["text"] for token in tokens]
+    (hypothesis,) = json.loads(last.removeprefix("event: end\ndata: "))["hypotheses"]
+    assert hypothesis["pieces"] == pieces
+
+
+def test_attention_without_the_end_token(client: httpx.Client, model: Models) -> None:
+    body = {"model": "letters", "source": "dragoman", "target": [11, 30], "end_token": False}
+    found = ask(client, "/v1/attention", **body).json()
+    expected = model("letters").attention("dragoman", [11, 30], end_token=False)
+    assert tuple(found["rows"]) == expected.target and len(found["rows"]) == 2
+    np.testing.assert_allclose(found["weights"], expected.aligning, atol=1e-4)
+
+
+def test_no_file_of_the_server_is_read(client: httpx.Client, tmp_path: Path) -> None:
+    """A speech model of the library takes paths; of the server, what clients send."""
+    clip = tmp_path / "clip.wav"
+    soundfile.write(clip, noise(0.5, 1), RATE)
+    answer = client.post("/v1/attention", json={"model": "speech", "source": str(clip)})
+    assert answer.status_code == 400
+    assert "expected audio, an audio file in base64, found texts" in answer.json()["error"]
+
+
+MISTAKES: list[tuple[dict[str, Any], int, str]] = [
+    ({"model": "letters"}, 400, "expected one of source, sources and audio, found none"),
+    ({"model": "letters", "sources": ["a", "b"]}, 400, "sources: expected one, found 2"),
+    ({"model": "letters", "source": "a", "layer": 1}, 400, "unknown: layer; options are end_token"),
+    ({"model": "letters", "source": "a", "end_token": 1}, 400, "end_token: expected True or False"),
+    ({"model": "vectors"}, 400, "source: expected, found none"),
+    ({"model": "vectors", "source": ["a", 1]}, 400, "expected a text or a list of token ids"),
+    ({"model": "speech", "audio": "!"}, 400, "audio: expected base64"),
+]
+
+
+@pytest.mark.parametrize(("body", "status", "words"), MISTAKES, ids=[m[2][:40] for m in MISTAKES])
+def test_mistakes(client: httpx.Client, body: dict[str, Any], status: int, words: str) -> None:
+    answer = client.post("/v1/attention", json=body)
+    assert (answer.status_code, set(answer.json())) == (status, {"error", "code"})
+    assert words in answer.json()["error"]
+
+
+def test_audio_of_a_bundle_without_the_graph(client: httpx.Client, tmp_path: Path) -> None:
+    clip = tmp_path / "clip.wav"
+    soundfile.write(clip, noise(0.5, 1), RATE)
+    audio = base64.b64encode(clip.read_bytes()).decode()
+    answer = client.post("/v1/attention", json={"model": "speech", "audio": audio})
+    assert "attention" in answer.json()["error"]
