@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ from starlette.applications import Starlette
 
 from dragoman.errors import DragomanError
 
+from ...decoding.options import DEFAULT_BATCH_SIZE
 from ..app import create_app
 from ..hosting import names_of
 from ..logs import log_as_json
@@ -61,7 +63,11 @@ def application(
     directories = {name: Path(path).absolute() for name, path in bundles.items()}
     options, replicas = options or ServerOptions(), replicas or Replicas()
     engine = options.engine
-    rows = engine.loops * engine.rows
+    # Ray sets processors aside for a replica, whatever its machine has.
+    loops, threads = engine.loops or 1, engine.threads or 1
+    each = engine.rows or DEFAULT_BATCH_SIZE
+    engine = dataclasses.replace(engine, loops=loops, threads=threads, rows=each)
+    options, rows = dataclasses.replace(options, engine=engine), loops * each
 
     def build() -> Starlette:
         log_as_json()
@@ -69,7 +75,7 @@ def application(
 
     server = serve.deployment(
         name=NAME,
-        ray_actor_options={"num_cpus": engine.loops * engine.threads, "num_gpus": replicas.gpus},
+        ray_actor_options={"num_cpus": loops * threads, "num_gpus": replicas.gpus},
         autoscaling_config={
             "min_replicas": replicas.min_replicas,
             "max_replicas": replicas.max_replicas,
