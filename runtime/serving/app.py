@@ -76,7 +76,7 @@ def create_app(
         *(
             route(path, handler, native.error_body, method="GET")
             for path, handler in (
-                ("/health/live", _live),
+                ("/health/live", partial(_live, hosts)),
                 ("/health/ready", partial(_ready, hosts)),
                 ("/metrics", partial(_metrics, metrics)),
                 ("/v1/bundles", partial(_bundles, hosts)),
@@ -90,10 +90,17 @@ def create_app(
     ]
     app = Starlette(
         routes=routes,
-        middleware=[Middleware(Recorder, keys=keys, metrics=metrics, log_bodies=options.log_texts)],
+        middleware=[
+            Middleware(
+                Recorder,
+                keys=keys,
+                metrics=metrics,
+                log_bodies=options.log_texts,
+                body_bytes=options.body_bytes,
+            )
+        ],
         exception_handlers={HTTPException: _refused},
         lifespan=lifespan,
-        max_body_size=options.body_bytes,
     )
     app.state.hosts = hosts
     return app
@@ -106,12 +113,14 @@ def _refused(request: Request, error: Exception) -> Response:
     return JSONResponse(body, problem.status, headers=dict(problem.headers))
 
 
-async def _live(request: Request) -> Response:
-    return JSONResponse({"live": True})
+async def _live(hosts: Hosts, request: Request) -> Response:
+    """Whether the process is of any use: a device that is lost is lost for its lifetime."""
+    alive = all(host.alive for host in hosts.all)
+    return JSONResponse({"live": alive}, 200 if alive else 503)
 
 
 async def _ready(hosts: Hosts, request: Request) -> Response:
-    """Whether requests can be answered: not while a device is lost."""
+    """Whether requests can be answered."""
     alive = all(host.alive for host in hosts.all)
     return JSONResponse({"ready": alive}, 200 if alive else 503)
 

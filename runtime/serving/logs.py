@@ -8,7 +8,12 @@ import sys
 import time
 from typing import Any
 
-OF_RECORDS = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
+OF_RECORDS = frozenset(vars(logging.makeLogRecord({}))) | {
+    "message",
+    "asctime",
+    "taskName",
+    "color_message",
+}
 LOGGERS = ("dragoman.serving", "uvicorn.error")
 
 

@@ -100,6 +100,15 @@ class Metrics:
         self._requests.labels(route, outcome).inc()
         self._seconds.labels(route).observe(seconds)
 
+    def waited(self, model: str, times: Sequence[Times]) -> None:
+        """
+        Args:
+            times: of outputs, or of requests for what an encoder alone makes of texts
+        """
+        for each in times:
+            if each.begun is not None:
+                self._waited.labels(model).observe(each.begun - each.submitted)
+
     def decoded(self, model: str, times: Sequence[Times], tokens: int, ended: float) -> None:
         """
         Args:
@@ -108,9 +117,8 @@ class Metrics:
             ended: when the last one did
         """
         self._tokens.labels(model).inc(tokens)
+        self.waited(model, times)
         for each in times:
-            if each.begun is not None:
-                self._waited.labels(model).observe(each.begun - each.submitted)
             if each.first is not None:
                 self._first.labels(model).observe(each.first - each.submitted)
         first = [each.first for each in times if each.first is not None]

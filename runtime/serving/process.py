@@ -20,9 +20,18 @@ from .options import ListenOptions, ServerOptions
 logger = logging.getLogger("dragoman.serving")
 
 
-def serve(directories: dict[str, Path], options: ServerOptions, listen: ListenOptions) -> None:
+def serve(
+    directories: dict[str, Path],
+    options: ServerOptions,
+    listen: ListenOptions,
+    *,
+    preload: bool = True,
+) -> None:
     """Answer requests until the process is told to stop (SIGTERM, SIGINT); those that are being
     answered then have `drain_seconds` to end, while no others are accepted.
+
+    Args:
+        preload: see `create_app`
 
     Raises:
         DragomanError: the port cannot be had, or a certificate or key cannot be read.
@@ -30,7 +39,7 @@ def serve(directories: dict[str, Path], options: ServerOptions, listen: ListenOp
     """
     check_certificate(listen)
     bound = bind(listen)
-    run_app(create_app(directories, options), bound, listen)
+    run_app(create_app(directories, options, preload=preload), bound, listen)
 
 
 def run_app(

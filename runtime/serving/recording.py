@@ -12,7 +12,7 @@ from starlette.exceptions import HTTPException
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from .apis.http import ROUTE
+from .apis.http import BROKEN, ROUTE
 from .keys import Keys
 from .metrics import Metrics
 
@@ -21,10 +21,12 @@ logger = logging.getLogger("dragoman.serving")
 REQUEST_ID = "X-Request-Id"
 PAGE_FILES = "/page/"
 """Where the page's files are."""
-OPEN = frozenset({"/", "/health/live", "/health/ready", "/translate"})
-"""Paths that need no key: the page asks for one, and translations have it in their bodies."""
+OPEN = frozenset({"/", "/health/live", "/health/ready", "/translate", "/languages"})
+"""Paths that need no key: the page asks for one, and LibreTranslate's have it in their bodies."""
 OPEN_PREFIXES = (PAGE_FILES, "/v2/health/")
 
+PROBED = frozenset({"/health/live", "/health/ready", "/metrics", "/v2/health/live"})
+"""Routes that are asked so often that logs need not say it."""
 OUTCOMES = {429: "overloaded", 499: "gone", 504: "timeout"}
 
 
@@ -32,25 +34,42 @@ class Recorder:
     """
     Args:
         log_bodies: whether lines show the beginning of bodies
+        body_bytes: the most that a body may have
     """
 
-    def __init__(self, app: ASGIApp, keys: Keys, metrics: Metrics, *, log_bodies: bool) -> None:
+    def __init__(
+        self,
+        app: ASGIApp,
+        keys: Keys,
+        metrics: Metrics,
+        *,
+        log_bodies: bool = False,
+        body_bytes: int | None = None,
+    ) -> None:
         self._app, self._keys, self._metrics = app, keys, metrics
-        self._log_bodies = log_bodies
+        self._log_bodies, self._body_bytes = log_bodies, body_bytes
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        started, status, body = time.monotonic(), 499, b""
+        started, status, body, size = time.monotonic(), 499, b"", 0
         headers = Headers(scope=scope)
         number = request_id(headers.get(REQUEST_ID))
 
         async def receive_noting() -> Message:
-            nonlocal body
+            nonlocal body, size
             message = await receive()
-            if self._log_bodies and message["type"] == "http.request":
-                body = (body + message.get("body", b""))[:LOGGED]
+            part: bytes = message.get("body", b"")
+            size += len(part)
+            if self._log_bodies:
+                body = (body + part)[:LOGGED]
+            if self._body_bytes is not None and size > self._body_bytes:
+                raise HTTPException(
+                    413,
+                    f"expected a body of at most {self._body_bytes} bytes, found more",
+                    {"Connection": "close"},
+                )
             return message
 
         async def send_noting(message: Message) -> None:
@@ -73,7 +92,7 @@ class Recorder:
             raise
         finally:
             seconds = time.monotonic() - started
-            route = scope.get(ROUTE, "other")
+            status, route = scope.get(BROKEN, status), scope.get(ROUTE, "other")
             self._metrics.answered(route, _outcome(status), seconds)
             extra = {
                 "request_id": number,
@@ -84,7 +103,8 @@ class Recorder:
             }
             if self._log_bodies:
                 extra["body"] = body.decode(errors="replace")
-            logger.info("request", extra=extra)
+            level = logging.DEBUG if route in PROBED and status < 400 else logging.INFO
+            logger.log(level, "request", extra=extra)
 
 
 LOGGED = 4096

@@ -68,9 +68,9 @@ class Service:
                 many requests wait, or the time is up.
         """
         check_able(host.manifest, "generate")
-        deadline = self._deadline(seconds)
+        times = self._times(seconds)
         async with host.engine(Engine) as engine:
-            prepare = partial(engine.prepare, deadline=deadline)
+            prepare = partial(engine.prepare, **times)
             prepared = [
                 await self._read(prepare, source, each)
                 for source, each in zip(sources, options, strict=True)
@@ -101,13 +101,14 @@ class Service:
             DragomanError: as `generate`; or options do not allow tokens to be told before the end.
         """
         check_able(host.manifest, "stream")
-        loop, arrived = asyncio.get_running_loop(), asyncio.Queue[Sequence[Choice] | None]()
+        times, loop = self._times(seconds), asyncio.get_running_loop()
+        arrived = asyncio.Queue[Sequence[Choice] | None]()
 
         def listen(choices: Sequence[Choice] | None) -> None:
             loop.call_soon_threadsafe(arrived.put_nowait, choices)
 
         async with host.engine(Engine) as engine:
-            prepare = partial(engine.prepare, deadline=self._deadline(seconds), listener=listen)
+            prepare = partial(engine.prepare, **times, listener=listen)
             ticket = await self._read(prepare, source, options)
             if isinstance(ticket, Result):
                 yield Ended(ticket)
@@ -144,13 +145,16 @@ class Service:
             DragomanError: as `generate`.
         """
         check_able(host.manifest, ABILITIES[method])
+        times = self._times(seconds)
         async with host.engine(TextsEngine) as engine:
-            ticket = TextsTicket(method, sources, options, deadline=self._deadline(seconds))
+            ticket = TextsTicket(method, sources, options, **times)
             try:
                 engine.enter(ticket)
-                return await asyncio.wrap_future(ticket.future)
+                found = await asyncio.wrap_future(ticket.future)
             finally:
                 ticket.future.cancel()
+            self.metrics.waited(host.name, [ticket.times])
+            return found
 
     async def with_model(self, host: Host, work: Callable[[Model], Made]) -> Made:
         """Let something be done with a model, beside what is decoded.
@@ -182,9 +186,13 @@ class Service:
     async def _read(self, work: Callable[..., Made], *arguments: Any) -> Made:
         return await asyncio.get_running_loop().run_in_executor(self._readers, work, *arguments)
 
-    def _deadline(self, seconds: float | None) -> float:
-        longest = self.options.longest_request
-        return time.monotonic() + (longest if seconds is None else min(seconds, longest))
+    def _times(self, seconds: float | None) -> dict[str, float]:
+        """When a request arrives, which is now, and when it must be done."""
+        now, longest = time.monotonic(), self.options.longest_request
+        return {
+            "since": now,
+            "deadline": now + (longest if seconds is None else min(seconds, longest)),
+        }
 
     def _count(
         self, host: Host, tickets: Sequence[DecodingTicket], results: Sequence[Result]

@@ -97,6 +97,7 @@ def test_a_deadline_of_a_request(bundle: Bundles, gate: Gate) -> None:
         ask = {"source": "dragoman", "timeout": 1e-9}
         late = client.post("/v1/generate", json=ask)
         assert (late.status_code, late.json()["code"]) == (504, "timeout")
+        assert late.json()["error"] == "the request was not done within 1e-09 s"
         patient = pool.submit(client.post, "/v1/generate", json={"source": "dragoman"})
         gate.open()
         assert patient.result().status_code == 200
@@ -126,7 +127,11 @@ def test_a_client_that_goes_away_frees_its_slot(bundle: Bundles, gate: Gate, str
 
 def test_bodies_have_a_limit(client: httpx.Client) -> None:
     answer = client.post("/v1/generate", json={"source": "x" * 5000})
-    assert answer.status_code == 413
+    assert (answer.status_code, answer.json()["code"]) == (413, "too_large")
+    assert "expected a body of at most 4096 bytes" in answer.json()["error"]
+    content = (b"x" * 1000 for _ in range(9))  # of unknown length
+    answer = client.post("/v1/embeddings", content=content)
+    assert (answer.status_code, answer.json()["error"]["code"]) == (413, "too_large")
 
 
 @pytest.mark.parametrize(

@@ -32,6 +32,8 @@ ErrorBody = Callable[["Problem"], Any]
 
 ROUTE = "dragoman.route"
 """In the scope of a request: the path of its route."""
+BROKEN = "dragoman.broken"
+"""Likewise: what became of a stream that began well, as a status of HTTP."""
 
 
 @dataclass(frozen=True)
@@ -48,6 +50,14 @@ class Problem:
     code: str
     message: str
     headers: Mapping[str, str]
+
+
+class FailedStreamError(Exception):
+    """A stream ends with an event that says what went wrong."""
+
+    def __init__(self, status: int) -> None:
+        super().__init__(status)
+        self.status = status
 
 
 class GoneError(Exception):
@@ -113,15 +123,25 @@ class Events(Response):
         self._events = events
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        with suppress(GoneError):
+        try:
             await _race(self._send(send), receive)
+        except GoneError:
+            scope[BROKEN] = 499
+        except FailedStreamError as failure:
+            scope[BROKEN] = failure.status
 
     async def _send(self, send: Send) -> None:
         headers = self.raw_headers
         await send({"type": "http.response.start", "status": 200, "headers": headers})
-        async for event in self._events:
-            await send({"type": "http.response.body", "body": event.encode(), "more_body": True})
-        await send({"type": "http.response.body", "body": b"", "more_body": False})
+        end = {"type": "http.response.body", "body": b"", "more_body": False}
+        try:
+            async for event in self._events:
+                body = event.encode()
+                await send({"type": "http.response.body", "body": body, "more_body": True})
+        except FailedStreamError:
+            await send(end)
+            raise
+        await send(end)
 
 
 def event(data: Any, name: str | None = None) -> str:

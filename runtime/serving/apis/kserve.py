@@ -77,7 +77,7 @@ async def _server(service: Service, request: Request) -> Response:
 
 
 async def _live(service: Service, request: Request) -> Response:
-    return Response(status_code=200)
+    return Response(status_code=200 if all(h.alive for h in service.hosts.all) else 503)
 
 
 async def _ready(service: Service, request: Request) -> Response:

@@ -29,7 +29,7 @@ def error_body(problem: Problem) -> dict[str, str]:
 def routes(service: Service, keys: Keys) -> list[BaseRoute]:
     return [
         route("/translate", partial(_translate, service, keys), error_body),
-        route("/languages", partial(_languages, service), error_body, method="GET"),
+        route("/languages", partial(_languages, service, keys), error_body, method="GET"),
     ]
 
 
@@ -67,8 +67,11 @@ async def _translate(service: Service, keys: Keys, request: Request) -> Response
     return JSONResponse(answer)
 
 
-async def _languages(service: Service, request: Request) -> Response:
-    """Every language that a bundle translates from, with those that it translates to."""
+async def _languages(service: Service, keys: Keys, request: Request) -> Response:
+    """Every language that a bundle translates from, with those that it translates to. A key may be
+    in the body, where the client puts it, although the method is GET."""
+    form = await request.form()
+    keys.check(request.headers, form.get("api_key"))
     targets: dict[str, set[str]] = {}
     for host in service.hosts.all:
         for source, target in _pairs(host):

@@ -22,7 +22,7 @@ from ..engine.texts import ABILITIES
 from ..hosting import Host
 from ..service import Ended, Service
 from .bodies import BodyError, Fields, json_object
-from .http import Events, Problem, event, primed, problem_of, route
+from .http import Events, FailedStreamError, Problem, event, primed, problem_of, route
 from .options import generation_options
 
 MOST_SOURCES = 1024
@@ -98,7 +98,9 @@ async def _events(
             else:
                 yield event(dataclasses.asdict(item))
     except Exception as error:
-        yield event(error_body(problem_of(error)), "error")
+        problem = problem_of(error)
+        yield event(error_body(problem), "error")
+        raise FailedStreamError(problem.status) from error
 
 
 async def _sources(service: Service, host: Host, fields: Fields) -> list[Any]:

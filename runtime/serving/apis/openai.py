@@ -24,7 +24,7 @@ from ...decoding.results import Hypothesis, Result, Token
 from ..hosting import Host
 from ..service import Ended, Service
 from .bodies import BodyError, Fields, json_object
-from .http import Events, Problem, event, primed, problem_of, route
+from .http import Events, FailedStreamError, Problem, event, primed, problem_of, route
 
 TYPES = {401: "authentication_error", 404: "not_found_error", 429: "rate_limit_error"}
 MOST_INPUTS = 2048
@@ -232,7 +232,9 @@ async def _events(
             yield event({**head, "choices": [], "usage": _usage(read, count)})
         yield event("[DONE]")
     except Exception as error:
-        yield event(error_body(problem_of(error)))
+        problem = problem_of(error)
+        yield event(error_body(problem))
+        raise FailedStreamError(problem.status) from error
 
 
 def _chunk(head: dict[str, Any], text: str, reason: str | None) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zlib
 from functools import partial
 from typing import Any
 
@@ -62,7 +63,8 @@ async def _transcribe(service: Service, task: str, request: Request) -> Response
     if result.error is not None:
         raise RejectedError(result.error)
     seconds = len(samples) / host.manifest.audio.sampling_rate if host.manifest.audio else 0.0
-    return _answer(result, response_format, task, seconds)
+    heat = options.temperature or 0.0
+    return _answer(result, response_format, task, seconds, heat)
 
 
 def _refuse_unsupported(form: FormData, response_format: str) -> None:
@@ -110,7 +112,9 @@ def _text(form: FormData, name: str) -> str | None:
     return value
 
 
-def _answer(result: Result, response_format: str, task: str, seconds: float) -> Response:
+def _answer(
+    result: Result, response_format: str, task: str, seconds: float, temperature: float
+) -> Response:
     text, segments = (result.text or "").strip(), result.segments or ()
     if response_format == "text":
         return PlainTextResponse(text + "\n")
@@ -135,15 +139,22 @@ def _answer(result: Result, response_format: str, task: str, seconds: float) -> 
                     "end": round(segment.end, 3),
                     "text": segment.text,
                     "tokens": list(segment.tokens),
-                    "temperature": 0.0,
+                    "temperature": temperature,
                     "avg_logprob": _mean(result),
-                    "compression_ratio": 1.0,
-                    "no_speech_prob": 0.0,
+                    "compression_ratio": _compression(segment.text or ""),
+                    "no_speech_prob": None,
                 }
                 for number, segment in enumerate(segments)
             ],
         }
     )
+
+
+def _compression(text: str) -> float:
+    """How much shorter a text is when compressed, by which repetitions show (Radford et al. 2022,
+    section 4.5)."""
+    data = text.encode()
+    return round(len(data) / len(zlib.compress(data)), 3)
 
 
 def _mean(result: Result) -> float:

@@ -69,13 +69,14 @@ class Engine:
         options: GenerationOptions,
         *,
         deadline: float | None = None,
+        since: float | None = None,
         listener: Listener | None = None,
     ) -> DecodingTicket | Result:
         """Read an input: what takes time before it can be decoded. The result of one that is empty
         or cannot be decoded.
 
         Args:
-            deadline: in seconds of `time.monotonic`
+            deadline, since: see `Ticket`
             listener: is told of every new token, end tokens too
 
         Raises:
@@ -92,7 +93,7 @@ class Engine:
             raise DragomanError(
                 f"max_new_tokens: expected at most {self.max_new_tokens}, which this server gives"
             )
-        return DecodingTicket(pending, deadline=deadline, listener=listener)
+        return DecodingTicket(pending, deadline=deadline, since=since, listener=listener)
 
     def enter(self, *tickets: DecodingTicket) -> None:
         """Let all inputs of a request wait for their turn, or none.

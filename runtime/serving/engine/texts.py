@@ -38,8 +38,9 @@ class TextsTicket(Ticket[list[Any]]):
         options: dict[str, Any],
         *,
         deadline: float | None = None,
+        since: float | None = None,
     ) -> None:
-        super().__init__(deadline=deadline)
+        super().__init__(deadline=deadline, since=since)
         self.method, self.sources, self.options = method, sources, options
 
     def is_like(self, other: TextsTicket) -> bool:

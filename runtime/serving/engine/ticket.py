@@ -48,11 +48,14 @@ class Ticket(Generic[Outcome]):
         future: its result, or why there is none; set by the engine. Whoever does not want it any
             more cancels it: what was decoded is left at the next step.
         deadline: in seconds of `time.monotonic`; None: there is none
+
+    Args:
+        since: when it arrived, likewise; None: now
     """
 
-    def __init__(self, *, deadline: float | None = None) -> None:
+    def __init__(self, *, deadline: float | None = None, since: float | None = None) -> None:
         self.future: Future[Outcome] = Future()
-        self.times = Times(time.monotonic())
+        self.times = Times(time.monotonic() if since is None else since)
         self.deadline = deadline
 
     def is_over(self, now: float) -> bool:
@@ -80,9 +83,14 @@ class DecodingTicket(Ticket[Result]):
     """
 
     def __init__(
-        self, pending: Pending, *, deadline: float | None = None, listener: Listener | None = None
+        self,
+        pending: Pending,
+        *,
+        deadline: float | None = None,
+        since: float | None = None,
+        listener: Listener | None = None,
     ) -> None:
-        super().__init__(deadline=deadline)
+        super().__init__(deadline=deadline, since=since)
         self._pending, self._listener = pending, listener
         self._told: list[int] = []
         """What the listener knows of the output that is being decoded."""

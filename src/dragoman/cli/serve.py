@@ -92,6 +92,7 @@ bundles = partial(click.option, cls=SectionedOption, section="Bundles")
     type=click.FloatRange(min=0, min_open=True),
     help="Unload a bundle that nobody has used for S seconds [never].",
 )
+@bundles("--on-demand", is_flag=True, help="Load a bundle with its first request, not before.")
 @backend_option
 def serve(
     bundle: tuple[Path, ...],
@@ -111,6 +112,7 @@ def serve(
     max_audio: float,
     timeout: float,
     idle_unload: float | None,
+    on_demand: bool,
     backend: str | None,
 ) -> None:
     """Answer requests over HTTP with BUNDLEs, each by the name of its directory: KServe v2,
@@ -155,4 +157,4 @@ def serve(
         private_key=private_key,
         drain_seconds=drain_seconds,
     )
-    run(names_of(bundle), options, listen)
+    run(names_of(bundle), options, listen, preload=not on_demand)
