@@ -1,4 +1,4 @@
-"""The page for encoders alone, a decoder alone, and a bundle without tokenizers."""
+"""The page for encoders alone, and for a bundle without tokenizers."""
 
 from __future__ import annotations
 
