@@ -17,7 +17,9 @@ from .served import ServedTool, running
 SEED = 19
 SLOWER = 4.0
 """In time is what takes at most so many times as long, at the 95th percentile, as without load."""
-FIRST_RATE = 4.0
+FIRST_RATE = 8.0
+FEWEST = 80
+"""Requests at a rate."""
 REFINEMENTS = 3
 """How often the range between a rate that is served in time and one that is not is halved."""
 WARM_UP = 0.1
@@ -55,6 +57,8 @@ class Served:
         best_peer, ratio: the best other tool, and this one's goodput over its; None if there is
             none
         best_fp32_peer, fp32_ratio: the same among those that compute in fp32; None of others
+        strict, strict_ratio, strict_fp32_ratio: the same where p95 was at most `SLOWER` times the
+            median of `alone`
         tried: goodputs of all arrangements
         memory_mb: of the process at the end, in MB of 10^6 bytes
     """
@@ -68,6 +72,9 @@ class Served:
     ratio: float | None
     best_fp32_peer: str | None
     fp32_ratio: float | None
+    strict: float
+    strict_ratio: float | None
+    strict_fp32_ratio: float | None
     tried: list[tuple[Arrangement, float]]
     memory_mb: float
 
@@ -83,7 +90,14 @@ class Searched:
 
     @property
     def goodput(self) -> float:
-        good = [point.rate for point in self.points if in_time(point, self.alone)]
+        return self._highest(self.alone.p95)
+
+    @property
+    def strict(self) -> float:
+        return self._highest(self.alone.p50)
+
+    def _highest(self, alone: float) -> float:
+        good = [point.rate for point in self.points if in_time(point, alone)]
         return max(good, default=0.0)
 
 
@@ -140,35 +154,45 @@ def _search_at(
 
         def at(rate: float) -> Point:
             progress(f"{say}, {rate:.1f} requests a second")
-            count = max(100, round(rate * seconds))
+            count = max(FEWEST, round(rate * seconds))
             several = [bodies[i % len(bodies)] for i in range(count)]
             arrivals = poisson_arrivals(count, rate, SEED)
             return point_of(call_in(HERE, send_all, url, several, arrivals), rate)
 
-        points = search(at, alone)
+        known: dict[float, Point] = {}
+        for seconds_alone in (alone.p50, alone.p95):
+            search(at, seconds_alone, known)
+        points = [known[rate] for rate in sorted(known)]
         return Searched(arrangement, alone, points, resident_mb(pid))
 
 
-def search(at: Callable[[float], Point], alone: Point) -> list[Point]:
+def search(at: Callable[[float], Point], alone: float, known: dict[float, Point]) -> None:
     """Double the rate until requests are not served in time, then narrow down where that begins.
 
-    Returns:
-        the points that were measured, by rate
+    Args:
+        alone: seconds without load, see `in_time`
+        known: what was measured, by rate; what is measured is added
     """
-    points = [at(FIRST_RATE)]
-    while in_time(points[-1], alone):
-        points.append(at(points[-1].rate * 2))
-    good = points[-2].rate if len(points) > 1 else 0.0
-    bad = points[-1].rate
+
+    def good_at(rate: float) -> bool:
+        if rate not in known:
+            known[rate] = at(rate)
+        return in_time(known[rate], alone)
+
+    good, bad = 0.0, FIRST_RATE
+    while good_at(bad):
+        good, bad = bad, bad * 2
     for _ in range(REFINEMENTS):
-        middle = at((good + bad) / 2)
-        points.append(middle)
-        good, bad = (middle.rate, bad) if in_time(middle, alone) else (good, middle.rate)
-    return sorted(points, key=lambda point: point.rate)
+        middle = (good + bad) / 2
+        good, bad = (middle, bad) if good_at(middle) else (good, middle)
 
 
-def in_time(point: Point, alone: Point) -> bool:
-    return not point.failed and point.p95 <= SLOWER * alone.p95
+def in_time(point: Point, alone: float) -> bool:
+    """
+    Args:
+        alone: seconds of a request without load
+    """
+    return not point.failed and point.p95 <= SLOWER * alone
 
 
 def point_of(answers: Sequence[Answer], rate: float) -> Point:
@@ -202,7 +226,13 @@ def standing_of(
             return name, None
         return name, round(own.goodput / best[name].goodput, 3)
 
+    def strictly_beside(others: list[str]) -> float | None:
+        most = max((s.strict for name in others for s in found[name]), default=0.0)
+        return round(strict / most, 3) if most else None
+
+    strict = max(searched.strict for searched in found[tool.name])
     peers = [other for other in tools if other.peer]
+    exact = [peer.name for peer in peers if peer.fp32] if tool.fp32 else []
     return Served(
         tool.name,
         own.arrangement,
@@ -210,7 +240,10 @@ def standing_of(
         own.points,
         own.goodput,
         *beside([peer.name for peer in peers]),
-        *beside([peer.name for peer in peers if peer.fp32] if tool.fp32 else []),
+        *beside(exact),
+        strict,
+        strictly_beside([peer.name for peer in peers]),
+        strictly_beside(exact),
         [(searched.arrangement, searched.goodput) for searched in found[tool.name]],
         own.memory_mb,
     )

@@ -17,7 +17,7 @@ from ..pictures.style import COLOURS, figure, styled, tidy
 from .measuring import Point, Served
 
 HEADINGS = (
-    *("", "workers x threads", "goodput, requests/s", "x best peer", "x in fp32"),
+    *("", "workers x threads", "goodput, requests/s", "x best peer", "x in fp32", "strict", "x"),
     *("alone p50 / p95, ms", "memory, MB"),
 )
 MARKERS = ("o", "s", "^", "D", "v", "X")
@@ -58,7 +58,8 @@ def show(record: Record) -> None:
     shortest, longest = record.source_lengths
     table = Table(
         title=f"{record.shape}; sources of {shortest} to {longest} tokens, outputs of at most "
-        f"{record.longest_output}; goodput: p95 at most {record.slower:g} x that of requests alone",
+        f"{record.longest_output}; goodput: p95 at most {record.slower:g} x that of requests "
+        "alone; strict: x their median",
         title_justify="left",
     )
     for heading in HEADINGS:
@@ -70,6 +71,8 @@ def show(record: Record) -> None:
             f"{tool.goodput:.1f}",
             "" if tool.ratio is None else f"{tool.ratio:.2f}",
             "" if tool.fp32_ratio is None else f"{tool.fp32_ratio:.2f}",
+            f"{tool.strict:.1f}",
+            "" if tool.strict_ratio is None else f"{tool.strict_ratio:.2f}",
             f"{tool.alone.p50 * 1000:.0f} / {tool.alone.p95 * 1000:.0f}",
             f"{tool.memory_mb:,.0f}",
         )

@@ -47,19 +47,21 @@ def test_the_rate_at_which_requests_are_late_is_narrowed_down(limit: float) -> N
         asked.append(rate)
         return point(rate, slow_from=limit)
 
-    points = search(at, ALONE)
-    goodput = Searched(Arrangement(1, 1, 1), ALONE, points, 0.0).goodput
-    assert [p.rate for p in points] == sorted(asked)
-    assert goodput < limit
-    late = min(p.rate for p in points if not in_time(p, ALONE))
-    assert late >= limit
-    assert late - goodput <= max(4.0, late) / 8
+    known: dict[float, Point] = {}
+    search(at, ALONE.p95, known)
+    assert sorted(known) == sorted(asked), "each once"
+    good = max((p.rate for p in known.values() if in_time(p, ALONE.p95)), default=0.0)
+    late = min(p.rate for p in known.values() if not in_time(p, ALONE.p95))
+    assert good < limit <= late
+    assert late - good <= max(8.0, late) / 8
+    search(at, ALONE.p95, known)
+    assert len(asked) == len(known)
 
 
 def test_requests_that_fail_are_not_in_time() -> None:
-    assert in_time(Point(1.0, 1.0, 0.1, 0.4, 0.5, 0), ALONE)
-    assert not in_time(Point(1.0, 1.0, 0.1, 0.41, 0.5, 0), ALONE)
-    assert not in_time(Point(1.0, 1.0, 0.1, 0.2, 0.5, 1), ALONE)
+    assert in_time(Point(1.0, 1.0, 0.1, 0.4, 0.5, 0), 0.1)
+    assert not in_time(Point(1.0, 1.0, 0.1, 0.41, 0.5, 0), 0.1)
+    assert not in_time(Point(1.0, 1.0, 0.1, 0.2, 0.5, 1), 0.1)
 
 
 def test_percentiles_of_answers() -> None:
@@ -92,6 +94,8 @@ def test_each_tool_stands_beside_the_best_of_the_others() -> None:
     assert (fp32.best_fp32_peer, fp32.fp32_ratio) == ("CTranslate2 float32", 1.5)
     assert (int8.ratio, int8.fp32_ratio) == (2.0, None)
     assert peer.fp32_ratio == 1.0
+    assert (int8.strict, int8.strict_ratio) == (90.0, 2.0)
+    assert (fp32.strict, fp32.strict_fp32_ratio) == (30.0, 1.5)
 
 
 def test_the_peers_queue_gives_a_worker_all_that_waits() -> None:
