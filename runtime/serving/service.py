@@ -68,9 +68,9 @@ class Service:
                 many requests wait, or the time is up.
         """
         check_able(host.manifest, "generate")
-        times = self._times(seconds)
+        since, deadline = self._times(seconds)
         async with host.engine(Engine) as engine:
-            prepare = partial(engine.prepare, **times)
+            prepare = partial(engine.prepare, since=since, deadline=deadline)
             prepared = [
                 await self._read(prepare, source, each)
                 for source, each in zip(sources, options, strict=True)
@@ -101,14 +101,15 @@ class Service:
             DragomanError: as `generate`; or options do not allow tokens to be told before the end.
         """
         check_able(host.manifest, "stream")
-        times, loop = self._times(seconds), asyncio.get_running_loop()
+        since, deadline = self._times(seconds)
+        loop = asyncio.get_running_loop()
         arrived = asyncio.Queue[Sequence[Choice] | None]()
 
         def listen(choices: Sequence[Choice] | None) -> None:
             loop.call_soon_threadsafe(arrived.put_nowait, choices)
 
         async with host.engine(Engine) as engine:
-            prepare = partial(engine.prepare, **times, listener=listen)
+            prepare = partial(engine.prepare, since=since, deadline=deadline, listener=listen)
             ticket = await self._read(prepare, source, options)
             if isinstance(ticket, Result):
                 yield Ended(ticket)
@@ -145,9 +146,9 @@ class Service:
             DragomanError: as `generate`.
         """
         check_able(host.manifest, ABILITIES[method])
-        times = self._times(seconds)
+        since, deadline = self._times(seconds)
         async with host.engine(TextsEngine) as engine:
-            ticket = TextsTicket(method, sources, options, **times)
+            ticket = TextsTicket(method, sources, options, since=since, deadline=deadline)
             try:
                 engine.enter(ticket)
                 found = await asyncio.wrap_future(ticket.future)
@@ -186,13 +187,10 @@ class Service:
     async def _read(self, work: Callable[..., Made], *arguments: Any) -> Made:
         return await asyncio.get_running_loop().run_in_executor(self._readers, work, *arguments)
 
-    def _times(self, seconds: float | None) -> dict[str, float]:
+    def _times(self, seconds: float | None) -> tuple[float, float]:
         """When a request arrives, which is now, and when it must be done."""
         now, longest = time.monotonic(), self.options.longest_request
-        return {
-            "since": now,
-            "deadline": now + (longest if seconds is None else min(seconds, longest)),
-        }
+        return now, now + (longest if seconds is None else min(seconds, longest))
 
     def _count(
         self, host: Host, tickets: Sequence[DecodingTicket], results: Sequence[Result]

@@ -103,10 +103,11 @@ def test_hypotheses_are_theirs(
     theirs = their_hypotheses(subject, case)
     found = beam_search_uncached(subject.ours, subject.sources, case.limit, generation=generation)
     best = [hypotheses[: case.returned] for hypotheses in found]
-    comparison.hold(best, theirs, case.limit)
+    # A negative penalty multiplies sums of log-probabilities, and the processor's rounding with them.
+    penalty = generation.length_penalty
+    comparison.hold(best, theirs, case.limit, length_penalty=penalty)
     model = beam_model(case.subject, generation.suppressed_token_ids)
     decoded = decoded_by(model, subject, case, generation)
-    penalty = generation.length_penalty
     comparison_of_runtime.hold(decoded, theirs, case.limit, steps=False, length_penalty=penalty)
 
 

@@ -16,7 +16,7 @@ from ..sections import SectionedCommand
 from . import decoding
 from .alignments import Aligner, check_alone
 from .options import decoding_options, for_bundle, output
-from .output import Output, as_json_object, best, timed
+from .output import Output, best, json_of_speech, json_of_texts, timed
 
 if TYPE_CHECKING:
     from dragoman.runtime import GenerationOptions, Manifest, Model, Result
@@ -130,7 +130,7 @@ def _form(
     """What is written for a result."""
     speech = manifest.speech
     if as_json:
-        return as_json_object
+        return json_of_texts if speech is None else json_of_speech
     by_default = speech is not None and speech.default_timestamps
     if not (by_default if options.timestamps is None else options.timestamps):
         return best(options.num_return_sequences, scores=scores)

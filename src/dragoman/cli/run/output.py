@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import click
@@ -75,11 +76,16 @@ def timed(result: Result) -> Iterator[str]:
     yield ""
 
 
-def as_json_object(result: Result) -> Iterator[str]:
-    """One object, with all outputs or segments."""
+def json_of_texts(result: Result) -> Iterator[str]:
+    """One object, with all outputs."""
     from dragoman.runtime.decoding.plain import result_data
 
     yield json.dumps(result_data(result), ensure_ascii=False, allow_nan=False)
+
+
+def json_of_speech(result: Result) -> Iterator[str]:
+    """One object, with all segments: none of a line that is no path."""
+    yield from json_of_texts(replace(result, segments=result.segments or ()))
 
 
 def _clock(seconds: float) -> str:
