@@ -103,7 +103,7 @@ def test_hypotheses_are_theirs(
     theirs = their_hypotheses(subject, case)
     found = beam_search_uncached(subject.ours, subject.sources, case.limit, generation=generation)
     best = [hypotheses[: case.returned] for hypotheses in found]
-    # A negative penalty multiplies sums of log-probabilities, and the processor's rounding with them.
+    # A negative penalty multiplies sums of log-probabilities, and their rounding.
     penalty = generation.length_penalty
     comparison.hold(best, theirs, case.limit, length_penalty=penalty)
     model = beam_model(case.subject, generation.suppressed_token_ids)
