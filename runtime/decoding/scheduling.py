@@ -91,11 +91,11 @@ class Queue(Generic[Key]):
         free = most - len(running)
         if not waiting or free <= 0 or (running and free < min(len(waiting), most * IDLE_SHARE)):
             return []
-        widest = max((self._length(decoding.job) for decoding in running), default=0)
+        widest = max((length_of(decoding.job, self._model) for decoding in running), default=0)
         group: list[Job[Key]] = []
         while waiting and len(group) < free:
             job = waiting[0]
-            widest = max(widest, self._length(job))
+            widest = max(widest, length_of(job, self._model))
             together = (len(running) + len(group) + 1) * widest <= self._tokens
             alone = not running and not group
             # Only these are admitted, or fail to be, together.
@@ -123,12 +123,13 @@ class Queue(Generic[Key]):
             while waiting:
                 yield from self._batch(waiting)
 
-    def _length(self, job: Job[Key]) -> int:
-        """Positions of the source; of a prompt, if it is all there is."""
-        source = job.request.source
-        if not self._model.has_encoder:
-            return job.request.read_at_once
-        return len(source) if isinstance(source, list) else self._model.max_source_positions
+
+def length_of(job: Job[Key], model: ModelSpec) -> int:
+    """Positions of the source; of a prompt, if it is all there is."""
+    source = job.request.source
+    if not model.has_encoder:
+        return job.request.read_at_once
+    return len(source) if isinstance(source, list) else model.max_source_positions
 
 
 def reason_of(error: Exception) -> str:

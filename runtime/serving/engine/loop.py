@@ -12,7 +12,7 @@ from ...backends.errors import BackendError, DeviceLostError
 from ...backends.interface import Backend
 from ...decoding.limits import DEFAULT_BATCH_TOKENS
 from ...decoding.loop import Decoding, DecodingLoop, Job
-from ...decoding.scheduling import Failed, Queue, reason_of
+from ...decoding.scheduling import Failed, Queue, length_of, reason_of
 from ...format.model_spec import ModelSpec
 from .line import Line
 from .observer import Observer
@@ -196,11 +196,7 @@ class LoopThread(Thread):
         return sum(map(self._length, jobs)) <= most
 
     def _length(self, job: Job[Entry]) -> int:
-        """Positions that are read before the first new token."""
-        source = job.request.source
-        if not self._model.has_encoder:
-            return job.request.read_at_once
-        return len(source) if isinstance(source, list) else self._model.max_source_positions
+        return length_of(job, self._model)
 
     def _fail_all(self, group: Jobs, error: Exception) -> None:
         """Those of a group and all that are running."""
