@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from typing import Any
 
 from dragoman.errors import DragomanError
@@ -119,21 +118,12 @@ class Engine:
         """Of all batches, in use."""
         return sum(thread.busy for thread in self._threads)
 
-    def close(self, *, seconds: float | None = None) -> None:
-        """Take no more requests, finish those that are there, and end the threads.
-
-        Args:
-            seconds: how long that may take; None: any time. What is not done by then fails.
-        """
+    def close(self) -> None:
+        """Take no more requests, finish those that are there, and end the threads."""
         self.line.close()
-        end = None if seconds is None else time.monotonic() + seconds
         for thread in self._threads:
-            thread.join(None if end is None else max(0.0, end - time.monotonic()))
-        if not self.alive_threads():
-            self.model.close()
-
-    def alive_threads(self) -> int:
-        return sum(thread.is_alive() for thread in self._threads)
+            thread.join()
+        self.model.close()
 
     def _limited(self, options: GenerationOptions) -> GenerationOptions:
         """With the server's limit where the caller has none and the bundle's default is more."""

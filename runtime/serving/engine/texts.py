@@ -91,14 +91,12 @@ class TextsEngine:
         """None stay between two batches."""
         return 0
 
-    def close(self, *, seconds: float | None = None) -> None:
+    def close(self) -> None:
         """See `Engine.close`."""
         self.line.close()
-        end = None if seconds is None else time.monotonic() + seconds
         for thread in self._threads:
-            thread.join(None if end is None else max(0.0, end - time.monotonic()))
-        if not any(thread.is_alive() for thread in self._threads):
-            self.model.close()
+            thread.join()
+        self.model.close()
 
     def _run(self, number: int) -> None:
         while True:
