@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -303,6 +305,57 @@ def test_a_buffer_that_grows_keeps_what_it_holds() -> None:
     np.testing.assert_array_equal(buffer.read(), expected)
     buffer.resize((3, 1, 2, 1), buffer.room_for((3, 1, 2, 1)))
     np.testing.assert_array_equal(buffer.read(), expected[:, :, :2])
+
+
+def test_of_a_cache_that_grows_what_is_written_is_kept_and_the_rest_zero() -> None:
+    buffer = HostBuffer((2, 3, 4096, 5), np.float32)
+    assert not buffer.read().any()
+    buffer.write(np.ones(buffer.shape, np.float32))
+    room = buffer.room_for((3, 3, 4096, 5))
+    assert room is not None
+    assert buffer.resize((3, 3, 4096, 5), room, written=7)
+    assert buffer.read()[:2, :, :7].all()
+    assert not buffer.read()[:, :, 7:].any()
+    assert not buffer.read()[2].any()
+    assert not buffer.resize((1, 3, 4096, 5), buffer.room_for((1, 3, 4096, 5)), written=7)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="asks /proc what is resident")
+def test_a_batch_takes_memory_only_where_it_is_written() -> None:
+    """What joins another batch never writes its own caches."""
+
+    def resident() -> int:
+        return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+    mebibyte = 2**20
+    used = [HostBuffer((64 * mebibyte,), np.int8) for _ in range(2)]
+    before = resident()
+    buffers = [HostBuffer((64 * mebibyte,), np.int8) for _ in range(4)]
+    assert resident() - before < 16 * mebibyte
+    buffers[0].write(np.ones(1, np.int8))
+    grown = resident() - before
+    assert 64 * mebibyte <= grown < 96 * mebibyte
+    del buffers, used
+    assert resident() - before < 16 * mebibyte
+
+
+def test_a_number_of_rows_that_comes_back_is_not_bound_again(
+    pair: Pair, random_sources: RandomSources
+) -> None:
+    reference, model = pair
+    sources = [random_sources(reference.config, 1, seed=3)[0]] * 4
+    state = start(model, sources, 14)
+    state.step()
+    state.retire(np.array([3]))
+    whole = state._binding
+    state.keep(np.arange(3))
+    fewer = state._binding
+    assert fewer is not whole
+    state.join(start(model, sources[:1], 14), np.array([3]))
+    assert state._binding is whole
+    alone = start(model, sources[:1], 14)
+    for _ in range(3):
+        assert state.step().tokens[3] == alone.step().tokens[0]
 
 
 @pytest.mark.parametrize("positions", [2**50, 2**62])

@@ -6,6 +6,9 @@ there ever were: when rows leave or join, the address stays.
 
 from __future__ import annotations
 
+import math
+import mmap
+import sys
 from typing import Any
 
 import numpy as np
@@ -58,20 +61,29 @@ class HostBuffer:
             return None
         return _zeros((2 * rows if rows > room else room, *inner), self._array.dtype.type)
 
-    def resize(self, shape: tuple[int, ...], room: NDArray[Any] | None) -> None:
+    def resize(
+        self, shape: tuple[int, ...], room: NDArray[Any] | None, written: int | None = None
+    ) -> bool:
         """Change the shape; what lies in both shapes is kept, what is new in axes other than the
         batch is zero.
 
         Args:
             room: from `room_for`, for the same shape
+            written: how many positions, in axis 2, must be kept; None: all
+
+        Returns:
+            whether the address has changed
         """
         old, rows = self._array, shape[0]
         if room is None:
             self._array = self._memory[:rows]
-            return
+            return False
         self._memory, self._array = room, room[:rows]
-        common = tuple(slice(0, min(pair)) for pair in zip(shape, old.shape, strict=True))
-        self._array[common] = old[common]
+        common = [slice(0, min(pair)) for pair in zip(shape, old.shape, strict=True)]
+        if written is not None:
+            common[2] = slice(0, written)
+        self._array[tuple(common)] = old[tuple(common)]
+        return True
 
     def bind_input(
         self, binding: onnxruntime.IOBinding, name: str, rows: slice = slice(None)
@@ -86,11 +98,26 @@ class HostBuffer:
         binding.bind_output(name, "cpu", 0, a.dtype, a.shape, a.ctypes.data)
 
 
+MAPPED = 2**16
+"""Bytes from which on an array is mapped. The allocator would write zeros to memory that it uses
+again: of a batch that joins another one, all of it in vain."""
+
+
 def _zeros(shape: tuple[int, ...], dtype: type[np.generic]) -> NDArray[Any]:
+    """Large ones take memory, page by page, only where they are written."""
+    size = math.prod(shape) * np.dtype(dtype).itemsize
     try:
-        return np.zeros(shape, dtype)
-    except (MemoryError, ValueError) as error:  # ValueError: more than can be addressed
+        if size < MAPPED:
+            return np.zeros(shape, dtype)
+        return np.frombuffer(_mapped(size), dtype).reshape(shape)
+    except (MemoryError, ValueError, OSError, OverflowError) as error:  # more than can be addressed
         raise BackendError(
             f"no memory for an array of {np.dtype(dtype)} {list(shape)}: decode fewer sources "
             "at once, or set fewer new tokens"
         ) from error
+
+
+def _mapped(size: int) -> mmap.mmap:
+    if sys.platform == "win32":
+        return mmap.mmap(-1, size)
+    return mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)

@@ -90,9 +90,10 @@ class BoundState:
         self._lineage = Lineage(rows, capacity) if width > 1 else None
         self._logits: HostBuffer | None = None
         """Only if the host chooses; the graph's own choice needs no logits."""
+        self._bindings: dict[int, onnxruntime.IOBinding] = {}
+        """By sources, at the present addresses."""
         if encoder is not None:
             self._encode(encoder, manifest, source)
-        self._bind()
 
     def step(self) -> Step:
         run(self._decoder.run_with_iobinding, self._binding)
@@ -120,7 +121,7 @@ class BoundState:
         if queries > 1:  # that was the prompt; from here on one token at a time
             self._buffers[_TOKEN] = HostBuffer((rows, 1), np.int64)
             self._buffers[_READ].write(np.zeros((rows, 1), np.int64))
-            self._bind()
+            self._unbind()
         self._buffers[_TOKEN].write(tokens[:, None])
 
     def reorder(self, parents: NDArray[np.intp]) -> None:
@@ -214,13 +215,16 @@ class BoundState:
                 shapes[slot] = (rows, *inner)
         # All of it is there before anything is given up that the graph still reads.
         rooms = {slot: self._buffers[slot].room_for(shape) for slot, shape in shapes.items()}
+        written = int(self._buffers[_POSITION].read().max(initial=0))
         for slot, shape in shapes.items():
-            self._buffers[slot].resize(shape, rooms.pop(slot))
+            kept = written if slot in self._caches else None
+            if self._buffers[slot].resize(shape, rooms.pop(slot), kept):
+                self._bindings.clear()
+        self._logits = None
         missing = max(0, rows - len(self._running))
         self._running = np.pad(self._running, (0, missing))[:rows]
         if self._lineage is not None:
             self._lineage.resize(rows)
-        self._bind()
 
     def _encode(
         self, encoder: onnxruntime.InferenceSession, manifest: Manifest, source: NDArray[Any]
@@ -240,9 +244,18 @@ class BoundState:
                 self._buffers[tensor.slot].bind_output(binding, tensor.name, rows)
             run(encoder.run_with_iobinding, binding)
 
-    def _bind(self) -> None:
-        """Bind again, after a shape or an address has changed."""
-        self._binding, self._logits = self._bound(), None
+    @property
+    def _binding(self) -> onnxruntime.IOBinding:
+        """Of everything but the logits, for the present number of sources."""
+        sources = len(self._buffers[_MASK].read())
+        if sources not in self._bindings:
+            self._bindings[sources] = self._bound()
+        return self._bindings[sources]
+
+    def _unbind(self) -> None:
+        """After an address or a shape has changed."""
+        self._bindings.clear()
+        self._logits = None
 
     def _bound(self) -> onnxruntime.IOBinding:
         """Every buffer but the logits bound at its address and present shape."""
