@@ -4,29 +4,37 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
+from typing import BinaryIO
 
 from .interface import LANGUAGE, Stages
 from .library import import_library
 
 
 class FasterWhisperPeer:
-    """Whisper in a CTranslate2 directory, loaded; decodes greedily, without timestamps."""
+    """Whisper in a CTranslate2 directory, loaded; decodes greedily, without timestamps.
 
-    def __init__(self, directory: Path, threads: int, compute_type: str) -> None:
+    Args:
+        threads: for one clip
+        workers: clips that are transcribed beside each other, from as many threads
+    """
+
+    def __init__(
+        self, directory: Path, threads: int, compute_type: str, *, workers: int = 1
+    ) -> None:
         self._library = import_library("faster_whisper")
         self._model = self._library.WhisperModel(
             str(directory),
             device="cpu",
             compute_type=compute_type,
             cpu_threads=threads,
-            num_workers=1,
+            num_workers=workers,
             local_files_only=True,
         )
 
-    def transcribe(self, clip: Path) -> str:
+    def transcribe(self, clip: Path | BinaryIO) -> str:
         """Transcribe by `WhisperModel.transcribe`."""
         segments, _ = self._model.transcribe(
-            str(clip),
+            str(clip) if isinstance(clip, Path) else clip,
             language=LANGUAGE,
             beam_size=1,
             best_of=1,

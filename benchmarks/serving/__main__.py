@@ -1,6 +1,7 @@
 """Latency and goodput of servers under load, beside each other.
 
     python -m dragoman.benchmarks.serving --output benchmarks/results
+    python -m dragoman.benchmarks.serving --whisper WHISPER --clips tests/real/clips
 
 Requests arrive as a Poisson process and are sent from another process of the machine, whatever
 became of those before. Peers stand behind the HTTP layer of Dragoman's server, with a queue that
@@ -10,6 +11,7 @@ threads in which its goodput is highest.
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import tempfile
 from pathlib import Path
@@ -22,21 +24,29 @@ from dragoman.errors import DragomanError
 from ..circumstances import circumstances
 from ..harness import ContenderError, prepare
 from ..models.options import shape_option, vocab_size_option
-from ..models.shapes import SHAPES, describe
 from ..taking_part import selected
-from ..throughput.work import CALIBRATED_ON, LONGEST_OUTPUT, SOURCE_LENGTHS, draw_sources
 from .measuring import SEED, SLOWER, measure
 from .overhead import overhead_ms
 from .report import Record, draw, show
-from .served import tools
+from .standing import standings
+from .workloads import Workload, speech_workload, text_workload
 
-MEAN_OUTPUT = 32
-SOURCES = 500
+OVERHEAD_OF = "Dragoman int8"
 
 
 @click.command()
 @shape_option
 @vocab_size_option
+@click.option(
+    "--whisper",
+    type=click.Path(path_type=Path),
+    help="Speech instead of texts: Whisper, of English alone, in CTranslate2's format.",
+)
+@click.option(
+    "--clips",
+    type=click.Path(path_type=Path),
+    help="With --whisper: folder of audio files and transcripts.tsv.",
+)
 @click.option("--cores", type=click.IntRange(min=1), help="To arrange [default: all].")
 @click.option(
     "--seconds",
@@ -56,71 +66,81 @@ SOURCES = 500
 def main(
     shape: str,
     vocab_size: int | None,
+    whisper: Path | None,
+    clips: Path | None,
     cores: int | None,
     seconds: float,
     only: tuple[str, ...],
     output: Path | None,
 ) -> None:
     """Compare how many requests a second servers answer in time."""
-    from ..throughput.checkpoint import write_ending_text_model
-
-    vocab_size = vocab_size or SHAPES[shape].vocab_size
+    if (whisper is None) != (clips is None):
+        raise click.UsageError("--whisper and --clips go together")
     cores = cores or os.cpu_count() or 1
     load_average = os.getloadavg()[0]
     console = Console(stderr=True)
     try:
-        tokens = (1, vocab_size - 1)  # without end token and padding
-        known = tools(draw_sources(CALIBRATED_ON, tokens, seed=99))
-        names = selected([tool.name for tool in known], only, kind="tool")
-        chosen = [tool for tool in known if tool.name in names]
-        sources = draw_sources(SOURCES, tokens)
         with tempfile.TemporaryDirectory() as workspace, console.status("") as status:
             directory = Path(workspace)
-            checkpoint = directory / "checkpoint"
-            write_ending_text_model(
-                shape, checkpoint, vocab_size=vocab_size, mean_length=MEAN_OUTPUT
-            )
-            served, failures = measure(
-                chosen,
-                sources,
-                max_new_tokens=LONGEST_OUTPUT,
-                cores=cores,
-                seconds=seconds,
-                checkpoint=checkpoint,
-                directory=directory,
-                progress=status.update,
+            if whisper is not None and clips is not None:
+                workload = speech_workload(whisper, clips)
+            else:
+                workload = text_workload(shape, vocab_size, directory)
+            names = selected([tool.name for tool in workload.tools], only, kind="tool")
+            tools = [tool for tool in workload.tools if tool.name in names]
+            workload = dataclasses.replace(workload, tools=tools)
+
+            def progress(stage: str) -> None:
+                status.update(stage)
+                if not console.is_terminal:
+                    console.print(stage, soft_wrap=True)
+
+            found, failures = measure(
+                workload, cores=cores, seconds=seconds, directory=directory, progress=progress
             )
             added = None
-            own = next((tool for tool in chosen if tool.name == "Dragoman int8"), None)
-            if own is not None:
-                status.update("what HTTP and the queue add")
+            if whisper is None:
+                progress("what HTTP and the queue add")
                 try:
-                    bundle = prepare(own, checkpoint, directory / "overhead")
-                    added = overhead_ms(own, bundle, sources[:30], LONGEST_OUTPUT, cores)
+                    added = _overhead(workload, directory, cores)
                 except ContenderError as error:
                     console.print(f"overhead not measured: {error}")
     except DragomanError as error:
         raise click.ClickException(str(error)) from error
+    if not found:
+        reasons = "; ".join(f"{failure.contender}: {failure.reason}" for failure in failures)
+        raise click.ClickException(f"expected at least one tool that works, found none: {reasons}")
     record = Record(
-        shape=describe(shape, vocab_size),
-        source_lengths=SOURCE_LENGTHS,
-        longest_output=LONGEST_OUTPUT,
+        model=workload.model,
+        requests=workload.requests,
         seconds=seconds,
         seed=SEED,
         slower=SLOWER,
-        tools=served,
+        fastest=min(searched.alone.p95 for searched in found),
+        tools=standings(found, tools),
+        entries=found,
         overhead_ms=added,
         failures=failures,
         circumstances=circumstances("dragoman.benchmarks.serving", load_average),
     )
     show(record)
-    if not served:
-        raise click.ClickException("expected at least one tool that works, found none")
     if output is not None:
         output.mkdir(parents=True, exist_ok=True)
-        name = f"serving-{shape}-{cores}-cores"
+        name = f"serving-{workload.name}-{cores}-cores"
         (output / f"{name}.json").write_text(record.to_json(), encoding="utf-8")
         draw(record).savefig(output / f"{name}.svg")
+
+
+def _overhead(workload: Workload, directory: Path, cores: int) -> float | None:
+    """
+    Raises:
+        ContenderError: the tool failed.
+    """
+    own = next((tool for tool in workload.tools if tool.name == OVERHEAD_OF), None)
+    if own is None:
+        return None
+    bundle = prepare(own, workload.checkpoint, directory / "overhead")
+    return overhead_ms(own, bundle, workload.bodies[:30], cores)
 
 
 if __name__ == "__main__":

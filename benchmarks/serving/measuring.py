@@ -13,12 +13,12 @@ from ..harness import HERE, ContenderError, Failure, call_in, prepare
 from ..throughput.work import Arrangement
 from .load import Answer, poisson_arrivals, send_all, send_one_by_one
 from .served import ServedTool, running
+from .workloads import Workload
 
 SEED = 19
 SLOWER = 4.0
 """In time is what takes at most so many times as long, at the 95th percentile, as without load."""
-FIRST_RATE = 8.0
-FEWEST = 80
+FEWEST = 60
 """Requests at a rate."""
 REFINEMENTS = 3
 """How often the range between a rate that is served in time and one that is not is halved."""
@@ -26,6 +26,8 @@ WARM_UP = 0.1
 """The share of requests at the beginning that does not count."""
 ALONE = 40
 """Requests that are sent one by one to learn what there is without load."""
+
+Progress = Callable[[str], None]
 
 
 @dataclass(frozen=True)
@@ -47,126 +49,128 @@ class Point:
 
 
 @dataclass(frozen=True)
-class Served:
-    """A tool in its best arrangement.
+class Entry:
+    """A tool in one arrangement.
 
     Attributes:
-        alone: percentiles of requests sent one by one; `served` says how many a second
+        directory: that its server loads
+        alone: requests sent one by one; `served` says how many a second
+    """
+
+    tool: ServedTool
+    directory: Path
+    arrangement: Arrangement
+    alone: Point
+
+    def __str__(self) -> str:
+        return f"{self.tool.name}: {self.arrangement}"
+
+
+@dataclass(frozen=True)
+class Searched:
+    """An entry under load.
+
+    Attributes:
         points: by rate
-        goodput: the highest rate at which p95 was at most `SLOWER` times that of `alone`
-        best_peer, ratio: the best other tool, and this one's goodput over its; None if there is
-            none
-        best_fp32_peer, fp32_ratio: the same among those that compute in fp32; None of others
-        strict, strict_ratio, strict_fp32_ratio: the same where p95 was at most `SLOWER` times the
-            median of `alone`
-        tried: goodputs of all arrangements
         memory_mb: of the process at the end, in MB of 10^6 bytes
+        own, common: the highest rates at which p95 was at most `SLOWER` times that of its own
+            requests alone, and of the fastest entry's
     """
 
     tool: str
     arrangement: Arrangement
     alone: Point
     points: list[Point]
-    goodput: float
-    best_peer: str | None
-    ratio: float | None
-    best_fp32_peer: str | None
-    fp32_ratio: float | None
-    strict: float
-    strict_ratio: float | None
-    strict_fp32_ratio: float | None
-    tried: list[tuple[Arrangement, float]]
     memory_mb: float
-
-
-@dataclass(frozen=True)
-class Searched:
-    """One arrangement of a tool."""
-
-    arrangement: Arrangement
-    alone: Point
-    points: list[Point]
-    memory_mb: float
-
-    @property
-    def goodput(self) -> float:
-        return self._highest(self.alone.p95)
-
-    @property
-    def strict(self) -> float:
-        return self._highest(self.alone.p50)
-
-    def _highest(self, alone: float) -> float:
-        good = [point.rate for point in self.points if in_time(point, alone)]
-        return max(good, default=0.0)
+    own: float
+    common: float
 
 
 def measure(
-    tools: Sequence[ServedTool],
-    sources: Sequence[list[int]],
+    workload: Workload,
     *,
-    max_new_tokens: int,
     cores: int,
     seconds: float,
-    checkpoint: Path,
     directory: Path,
-    progress: Callable[[str], None] = lambda stage: None,
-) -> tuple[list[Served], list[Failure]]:
-    """Measure the tools; of those that fail, only the reason is reported.
+    progress: Progress = lambda stage: None,
+) -> tuple[list[Searched], list[Failure]]:
+    """Measure all tools in all their arrangements; of those that fail, only the reason is reported.
 
     Args:
-        sources: of requests, again and again
         seconds: that requests arrive at each rate
-        checkpoint: of a model whose outputs end
         directory: an existing one, for what tools prepare
         progress: called with a description of each stage as it begins
     """
-    bodies = [{"source": source, "max_new_tokens": max_new_tokens} for source in sources]
-    found: dict[str, list[Searched]] = {}
+    entries: list[Entry] = []
     failures: list[Failure] = []
-    for number, tool in enumerate(tools):
+    for number, tool in enumerate(workload.tools):
         try:
             progress(f"preparing {tool.name}")
-            prepared = prepare(tool, checkpoint, directory / str(number))
-            for arrangement in tool.arrangements(cores):
-                say = f"{tool.name}: {arrangement}"
-                searched = _search_at(tool, prepared, arrangement, bodies, seconds, progress, say)
-                found.setdefault(tool.name, []).append(searched)
+            prepared = prepare(tool, workload.checkpoint, directory / str(number))
+            entries += [
+                _alone(tool, prepared, arrangement, workload.bodies, progress)
+                for arrangement in tool.arrangements(cores)
+            ]
         except ContenderError as error:
             failures.append(Failure(tool.name, str(error)))
-    working = [tool for tool in tools if tool.name in found]
-    return [standing_of(tool, found, working) for tool in working], failures
+    fastest = min((entry.alone.p95 for entry in entries), default=0.0)
+    found = []
+    for entry in entries:
+        try:
+            found.append(_under_load(entry, workload, fastest, seconds, progress))
+        except ContenderError as error:
+            failures.append(Failure(str(entry), str(error)))
+    return found, failures
 
 
-def _search_at(
+def _alone(
     tool: ServedTool,
     directory: Path,
     arrangement: Arrangement,
     bodies: Sequence[dict[str, Any]],
-    seconds: float,
-    progress: Callable[[str], None],
-    say: str,
+    progress: Progress,
+) -> Entry:
+    progress(f"{tool.name}: {arrangement}, alone")
+    several = [bodies[i % len(bodies)] for i in range(ALONE)]
+    with running(tool.command(directory, arrangement)) as (url, _):
+        answers = call_in(HERE, send_one_by_one, url, several)
+    alone = point_of(answers, 1 / float(np.mean([answer.seconds for answer in answers])))
+    if alone.failed:
+        raise ContenderError(f"{alone.failed} of {ALONE} requests failed")
+    return Entry(tool, directory, arrangement, alone)
+
+
+def _under_load(
+    entry: Entry, workload: Workload, fastest: float, seconds: float, progress: Progress
 ) -> Searched:
-    with running(tool.command(directory, arrangement)) as (url, pid):
-        progress(f"{say}, alone")
-        answers = call_in(HERE, send_one_by_one, url, list(bodies[:ALONE]))
-        alone = point_of(answers, 1 / float(np.mean([answer.seconds for answer in answers])))
+    command = entry.tool.command(entry.directory, entry.arrangement)
+    with running(command) as (url, pid):
 
         def at(rate: float) -> Point:
-            progress(f"{say}, {rate:.1f} requests a second")
-            count = max(FEWEST, round(rate * seconds))
+            progress(f"{entry}, {rate:.1f} requests a second")
+            bodies, count = workload.bodies, max(FEWEST, round(rate * seconds))
             several = [bodies[i % len(bodies)] for i in range(count)]
             arrivals = poisson_arrivals(count, rate, SEED)
             return point_of(call_in(HERE, send_all, url, several, arrivals), rate)
 
         known: dict[float, Point] = {}
-        for seconds_alone in (alone.p50, alone.p95):
-            search(at, seconds_alone, known)
+        for alone in (fastest, entry.alone.p95):
+            search(at, alone, known, workload.first_rate)
         points = [known[rate] for rate in sorted(known)]
-        return Searched(arrangement, alone, points, resident_mb(pid))
+        return Searched(
+            entry.tool.name,
+            entry.arrangement,
+            entry.alone,
+            points,
+            resident_mb(pid),
+            own=highest(points, entry.alone.p95),
+            common=highest(points, fastest),
+        )
 
 
-def search(at: Callable[[float], Point], alone: float, known: dict[float, Point]) -> None:
+def search(
+    at: Callable[[float], Point], alone: float, known: dict[float, Point], first_rate: float
+) -> None:
     """Double the rate until requests are not served in time, then narrow down where that begins.
 
     Args:
@@ -179,12 +183,17 @@ def search(at: Callable[[float], Point], alone: float, known: dict[float, Point]
             known[rate] = at(rate)
         return in_time(known[rate], alone)
 
-    good, bad = 0.0, FIRST_RATE
+    good, bad = 0.0, first_rate
     while good_at(bad):
         good, bad = bad, bad * 2
     for _ in range(REFINEMENTS):
         middle = (good + bad) / 2
         good, bad = (middle, bad) if good_at(middle) else (good, middle)
+
+
+def highest(points: Sequence[Point], alone: float) -> float:
+    """The highest rate that was served in time."""
+    return max((point.rate for point in points if in_time(point, alone)), default=0.0)
 
 
 def in_time(point: Point, alone: float) -> bool:
@@ -210,42 +219,6 @@ def point_of(answers: Sequence[Answer], rate: float) -> Point:
         round(p95, 5),
         round(p99, 5),
         failed,
-    )
-
-
-def standing_of(
-    tool: ServedTool, found: dict[str, list[Searched]], tools: Sequence[ServedTool]
-) -> Served:
-    """A tool's best arrangement, beside the best of the others."""
-    best = {name: max(each, key=lambda s: s.goodput) for name, each in found.items()}
-    own = best[tool.name]
-
-    def beside(others: list[str]) -> tuple[str | None, float | None]:
-        name = max(others, key=lambda other: best[other].goodput, default=None)
-        if name is None or not best[name].goodput:
-            return name, None
-        return name, round(own.goodput / best[name].goodput, 3)
-
-    def strictly_beside(others: list[str]) -> float | None:
-        most = max((s.strict for name in others for s in found[name]), default=0.0)
-        return round(strict / most, 3) if most else None
-
-    strict = max(searched.strict for searched in found[tool.name])
-    peers = [other for other in tools if other.peer]
-    exact = [peer.name for peer in peers if peer.fp32] if tool.fp32 else []
-    return Served(
-        tool.name,
-        own.arrangement,
-        own.alone,
-        own.points,
-        own.goodput,
-        *beside([peer.name for peer in peers]),
-        *beside(exact),
-        strict,
-        strictly_beside([peer.name for peer in peers]),
-        strictly_beside(exact),
-        [(searched.arrangement, searched.goodput) for searched in found[tool.name]],
-        own.memory_mb,
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -17,31 +18,33 @@ ROUNDS = 3
 
 
 def overhead_ms(
-    tool: ServedTool, directory: Path, sources: Sequence[list[int]], max_new_tokens: int, cores: int
+    tool: ServedTool, directory: Path, bodies: Sequence[dict[str, Any]], cores: int
 ) -> float:
     """The median of the differences, source by source, in milliseconds; each the least of some
-    rounds, which take turns."""
-    bodies = [{"source": source, "max_new_tokens": max_new_tokens} for source in sources]
+    rounds, which take turns.
+
+    Args:
+        bodies: of texts
+    """
     with running(tool.command(directory, Arrangement(1, cores, 64))) as (url, _):
         served, called = [], []
         for _ in range(ROUNDS):
             answers = call_in(HERE, send_one_by_one, url, bodies)
             served.append([answer.seconds for answer in answers])
-            called.append(call_in(HERE, call_library, directory, cores, sources, max_new_tokens))
+            called.append(call_in(HERE, call_library, directory, cores, bodies))
     differences = np.min(served, axis=0) - np.min(called, axis=0)
     return round(float(np.median(differences)) * 1000, 3)
 
 
-def call_library(
-    directory: Path, threads: int, sources: Sequence[list[int]], max_new_tokens: int
-) -> list[float]:
+def call_library(directory: Path, threads: int, bodies: Sequence[dict[str, Any]]) -> list[float]:
     """Seconds of each call, in this process."""
     from dragoman.runtime import load
 
     model, seconds = load(directory, threads=threads), []
-    model.generate(sources[:2], max_new_tokens=max_new_tokens)
-    for source in sources:
+    for number, body in enumerate([*bodies[:2], *bodies]):  # the first two warm up
+        source, longest = body["source"], body["max_new_tokens"]
         started = time.perf_counter()
-        model.generate([source], max_new_tokens=max_new_tokens)
-        seconds.append(time.perf_counter() - started)
+        model.generate([source], max_new_tokens=longest)
+        if number >= 2:
+            seconds.append(time.perf_counter() - started)
     return seconds

@@ -29,30 +29,32 @@ from dragoman.runtime.serving.options import ListenOptions
 from dragoman.runtime.serving.process import bind, run_app
 from dragoman.runtime.serving.recording import Recorder
 
-from ..peers.interface import Rows
-
-Translate = Callable[[Sequence[list[int]], int], Rows]
-"""Of sources, and the most new tokens."""
+from . import peer_models
 
 
 @dataclass
 class Waiting:
     """A request."""
 
-    source: list[int]
-    max_new_tokens: int
-    future: Future[list[int]] = field(default_factory=Future)
+    item: Any
+    future: Future[dict[str, Any]] = field(default_factory=Future)
 
 
 class BatchingQueue:
     """
     Args:
+        compute: items -> a result for each
         workers: calls that are made beside each other
         batch: the most requests in a call
     """
 
-    def __init__(self, translate: Translate, workers: int, batch: int) -> None:
-        self._translate, self._batch = translate, batch
+    def __init__(
+        self,
+        compute: Callable[[Sequence[Any]], Sequence[dict[str, Any]]],
+        workers: int,
+        batch: int,
+    ) -> None:
+        self._compute, self._batch = compute, batch
         self._waiting: deque[Waiting] = deque()
         self._changed = threading.Condition()
         for _ in range(workers):
@@ -71,54 +73,32 @@ class BatchingQueue:
                 count = min(self._batch, len(self._waiting))
                 batch = [self._waiting.popleft() for _ in range(count)]
             try:
-                longest = max(request.max_new_tokens for request in batch)
-                rows = self._translate([request.source for request in batch], longest)
+                results = self._compute([request.item for request in batch])
             except Exception as error:
                 for request in batch:
                     request.future.set_exception(error)
                 continue
-            for request, row in zip(batch, rows, strict=True):
-                request.future.set_result(row)
+            for request, result in zip(batch, results, strict=True):
+                request.future.set_result(result)
 
 
-def create_app(queue: BatchingQueue) -> Starlette:
+def create_app(read: Callable[[Fields], Any], queue: BatchingQueue) -> Starlette:
     """The route that is measured, through all that Dragoman's requests go through."""
 
     async def generate(request: Request) -> Response:
         fields = Fields(json_object(await request.body()))
-        waiting = Waiting(fields.need("source", list), fields.need("max_new_tokens", int))
+        waiting = Waiting(read(fields))
         fields.end()
         queue.put(waiting)
-        tokens = await asyncio.wrap_future(waiting.future)
-        return JSONResponse({"model": "peer", "results": [{"tokens": tokens}]})
+        result = await asyncio.wrap_future(waiting.future)
+        return JSONResponse({"model": "peer", "results": [result]})
 
     recorder = Middleware(Recorder, keys=Keys(()), metrics=Metrics(), log_bodies=False)
     return Starlette(routes=[route("/v1/generate", generate, error_body)], middleware=[recorder])
 
 
-def ctranslate2(directory: Path, workers: int, threads: int, compute_type: str) -> Translate:
-    """A translator that computes several batches beside each other with one copy of the weights."""
-    from ..peers.ctranslate2_translator import CTranslate2Peer
-
-    peer = CTranslate2Peer.load(directory, threads, compute_type, workers=workers)
-    return lambda sources, longest: peer.generate(list(sources), longest)
-
-
-def hugging_face(directory: Path, threads: int, batch: int) -> Translate:
-    import torch
-    import transformers
-
-    from ..peers.hugging_face import until_the_end
-
-    torch.set_num_threads(threads)
-    library: Any = transformers
-    model = library.MarianMTModel.from_pretrained(directory).float().eval()
-    decode = until_the_end(model)
-    return lambda sources, longest: decode(sources, batch, longest)
-
-
 @click.command()
-@click.argument("kind", type=click.Choice(["ctranslate2", "hugging-face"]))
+@click.argument("kind", type=click.Choice(["ctranslate2", "hugging-face", "faster-whisper"]))
 @click.argument("directory", type=click.Path(path_type=Path))
 @click.option("--compute-type", default="default")
 @click.option("--workers", type=int, required=True)
@@ -136,11 +116,13 @@ def main(
 ) -> None:
     """Serve another tool, which has DIRECTORY converted."""
     if kind == "ctranslate2":
-        translate = ctranslate2(directory, workers, threads, compute_type)
+        model = peer_models.ctranslate2(directory, workers, threads, compute_type)
+    elif kind == "faster-whisper":
+        model = peer_models.faster_whisper(directory, workers, threads, compute_type)
     else:
-        translate = hugging_face(directory, threads, batch_size)
+        model = peer_models.hugging_face(directory, threads, batch_size)
     listen = ListenOptions(port=port)
-    app = create_app(BatchingQueue(translate, workers, batch_size))
+    app = create_app(model.read, BatchingQueue(model.compute, workers, batch_size))
     run_app(app, bind(listen), listen, lifespan="off")
 
 

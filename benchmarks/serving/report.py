@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from typing import Any
 
 from matplotlib.figure import Figure
 from rich.console import Console
@@ -14,11 +15,12 @@ from ..circumstances import Circumstances
 from ..closing import show_circumstances
 from ..harness import Failure
 from ..pictures.style import COLOURS, figure, styled, tidy
-from .measuring import Point, Served
+from .measuring import Point, Searched
+from .standing import Goodput, Standing
 
 HEADINGS = (
-    *("", "workers x threads", "goodput, requests/s", "x best peer", "x in fp32", "strict", "x"),
-    *("alone p50 / p95, ms", "memory, MB"),
+    *("", "alone p50 / p95, ms", "its own 4 x", "workers x threads", "x best peer", "x in fp32"),
+    *("the same for all", "workers x threads", "x best peer", "x in fp32", "memory, MB"),
 )
 MARKERS = ("o", "s", "^", "D", "v", "X")
 
@@ -28,21 +30,22 @@ class Record:
     """All figures of one run.
 
     Attributes:
-        shape: a description of the model
-        source_lengths: the shortest and the longest
-        longest_output: the most new tokens of a request
+        model, requests: descriptions
         seconds: that requests arrived at each rate, from `seed`
         slower: see `measuring.SLOWER`
+        fastest: p95 of the fastest entry's requests alone, in seconds
+        entries: all tools in all arrangements
         overhead_ms: see `overhead.overhead_ms`; None: not measured
     """
 
-    shape: str
-    source_lengths: tuple[int, int]
-    longest_output: int
+    model: str
+    requests: str
     seconds: float
     seed: int
     slower: float
-    tools: Sequence[Served]
+    fastest: float
+    tools: Sequence[Standing]
+    entries: Sequence[Searched]
     overhead_ms: float | None
     failures: Sequence[Failure]
     circumstances: Circumstances
@@ -50,48 +53,68 @@ class Record:
     def to_json(self) -> str:
         fields = asdict(self)
         circumstances = fields.pop("circumstances")
+        fields["tools"] = [
+            {
+                "tool": tool.tool,
+                "own": _without_curve(tool.own),
+                "common": _without_curve(tool.common),
+            }
+            for tool in self.tools
+        ]
         return json.dumps(fields | circumstances, indent=1) + "\n"
+
+
+def _without_curve(goodput: Goodput) -> dict[str, Any]:
+    """Curves stand among the entries."""
+    fields = asdict(goodput)
+    return {"arrangement": fields.pop("at")["arrangement"], **fields}
 
 
 def show(record: Record) -> None:
     """Print all figures."""
-    shortest, longest = record.source_lengths
     table = Table(
-        title=f"{record.shape}; sources of {shortest} to {longest} tokens, outputs of at most "
-        f"{record.longest_output}; goodput: p95 at most {record.slower:g} x that of requests "
-        "alone; strict: x their median",
+        title=f"{record.model}; {record.requests}. Requests a second at which p95 is at most "
+        f"{record.slower:g} x that of a tool's own requests alone; and the same for all: at most "
+        f"{record.slower * record.fastest * 1000:.0f} ms, {record.slower:g} x that of the fastest",
         title_justify="left",
     )
     for heading in HEADINGS:
         table.add_column(heading, justify="right" if heading else "left", no_wrap=not heading)
     for tool in record.tools:
+        best = tool.own.at
         table.add_row(
             tool.tool,
-            str(tool.arrangement),
-            f"{tool.goodput:.1f}",
-            "" if tool.ratio is None else f"{tool.ratio:.2f}",
-            "" if tool.fp32_ratio is None else f"{tool.fp32_ratio:.2f}",
-            f"{tool.strict:.1f}",
-            "" if tool.strict_ratio is None else f"{tool.strict_ratio:.2f}",
-            f"{tool.alone.p50 * 1000:.0f} / {tool.alone.p95 * 1000:.0f}",
-            f"{tool.memory_mb:,.0f}",
+            f"{best.alone.p50 * 1000:.0f} / {best.alone.p95 * 1000:.0f}",
+            *_cells(tool.own),
+            *_cells(tool.common),
+            f"{best.memory_mb:,.0f}",
         )
-    console = Console(width=132)
+    console = Console(width=150)
     console.print(table)
     if record.overhead_ms is not None:
         console.print(f"HTTP and queue add {record.overhead_ms:.2f} ms to a request that is alone")
     show_circumstances(console, record.circumstances, record.failures)
 
 
+def _cells(goodput: Goodput) -> list[str]:
+    return [
+        f"{goodput.rate:.1f}",
+        str(goodput.at.arrangement),
+        "" if goodput.ratio is None else f"{goodput.ratio:.2f}",
+        "" if goodput.fp32_ratio is None else f"{goodput.fp32_ratio:.2f}",
+    ]
+
+
 def draw(record: Record) -> Figure:
-    """Percentiles of latency over the rate of requests; peers are dashed."""
+    """Percentiles of latency over the rate of requests, of each tool in its best arrangement; peers
+    are dashed. The dotted line is the p95 that is asked of all."""
     looks = zip(record.tools, COLOURS, MARKERS, strict=False)
     with styled():
         picture = figure(4.2)
-        picture.suptitle(record.shape, fontsize="medium")
+        picture.suptitle(record.model, fontsize="medium")
         panels = picture.subplots(1, 3, sharey=True)
         for tool, colour, marker in looks:
-            points = [point for point in tool.points if not point.failed]
+            points = [point for point in tool.own.at.points if not point.failed]
             for panel, values in zip(panels, _percentiles(points), strict=True):
                 panel.plot(
                     [point.rate for point in points],
@@ -102,6 +125,7 @@ def draw(record: Record) -> Figure:
                     markersize=4,
                     linestyle="-" if tool.tool.startswith("Dragoman") else "--",
                 )
+        panels[1].axhline(record.slower * record.fastest * 1000, color="grey", linestyle=":")
         for panel, name in zip(panels, ("p50", "p95", "p99"), strict=True):
             panel.set_xscale("log", base=2)
             panel.set_yscale("log")

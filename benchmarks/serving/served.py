@@ -1,23 +1,20 @@
-"""The tools, each as a server: Dragoman's own, and others over the same HTTP layer."""
+"""A tool as a server: Dragoman's own, or another over the same HTTP layer."""
 
 from __future__ import annotations
 
 import json
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Literal
 
 from ..harness import Contender, ContenderError, Perform
-from ..models.bundles import Calibration
-from ..text.contenders import BUNDLES, CTRANSLATE2, ctranslate2_compute_types
 from ..throughput.work import Arrangement
 
-Kind = Literal["dragoman", "ctranslate2", "hugging-face"]
+Kind = Literal["dragoman", "ctranslate2", "hugging-face", "faster-whisper"]
 
 
 @dataclass(frozen=True)
@@ -25,7 +22,7 @@ class ServedTool(Contender[None, None]):
     """
     Attributes:
         kind: of server
-        compute_type: of CTranslate2
+        compute_type: of CTranslate2 and faster-whisper
         batches: the most requests in a batch, of which it gets the best
     """
 
@@ -44,7 +41,7 @@ class ServedTool(Contender[None, None]):
     def arrangements(self, cores: int) -> list[Arrangement]:
         """One worker with all cores, and a worker for each; Hugging Face's models share one pool of
         threads, and have one worker."""
-        workers = (1,) if self.kind == "hugging-face" else (cores, 1)
+        workers = (1,) if self.kind == "hugging-face" else tuple(sorted({cores, 1}, reverse=True))
         return [Arrangement(n, cores // n, batch) for n in workers for batch in self.batches]
 
     def command(self, directory: Path, arrangement: Arrangement) -> list[str]:
@@ -58,33 +55,21 @@ class ServedTool(Contender[None, None]):
         return [sys.executable, "-m", module, self.kind, str(directory), *options, *common]
 
 
-def tools(calibration: Calibration) -> list[ServedTool]:
-    """Dragoman first. Tools that are not installed are included: their failure is reported."""
-    from ..peers import ctranslate2
-
-    found = [
-        ServedTool(b.contender, b.preparation(calibration), _not_called)
-        for b in BUNDLES
-        if b.precision != "int4"
-    ]
-    found += [
-        ServedTool(
-            f"{CTRANSLATE2} {compute_type}",
-            partial(ctranslate2.prepare, compute_type=compute_type),
-            _not_called,
-            kind="ctranslate2",
-            compute_type=compute_type,
-            batches=(8, 32),
-        )
-        for compute_type in ctranslate2_compute_types()
-        if compute_type in ("float32", "int8")
-    ]
-    return [
-        *found,
-        ServedTool(
-            "Hugging Face fp32", _unchanged, _not_called, kind="hugging-face", batches=(16,)
-        ),
-    ]
+def served_tool(
+    name: str,
+    prepare: Callable[[Path, Path], Path],
+    *,
+    kind: Kind = "dragoman",
+    compute_type: str = "",
+    batches: tuple[int, ...] = (64,),
+) -> ServedTool:
+    """
+    Args:
+        prepare: see `Contender`
+    """
+    return ServedTool(
+        name, prepare, _not_called, kind=kind, compute_type=compute_type, batches=batches
+    )
 
 
 @contextmanager
@@ -125,7 +110,3 @@ def _let_go(server: subprocess.Popen[str]) -> None:
 
 def _not_called(directory: Path, threads: int) -> Perform[None, None]:
     raise NotImplementedError("a server loads it")
-
-
-def _unchanged(checkpoint: Path, directory: Path) -> Path:
-    return checkpoint

@@ -14,13 +14,15 @@ from dragoman.benchmarks.serving.load import Answer, poisson_arrivals
 from dragoman.benchmarks.serving.measuring import (
     Point,
     Searched,
+    highest,
     in_time,
     point_of,
     search,
-    standing_of,
 )
+from dragoman.benchmarks.serving.peer_models import TextItem, text_model
 from dragoman.benchmarks.serving.peer_server import BatchingQueue, Waiting
-from dragoman.benchmarks.serving.served import ServedTool
+from dragoman.benchmarks.serving.served import Kind, ServedTool, served_tool
+from dragoman.benchmarks.serving.standing import standings
 from dragoman.benchmarks.throughput.work import Arrangement
 
 ALONE = Point(1.0, 1.0, 0.05, 0.1, 0.1, 0)
@@ -48,13 +50,13 @@ def test_the_rate_at_which_requests_are_late_is_narrowed_down(limit: float) -> N
         return point(rate, slow_from=limit)
 
     known: dict[float, Point] = {}
-    search(at, ALONE.p95, known)
+    search(at, ALONE.p95, known, 8.0)
     assert sorted(known) == sorted(asked), "each once"
-    good = max((p.rate for p in known.values() if in_time(p, ALONE.p95)), default=0.0)
+    good = highest(list(known.values()), ALONE.p95)
     late = min(p.rate for p in known.values() if not in_time(p, ALONE.p95))
     assert good < limit <= late
     assert late - good <= max(8.0, late) / 8
-    search(at, ALONE.p95, known)
+    search(at, ALONE.p95, known, 8.0)
     assert len(asked) == len(known)
 
 
@@ -72,55 +74,81 @@ def test_percentiles_of_answers() -> None:
     assert found.failed == 1
 
 
-def tool(name: str, kind: str) -> ServedTool:
-    return ServedTool(name, lambda a, b: b, lambda a, b: lambda c: None, kind=kind)  # type: ignore[arg-type]
+def tool(name: str, kind: Kind) -> ServedTool:
+    return served_tool(name, lambda a, b: b, kind=kind)
 
 
 def test_each_tool_stands_beside_the_best_of_the_others() -> None:
-    def searched(goodput: float, workers: int = 1) -> Searched:
-        points = [point(goodput, slow_from=1e9)]
-        return Searched(Arrangement(workers, 1, 8), ALONE, points, 1.0)
+    def searched(name: str, own: float, common: float, workers: int = 1) -> Searched:
+        return Searched(name, Arrangement(workers, 1, 8), ALONE, [], 1.0, own, common)
 
-    found = {
-        "Dragoman fp32": [searched(10.0), searched(30.0, 2)],
-        "Dragoman int8": [searched(90.0)],
-        "CTranslate2 float32": [searched(20.0)],
-        "CTranslate2 int8": [searched(45.0)],
-    }
-    tools = [tool(name, name.partition(" ")[0].lower()) for name in found]
-    fp32, int8, peer, _ = (standing_of(each, found, tools) for each in tools)
-    assert (fp32.arrangement.workers, fp32.goodput) == (2, 30.0)
-    assert (fp32.best_peer, fp32.ratio) == ("CTranslate2 int8", 0.667)
-    assert (fp32.best_fp32_peer, fp32.fp32_ratio) == ("CTranslate2 float32", 1.5)
-    assert (int8.ratio, int8.fp32_ratio) == (2.0, None)
-    assert peer.fp32_ratio == 1.0
-    assert (int8.strict, int8.strict_ratio) == (90.0, 2.0)
-    assert (fp32.strict, fp32.strict_fp32_ratio) == (30.0, 1.5)
+    found = [
+        searched("Dragoman fp32", 10.0, 9.0),
+        searched("Dragoman fp32", 30.0, 6.0, 2),
+        searched("Dragoman int8", 90.0, 80.0),
+        searched("CTranslate2 float32", 20.0, 3.0),
+        searched("CTranslate2 int8", 45.0, 0.0),
+    ]
+    kinds: dict[str, Kind] = {"Dragoman": "dragoman", "CTranslate2": "ctranslate2"}
+    names = list(dict.fromkeys(each.tool for each in found))
+    tools = [tool(name, kinds[name.partition(" ")[0]]) for name in [*names, "CTranslate2 absent"]]
+    fp32, int8, peer, _ = standings(found, tools)
+    assert (fp32.own.at.arrangement.workers, fp32.own.rate) == (2, 30.0)
+    assert (fp32.own.best_peer, fp32.own.ratio) == ("CTranslate2 int8", 0.667)
+    assert (fp32.own.best_fp32_peer, fp32.own.fp32_ratio) == ("CTranslate2 float32", 1.5)
+    assert (int8.own.ratio, int8.own.fp32_ratio) == (2.0, None)
+    assert peer.own.fp32_ratio == 1.0
+    assert (fp32.common.at.arrangement.workers, fp32.common.fp32_ratio) == (1, 3.0)
+    assert (int8.common.best_peer, int8.common.ratio) == ("CTranslate2 float32", 26.667)
+
+
+def test_nothing_stands_beside_peers_that_are_never_in_time() -> None:
+    alone = Searched("Dragoman int8", Arrangement(1, 1, 8), ALONE, [], 1.0, 9.0, 9.0)
+    late = Searched("CTranslate2 int8", Arrangement(1, 1, 8), ALONE, [], 1.0, 0.0, 0.0)
+    tools = [tool("Dragoman int8", "dragoman"), tool("CTranslate2 int8", "ctranslate2")]
+    ours, _ = standings([alone, late], tools)
+    assert (ours.own.best_peer, ours.own.ratio) == ("CTranslate2 int8", None)
+    (single,) = standings([alone], tools[:1])
+    assert (single.own.best_peer, single.own.ratio) == (None, None)
+
+
+def test_a_text_of_a_peer_s_batch_may_be_as_long_as_the_longest() -> None:
+    asked: list[tuple[list[list[int]], int]] = []
+
+    def translate(sources: Sequence[list[int]], longest: int) -> list[list[int]]:
+        asked.append((list(sources), longest))
+        return [source[::-1] for source in sources]
+
+    model = text_model(translate)
+    results = model.compute([TextItem([1, 2], 5), TextItem([3, 4], 9)])
+    assert results == [{"tokens": [2, 1]}, {"tokens": [4, 3]}]
+    assert asked == [([[1, 2], [3, 4]], 9)]
 
 
 def test_the_peers_queue_gives_a_worker_all_that_waits() -> None:
     begun, may_go = threading.Semaphore(0), threading.Semaphore(0)
-    batches: list[list[list[int]]] = []
+    batches: list[list[int]] = []
 
-    def translate(sources: Sequence[list[int]], longest: int) -> list[list[int]]:
-        batches.append(list(sources))
+    def compute(items: Sequence[int]) -> list[dict[str, int]]:
+        batches.append(list(items))
         begun.release()
         may_go.acquire()
-        if sources[0] == [99]:
+        if items[0] == 99:
             raise ValueError("a tool's failure")
-        return [[token + longest for token in source] for source in sources]
+        return [{"tripled": 3 * item} for item in items]
 
-    queue = BatchingQueue(translate, workers=1, batch=3)
-    requests = [Waiting([n], 10) for n in (0, 1, 2, 3, 99)]
+    queue = BatchingQueue(compute, workers=1, batch=3)
+    requests = [Waiting(n) for n in (0, 1, 2, 3, 99)]
     queue.put(requests[0])
     assert begun.acquire(timeout=60)
     for request in requests[1:]:
         queue.put(request)
     may_go.release(3)
-    assert [request.future.result(60) for request in requests[:4]] == [[10], [11], [12], [13]]
+    results = [request.future.result(60) for request in requests[:4]]
+    assert results == [{"tripled": 3 * n} for n in range(4)]
     with pytest.raises(ValueError, match="a tool's failure"):
         requests[4].future.result(60)
-    assert batches == [[[0]], [[1], [2], [3]], [[99]]]
+    assert batches == [[0], [1, 2, 3], [99]]
 
 
 def outcome(**changes: object) -> Outcome:
