@@ -9,15 +9,18 @@ from dragoman.errors import DragomanError
 
 from .backends import open_backend
 from .decoding.options import is_integer, shown
-from .format.bundle import read_bundle
+from .format.bundle import Bundle, read_bundle
 from .model import Model
 
 
-def load(directory: str | Path, *, threads: int | None = None, backend: str | None = None) -> Model:
+def load(
+    directory: str | Path | Bundle, *, threads: int | None = None, backend: str | None = None
+) -> Model:
     """Load a bundle.
 
     Args:
-        directory: the bundle
+        directory: the bundle, or what `read_bundle` made of it: then its files are not read again
+            to be checked
         threads: processor threads to use; all cores if None
         backend: a name in `backends.BACKENDS`: "onnxruntime" (processor), "onnxruntime-cuda",
             "tensorrt-rtx" or "tensorrt"; if None, the first that runs the bundle: engines run on
@@ -29,7 +32,7 @@ def load(directory: str | Path, *, threads: int | None = None, backend: str | No
         DragomanError: `directory` is not a path, or `threads` not a number of at least 1.
     """
     where: object = directory
-    if not isinstance(where, str | os.PathLike):
+    if not isinstance(where, str | os.PathLike | Bundle):
         raise DragomanError(f"expected the path of a bundle, found {shown(where)}")
     if threads is not None:
         if not is_integer(threads):
@@ -37,5 +40,5 @@ def load(directory: str | Path, *, threads: int | None = None, backend: str | No
         if threads < 1:
             raise DragomanError(f"threads: expected at least 1, found {threads}")
         threads = int(threads)
-    bundle = read_bundle(Path(directory))
+    bundle = directory if isinstance(directory, Bundle) else read_bundle(Path(directory))
     return Model(bundle, open_backend(bundle, backend, threads))

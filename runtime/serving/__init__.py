@@ -1,6 +1,6 @@
 """A process that answers requests: `dragoman serve`; and what runs it on many machines.
 
-Reading order: engine, where requests are decoded together; hosting, which loads and replaces
+Reading order: engine, where requests are decoded together; host, which loads and replaces
 bundles; service, which joins both to asyncio; apis, a file for each protocol; app and process.
 
 triton has the same engine answer requests of Triton, ray runs replicas of the app; blocks are files

@@ -22,7 +22,8 @@ from ..abilities import abilities_data
 from ..format.manifest import Manifest
 from .apis import kserve, libretranslate, native, openai, openai_audio
 from .apis.http import ROUTE, problem_of, route
-from .hosting import Host, Hosts
+from .host import Host
+from .hosts import Hosts
 from .keys import Keys
 from .metrics import Metrics
 from .options import ServerOptions

@@ -20,7 +20,7 @@ from .engine.observer import Observer
 from .engine.ticket import Times
 
 if TYPE_CHECKING:
-    from .hosting import Hosts
+    from .hosts import Hosts
 
 SHORT = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
 """Seconds of parts of a request."""

@@ -10,7 +10,7 @@ from typing import Any
 
 from dragoman.errors import DragomanError
 
-from .hosting import names_of
+from .hosts import names_of
 from .keys import read_keys
 from .options import EngineOptions, ServerOptions
 

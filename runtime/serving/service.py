@@ -22,7 +22,8 @@ from .engine.engine import Engine
 from .engine.pieces import Pieces
 from .engine.texts import ABILITIES, TextsEngine, TextsTicket
 from .engine.ticket import DecodingTicket
-from .hosting import Host, Hosts
+from .host import Host
+from .hosts import Hosts
 from .metrics import Metrics
 from .options import ServerOptions
 

@@ -40,6 +40,20 @@ def test_a_loaded_model_has_its_bundle(text_case: Case, text_model: Model) -> No
     assert text_model.manifest.default_max_new_tokens == reference.config.max_target_positions
 
 
+def test_a_bundle_that_was_read_is_not_read_again(
+    copied: Path, text_model: Model, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bundle = read_bundle(copied)
+
+    def never(directory: Path) -> None:
+        raise AssertionError(f"{directory} was read again")
+
+    monkeypatch.setattr("dragoman.runtime.loading.read_bundle", never)
+    model = load(bundle, threads=1)
+    assert model.bundle is bundle
+    assert model.generate(["a"])[0].tokens == text_model.generate(["a"])[0].tokens
+
+
 @pytest.mark.parametrize("threads", [None, 1, 2])
 def test_the_number_of_threads_does_not_change_the_results(
     text_case: Case, text_model: Model, threads: int | None

@@ -16,7 +16,7 @@ import pytest
 from dragoman.runtime import Model
 from dragoman.runtime.decoding.options import GenerationOptions
 from dragoman.runtime.decoding.results import Token
-from dragoman.runtime.serving.hosting import Host
+from dragoman.runtime.serving.host import Host
 from dragoman.runtime.serving.service import Ended, Service
 
 from ..chromium import CONTRASTS, PATIENCE, chromium

@@ -21,7 +21,8 @@ from dragoman.errors import DragomanError
 from ...backends.errors import BackendError
 from ..engine.line import ClosedError, OverloadedError
 from ..engine.ticket import DeadlineError
-from ..hosting import UnavailableError, UnknownModelError
+from ..host import UnavailableError
+from ..hosts import UnknownModelError
 
 logger = logging.getLogger("dragoman.serving")
 

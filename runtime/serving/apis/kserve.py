@@ -18,7 +18,8 @@ from starlette.routing import BaseRoute
 from dragoman import __version__
 
 from ...format.head import Head
-from ..hosting import Host, UnknownModelError
+from ..host import Host
+from ..hosts import UnknownModelError
 from ..service import Service
 from .bodies import BodyError, json_object
 from .http import Problem, route

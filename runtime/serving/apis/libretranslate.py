@@ -13,7 +13,7 @@ from dragoman.errors import DragomanError
 
 from ...decoding.options import GenerationOptions
 from ...decoding.rejection import RejectedError
-from ..hosting import Host
+from ..host import Host
 from ..keys import Keys
 from ..service import Service
 from .bodies import BodyError, Fields, json_object

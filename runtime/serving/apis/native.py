@@ -19,7 +19,7 @@ from ...decoding.results import Result, Token
 from ...model import Model
 from ...scoring.options import ScoringOptions
 from ..engine.texts import ABILITIES
-from ..hosting import Host
+from ..host import Host
 from ..service import Ended, Service
 from .bodies import BodyError, Fields, json_object
 from .http import Events, FailedStreamError, Problem, event, primed, problem_of, route

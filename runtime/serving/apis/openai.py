@@ -21,7 +21,7 @@ from dragoman.errors import DragomanError
 from ...decoding.options import GenerationOptions
 from ...decoding.rejection import RejectedError
 from ...decoding.results import Hypothesis, Result, Token
-from ..hosting import Host
+from ..host import Host
 from ..service import Ended, Service
 from .bodies import BodyError, Fields, json_object
 from .http import Events, FailedStreamError, Problem, event, primed, problem_of, route

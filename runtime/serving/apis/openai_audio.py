@@ -17,7 +17,7 @@ from ...decoding.options import GenerationOptions
 from ...decoding.rejection import RejectedError
 from ...decoding.results import Result
 from ...speech.language_names import language_name
-from ..hosting import Host
+from ..host import Host
 from ..service import Service
 from .bodies import BodyError
 from .http import route

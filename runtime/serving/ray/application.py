@@ -14,7 +14,7 @@ from dragoman.errors import DragomanError
 
 from ...decoding.options import DEFAULT_BATCH_SIZE
 from ..app import create_app
-from ..hosting import names_of
+from ..hosts import names_of
 from ..logs import log_as_json
 from ..options import ServerOptions
 from ..replicas import Replicas, arguments

@@ -79,7 +79,7 @@ def triton(
     curl localhost:8000/v2/models/g2p-en/generate -d '{"text": "dragoman"}'
     """
     from dragoman import DragomanError
-    from dragoman.runtime.serving.hosting import names_of
+    from dragoman.runtime.serving.hosts import names_of
     from dragoman.runtime.serving.triton.config import Deployment
     from dragoman.runtime.serving.triton.repository import write_repository
 

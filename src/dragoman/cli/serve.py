@@ -123,7 +123,7 @@ def serve(
     curl localhost:8000/v1/generate -d '{"source": "dragoman"}'
     """
     from dragoman.runtime.backends import check_threads
-    from dragoman.runtime.serving.hosting import names_of
+    from dragoman.runtime.serving.hosts import names_of
     from dragoman.runtime.serving.keys import read_keys
     from dragoman.runtime.serving.options import (
         EngineOptions,

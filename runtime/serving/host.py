@@ -1,12 +1,12 @@
-"""Bundles by name: loaded when they are needed, unloaded when they are not, replaced when their
-directory changes. Everything here runs on the event loop; what takes time, in threads."""
+"""A bundle's directory and its engine: loaded when it is needed, unloaded when it is not, replaced
+when the directory changes. Everything here runs on the event loop; what takes time, in threads."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import TypeVar
@@ -21,7 +21,7 @@ from .arrangement import arrangement
 from .engine.engine import Engine, threads_of
 from .engine.observer import Observer
 from .engine.texts import TextsEngine
-from .options import EngineOptions, ServerOptions
+from .options import EngineOptions
 
 logger = logging.getLogger("dragoman.serving")
 
@@ -31,10 +31,6 @@ Identity = tuple[int, int, int]
 """Of a file: another one has another."""
 
 
-class UnknownModelError(DragomanError):
-    """No bundle of that name is served."""
-
-
 class UnavailableError(DragomanError):
     """A bundle cannot be loaded."""
 
@@ -42,7 +38,7 @@ class UnavailableError(DragomanError):
 class _Hosted:
     """An engine, and how many requests use it. It is closed when it is retired and none does."""
 
-    def __init__(self, engine: AnyEngine, identity: Identity) -> None:
+    def __init__(self, engine: AnyEngine, identity: Identity | None) -> None:
         self.engine, self.identity = engine, identity
         self.users, self.last_used, self._retired = 0, time.monotonic(), False
         self._left = asyncio.Event()
@@ -209,16 +205,13 @@ class Host:
             return self._hosted
 
     def _open(self) -> _Hosted:
-        identity = _identity(self.directory) or (0, 0, 0)
-        options = self._options
+        identity, options = _identity(self.directory), self._options
+        bundle = read_bundle(self.directory)
         chosen = arrangement(
-            read_bundle(self.directory).manifest,
-            loops=options.loops,
-            threads=options.threads,
-            rows=options.rows,
+            bundle.manifest, loops=options.loops, threads=options.threads, rows=options.rows
         )
         threads = threads_of(chosen.loops, chosen.threads)
-        model = load(self.directory, threads=threads, backend=options.backend)
+        model = load(bundle, threads=threads, backend=options.backend)
         self.manifest = model.manifest
         observer = self._observer_of(self.name)
         if model.manifest.head is not None:
@@ -245,78 +238,6 @@ class Host:
         if hosted is not None:
             self._retired = [*(r for r in self._retired if not r.is_closed), hosted]
             hosted.retire()
-
-
-class Hosts:
-    """All bundles that a server has, by name.
-
-    Args:
-        directories: of bundles, by name; not none
-
-    Raises:
-        BundleError: one of them is no bundle.
-    """
-
-    def __init__(
-        self,
-        directories: dict[str, Path],
-        options: ServerOptions,
-        observer_of: Callable[[str], Observer],
-    ) -> None:
-        self._options = options
-        self._hosts = {
-            name: Host(name, directory, options.engine, observer_of)
-            for name, directory in directories.items()
-        }
-
-    @property
-    def all(self) -> Sequence[Host]:
-        return list(self._hosts.values())
-
-    def get(self, name: str | None = None) -> Host:
-        """The one of a name; None: the only one.
-
-        Raises:
-            UnknownModelError: there is none, or it takes a name to choose.
-        """
-        known = ", ".join(sorted(self._hosts))
-        if name is None:
-            if len(self._hosts) > 1:
-                raise UnknownModelError(f"model: expected one of {known}, found none")
-            return next(iter(self._hosts.values()))
-        if name not in self._hosts:
-            raise UnknownModelError(f"model: expected one of {known}, found {name!r:.80}")
-        return self._hosts[name]
-
-    async def watch(self) -> None:
-        """Replace and unload as time goes by, until cancelled."""
-        while True:
-            await asyncio.sleep(self._options.watch_seconds)
-            for host in self.all:
-                await host.refresh()
-                if self._options.idle_unload is not None:
-                    host.unload_if_idle(self._options.idle_unload)
-
-    async def close(self) -> None:
-        for host in self.all:
-            await host.close()
-
-
-def names_of(directories: Sequence[Path]) -> dict[str, Path]:
-    """A name for each bundle: that of its directory.
-
-    Raises:
-        DragomanError: two have the same.
-    """
-    names: dict[str, Path] = {}
-    for directory in directories:
-        name = directory.resolve().name
-        if name in names:
-            raise DragomanError(
-                f"expected bundles of different names, found {names[name]} and {directory}"
-            )
-        names[name] = directory
-    return names
 
 
 def _identity(directory: Path) -> Identity | None:

@@ -14,7 +14,8 @@ from dragoman.errors import DragomanError
 from dragoman.runtime import BundleError, GenerationOptions, Model, load
 from dragoman.runtime.serving.engine.engine import Engine
 from dragoman.runtime.serving.engine.observer import Nobody
-from dragoman.runtime.serving.hosting import Hosts, UnavailableError, names_of
+from dragoman.runtime.serving.host import UnavailableError
+from dragoman.runtime.serving.hosts import Hosts, names_of
 from dragoman.runtime.serving.metrics import Metrics
 from dragoman.runtime.serving.options import EngineOptions, ServerOptions
 from dragoman.runtime.serving.service import Service
@@ -77,7 +78,7 @@ def test_two_first_requests_load_it_once(bundle: Bundles, monkeypatch: pytest.Mo
         loads.append(directory)
         return load(directory, threads=1)
 
-    monkeypatch.setattr("dragoman.runtime.serving.hosting.load", counting)
+    monkeypatch.setattr("dragoman.runtime.serving.host.load", counting)
 
     async def main() -> None:
         hosts = hosts_of(letters=bundle("letters"))
