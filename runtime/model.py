@@ -21,7 +21,6 @@ from .backends.interface import Backend
 from .decoding.options import GenerationKeywords, GenerationOptions, is_integer, shown
 from .decoding.rejection import RejectedError
 from .decoding.results import Result, Token
-from .decoding.streaming import Choice
 from .encoding.front_end import EncoderFrontEnd
 from .encoding.results import (
     Answer,
@@ -40,6 +39,7 @@ from .scoring.speech import SpeechScorer
 from .scoring.texts import TextScorer
 from .speech.transcriber import Transcriber
 from .texts.front_end import TextFrontEnd, token_ids
+from .texts.token_stream import TokenStream
 from .texts.tokenizer import TextCodec, TextStream
 
 Source = (
@@ -179,7 +179,8 @@ class Model:
             AbilityError: the model is an encoder alone.
         """
         check_able(self.manifest, "stream")
-        return self._tokens(self._front_end.stream(source, _options(options, changes)))
+        choices = self._front_end.stream(source, _options(options, changes))
+        return self.token_stream().tokens(choices)
 
     def score(
         self,
@@ -428,12 +429,9 @@ class Model:
         """Decodes target tokens to text as they come; None without tokenizers."""
         return self._codec.stream() if self._codec else None
 
-    def _tokens(self, choices: Iterator[Choice]) -> Iterator[Token]:
-        text = self.text_stream()
-        for choice in choices:
-            if choice.token not in self.manifest.end_tokens:
-                piece = text.step(choice.token) if text else None
-                yield Token(choice.token, piece, choice.log_probability)
+    def token_stream(self) -> TokenStream:
+        """Gives chosen tokens of one output their texts."""
+        return TokenStream(self.manifest.end_tokens, self.text_stream())
 
 
 def _check_read(found: Sequence[Embedding | HiddenStates]) -> None:

@@ -19,7 +19,6 @@ from ..decoding.results import Result, Token
 from ..decoding.streaming import Choice
 from ..model import Model
 from .engine.engine import Engine
-from .engine.pieces import Pieces
 from .engine.texts import ABILITIES, TextsEngine, TextsTicket
 from .engine.ticket import DecodingTicket
 from .host import Host
@@ -121,9 +120,9 @@ class Service:
             try:
                 ticket.future.add_done_callback(lambda _: listen(None))
                 engine.enter(ticket)
-                pieces = Pieces(engine)
+                output = engine.model.token_stream()
                 while (choices := await arrived.get()) is not None:
-                    for token in pieces.of(choices):
+                    for token in output.tokens(choices):
                         yield token
                 result = ticket.future.result()
                 self._count(host, [ticket], [result])

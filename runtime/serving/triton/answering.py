@@ -33,7 +33,6 @@ from ..apis.tensors import Tensor
 from ..arrangement import Arrangement, arrangement
 from ..engine.engine import Engine, threads_of
 from ..engine.observer import Nobody, Observer
-from ..engine.pieces import Pieces
 from ..engine.texts import TextsEngine, TextsTicket
 from ..options import ServerOptions
 from .answer import Answer
@@ -107,10 +106,10 @@ class Answering:
         if asked.stream:
             if len(sources) != 1:
                 raise BodyError(f"stream: expected one input, found {len(sources)}")
-            pieces = Pieces(engine)
+            output = engine.model.token_stream()
 
             def listener(choices: Sequence[Choice]) -> None:
-                answer.tell(lambda: list(map(_token_tensors, pieces.of(choices))))
+                answer.tell(lambda: list(map(_token_tensors, output.tokens(choices))))
 
         prepared = [
             engine.prepare(source, options, deadline=deadline, listener=listener)
