@@ -133,9 +133,13 @@ bench-language-models: $(PEERS_VENV)/installed $(OPENVINO_VENV)/installed
 	$(PEERS_BIN)/python -m dragoman.benchmarks.language_model \
 		--openvino-python $(OPENVINO_BIN)/python --output benchmarks/results
 
-# Goodput of servers under load: Dragoman's, and other tools over the same HTTP layer.
+# Goodput of servers under load, of texts and of speech: Dragoman's, and other tools over the same HTTP
+# layer. Downloads Whisper tiny.en (71 MB, kept in .real).
 bench-serving: $(PEERS_VENV)/installed
+	$(PEERS_BIN)/python -m dragoman.benchmarks.real_models tiny.en
 	$(PEERS_BIN)/python -m dragoman.benchmarks.serving --output benchmarks/results
+	$(PEERS_BIN)/python -m dragoman.benchmarks.serving --whisper .real/whisper-tiny.en \
+		--clips tests/real/clips --output benchmarks/results
 
 # Clients that use and misuse a server for SOAK_MINUTES; every answer is compared with the library's.
 SOAK_MINUTES ?= 30
