@@ -116,7 +116,6 @@ def main(
         seconds=seconds,
         seed=SEED,
         slower=SLOWER,
-        fastest=min(searched.alone.p95 for searched in found),
         tools=standings(found, tools),
         entries=found,
         overhead_ms=added,

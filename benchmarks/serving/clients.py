@@ -8,10 +8,11 @@ import random
 import re
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from .load import PATH, poisson_arrivals
 from .measuring import SEED, resident_mb
@@ -24,6 +25,8 @@ OPTIONS: tuple[dict[str, Any], ...] = (
 )
 VANISHING, MALFORMED = 0.05, 0.05
 """Shares of clients that go away before they are answered, and that send no request."""
+STREAMED = 0.25
+"""Share of requests that ask for a stream, of those that may: beams cannot be streamed."""
 BURST_SECONDS, BURST = 15.0, 300
 """How often how many requests come at once; more than may wait."""
 MEMORY = 1.02
@@ -37,6 +40,7 @@ class Outcome:
 
     Attributes:
         rate: requests a second that arrived, without bursts
+        streamed: of those that were answered, how many were so token by token
         wrong: answers that are not the library's
         unexpected: answers of another kind than a request of its kind gets, by status
         slots: rows in use, and outputs that wait, after all is over
@@ -46,6 +50,7 @@ class Outcome:
     minutes: float
     rate: float
     answered: int
+    streamed: int
     refused: int
     vanished: int
     malformed: int
@@ -88,12 +93,36 @@ def library_answers(bundle: Path, sources: Sequence[str]) -> list[list[Any]]:
     ]
 
 
+def streamed_result(events: str) -> Any:
+    """The result that a stream ends with; None if there is none, or the tokens before it are not
+    its own."""
+    found = []
+    for message in events.strip().split("\n\n"):
+        fields = dict(line.split(": ", 1) for line in message.split("\n"))
+        found.append((fields.get("event"), json.loads(fields["data"])))
+    *tokens, (name, result) = found
+    if name != "end" or [token["id"] for _, token in tokens] != result["tokens"]:
+        return None
+    text = "".join(token["text"] for _, token in tokens)  # may lack an incomplete character
+    return result if result["text"].startswith(text) else None
+
+
+class Came(NamedTuple):
+    """An answer: seconds after the first request was sent, and its status."""
+
+    seconds: float
+    status: int
+
+
 class Clients:
     """All that use a server, well and badly.
 
     Args:
         pid: of the server's process
         expected: see `library_answers`
+
+    Attributes:
+        counts: of what happened, by the names of `Outcome`'s
     """
 
     def __init__(
@@ -102,25 +131,23 @@ class Clients:
         self._url, self._pid = url, pid
         self._sources, self._expected = sources, expected
         self._random = random.Random(SEED)
-        self._counts: Counter[str] = Counter()
+        self.counts: Counter[str] = Counter()
         self._unexpected: Counter[int] = Counter()
 
     async def soak(self, rate: float, seconds: float) -> Outcome:
-        import aiohttp
-
-        connector = aiohttp.TCPConnector(limit=0)
-        async with aiohttp.ClientSession(connector=connector) as self._session:
+        async with self._connected():
             started, early = time.monotonic(), 0.0
             while (elapsed := time.monotonic() - started) < seconds:
                 if not early and elapsed >= seconds / 5:
                     early = resident_mb(self._pid)
                 await self._period(rate, min(BURST_SECONDS, max(1.0, seconds - elapsed)))
             slots = await self._slots()
-        counts = self._counts
+        counts = self.counts
         return Outcome(
             round(seconds / 60, 2),
             round(rate, 2),
             counts["answered"],
+            counts["streamed"],
             counts["refused"],
             counts["vanished"],
             counts["malformed"],
@@ -130,17 +157,40 @@ class Clients:
             (early, resident_mb(self._pid)),
         )
 
+    async def flood(self, rate: float, seconds: float) -> list[Came]:
+        """Nothing but requests, at a rate, whatever becomes of those before."""
+        started = time.monotonic()
+
+        async def ask(arrival: float) -> Came:
+            await asyncio.sleep(started + arrival - time.monotonic())
+            status = await self._ask()
+            return Came(time.monotonic() - started, status)
+
+        async with self._connected():
+            return await asyncio.gather(*map(ask, self._arrivals(rate, seconds)))
+
+    @asynccontextmanager
+    async def _connected(self) -> AsyncIterator[None]:
+        import aiohttp
+
+        connector = aiohttp.TCPConnector(limit=0)
+        async with aiohttp.ClientSession(connector=connector) as self._session:
+            yield
+
+    def _arrivals(self, rate: float, seconds: float) -> list[float]:
+        return poisson_arrivals(
+            max(1, round(rate * seconds)), rate, self._random.randrange(1 << 30)
+        )
+
     async def _period(self, rate: float, seconds: float) -> None:
         """Requests at a rate, and a burst at the end."""
-        count = max(1, round(rate * seconds))
-        arrivals = poisson_arrivals(count, rate, self._random.randrange(1 << 30))
-        started = time.monotonic()
+        arrivals, started = self._arrivals(rate, seconds), time.monotonic()
 
         async def later(arrival: float) -> None:
             await asyncio.sleep(started + arrival - time.monotonic())
             await self._client()
 
-        await asyncio.gather(*(later(arrival) for arrival in arrivals))
+        await asyncio.gather(*map(later, arrivals))
         await asyncio.gather(*(self._ask() for _ in range(BURST)))
 
     async def _client(self) -> None:
@@ -152,18 +202,27 @@ class Clients:
         else:
             await self._ask()
 
-    async def _ask(self) -> None:
-        index, option = self._random.randrange(len(self._sources)), self._random.randrange(4)
-        body = {"source": self._sources[index], **OPTIONS[option]}
+    async def _ask(self) -> int:
+        """The status of the answer."""
+        index = self._random.randrange(len(self._sources))
+        option = self._random.randrange(len(OPTIONS))
+        may_stream = "num_beams" not in OPTIONS[option]
+        stream = may_stream and self._random.random() < STREAMED
+        body = {"source": self._sources[index], "stream": stream, **OPTIONS[option]}
         async with self._session.post(self._url + PATH, json=body) as answer:
             if answer.status == 200:
-                (result,) = (await answer.json())["results"]
+                if stream:
+                    result = streamed_result(await answer.text())
+                else:
+                    (result,) = (await answer.json())["results"]
                 right = result == self._expected[option][index]
-                self._counts["answered" if right else "wrong"] += 1
+                self.counts["answered" if right else "wrong"] += 1
+                self.counts["streamed"] += right and stream
             elif answer.status == 429:  # at the given rate, too, while a burst is worked off
-                self._counts["refused"] += 1
+                self.counts["refused"] += 1
             else:
                 self._unexpected[answer.status] += 1
+            return int(answer.status)
 
     async def _vanish(self) -> None:
         """Send a request, streamed or not, and close the connection without reading."""
@@ -177,13 +236,13 @@ class Clients:
         await writer.drain()
         writer.close()
         await writer.wait_closed()
-        self._counts["vanished"] += 1
+        self.counts["vanished"] += 1
 
     async def _malform(self) -> None:
         body = self._random.choice(BAD_BODIES)
         async with self._session.post(self._url + PATH, data=body) as answer:
             if answer.status == 400:
-                self._counts["malformed"] += 1
+                self.counts["malformed"] += 1
             else:
                 self._unexpected[answer.status] += 1
 

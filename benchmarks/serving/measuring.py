@@ -73,8 +73,9 @@ class Searched:
     Attributes:
         points: by rate
         memory_mb: of the process at the end, in MB of 10^6 bytes
-        own, common: the highest rates at which p95 was at most `SLOWER` times that of its own
-            requests alone, and of the fastest entry's
+        own: the highest rate at which p95 was at most `SLOWER` times that of its own requests alone
+        common: at which it was at most `SLOWER` times `fastest`
+        fastest: p95 alone of the fastest entry among those in fp32, or among all others
     """
 
     tool: str
@@ -84,6 +85,7 @@ class Searched:
     memory_mb: float
     own: float
     common: float
+    fastest: float
 
 
 def measure(
@@ -113,9 +115,9 @@ def measure(
             ]
         except ContenderError as error:
             failures.append(Failure(tool.name, str(error)))
-    fastest = min((entry.alone.p95 for entry in entries), default=0.0)
     found = []
     for entry in entries:
+        fastest = min(e.alone.p95 for e in entries if e.tool.fp32 == entry.tool.fp32)
         try:
             found.append(_under_load(entry, workload, fastest, seconds, progress))
         except ContenderError as error:
@@ -165,6 +167,7 @@ def _under_load(
             resident_mb(pid),
             own=highest(points, entry.alone.p95),
             common=highest(points, fastest),
+            fastest=fastest,
         )
 
 

@@ -20,7 +20,7 @@ from .standing import Goodput, Standing
 
 HEADINGS = (
     *("", "alone p50 / p95, ms", "its own 4 x", "workers x threads", "x best peer", "x in fp32"),
-    *("the same for all", "workers x threads", "x best peer", "x in fp32", "memory, MB"),
+    *("p95 asked of all, ms", "the same for all", "workers x threads", "x best peer", "memory, MB"),
 )
 MARKERS = ("o", "s", "^", "D", "v", "X")
 
@@ -33,7 +33,6 @@ class Record:
         model, requests: descriptions
         seconds: that requests arrived at each rate, from `seed`
         slower: see `measuring.SLOWER`
-        fastest: p95 of the fastest entry's requests alone, in seconds
         entries: all tools in all arrangements
         overhead_ms: see `overhead.overhead_ms`; None: not measured
     """
@@ -43,7 +42,6 @@ class Record:
     seconds: float
     seed: int
     slower: float
-    fastest: float
     tools: Sequence[Standing]
     entries: Sequence[Searched]
     overhead_ms: float | None
@@ -53,39 +51,38 @@ class Record:
     def to_json(self) -> str:
         fields = asdict(self)
         circumstances = fields.pop("circumstances")
-        fields["tools"] = [
-            {
-                "tool": tool.tool,
-                "own": _without_curve(tool.own),
-                "common": _without_curve(tool.common),
-            }
-            for tool in self.tools
-        ]
+        fields["tools"] = [_without_curves(asdict(tool)) for tool in self.tools]
         return json.dumps(fields | circumstances, indent=1) + "\n"
 
 
-def _without_curve(goodput: Goodput) -> dict[str, Any]:
-    """Curves stand among the entries."""
-    fields = asdict(goodput)
-    return {"arrangement": fields.pop("at")["arrangement"], **fields}
+def _without_curves(standing: dict[str, Any]) -> dict[str, Any]:
+    """They stand among the entries."""
+    return {
+        name: {"arrangement": value.pop("at")["arrangement"], **value}
+        if isinstance(value, dict)
+        else value
+        for name, value in standing.items()
+    }
 
 
 def show(record: Record) -> None:
     """Print all figures."""
     table = Table(
         title=f"{record.model}; {record.requests}. Requests a second at which p95 is at most "
-        f"{record.slower:g} x that of a tool's own requests alone; and the same for all: at most "
-        f"{record.slower * record.fastest * 1000:.0f} ms, {record.slower:g} x that of the fastest",
+        f"{record.slower:g} x that of a tool's own requests alone; and the same for all in fp32, "
+        f"and for all others: {record.slower:g} x that of the fastest of them",
         title_justify="left",
     )
     for heading in HEADINGS:
         table.add_column(heading, justify="right" if heading else "left", no_wrap=not heading)
     for tool in record.tools:
-        best = tool.own.at
+        best, exact = tool.own.at, tool.own_in_fp32
         table.add_row(
             tool.tool,
             f"{best.alone.p50 * 1000:.0f} / {best.alone.p95 * 1000:.0f}",
             *_cells(tool.own),
+            _ratio(exact) if exact else "",
+            f"{record.slower * best.fastest * 1000:.0f}",
             *_cells(tool.common),
             f"{best.memory_mb:,.0f}",
         )
@@ -100,14 +97,17 @@ def _cells(goodput: Goodput) -> list[str]:
     return [
         f"{goodput.rate:.1f}",
         str(goodput.at.arrangement),
-        "" if goodput.ratio is None else f"{goodput.ratio:.2f}",
-        "" if goodput.fp32_ratio is None else f"{goodput.fp32_ratio:.2f}",
+        _ratio(goodput),
     ]
+
+
+def _ratio(goodput: Goodput) -> str:
+    return "" if goodput.ratio is None else f"{goodput.ratio:.2f}"
 
 
 def draw(record: Record) -> Figure:
     """Percentiles of latency over the rate of requests, of each tool in its best arrangement; peers
-    are dashed. The dotted line is the p95 that is asked of all."""
+    are dashed. Dotted lines are the p95 that is asked of all."""
     looks = zip(record.tools, COLOURS, MARKERS, strict=False)
     with styled():
         picture = figure(4.2)
@@ -125,7 +125,8 @@ def draw(record: Record) -> Figure:
                     markersize=4,
                     linestyle="-" if tool.tool.startswith("Dragoman") else "--",
                 )
-        panels[1].axhline(record.slower * record.fastest * 1000, color="grey", linestyle=":")
+        for fastest in {tool.own.at.fastest for tool in record.tools}:
+            panels[1].axhline(record.slower * fastest * 1000, color="grey", linestyle=":")
         for panel, name in zip(panels, ("p50", "p95", "p99"), strict=True):
             panel.set_xscale("log", base=2)
             panel.set_yscale("log")

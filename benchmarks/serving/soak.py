@@ -4,9 +4,9 @@
 
 Requests arrive at a share of what the server can do. Some clients go away in the middle, some send
 what is no request, and from time to time so many come at once that some must be refused. Every
-answer is compared with the library's for the same source and options; afterwards no slot may be in
-use, and the server must hold as much memory as after the first fifth of the time. The exit status
-is 1 unless all of that is so.
+answer, streamed or not, is compared with the library's for the same source and options; afterwards
+no slot may be in use, and the server must hold as much memory as after the first fifth of the time.
+The exit status is 1 unless all of that is so.
 """
 
 from __future__ import annotations
@@ -15,8 +15,7 @@ import asyncio
 import json
 import random
 import sys
-import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
@@ -27,15 +26,18 @@ from dragoman.errors import DragomanError
 
 from ..circumstances import circumstances
 from ..harness import HERE, ContenderError, call_in
-from .clients import OPTIONS, Clients, library_answers
-from .load import send_all
+from .clients import Came, Clients, library_answers
 from .measuring import SEED
 from .served import running
 
 SHARE = 0.8
 """Of the rate at which the server is saturated."""
 WAITING = 128
-ATTEMPT_SECONDS = 4.0
+RATES = tuple(50.0 * 2**n for n in range(8))
+"""Requests a second that are tried, until a server cannot answer all."""
+ATTEMPT_SECONDS = 6.0
+SATURATED = 0.1
+"""Share of requests that a server refuses that can do no more."""
 
 
 @click.command()
@@ -54,7 +56,8 @@ def main(bundle: Path, minutes: float, output: Path | None) -> None:
         command += ["--max-waiting", str(WAITING)]
         with running(command) as (url, pid), console.status("") as status:
             status.update("finding the rate at which it is saturated")
-            rate = SHARE * _saturation(url, sources)
+            trial = Clients(url, pid, sources, expected)
+            rate = SHARE * saturation(lambda r: asyncio.run(trial.flood(r, ATTEMPT_SECONDS)))
             status.update(f"{rate:.0f} requests a second for {minutes:g} minutes")
             clients = Clients(url, pid, sources, expected)
             outcome = asyncio.run(clients.soak(rate, minutes * 60))
@@ -68,7 +71,10 @@ def main(bundle: Path, minutes: float, output: Path | None) -> None:
         (output / "serving-soak.json").write_text(json.dumps(record, indent=1) + "\n", "utf-8")
     if outcome.problems:
         raise click.ClickException("; ".join(outcome.problems))
-    console.print(f"{outcome.answered} answers as the library's, {outcome.refused} refused")
+    console.print(
+        f"{outcome.answered} answers as the library's, {outcome.streamed} of them streamed; "
+        f"{outcome.refused} refused"
+    )
 
 
 def _sources(bundle: Path) -> list[str]:
@@ -79,16 +85,22 @@ def _sources(bundle: Path) -> list[str]:
     return ["".join(generator.choices(letters, k=length)) for length in lengths]
 
 
-def _saturation(url: str, sources: Sequence[str]) -> float:
-    """Requests a second that are answered when as many wait as may, with all kinds of options."""
-    bodies = [{"source": s, **OPTIONS[i % len(OPTIONS)]} for i, s in enumerate(sources)]
-    started, answered = time.perf_counter(), 0
-    while time.perf_counter() - started < ATTEMPT_SECONDS:
-        answers = call_in(HERE, send_all, url, bodies, [0.0] * len(bodies))
-        answered += sum(answer.status == 200 for answer in answers)
-        last = max(answer.seconds for answer in answers)
-        rate = len(bodies) / last
-    return rate
+def saturation(flood: Callable[[float], Sequence[Came]]) -> float:
+    """Requests a second that are answered while more are sent than can be: in the middle half of
+    the time, when the queue is full and requests still come.
+
+    Args:
+        flood: sends requests at a rate, for `ATTEMPT_SECONDS`
+
+    Raises:
+        ContenderError: all requests are answered at every rate.
+    """
+    begin, end = ATTEMPT_SECONDS / 4, ATTEMPT_SECONDS * 3 / 4
+    for rate in RATES:
+        statuses = [came.status for came in flood(rate) if begin <= came.seconds < end]
+        if statuses.count(429) > SATURATED * len(statuses):
+            return statuses.count(200) / (end - begin)
+    raise ContenderError(f"expected some of {RATES[-1]:.0f} requests a second to be refused")
 
 
 if __name__ == "__main__":

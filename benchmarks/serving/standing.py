@@ -15,29 +15,29 @@ class Goodput:
 
     Attributes:
         at: of the arrangement in which it is highest
-        best_peer, ratio: the best other tool, and this one's goodput over its; None if there is
+        best_peer, ratio: the best of other tools, and this one's goodput over its; None if there is
             none
-        best_fp32_peer, fp32_ratio: the same among those that compute in fp32; None of others
     """
 
     at: Searched
     rate: float
     best_peer: str | None
     ratio: float | None
-    best_fp32_peer: str | None
-    fp32_ratio: float | None
 
 
 @dataclass(frozen=True)
 class Standing:
     """
     Attributes:
-        own: where p95 may be `SLOWER` times that of the tool's own requests alone
-        common: where it may be `SLOWER` times that of the fastest tool's
+        own: where p95 may be `SLOWER` times that of the tool's own requests alone; beside all peers
+        own_in_fp32: the same beside peers that compute in fp32; None of a tool that does not
+        common: where it may be `SLOWER` times that of the fastest tool's among those in fp32, or
+            among all others; beside the peers of these
     """
 
     tool: str
     own: Goodput
+    own_in_fp32: Goodput | None
     common: Goodput
 
 
@@ -45,34 +45,31 @@ def standings(found: Sequence[Searched], tools: Sequence[ServedTool]) -> list[St
     """Of the tools that were measured."""
     measured = {searched.tool for searched in found}
     working = [tool for tool in tools if tool.name in measured]
-    return [
-        Standing(
+    peers = [tool for tool in working if tool.peer]
+
+    def standing(tool: ServedTool) -> Standing:
+        alike = [peer for peer in peers if peer.fp32 == tool.fp32]
+        return Standing(
             tool.name,
-            _goodput(tool, found, working, lambda searched: searched.own),
-            _goodput(tool, found, working, lambda searched: searched.common),
+            own=_goodput(tool, peers, found, lambda searched: searched.own),
+            own_in_fp32=_goodput(tool, alike, found, lambda s: s.own) if tool.fp32 else None,
+            common=_goodput(tool, alike, found, lambda searched: searched.common),
         )
-        for tool in working
-    ]
+
+    return list(map(standing, working))
 
 
 def _goodput(
     tool: ServedTool,
+    peers: Sequence[ServedTool],
     found: Sequence[Searched],
-    tools: Sequence[ServedTool],
     rate_of: Callable[[Searched], float],
 ) -> Goodput:
     def best(name: str) -> Searched:
         return max((searched for searched in found if searched.tool == name), key=rate_of)
 
     own = best(tool.name)
-
-    def beside(others: Sequence[ServedTool]) -> tuple[str | None, float | None]:
-        rates = {other.name: rate_of(best(other.name)) for other in others}
-        name = max(rates, key=lambda other: rates[other], default=None)
-        if name is None or not rates[name]:
-            return name, None
-        return name, round(rate_of(own) / rates[name], 3)
-
-    peers = [other for other in tools if other.peer]
-    exact = [peer for peer in peers if peer.fp32] if tool.fp32 else []
-    return Goodput(own, rate_of(own), *beside(peers), *beside(exact))
+    rates = {peer.name: rate_of(best(peer.name)) for peer in peers}
+    name = max(rates, key=lambda peer: rates[peer], default=None)
+    ratio = round(rate_of(own) / rates[name], 3) if name and rates[name] else None
+    return Goodput(own, rate_of(own), name, ratio)

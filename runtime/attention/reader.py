@@ -84,7 +84,7 @@ class AttentionReader:
             BackendError: the bundle does not have the graph, or the backend does not run it.
         """
         if target is None and self._manifest.model.has_encoder:
-            (result,) = self._front_end.generate([source], _as_generation(options))
+            (result,) = self._front_end.generate([source], generation_of(options))
             if result.error is not None:
                 raise RejectedError(result.error)
             target = list(result.tokens)
@@ -222,7 +222,7 @@ def _first(weights: NDArray[np.float32] | None) -> NDArray[np.float32] | None:
     return None if weights is None else weights[0]
 
 
-def _as_generation(options: ScoringOptions) -> GenerationOptions:
+def generation_of(options: ScoringOptions) -> GenerationOptions:
     return GenerationOptions(
         source_language=options.source_language,
         target_language=options.target_language,

@@ -200,8 +200,17 @@ def _integer(least: int, *, optional: bool = True) -> Kind:
 def _number(words: str, within: Callable[[float], bool], *, optional: bool = True) -> Kind:
     return Kind(
         f"a number{words}",
-        lambda v: (optional and v is None) or (is_number(v) and within(v)),
+        lambda v: (optional and v is None) or (is_number(v) and _has_float(v) and within(v)),
     )
+
+
+def _has_float(value: Any) -> bool:
+    """Integers may be larger than any float."""
+    try:
+        float(value)
+    except OverflowError:
+        return False
+    return True
 
 
 def _is_phrase(value: object) -> bool:

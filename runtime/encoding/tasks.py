@@ -108,6 +108,7 @@ def answer(outputs: Outputs, text: Tokenized, context: str, longest: int) -> Ans
         return Answer(error="expected a context with an answer, found an empty one")
     logits[~of_context] = -np.inf
     begins, ends = softmax(logits.T)
+    longest = min(longest, len(begins))
     together = np.triu(np.outer(begins, ends)) - np.triu(np.outer(begins, ends), longest)
     first, last = np.unravel_index(int(together.argmax()), together.shape)
     start, end = _without_space(context, text.spans[int(first)][0], text.spans[int(last)][1])

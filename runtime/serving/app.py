@@ -20,8 +20,9 @@ from starlette.routing import BaseRoute, Route
 
 from ..abilities import abilities_data
 from ..format.manifest import Manifest
-from .apis import kserve, libretranslate, native, openai, openai_audio
+from .apis import kserve, libretranslate, native
 from .apis.http import ROUTE, problem_of, route
+from .apis.openai.routes import routes as openai_routes
 from .host import Host
 from .hosts import Hosts
 from .keys import Keys
@@ -84,8 +85,7 @@ def create_app(
             )
         ),
         *native.routes(service),
-        *openai.routes(service),
-        *openai_audio.routes(service),
+        *openai_routes(service),
         *kserve.routes(service),
         *libretranslate.routes(service, keys),
     ]

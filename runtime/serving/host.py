@@ -38,8 +38,8 @@ class UnavailableError(DragomanError):
 class _Hosted:
     """An engine, and how many requests use it. It is closed when it is retired and none does."""
 
-    def __init__(self, engine: AnyEngine, identity: Identity | None) -> None:
-        self.engine, self.identity = engine, identity
+    def __init__(self, engine: AnyEngine) -> None:
+        self.engine = engine
         self.users, self.last_used, self._retired = 0, time.monotonic(), False
         self._left = asyncio.Event()
         self._closing: asyncio.Task[None] | None = None
@@ -88,11 +88,14 @@ class Host:
     ) -> None:
         self.name, self.directory = name, directory
         self._options, self._observer_of = options, observer_of
+        self._identity = _identity(directory)
+        """Of the version whose manifest this is."""
         self.manifest: Manifest = read_bundle(directory).manifest
-        """Of the newest version that could be read."""
+        """Of the engine; while there is none, of the newest version that could be read."""
         self._hosted: _Hosted | None = None
         self._retired: list[_Hosted] = []
-        self._loading = asyncio.Lock()
+        self._changing = asyncio.Lock()
+        self._loading: asyncio.Task[None] | None = None
         self._refused: Identity | None = None
         """A version that could not be loaded."""
 
@@ -147,22 +150,24 @@ class Host:
         await self._loaded()
 
     async def refresh(self) -> None:
-        """Replace the engine if the directory holds another bundle than it was loaded from. If that
-        cannot be loaded, things stay as they are."""
+        """Replace the engine, if there is one, and the manifest if the directory holds another
+        bundle than they are of. If that cannot be loaded, things stay as they are."""
         identity = _identity(self.directory)
-        if self._hosted is None or identity is None:
+        if identity in (None, self._identity, self._refused):
             return
-        if identity in (self._hosted.identity, self._refused):
-            return
-        async with self._loading:
+        async with self._changing:
             try:
+                if self._hosted is None:
+                    bundle = await asyncio.to_thread(read_bundle, self.directory)
+                    self.manifest, self._identity = bundle.manifest, identity
+                    return
                 fresh = await asyncio.to_thread(self._open)
             except DragomanError as error:
                 self._refused = identity
                 logger.error("replacement refused", extra={"model": self.name, "error": str(error)})
                 return
             self._retire()
-            self._hosted = fresh
+            self._install(fresh, identity)
         logger.info("replaced", extra={"model": self.name})
 
     def unload_if_idle(self, seconds: float) -> None:
@@ -177,7 +182,8 @@ class Host:
             logger.info("unloaded", extra={"model": self.name})
 
     async def close(self) -> None:
-        self.unload()
+        async with self._changing:
+            self.unload()
         for hosted in self._retired:
             await hosted.wait_closed()
 
@@ -191,28 +197,42 @@ class Host:
             hosted.leave()
 
     async def _loaded(self) -> _Hosted:
-        if self._hosted is not None:
-            return self._hosted
-        async with self._loading:
-            if self._hosted is None:
-                started = time.monotonic()
-                try:
-                    self._hosted = await asyncio.to_thread(self._open)
-                except DragomanError as error:
-                    raise UnavailableError(f"{self.name} cannot be loaded: {error}") from error
-                seconds = round(time.monotonic() - started, 3)
-                logger.info("loaded", extra={"model": self.name, "seconds": seconds})
-            return self._hosted
+        """Whoever waits may go: it is loaded all the same, once, for those that come next."""
+        while self._hosted is None:
+            if self._loading is None:
+                self._loading = asyncio.ensure_future(self._load())
+                self._loading.add_done_callback(self._has_loaded)
+            await asyncio.shield(self._loading)
+        return self._hosted
+
+    def _has_loaded(self, loading: asyncio.Task[None]) -> None:
+        self._loading = None
+        if not loading.cancelled():
+            loading.exception()  # nobody may be waiting for it any more
+
+    async def _load(self) -> None:
+        async with self._changing:
+            if self._hosted is not None:
+                return
+            started, identity = time.monotonic(), _identity(self.directory)
+            try:
+                self._install(await asyncio.to_thread(self._open), identity)
+            except DragomanError as error:
+                raise UnavailableError(f"{self.name} cannot be loaded: {error}") from error
+            seconds = round(time.monotonic() - started, 3)
+            logger.info("loaded", extra={"model": self.name, "seconds": seconds})
+
+    def _install(self, hosted: _Hosted, identity: Identity | None) -> None:
+        self._hosted, self._identity = hosted, identity
+        self.manifest = hosted.engine.model.manifest
 
     def _open(self) -> _Hosted:
-        identity, options = _identity(self.directory), self._options
-        bundle = read_bundle(self.directory)
+        options, bundle = self._options, read_bundle(self.directory)
         chosen = arrangement(
             bundle.manifest, loops=options.loops, threads=options.threads, rows=options.rows
         )
         threads = threads_of(chosen.loops, chosen.threads)
         model = load(bundle, threads=threads, backend=options.backend)
-        self.manifest = model.manifest
         observer = self._observer_of(self.name)
         if model.manifest.head is not None:
             texts = TextsEngine(
@@ -222,7 +242,7 @@ class Host:
                 waiting=options.waiting,
                 observer=observer,
             )
-            return _Hosted(texts, identity)
+            return _Hosted(texts)
         engine = Engine(
             model,
             loops=chosen.loops,
@@ -231,7 +251,7 @@ class Host:
             max_new_tokens=options.max_new_tokens,
             observer=observer,
         )
-        return _Hosted(engine, identity)
+        return _Hosted(engine)
 
     def _retire(self) -> None:
         hosted, self._hosted = self._hosted, None

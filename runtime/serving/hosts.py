@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -11,6 +12,8 @@ from dragoman.errors import DragomanError
 from .engine.observer import Observer
 from .host import Host
 from .options import ServerOptions
+
+logger = logging.getLogger("dragoman.serving")
 
 
 class UnknownModelError(DragomanError):
@@ -60,12 +63,17 @@ class Hosts:
 
     async def watch(self) -> None:
         """Replace and unload as time goes by, until cancelled."""
+        await asyncio.gather(*map(self._watch, self.all))
+
+    async def _watch(self, host: Host) -> None:
         while True:
             await asyncio.sleep(self._options.watch_seconds)
-            for host in self.all:
+            try:
                 await host.refresh()
-                if self._options.idle_unload is not None:
-                    host.unload_if_idle(self._options.idle_unload)
+            except Exception as error:  # such as too little memory for two: the next may succeed
+                logger.error("not replaced", exc_info=error, extra={"model": host.name})
+            if self._options.idle_unload is not None:
+                host.unload_if_idle(self._options.idle_unload)
 
     async def close(self) -> None:
         for host in self.all:

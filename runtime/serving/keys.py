@@ -47,13 +47,23 @@ def read_keys(path: Path) -> tuple[str, ...]:
     """The keys in a file, one a line; empty lines and those that begin with # are none.
 
     Raises:
-        DragomanError: the file cannot be read, or has no key.
+        DragomanError: the file cannot be read, has no key, or one that no header can have.
     """
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
         raise DragomanError(f"{path}: expected a file of keys, one a line: {error}") from error
-    keys = tuple(line.strip() for line in lines if line.strip() and not line.startswith("#"))
+    keys = {
+        number: line.strip()
+        for number, line in enumerate(lines, 1)
+        if line.strip() and not line.startswith("#")
+    }
     if not keys:
         raise DragomanError(f"{path}: expected a key on a line, found none")
-    return keys
+    for number, key in keys.items():
+        if not (key.isascii() and key.isprintable()):
+            raise DragomanError(
+                f"{path}: expected a key of printable ASCII characters, found others on line "
+                f"{number}"
+            )
+    return tuple(keys.values())

@@ -12,7 +12,9 @@ from starlette.exceptions import HTTPException
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from .apis.http import BROKEN, ROUTE
+from .apis import http, kserve, native
+from .apis.http import BROKEN, ROUTE, ErrorBody, problem_of
+from .apis.openai import errors as openai_errors
 from .keys import Keys
 from .metrics import Metrics
 
@@ -27,6 +29,13 @@ OPEN_PREFIXES = (PAGE_FILES, "/v2/health/")
 
 PROBED = frozenset({"/health/live", "/health/ready", "/metrics", "/v2/health/live"})
 """Routes that are asked so often that logs need not say it."""
+ERROR_BODIES: dict[str, ErrorBody] = {
+    "/v2": kserve.error_body,
+    **dict.fromkeys(
+        ("/v1/audio", "/v1/completions", "/v1/embeddings", "/v1/models"), openai_errors.error_body
+    ),
+}
+"""How errors are written, by how paths begin; those of others as Dragoman's own protocol does."""
 OUTCOMES = {429: "overloaded", 499: "gone", 504: "timeout"}
 
 
@@ -55,7 +64,7 @@ class Recorder:
             return
         started, status, body, size = time.monotonic(), 499, b"", 0
         headers = Headers(scope=scope)
-        number = request_id(headers.get(REQUEST_ID))
+        number = scope[http.REQUEST_ID] = request_id(headers.get(REQUEST_ID))
 
         async def receive_noting() -> Message:
             nonlocal body, size
@@ -85,7 +94,9 @@ class Recorder:
                 self._keys.check(headers)
             await self._app(scope, receive_noting, send_noting)
         except HTTPException as error:  # of a key
-            answer = JSONResponse({"error": error.detail}, error.status_code, error.headers)
+            problem = problem_of(error)
+            body_of = _error_body(path)
+            answer = JSONResponse(body_of(problem), problem.status, headers=dict(problem.headers))
             await answer(scope, receive, send_noting)
         except Exception:  # a defect, which the application answers with 500
             status = 500
@@ -116,6 +127,11 @@ def request_id(given: str | None) -> str:
     if given is not None and re.fullmatch(r"[!-~]{1,128}", given):
         return given
     return secrets.token_hex(8)
+
+
+def _error_body(path: str) -> ErrorBody:
+    found = (body for begin, body in ERROR_BODIES.items() if path.startswith(begin))
+    return next(found, native.error_body)
 
 
 def _outcome(status: int) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
@@ -13,14 +13,19 @@ from typing import Any, TypeVar
 from dragoman.errors import DragomanError
 
 from ..abilities import check_able
+from ..attention.maps import Attention
+from ..attention.reader import generation_of
 from ..audio.reading import read_audio
+from ..backends.errors import no_attention
 from ..decoding.options import GenerationOptions
+from ..decoding.rejection import RejectedError
 from ..decoding.results import Result, Token
 from ..decoding.streaming import Choice
 from ..model import Model
-from .engine.engine import Engine
+from ..scoring.options import ScoringOptions
+from .engine.engine import MOST_OUTPUTS, Engine
 from .engine.texts import ABILITIES, TextsEngine, TextsTicket
-from .engine.ticket import DecodingTicket
+from .engine.ticket import DeadlineError, DecodingTicket
 from .host import Host
 from .hosts import Hosts
 from .metrics import Metrics
@@ -30,6 +35,8 @@ Made = TypeVar("Made")
 
 READERS = 4
 """Threads that read texts and audio: more requests than these are read one after another."""
+LOOKERS = 2
+"""Threads that compute attention, and what else is asked of a model beside decoding."""
 SHORT = 1000
 """A source of up to so many characters or tokens is read at once: that takes a tenth of a
 millisecond, less than handing it to a thread and back."""
@@ -52,6 +59,7 @@ class Service:
     def __init__(self, hosts: Hosts, options: ServerOptions, metrics: Metrics) -> None:
         self.hosts, self.options, self.metrics = hosts, options, metrics
         self._readers = ThreadPoolExecutor(READERS, thread_name_prefix="reading")
+        self._lookers = ThreadPoolExecutor(LOOKERS, thread_name_prefix="looking")
 
     async def generate(
         self,
@@ -71,13 +79,13 @@ class Service:
                 many requests wait, or the time is up.
         """
         check_able(host.manifest, "generate")
+        outputs = sum(each.num_return_sequences for each in options)
+        if outputs > MOST_OUTPUTS:
+            raise DragomanError(f"expected at most {MOST_OUTPUTS} outputs in all, found {outputs}")
         since, deadline = self._times(seconds)
         async with host.engine(Engine) as engine:
             prepare = partial(engine.prepare, since=since, deadline=deadline)
-            prepared = [
-                await self._prepared(prepare, source, each)
-                for source, each in zip(sources, options, strict=True)
-            ]
+            prepared = await self._prepared(prepare, sources, options)
             tickets = [one for one in prepared if not isinstance(one, Result)]
             try:
                 engine.enter(*tickets)
@@ -87,7 +95,7 @@ class Service:
                 for ticket in tickets:
                     ticket.future.cancel()
             results = [one if isinstance(one, Result) else one.future.result() for one in prepared]
-            self._count(host, tickets, results)
+            self._count(host, tickets, sum(len(result.tokens) for result in results))
             return results
 
     async def stream(
@@ -97,8 +105,8 @@ class Service:
         options: GenerationOptions,
         *,
         seconds: float | None = None,
-    ) -> AsyncIterator[Token | Ended]:
-        """See `Model.stream`; the whole result comes last.
+    ) -> AsyncGenerator[Token | Ended, None]:
+        """See `Model.stream`; the whole result comes last. Whoever has enough closes it.
 
         Raises:
             DragomanError: as `generate`; or options do not allow tokens to be told before the end.
@@ -113,19 +121,24 @@ class Service:
 
         async with host.engine(Engine) as engine:
             prepare = partial(engine.prepare, since=since, deadline=deadline, listener=listen)
-            ticket = await self._prepared(prepare, source, options)
+            (ticket,) = await self._prepared(prepare, [source], [options])
             if isinstance(ticket, Result):
                 yield Ended(ticket)
                 return
+            output, told = engine.model.token_stream(), 0
             try:
                 ticket.future.add_done_callback(lambda _: listen(None))
                 engine.enter(ticket)
-                output = engine.model.token_stream()
-                while (choices := await arrived.get()) is not None:
-                    for token in output.tokens(choices):
-                        yield token
+                try:
+                    while (choices := await arrived.get()) is not None:
+                        for token in output.tokens(choices):
+                            told += 1
+                            yield token
+                except GeneratorExit:
+                    self._count(host, [ticket], told)
+                    raise
                 result = ticket.future.result()
-                self._count(host, [ticket], [result])
+                self._count(host, [ticket], len(result.tokens))
                 yield Ended(result)
             finally:
                 ticket.future.cancel()
@@ -160,14 +173,55 @@ class Service:
             self.metrics.waited(host.name, [ticket.times])
             return found
 
-    async def with_model(self, host: Host, work: Callable[[Model], Made]) -> Made:
+    async def attention(
+        self,
+        host: Host,
+        source: Any,
+        target: str | list[int] | None,
+        options: ScoringOptions,
+        *,
+        seconds: float | None = None,
+    ) -> Attention:
+        """See `Model.attention`; a target that is not given is decoded like any request.
+
+        Raises:
+            DragomanError: as `generate`; or the bundle does not have the graph for it.
+        """
+        manifest = host.manifest
+        if "attention" not in manifest.graphs:
+            raise DragomanError(no_attention(host.name))
+        if target is None and manifest.head is None and manifest.model.has_encoder:
+            (result,) = await self.generate(
+                host, [source], [generation_of(options)], seconds=seconds
+            )
+            if result.error is not None:
+                raise RejectedError(result.error)
+            target = list(result.tokens)
+            options = options.replace(end_token=result.end_token is not None)
+
+        def look(model: Model) -> Attention:
+            return model.attention(source, target, **vars(options))
+
+        return await self.with_model(host, look, seconds=seconds)
+
+    async def with_model(
+        self, host: Host, work: Callable[[Model], Made], *, seconds: float | None = None
+    ) -> Made:
         """Let something be done with a model, beside what is decoded.
 
         Raises:
-            DragomanError: the model cannot be loaded, or `work` raises it.
+            DragomanError: the model cannot be loaded, `work` raises it, or the time is up before it
+                is done.
         """
+        since, deadline = self._times(seconds)
         async with host.model() as model:
-            return await self._read(work, model)
+            looking = asyncio.get_running_loop().run_in_executor(self._lookers, work, model)
+            try:
+                return await asyncio.wait_for(looking, deadline - since)
+            except TimeoutError as error:
+                raise DeadlineError(
+                    f"the request was not done within {deadline - since:.3g} s"
+                ) from error
 
     async def read_audio(self, host: Host, data: bytes) -> Any:
         """The samples of an audio file.
@@ -185,17 +239,18 @@ class Service:
         )
 
     def close(self) -> None:
-        self._readers.shutdown(wait=False, cancel_futures=True)
+        for pool in (self._readers, self._lookers):
+            pool.shutdown(wait=False, cancel_futures=True)
 
     async def _prepared(
         self,
         prepare: Callable[[Any, GenerationOptions], DecodingTicket | Result],
-        source: Any,
-        options: GenerationOptions,
-    ) -> DecodingTicket | Result:
-        if isinstance(source, str | list) and len(source) <= SHORT:
-            return prepare(source, options)
-        return await self._read(prepare, source, options)
+        sources: Sequence[Any],
+        options: Sequence[GenerationOptions],
+    ) -> list[DecodingTicket | Result]:
+        if len(sources) == 1 and _is_read_quickly(sources[0], options[0]):
+            return [prepare(sources[0], options[0])]
+        return await self._read(lambda: list(map(prepare, sources, options)))
 
     async def _read(self, work: Callable[..., Made], *arguments: Any) -> Made:
         return await asyncio.get_running_loop().run_in_executor(self._readers, work, *arguments)
@@ -203,12 +258,15 @@ class Service:
     def _times(self, seconds: float | None) -> tuple[float, float]:
         """When a request arrives, which is now, and when it must be done."""
         now, longest = time.monotonic(), self.options.longest_request
-        return now, now + (longest if seconds is None else min(seconds, longest))
+        return now, now + (longest if seconds is None else min(max(seconds, 0.0), longest))
 
-    def _count(
-        self, host: Host, tickets: Sequence[DecodingTicket], results: Sequence[Result]
-    ) -> None:
-        tokens = sum(len(result.tokens) for result in results)
+    def _count(self, host: Host, tickets: Sequence[DecodingTicket], tokens: int) -> None:
         self.metrics.decoded(
             host.name, [ticket.times for ticket in tickets], tokens, time.monotonic()
         )
+
+
+def _is_read_quickly(source: Any, options: GenerationOptions) -> bool:
+    """Phrases take longer: the first ones decode the whole vocabulary."""
+    short = isinstance(source, str | list) and len(source) <= SHORT
+    return short and not (options.must_contain or options.must_not_contain or options.prefix)

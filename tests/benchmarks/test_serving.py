@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
 import threading
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
-from dragoman.benchmarks.serving.clients import Outcome
+from dragoman.benchmarks.harness import ContenderError
+from dragoman.benchmarks.serving.clients import OPTIONS, Came, Clients, Outcome, streamed_result
 from dragoman.benchmarks.serving.load import Answer, poisson_arrivals
 from dragoman.benchmarks.serving.measuring import (
     Point,
@@ -22,6 +26,7 @@ from dragoman.benchmarks.serving.measuring import (
 from dragoman.benchmarks.serving.peer_models import TextItem, text_model
 from dragoman.benchmarks.serving.peer_server import BatchingQueue, Waiting
 from dragoman.benchmarks.serving.served import Kind, ServedTool, served_tool
+from dragoman.benchmarks.serving.soak import ATTEMPT_SECONDS, saturation
 from dragoman.benchmarks.serving.standing import standings
 from dragoman.benchmarks.throughput.work import Arrangement
 
@@ -80,7 +85,7 @@ def tool(name: str, kind: Kind) -> ServedTool:
 
 def test_each_tool_stands_beside_the_best_of_the_others() -> None:
     def searched(name: str, own: float, common: float, workers: int = 1) -> Searched:
-        return Searched(name, Arrangement(workers, 1, 8), ALONE, [], 1.0, own, common)
+        return Searched(name, Arrangement(workers, 1, 8), ALONE, [], 1.0, own, common, 0.1)
 
     found = [
         searched("Dragoman fp32", 10.0, 9.0),
@@ -95,16 +100,17 @@ def test_each_tool_stands_beside_the_best_of_the_others() -> None:
     fp32, int8, peer, _ = standings(found, tools)
     assert (fp32.own.at.arrangement.workers, fp32.own.rate) == (2, 30.0)
     assert (fp32.own.best_peer, fp32.own.ratio) == ("CTranslate2 int8", 0.667)
-    assert (fp32.own.best_fp32_peer, fp32.own.fp32_ratio) == ("CTranslate2 float32", 1.5)
-    assert (int8.own.ratio, int8.own.fp32_ratio) == (2.0, None)
-    assert peer.own.fp32_ratio == 1.0
-    assert (fp32.common.at.arrangement.workers, fp32.common.fp32_ratio) == (1, 3.0)
-    assert (int8.common.best_peer, int8.common.ratio) == ("CTranslate2 float32", 26.667)
+    assert fp32.own_in_fp32 and peer.own_in_fp32
+    assert (fp32.own_in_fp32.best_peer, fp32.own_in_fp32.ratio) == ("CTranslate2 float32", 1.5)
+    assert (int8.own.ratio, int8.own_in_fp32) == (2.0, None)
+    assert peer.own_in_fp32.ratio == 1.0
+    assert (fp32.common.at.arrangement.workers, fp32.common.ratio) == (1, 3.0)
+    assert (int8.common.best_peer, int8.common.ratio) == ("CTranslate2 int8", None)
 
 
 def test_nothing_stands_beside_peers_that_are_never_in_time() -> None:
-    alone = Searched("Dragoman int8", Arrangement(1, 1, 8), ALONE, [], 1.0, 9.0, 9.0)
-    late = Searched("CTranslate2 int8", Arrangement(1, 1, 8), ALONE, [], 1.0, 0.0, 0.0)
+    alone = Searched("Dragoman int8", Arrangement(1, 1, 8), ALONE, [], 1.0, 9.0, 9.0, 0.1)
+    late = Searched("CTranslate2 int8", Arrangement(1, 1, 8), ALONE, [], 1.0, 0.0, 0.0, 0.1)
     tools = [tool("Dragoman int8", "dragoman"), tool("CTranslate2 int8", "ctranslate2")]
     ours, _ = standings([alone, late], tools)
     assert (ours.own.best_peer, ours.own.ratio) == ("CTranslate2 int8", None)
@@ -156,6 +162,7 @@ def outcome(**changes: object) -> Outcome:
         "minutes": 2.0,
         "rate": 9.0,
         "answered": 9,
+        "streamed": 2,
         "refused": 1,
         "vanished": 1,
         "malformed": 1,
@@ -181,6 +188,73 @@ def outcome(**changes: object) -> Outcome:
 def test_what_a_soak_objects_to(changes: dict[str, object], words: str | None) -> None:
     problems = outcome(**changes).problems
     assert (problems == []) if words is None else (words in problems[0])
+
+
+def test_a_server_is_saturated_when_it_refuses() -> None:
+    """One that answers 300 requests a second, after a second."""
+    asked: list[float] = []
+
+    def flood(rate: float) -> list[Came]:
+        asked.append(rate)
+        arrivals = np.arange(0.0, ATTEMPT_SECONDS, 1 / rate)
+        if rate <= 300:
+            return [Came(at, 200) for at in arrivals]
+        answered = np.arange(1.0, ATTEMPT_SECONDS + 0.5, 1 / 300)
+        refused = arrivals[160::4]
+        return [*(Came(at, 200) for at in answered), *(Came(at, 429) for at in refused)]
+
+    assert saturation(flood) == pytest.approx(300, rel=0.01)
+    assert asked == [50.0, 100.0, 200.0, 400.0]
+    with pytest.raises(ContenderError, match="requests a second to be refused"):
+        saturation(lambda rate: [Came(ATTEMPT_SECONDS / 2, 200)])
+
+
+STREAM = """data: {"id": 3, "text": "A", "log_probability": -0.5}
+
+data: {"id": 4, "text": "", "log_probability": -0.5}
+
+event: end
+data: {"text": "A\ufffd", "tokens": [3, 4]}
+
+"""
+
+
+def test_the_result_of_a_stream() -> None:
+    assert streamed_result(STREAM) == {"text": "A\ufffd", "tokens": [3, 4]}
+    assert streamed_result(STREAM.replace("event: end", "event: error")) is None
+    assert streamed_result(STREAM.replace('"id": 4', '"id": 5')) is None
+    assert streamed_result(STREAM.replace('"text": "A",', '"text": "B",')) is None
+    assert streamed_result('event: end\ndata: {"text": "", "tokens": []}\n\n') is not None
+
+
+@pytest.mark.parametrize("kind", ["stream", "answer", None])
+def test_streams_and_other_answers_are_compared(kind: str | None) -> None:
+    """A server that says something wrong in one of them."""
+    from aiohttp import web
+    from aiohttp.test_utils import TestServer
+
+    async def generate(request: web.Request) -> web.Response:
+        body = await request.json()
+        found = "stream" if body["stream"] else "answer"
+        result: dict[str, Any] = {"text": "no" if found == kind else "", "tokens": []}
+        if body["stream"]:
+            return web.Response(text=f"event: end\ndata: {json.dumps(result)}\n\n")
+        return web.json_response({"results": [result]})
+
+    async def asked() -> tuple[Clients, list[Came]]:
+        app = web.Application()
+        app.router.add_post("/v1/generate", generate)
+        expected = [[{"text": "", "tokens": []}] for _ in OPTIONS]
+        async with TestServer(app) as server:
+            clients = Clients(f"http://127.0.0.1:{server.port}", 0, ["a"], expected)
+            return clients, await clients.flood(400.0, 0.25)
+
+    clients, came = asyncio.run(asked())
+    assert [status for _, status in came] == [200] * 100
+    wrong, streamed = clients.counts["wrong"], clients.counts["streamed"]
+    assert clients.counts["answered"] + wrong == 100
+    assert (wrong > 0) == (kind is not None)
+    assert (streamed == 0) == (kind == "stream")
 
 
 def test_how_dragomans_server_is_started(tmp_path: Path) -> None:

@@ -20,6 +20,7 @@ from dragoman.optimize.target_bundle import optimize_bundle
 from dragoman.reference_model import ModelConfig
 from dragoman.reference_model.recipes import g2p_en
 from dragoman.runtime import Bundle, Model, load, read_bundle
+from dragoman.runtime.format.manifest import Precision
 from dragoman.runtime.serving.app import create_app
 from dragoman.runtime.serving.options import EngineOptions, ServerOptions
 
@@ -30,7 +31,7 @@ from ..speech_models import MODELS, save
 Serve = Callable[..., httpx.Client]
 
 
-def make_letters(directory: Path, *, seed: int = 0) -> Path:
+def make_letters(directory: Path, *, seed: int = 0, precision: Precision = "fp32") -> Path:
     """Letters to phonemes, at random: greedy outputs vary in length."""
     config = ModelConfig.from_dict(
         {
@@ -57,7 +58,13 @@ def make_letters(directory: Path, *, seed: int = 0) -> Path:
             model, into, name="letters", tokenizers=tokenizers, attention=True
         ),
         directory,
+        precision,
     )
+
+
+def make_quantized(directory: Path) -> Path:
+    """Letters to phonemes in int8."""
+    return make_letters(directory, precision="int8")
 
 
 def make_vectors(directory: Path) -> Path:
@@ -95,16 +102,19 @@ def _from_checkpoint(checkpoint: Path, directory: Path) -> Path:
     )
 
 
-def _optimized(export: Callable[[Path], Bundle], directory: Path) -> Path:
+def _optimized(
+    export: Callable[[Path], Bundle], directory: Path, precision: Precision = "fp32"
+) -> Path:
     neutral = directory.with_name(f"{directory.name}-neutral")
     neutral.mkdir(parents=True)
     directory.mkdir(parents=True)
-    optimize_bundle(export(neutral), directory, target="cpu")
+    optimize_bundle(export(neutral), directory, target="cpu", precision=precision)
     return directory
 
 
 MAKERS = {
     "letters": make_letters,
+    "quantized": make_quantized,
     "vectors": make_vectors,
     "speech": make_speech,
     "verses": make_verses,

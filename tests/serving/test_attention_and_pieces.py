@@ -105,4 +105,5 @@ def test_audio_of_a_bundle_without_the_graph(client: httpx.Client, tmp_path: Pat
     soundfile.write(clip, noise(0.5, 1), RATE)
     audio = base64.b64encode(clip.read_bytes()).decode()
     answer = client.post("/v1/attention", json={"model": "speech", "audio": audio})
+    assert answer.status_code == 400
     assert "attention" in answer.json()["error"]

@@ -1,4 +1,5 @@
-"""Each protocol is spoken by the client that people have for it."""
+"""Each protocol is spoken by the client that people have for it; completions are
+tested by themselves."""
 
 from __future__ import annotations
 
@@ -168,77 +169,6 @@ def test_embeddings(client: openai.OpenAI, model: Models) -> None:
         client.embeddings.create(model="nobody", input="a")
 
 
-PROMPT = "In the beginning"
-
-
-def test_completions(client: openai.OpenAI, model: Models) -> None:
-    answer = client.completions.create(
-        model="verses", prompt=PROMPT, max_tokens=9, temperature=0, logprobs=2
-    )
-    (result,) = model("verses").generate(
-        [PROMPT], max_new_tokens=9, num_beams=1, do_sample=False, alternatives=2
-    )
-    (choice,) = answer.choices
-    assert choice.text == result.text
-    assert choice.finish_reason == "length"
-    assert choice.logprobs is not None
-    assert choice.logprobs.token_logprobs == list(result.hypotheses[0].token_log_probabilities)
-    assert [len(top) for top in choice.logprobs.top_logprobs or ()] == [2] * 9
-    assert answer.usage is not None
-    assert answer.usage.prompt_tokens == len(model("verses").tokenize(PROMPT))
-    assert answer.usage.completion_tokens == 9
-
-
-def test_completions_sampled(client: openai.OpenAI, model: Models) -> None:
-    asked = {"max_tokens": 7, "temperature": 0.8, "top_p": 0.9, "seed": 11, "n": 3}
-    answer = client.completions.create(model="verses", prompt=[PROMPT, "And"], **asked)  # type: ignore[call-overload]
-    expected = model("verses").generate(
-        [PROMPT, "And"],
-        max_new_tokens=7,
-        do_sample=True,
-        temperature=0.8,
-        top_p=0.9,
-        top_k=0,
-        seed=11,
-        num_return_sequences=3,
-    )
-    assert [c.text for c in answer.choices] == [h.text for r in expected for h in r.hypotheses]
-
-
-def test_completions_stop(client: openai.OpenAI) -> None:
-    """At once and streamed, where the beginning of a stop must not slip out."""
-    asked: Any = {"model": "verses", "prompt": PROMPT, "max_tokens": 40, "temperature": 0}
-    whole = client.completions.create(**asked).choices[0].text
-    stop = whole[20:24]
-    expected = whole[: whole.index(stop)]
-    at_once = client.completions.create(**asked, stop=[stop, "never"])
-    assert (at_once.choices[0].text, at_once.choices[0].finish_reason) == (expected, "stop")
-    chunks = list(client.completions.create(**asked, stop=stop, stream=True))
-    assert "".join(chunk.choices[0].text for chunk in chunks) == expected
-    assert chunks[-1].choices[0].finish_reason == "stop"
-    free = list(
-        client.completions.create(**asked, stream=True, stream_options={"include_usage": True})
-    )
-    assert "".join(c.choices[0].text for c in free if c.choices) == whole
-    assert free[-1].usage is not None
-    assert free[-1].usage.completion_tokens == 40
-
-
-def test_completions_mistakes(client: openai.OpenAI) -> None:
-    for options, words in (
-        ({"prompt": ""}, "prompt: expected at least one token"),
-        ({"frequency_penalty": 1.0}, "frequency_penalty: expected 0"),
-        ({"n": 2, "temperature": 0}, "n: expected 1 with temperature 0"),
-        ({"max_tokens": 100_000}, "max_new_tokens: expected at most"),
-        ({"stop": ["", "a"]}, "stop: expected at most 4 texts"),
-    ):
-        asked: Any = {"model": "verses", "prompt": "a"} | options
-        with pytest.raises(openai.BadRequestError, match=words):
-            client.completions.create(**asked)
-    with pytest.raises(openai.BadRequestError, match="expected a decoder alone"):
-        client.completions.create(model="letters-en-xx", prompt="a")
-
-
 def transcribe(client: openai.OpenAI, **options: Any) -> Any:
     file = ("noise.wav", wav(NOISE))
     return client.audio.transcriptions.create(file=file, model="speech", **options)
@@ -321,6 +251,8 @@ def test_libretranslate_several_texts_and_alternatives(server: httpx.Client, mod
         ({"format": "html"}, "format: expected text"),
         ({"q": None}, "q: expected"),
         ({"alternatives": 99}, "alternatives: expected 0 to 16"),
+        ({"alternatives": "9" * 5000}, "alternatives: expected 0 to 16"),
+        ({"model": "speech"}, "model: expected one that translates, speech does not"),
         ({"q": "x" * 99}, "expected at most 32"),
     ],
 )
@@ -328,3 +260,15 @@ def test_libretranslate_mistakes(server: httpx.Client, change: dict[str, Any], w
     answer = server.post("/translate", json={"q": "a", "source": "en", "target": "xx"} | change)
     assert answer.status_code == 400
     assert words in answer.json()["error"]
+
+
+@pytest.mark.parametrize("encoding", ["utf-7", "undefined"])
+def test_libretranslate_forms_in_other_encodings(server: httpx.Client, encoding: str) -> None:
+    """A form may name any encoding that Python has, with lone surrogates and what always fails."""
+    head = b'--b\r\nContent-Disposition: form-data; name="q"\r\n\r\n'
+    kind = f"multipart/form-data; boundary=b; charset={encoding}"
+    answer = server.post(
+        "/translate", content=head + b"+2AA-\r\n--b--\r\n", headers={"content-type": kind}
+    )
+    assert answer.status_code == 400
+    assert "expected a form, of texts in UTF-8" in answer.json()["error"]

@@ -18,6 +18,7 @@ from dragoman.runtime.serving.recording import LOGGED
 
 ROOT = Path(__file__).parents[2]
 SERVING = (ROOT / "docs" / "guides" / "serving.md").read_text(encoding="utf-8")
+NATIVE = (ROOT / "docs" / "apis" / "native.md").read_text(encoding="utf-8")
 SCALING = (ROOT / "docs" / "guides" / "scaling.md").read_text(encoding="utf-8")
 
 
@@ -34,7 +35,7 @@ def tool(name: str) -> dict[str, Any]:
 
 
 def test_every_option_of_a_request_is_there() -> None:
-    table = SERVING.partition("| field | |")[2].partition("\n\n")[0]
+    table = NATIVE.partition("| field | |")[2].partition("\n\n")[0]
     fields = set(re.findall(r"`(\w+)`", table.replace("`true`", "")))
     assert fields == NAMES | {"model", "stream", "timeout"}
 

@@ -4,14 +4,23 @@ go on."""
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import shutil
+import threading
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from dragoman.errors import DragomanError
-from dragoman.runtime import BundleError, GenerationOptions, Model, load
+from dragoman.runtime import (
+    Bundle,
+    BundleError,
+    GenerationOptions,
+    Model,
+    load,
+    read_bundle,
+)
 from dragoman.runtime.serving.engine.engine import Engine
 from dragoman.runtime.serving.engine.observer import Nobody
 from dragoman.runtime.serving.host import UnavailableError
@@ -72,9 +81,9 @@ def test_loaded_by_the_first_request_and_unloaded_when_idle(
 
 
 def test_two_first_requests_load_it_once(bundle: Bundles, monkeypatch: pytest.MonkeyPatch) -> None:
-    loads: list[Path] = []
+    loads: list[Bundle] = []
 
-    def counting(directory: Path, **options: object) -> Model:
+    def counting(directory: Bundle, **options: object) -> Model:
         loads.append(directory)
         return load(directory, threads=1)
 
@@ -87,6 +96,100 @@ def test_two_first_requests_load_it_once(bundle: Bundles, monkeypatch: pytest.Mo
 
     asyncio.run(main())
     assert len(loads) == 1
+
+
+def test_a_request_that_goes_while_its_bundle_is_loaded_leaves_it_loaded_once(
+    bundle: Bundles, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun, may_go = threading.Event(), threading.Event()
+    loads: list[Bundle] = []
+
+    def slow(directory: Bundle, **options: object) -> Model:
+        loads.append(directory)
+        begun.set()
+        assert may_go.wait(60)
+        return load(directory, threads=1)
+
+    monkeypatch.setattr("dragoman.runtime.serving.host.load", slow)
+
+    async def main() -> None:
+        hosts = hosts_of(letters=bundle("letters"))
+        host = hosts.get()
+        first = asyncio.ensure_future(host.load())
+        await asyncio.to_thread(begun.wait, 60)
+        first.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await first
+        second = asyncio.ensure_future(host.load())
+        await asyncio.sleep(0)
+        may_go.set()
+        await second
+        assert host.loaded
+        await hosts.close()
+
+    asyncio.run(main())
+    assert len(loads) == 1
+
+
+def test_of_a_bundle_that_is_not_loaded_the_newest_manifest_is_known(
+    bundle: Bundles, tmp_path: Path
+) -> None:
+    """Else what it can do would be that of the old one, and nothing would ever load the new one."""
+    directory = copy_as(bundle("letters"), tmp_path / "letters")
+
+    async def main() -> None:
+        hosts = hosts_of(letters=directory)
+        host = hosts.get()
+        replace(directory, bundle("vectors"))
+        await host.refresh()
+        assert not host.loaded
+        service = Service(hosts, OPTIONS, Metrics())
+        assert len(await service.read_texts(host, "embeddings", ["a"], {"truncate": False})) == 1
+        await hosts.close()
+        service.close()
+
+    asyncio.run(main())
+
+
+def test_an_engine_that_cannot_be_made_leaves_manifest_and_engine_as_they_are(
+    bundle: Bundles, other: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    directory = copy_as(bundle("letters"), tmp_path / "letters")
+
+    def fails(*arguments: object, **options: object) -> None:
+        raise MemoryError
+
+    async def main() -> None:
+        options = dataclasses.replace(OPTIONS, watch_seconds=0.001)
+        hosts = Hosts({"letters": directory}, options, lambda name: Nobody())
+        host = hosts.get()
+        await host.load()
+        before, hosted = host.manifest, host._hosted
+        tried = asyncio.Event()
+        original = host.refresh
+
+        async def refresh() -> None:
+            try:
+                await original()
+            finally:
+                if host.manifest is before:
+                    tried.set()
+
+        monkeypatch.setattr(host, "refresh", refresh)
+        with monkeypatch.context() as patched:
+            patched.setattr("dragoman.runtime.serving.host.Engine", fails)
+            replace(directory, other)
+            watching = asyncio.ensure_future(hosts.watch())
+            await tried.wait()
+            assert (host.manifest, host._hosted) == (before, hosted)
+        while host._hosted is hosted:  # the watch goes on, and succeeds
+            assert not watching.done()
+            await asyncio.sleep(0)
+        assert host.manifest == read_bundle(other).manifest
+        watching.cancel()
+        await hosts.close()
+
+    asyncio.run(main())
 
 
 def test_replaced_while_requests_go_on(bundle: Bundles, other: Path, tmp_path: Path) -> None:

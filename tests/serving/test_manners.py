@@ -156,7 +156,7 @@ def test_health_and_what_is_served(client: httpx.Client) -> None:
     assert "default-src 'self'" in page.headers["content-security-policy"]
 
 
-KEYS = ("first-key", "second-kéy")
+KEYS = ("first-key", "second-key")
 
 
 @pytest.fixture(scope="module")

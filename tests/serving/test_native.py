@@ -27,7 +27,7 @@ WORDS = ["dragoman", "a", "transformer", "of", "interpreters", "zz", "encoder"]
 
 @pytest.fixture(scope="module", params=[1, 2], ids=["one loop", "two loops"])
 def client(request: Any, bundle: Callable[[str], Path]) -> Iterator[httpx.Client]:
-    names = ("letters", "vectors", "speech")
+    names = ("letters", "quantized", "vectors", "speech")
     engine = {"loops": request.param, "rows": 5}
     with serving({name: bundle(name) for name in names}, engine=engine) as client:
         yield client
@@ -109,17 +109,18 @@ def test_what_cannot_stream_is_an_answer_not_a_stream(client: httpx.Client) -> N
     assert (name, result["finish_reason"]) == ("end", "empty")
 
 
-def test_the_same_under_load(client: httpx.Client, model: Models) -> None:
+@pytest.mark.parametrize("name", ["letters", "quantized"])
+def test_the_same_under_load(client: httpx.Client, model: Models, name: str) -> None:
     """Requests of every strategy beside each other, more than there are rows."""
     cases = [(word, options) for word in WORDS for options in OPTIONS]
     order = np.random.default_rng(0).permutation(len(cases))
     with ThreadPoolExecutor(12) as pool:
         answers = pool.map(
-            lambda i: ask(client, model="letters", source=cases[i][0], **cases[i][1]), order
+            lambda i: ask(client, model=name, source=cases[i][0], **cases[i][1]), order
         )
         found = dict(zip(order.tolist(), answers, strict=True))
     for index, (word, options) in enumerate(cases):
-        (expected,) = model("letters").generate([word], GenerationOptions(**options))
+        (expected,) = model(name).generate([word], GenerationOptions(**options))
         assert found[index]["results"] == [plain(expected)]
 
 
@@ -154,7 +155,11 @@ def test_attention(client: httpx.Client, model: Models) -> None:
 
 
 MISTAKES: list[tuple[dict[str, Any], int, str]] = [
-    ({"source": "a"}, 404, "model: expected one of letters, speech, vectors, found none"),
+    (
+        {"source": "a"},
+        404,
+        "model: expected one of letters, quantized, speech, vectors, found none",
+    ),
     ({"model": "x", "source": "a"}, 404, "found 'x'"),
     ({"model": "letters"}, 400, "expected one of source, sources and audio, found none"),
     ({"model": "letters", "source": "a", "sources": []}, 400, "found source and sources"),

@@ -18,7 +18,7 @@ from starlette.types import Receive, Scope, Send
 
 from dragoman.errors import DragomanError
 
-from ...backends.errors import BackendError
+from ...backends.errors import BackendError, DeviceLostError
 from ..engine.line import ClosedError, OverloadedError
 from ..engine.ticket import DeadlineError
 from ..host import UnavailableError
@@ -31,8 +31,15 @@ Handler = Callable[[Request], Awaitable[Response]]
 ErrorBody = Callable[["Problem"], Any]
 """A problem as a protocol writes it."""
 
+BODY_SECONDS = 120.0
+"""That a client has to send the body of its request."""
+READING_SECONDS = 60.0
+"""That a client has to read what it was sent of a stream."""
+
 ROUTE = "dragoman.route"
 """In the scope of a request: the path of its route."""
+REQUEST_ID = "dragoman.request_id"
+"""Likewise: what the log calls it."""
 BROKEN = "dragoman.broken"
 """Likewise: what became of a stream that began well, as a status of HTTP."""
 
@@ -79,12 +86,18 @@ def problem_of(error: Exception) -> Problem:
         return Problem(404, "unknown_model", message, {})
     if isinstance(error, UnavailableError):
         return Problem(503, "unavailable", message, {})
-    if isinstance(error, BackendError):
+    if isinstance(error, BackendError | DeviceLostError):
         return Problem(500, "backend_error", message, {})
     if isinstance(error, DragomanError):
         return Problem(400, "invalid_request", message, {})
     if isinstance(error, HTTPException):
-        codes = {401: "unauthorized", 404: "not_found", 405: "method_not_allowed", 413: "too_large"}
+        codes = {
+            401: "unauthorized",
+            404: "not_found",
+            405: "method_not_allowed",
+            408: "too_slow",
+            413: "too_large",
+        }
         code = codes.get(error.status_code, "invalid_request")
         return Problem(error.status_code, code, error.detail, error.headers or {})
     return Problem(500, "internal_error", "the server failed; its log says how", {})
@@ -96,17 +109,38 @@ def route(path: str, handler: Handler, error_body: ErrorBody, *, method: str = "
     async def answer(request: Request) -> Response:
         request.scope[ROUTE] = path
         try:
-            await request.body()
+            await _whole_body(request)
             return await _unless_gone(request, handler(request))
         except (GoneError, ClientDisconnect):
             return Response(status_code=499)  # nobody reads it
         except Exception as error:
             problem = problem_of(error)
             if problem.status == 500:
-                logger.error("failed", exc_info=error, extra={"route": path})
+                _log_failure(error, request.scope)
             return JSONResponse(error_body(problem), problem.status, headers=dict(problem.headers))
 
     return Route(path, answer, methods=[method])
+
+
+def _log_failure(error: BaseException, scope: Scope) -> None:
+    where = {"route": scope.get(ROUTE), "request_id": scope.get(REQUEST_ID)}
+    logger.error("failed", exc_info=error, extra=where)
+
+
+async def _whole_body(request: Request) -> None:
+    """
+    Raises:
+        HTTPException: it takes too long.
+    """
+    try:
+        async with asyncio.timeout(BODY_SECONDS):
+            await request.body()
+    except TimeoutError as error:
+        raise HTTPException(
+            408,
+            f"expected the whole body within {BODY_SECONDS:g} s, found a part of it",
+            {"Connection": "close"},
+        ) from error
 
 
 class Events(Response):
@@ -130,6 +164,8 @@ class Events(Response):
             scope[BROKEN] = 499
         except FailedStreamError as failure:
             scope[BROKEN] = failure.status
+            if failure.status == 500 and failure.__cause__ is not None:
+                _log_failure(failure.__cause__, scope)
 
     async def _send(self, send: Send) -> None:
         headers = self.raw_headers
@@ -138,7 +174,10 @@ class Events(Response):
         try:
             async for event in self._events:
                 body = event.encode()
-                await send({"type": "http.response.body", "body": body, "more_body": True})
+                async with asyncio.timeout(READING_SECONDS):
+                    await send({"type": "http.response.body", "body": body, "more_body": True})
+        except TimeoutError as error:
+            raise GoneError from error
         except FailedStreamError:
             await send(end)
             raise

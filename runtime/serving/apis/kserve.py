@@ -38,6 +38,9 @@ from .tensors import Tensor, read_tensor, write_tensor
 
 HEADER_LENGTH = "Inference-Header-Content-Length"
 VERSION = "1"
+MOST_MICROSECONDS = (1 << 63) - 1
+MOST_DIGITS = 20
+"""Of the length of a header."""
 
 
 def error_body(problem: Problem) -> dict[str, str]:
@@ -134,8 +137,9 @@ async def _infer(service: Service, request: Request) -> Response:
     if not isinstance(parameters, dict):
         raise BodyError("parameters: expected an object")
     all_binary = bool(parameters.pop("binary_data_output", False))
-    timeout = parameters.get("timeout")
-    seconds = timeout / 1e6 if isinstance(timeout, int | float) and timeout > 0 else None
+    names = [spec.name for spec in outputs_of(host.manifest)]
+    wanted = _wanted(head.get("outputs"), names, all_binary=all_binary)
+    seconds = _seconds(parameters.get("timeout"))
     options = {k: v for k, v in parameters.items() if k not in OF_TRITON}
     model_head = host.manifest.head
     if model_head is not None:
@@ -145,7 +149,7 @@ async def _infer(service: Service, request: Request) -> Response:
     answer = {"model_name": host.name, "model_version": VERSION}
     if "id" in head:
         answer["id"] = head["id"]
-    return _answer(answer, outputs, head.get("outputs"), all_binary=all_binary)
+    return _answer(answer, outputs, wanted)
 
 
 async def _generate(
@@ -182,35 +186,62 @@ def _parts(body: bytes, header_length: str | None) -> tuple[dict[str, Any], memo
     """The JSON of a request, and the binary part behind it."""
     if header_length is None:
         return json_object(body), memoryview(b"")
-    if not header_length.isdecimal() or int(header_length) > len(body):
+    wrong = not header_length.isdecimal() or len(header_length) > MOST_DIGITS
+    if wrong or int(header_length) > len(body):
         raise BodyError(f"{HEADER_LENGTH}: expected at most {len(body)}, found {header_length:.20}")
     size = int(header_length)
     return json_object(body[:size]), memoryview(body)[size:]
 
 
-def _answer(
-    head: dict[str, Any], outputs: Sequence[Tensor], asked: Any, *, all_binary: bool
-) -> Response:
+def _seconds(timeout: Any) -> float | None:
     """
     Args:
-        asked: the outputs that a request names, each with parameters; None: all
+        timeout: in microseconds, as a request has it; None or 0: as long as the server allows
+    """
+    if timeout is None:
+        return None
+    number = isinstance(timeout, int | float) and not isinstance(timeout, bool)
+    if not number or not 0 <= timeout <= MOST_MICROSECONDS:
+        raise BodyError(
+            f"timeout: expected microseconds, 0 to {MOST_MICROSECONDS}, found {timeout!r:.40}"
+        )
+    return float(timeout) / 1e6 or None
+
+
+def _wanted(asked: Any, names: Sequence[str], *, all_binary: bool) -> dict[str, bool]:
+    """The names of the outputs that a request gets, and whether each is binary.
+
+    Args:
+        asked: the outputs that it names, each with parameters; None, or none of them: all
+        names: of all
+    """
+    if asked is None or asked == []:
+        return dict.fromkeys(names, all_binary)
+    if not isinstance(asked, list) or not all(isinstance(one, dict) for one in asked):
+        raise BodyError("outputs: expected a list of objects")
+    wanted: dict[str, bool] = {}
+    for one in asked:
+        name, parameters = one.get("name"), one.get("parameters") or {}
+        if name not in names:
+            raise BodyError(f"outputs: expected one of {', '.join(names)}, found {name!r:.80}")
+        if name in wanted:
+            raise BodyError(f"outputs: expected each name once, found {name} again")
+        if not isinstance(parameters, dict):
+            raise BodyError(f"outputs: expected parameters of {name}, found {parameters!r:.80}")
+        wanted[name] = bool(parameters.get("binary_data", all_binary))
+    return wanted
+
+
+def _answer(head: dict[str, Any], outputs: Sequence[Tensor], wanted: dict[str, bool]) -> Response:
+    """
+    Args:
+        wanted: see `_wanted`
     """
     known = {tensor.name: tensor for tensor in outputs}
-    wanted: list[tuple[str, bool]] = [(name, all_binary) for name in known]
-    if asked:
-        if not isinstance(asked, list) or not all(isinstance(one, dict) for one in asked):
-            raise BodyError("outputs: expected a list of objects")
-        wanted = []
-        for one in asked:
-            name = one.get("name")
-            if name not in known:
-                raise BodyError(f"outputs: expected one of {', '.join(known)}, found {name!r:.80}")
-            parameters = one.get("parameters") or {}
-            wanted.append((name, bool(parameters.get("binary_data", all_binary))))
-    written = [write_tensor(known[name], binary=binary) for name, binary in wanted]
+    written = [write_tensor(known[name], binary=binary) for name, binary in wanted.items()]
     answer = head | {"outputs": [data for data, _ in written]}
     content = b"".join(part for _, part in written)
-    if not any(binary for _, binary in wanted):
+    if not any(wanted.values()):
         return JSONResponse(answer)
     text = json.dumps(answer, ensure_ascii=False).encode()
     headers = {HEADER_LENGTH: str(len(text))}

@@ -17,9 +17,11 @@ from ..host import Host
 from ..keys import Keys
 from ..service import Service
 from .bodies import BodyError, Fields, json_object
+from .forms import opened_form
 from .http import Problem, route
+from .options import MOST_SOURCES
 
-MOST_TEXTS = 1024
+MOST_ALTERNATIVES = 16
 
 
 def error_body(problem: Problem) -> dict[str, str]:
@@ -47,11 +49,13 @@ async def _translate(service: Service, keys: Keys, request: Request) -> Response
     fields.end()
     if form != "text":
         raise BodyError(f"format: expected text, found {form!r:.40}")
-    if not str(alternatives).isdecimal() or int(alternatives) > 16:
-        raise BodyError(f"alternatives: expected 0 to 16, found {alternatives!r:.40}")
+    if str(alternatives) not in map(str, range(MOST_ALTERNATIVES + 1)):
+        raise BodyError(
+            f"alternatives: expected 0 to {MOST_ALTERNATIVES}, found {alternatives!r:.40}"
+        )
     texts = [given] if isinstance(given, str) else given
-    if not all(isinstance(text, str) for text in texts) or len(texts) > MOST_TEXTS:
-        raise BodyError(f"q: expected a text, or at most {MOST_TEXTS} of them")
+    if not all(isinstance(text, str) for text in texts) or len(texts) > MOST_SOURCES:
+        raise BodyError(f"q: expected a text, or at most {MOST_SOURCES} of them")
     host = _translator(service, source, target, model)
     options = _options(host, source, target, int(alternatives))
     results = await service.generate(host, texts, [options] * len(texts))
@@ -70,7 +74,7 @@ async def _translate(service: Service, keys: Keys, request: Request) -> Response
 async def _languages(service: Service, keys: Keys, request: Request) -> Response:
     """Every language that a bundle translates from, with those that it translates to. A key may be
     in the body, where the client puts it, although the method is GET."""
-    form = await request.form()
+    form = await _form(request)
     keys.check(request.headers, form.get("api_key"))
     targets: dict[str, set[str]] = {}
     for host in service.hosts.all:
@@ -89,12 +93,14 @@ async def _values(request: Request) -> dict[str, Any]:
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind == "application/json":
         return json_object(await request.body())
-    form = await request.form()
-    values: dict[str, Any] = {}
-    for name in form:
-        found = form.getlist(name)
-        values[name] = found if len(found) > 1 else found[0]
-    return values
+    return await _form(request)
+
+
+async def _form(request: Request) -> dict[str, Any]:
+    """The fields of a form; of those that occur several times, a list."""
+    async with opened_form(request) as form:
+        fields = {name: form.getlist(name) for name in form}
+    return {name: found if len(found) > 1 else found[0] for name, found in fields.items()}
 
 
 def _translates(host: Host) -> bool:
@@ -122,7 +128,10 @@ def _translator(service: Service, source: str, target: str, model: str | None) -
         DragomanError: no bundle translates this way.
     """
     if model is not None:
-        return service.hosts.get(model)
+        host = service.hosts.get(model)
+        if not _translates(host):  # of a speech model, texts would be paths of the server's files
+            raise DragomanError(f"model: expected one that translates, {host.name} does not")
+        return host
     candidates = [host for host in service.hosts.all if _translates(host)]
     for host in candidates:
         pairs = _pairs(host)

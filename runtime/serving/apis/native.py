@@ -26,6 +26,8 @@ from .http import Events, FailedStreamError, Problem, event, primed, problem_of,
 from .options import generation_options
 
 MOST_SOURCES = 1024
+MOST_COUNTED = 1000
+"""Best tokens of a mask, and tokens of an answer."""
 OF_SCORING = sorted({f.name for f in dataclasses.fields(ScoringOptions)} - {"max_batch_size"})
 
 
@@ -158,8 +160,9 @@ async def _read_texts(service: Service, method: str, request: Request) -> Respon
 
 def _count(fields: Fields, name: str, default: int) -> int:
     value: int = fields.take(name, int, default)
-    if value < 1:
-        raise BodyError(f"{name}: expected at least 1, found {value}")
+    if not 1 <= value <= MOST_COUNTED:
+        found = value if abs(value) < 10**9 else "another"
+        raise BodyError(f"{name}: expected a number from 1 to {MOST_COUNTED}, found {found}")
     return value
 
 
@@ -171,21 +174,18 @@ def _plain(result: Any) -> dict[str, Any]:
 
 
 async def _attention(service: Service, request: Request) -> Response:
-    """{"model", "source" or "audio", "target", and options of scoring}: what aligns words, [target,
-    source], and its tokens; of a decoder or an encoder alone, the mean of its last layer."""
+    """{"model", "source" or "audio", "target", "timeout", and options of scoring}: what aligns
+    words, [target, source], and its tokens; of a decoder or an encoder alone, the mean of its last
+    layer."""
     fields = Fields(json_object(await request.body()))
     host = service.hosts.get(fields.take("model", str))
     source = await _attended(service, host, fields)
-    target = fields.take("target", (str, list))
+    target, seconds = fields.take("target", (str, list)), fields.take("timeout", (float, int))
     unknown = sorted(fields.rest.keys() - OF_SCORING)
     if unknown:
         raise BodyError(f"unknown: {', '.join(unknown):.200}; options are {', '.join(OF_SCORING)}")
     given = {name: value for name, value in fields.rest.items() if value is not None}
-
-    def look(model: Model) -> Attention:
-        return model.attention(source, target, **given)
-
-    found = await service.with_model(host, look)
+    found = await service.attention(host, source, target, ScoringOptions(**given), seconds=seconds)
     rows, columns, weights = _grid(found)
     return JSONResponse(
         {"columns": columns, "rows": rows, "weights": weights.astype(float).round(4).tolist()}

@@ -23,6 +23,7 @@ from ...format.head import Head
 from ...format.manifest import Manifest
 from ..engine.texts import ABILITIES
 from .bodies import BodyError
+from .options import MOST_SOURCES
 from .tensors import Tensor, TensorError
 
 OF_TRITON = frozenset({"sequence_id", "sequence_start", "sequence_end", "priority", "timeout"})
@@ -64,12 +65,13 @@ def texts_of(tensors: Mapping[str, Tensor]) -> list[Any]:
     """Texts [N] or [N, 1]; of models that read pairs, [N, 2].
 
     Raises:
-        TensorError: there is something else.
+        TensorError: there is something else, or more than `MOST_SOURCES`.
     """
     tensor = _input(tensors, "text")
     shape = tensor.values.shape
     if not 1 <= len(shape) <= 2 or shape[1:] not in ((), (1,), (2,)):
         raise TensorError(f"text: expected shape [N], [N, 1] or [N, 2], found {list(shape)}")
+    _check_number("text", shape[0])
     rows = tensor.values.reshape(shape[0], *(shape[1:] or (1,)))
     try:
         texts = [[value.decode() for value in row] for row in rows.tolist()]
@@ -82,9 +84,11 @@ def files_of(tensors: Mapping[str, Tensor]) -> list[bytes]:
     """Audio files.
 
     Raises:
-        TensorError: there is something else.
+        TensorError: there is something else, or more than `MOST_SOURCES`.
     """
-    return _input(tensors, "audio").values.ravel().tolist()
+    values = _input(tensors, "audio").values
+    _check_number("audio", values.size)
+    return values.ravel().tolist()
 
 
 def decoded_tensors(results: Sequence[Result]) -> list[Tensor]:
@@ -96,10 +100,8 @@ def decoded_tensors(results: Sequence[Result]) -> list[Tensor]:
     texts = [" ".join(map(str, r.tokens)) if r.text is None else r.text for r in results]
     return [
         bytes_tensor("text", texts),
-        Tensor("score", "FP32", np.array([r.score for r in results], np.float32)),
-        Tensor(
-            "log_probability", "FP32", np.array([r.log_probability for r in results], np.float32)
-        ),
+        _numbers("score", [r.score for r in results]),
+        _numbers("log_probability", [r.log_probability for r in results]),
         bytes_tensor("finish_reason", [r.finish_reason for r in results]),
     ]
 
@@ -141,10 +143,21 @@ def bytes_tensor(name: str, texts: Sequence[str]) -> Tensor:
     return Tensor(name, "BYTES", values)
 
 
+def _numbers(name: str, numbers: Sequence[float]) -> Tensor:
+    """Scores may be larger than FP32 holds: they are the largest that it does."""
+    most = np.finfo(np.float32).max
+    return Tensor(name, "FP32", np.clip(np.array(numbers), -most, most).astype(np.float32))
+
+
 def _refuse_errors(results: Sequence[Any]) -> None:
     for index, result in enumerate(results):
         if result.error is not None:
             raise RejectedError(f"{index}: {result.error}")
+
+
+def _check_number(name: str, number: int) -> None:
+    if number > MOST_SOURCES:
+        raise TensorError(f"{name}: expected at most {MOST_SOURCES} of them, found {number}")
 
 
 def _input(tensors: Mapping[str, Tensor], name: str) -> Tensor:

@@ -8,6 +8,8 @@ from typing import Any
 from ...decoding.options import GenerationOptions
 from .bodies import BodyError
 
+MOST_SOURCES = 1024
+"""Of a request."""
 OF_CALLS = ("max_batch_size", "max_batch_tokens")
 """Of the library's calls: a server decides for itself what is decoded together."""
 NAMES = frozenset(f.name for f in dataclasses.fields(GenerationOptions)) - set(OF_CALLS)

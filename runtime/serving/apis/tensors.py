@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import struct
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeGuard
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,6 +20,7 @@ DTYPES: dict[str, Any] = {
     "FP64": np.dtype("<f8"),
     "BYTES": np.dtype(object),
 }
+MOST_DIMENSIONS = 8
 
 
 class TensorError(DragomanError):
@@ -46,12 +48,14 @@ def read_tensor(data: dict[str, Any], binary: memoryview) -> tuple[Tensor, memor
     name, datatype, shape = data.get("name"), data.get("datatype"), data.get("shape")
     if not isinstance(name, str):
         raise TensorError("inputs: expected a name of each")
-    if datatype not in DTYPES:
+    if not isinstance(datatype, str) or datatype not in DTYPES:
         raise TensorError(
             f"{name}: expected a datatype of {', '.join(DTYPES)}, found {datatype!r:.40}"
         )
-    if not isinstance(shape, list) or not all(type(n) is int and n >= 0 for n in shape):
-        raise TensorError(f"{name}: expected a shape, found {shape!r:.80}")
+    if not _is_shape(shape):
+        raise TensorError(
+            f"{name}: expected a shape of at most {MOST_DIMENSIONS} sizes, found {shape!r:.80}"
+        )
     parameters = data.get("parameters") or {}
     size = parameters.get("binary_data_size") if isinstance(parameters, dict) else None
     if size is None:
@@ -84,6 +88,12 @@ def write_tensor(tensor: Tensor, *, binary: bool) -> tuple[dict[str, Any], bytes
     return head | {"parameters": {"binary_data_size": len(content)}}, content
 
 
+def _is_shape(shape: Any) -> TypeGuard[list[int]]:
+    if not isinstance(shape, list) or len(shape) > MOST_DIMENSIONS:
+        return False
+    return all(type(size) is int and size >= 0 for size in shape)
+
+
 def _from_json(name: str, datatype: str, shape: list[int], data: Any) -> NDArray[Any]:
     if not isinstance(data, list):
         raise TensorError(f"{name}: expected data, a list, found {type(data).__name__}")
@@ -95,8 +105,9 @@ def _from_json(name: str, datatype: str, shape: list[int], data: Any) -> NDArray
         values[:] = [value.encode() for value in flat]
     else:
         try:
-            values = np.array(flat, DTYPES[datatype])
-        except (ValueError, TypeError, OverflowError) as error:
+            with np.errstate(over="raise"):
+                values = np.array(flat, DTYPES[datatype])
+        except (ValueError, TypeError, ArithmeticError) as error:
             raise TensorError(f"{name}: expected numbers of {datatype}: {error}") from error
     return _shaped(name, values, shape)
 
@@ -133,8 +144,11 @@ def _from_binary(name: str, datatype: str, shape: list[int], data: memoryview) -
 
 
 def _shaped(name: str, values: NDArray[Any], shape: list[int]) -> NDArray[Any]:
-    if values.size != np.prod(shape, dtype=np.int64):
+    if values.size != math.prod(shape):
         raise TensorError(
-            f"{name}: expected as many values as shape {shape} has, found {values.size}"
+            f"{name}: expected as many values as shape {shape!r:.80} has, found {values.size}"
         )
-    return values.reshape(shape)
+    try:
+        return values.reshape(shape)
+    except ValueError as error:  # no values, of a size that no array has
+        raise TensorError(f"{name}: expected a shape, found {shape!r:.80}: {error}") from error

@@ -6,6 +6,7 @@ from typing import Any
 
 from dragoman.errors import DragomanError
 
+from ...backends.errors import DeviceLostError
 from ...decoding.loop import Job
 from ...decoding.options import DEFAULT_BATCH_SIZE, GenerationOptions
 from ...decoding.results import Result
@@ -16,6 +17,8 @@ from .loop import LoopThread
 from .observer import Nobody, Observer
 from .ticket import DecodingTicket, Entry, Listener
 
+MOST_OUTPUTS = 1024
+"""Of a request."""
 LONGEST_OUTPUT = 512
 """New tokens that a request may have unless the bundle's own default is more, or the server is told
 otherwise: memory is set aside for each row."""
@@ -44,6 +47,7 @@ class Engine:
         self.model = model
         limits = model.backend.limits
         self.max_new_tokens, self._capacity = _capacity(model, max_new_tokens)
+        self._most_rows = min(rows, limits.rows or rows)
         self.line: Line[Job[Entry]] = Line(
             waiting, loops, lambda job, now: job.key.ticket.is_over(now)
         )
@@ -54,7 +58,7 @@ class Engine:
                 model.manifest.model,
                 self.line,
                 observer or Nobody(),
-                rows=min(rows, limits.rows or rows),
+                rows=self._most_rows,
                 capacity=self._capacity,
             )
             for number in range(loops)
@@ -80,12 +84,24 @@ class Engine:
 
         Raises:
             DragomanError: an option is out of range, not for this kind of model or not possible
-                with a listener; more new tokens are asked for than the server gives.
+                with a listener; more new tokens, outputs or rows are asked for than the server
+                gives.
             LanguageError: a language is unknown, missing, or given to a model without languages.
         """
+        if options.num_return_sequences > MOST_OUTPUTS:
+            raise DragomanError(
+                f"num_return_sequences: expected at most {MOST_OUTPUTS}, found "
+                f"{options.num_return_sequences}"
+            )
         pending = self.model.front_end.begin(source, self._limited(options))
         if isinstance(pending, Result):
             return pending
+        width = max(job.strategy.width for job in pending.jobs)
+        if width > self._most_rows:
+            raise DragomanError(
+                f"num_beams: expected at most {self._most_rows}, the rows of this server's batch, "
+                f"found {width}"
+            )
         if listener is not None:
             only_strategy([job.strategy for job in pending.jobs])
         if max(job.request.capacity for job in pending.jobs) > self._capacity:
@@ -100,11 +116,11 @@ class Engine:
         Raises:
             OverloadedError: too many wait.
             ClosedError: the engine is being closed.
-            DragomanError: the device failed for good.
+            DeviceLostError: the device failed for good.
         """
         lost = next((t.lost for t in self._threads if t.lost is not None), None)
         if lost is not None:
-            raise DragomanError(str(lost))
+            raise DeviceLostError(str(lost))
         jobs = [job for ticket in tickets for job in ticket.jobs]
         self.line.put([(job, job.strategy.width) for job in jobs])
 

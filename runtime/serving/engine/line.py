@@ -150,13 +150,15 @@ class Line(Generic[Item]):
     def _group(
         self, busy: int, most: int, fits: Callable[[Sequence[Item]], bool]
     ) -> Iterator[tuple[Item, int, float]]:
-        """The first items that fit, up to a taker's share of all work."""
+        """The first items that fit, until a taker has its share of all work: the last one may be
+        more than that, or several rows that belong together would wait although there is room."""
         everything = sum(rows for _, rows, _ in self._items) + sum(self._busy.values())
         share = math.ceil(everything / self._takers)
         taken: list[Item] = []
         for item, rows, since in self._items:
             alone = not busy and not taken
-            if not alone and (busy + rows > min(most, share) or not fits([*taken, item])):
+            full = busy >= share or busy + rows > most
+            if not alone and (full or not fits([*taken, item])):
                 return
             busy += rows
             taken.append(item)
@@ -164,9 +166,11 @@ class Line(Generic[Item]):
 
 
 class _Pace:
-    """How fast the line moves, from the last minute or so."""
+    """How fast the line moves."""
 
-    KEPT = 64
+    KEPT, SECONDS = 64, 60.0
+    """It is known from so many of the last times that something was taken, in the last minute."""
+    MOST = 60.0
 
     def __init__(self) -> None:
         self._taken: deque[tuple[float, int]] = deque(maxlen=self.KEPT)
@@ -176,8 +180,11 @@ class _Pace:
             self._taken.append((time.monotonic(), items))
 
     def seconds_for(self, items: int) -> float:
-        """About how long it takes until this many have been taken; 1 if nothing is known."""
-        if len(self._taken) < 2:
+        """About how long it takes until this many have been taken: from 1 to 60, 1 if nothing is
+        known."""
+        now = time.monotonic()
+        recent = [(at, count) for at, count in self._taken if now - at <= self.SECONDS]
+        if len(recent) < 2:
             return 1.0
-        seconds = time.monotonic() - self._taken[0][0]
-        return max(1.0, items * seconds / sum(count for _, count in self._taken))
+        seconds = now - recent[0][0]
+        return min(max(1.0, items * seconds / sum(count for _, count in recent)), self.MOST)

@@ -72,7 +72,7 @@ class LoopThread(Thread):
                 self._turn(group)
             except DeviceLostError as error:
                 self._give_up(group, error)
-            except Exception as error:  # a defect: whoever is here fails, and nobody else
+            except Exception as error:  # a defect of this loop: whoever is here fails
                 self._observer.failed(f"{type(error).__name__}: {error}")
                 self._fail_all(group, error)
 
@@ -126,9 +126,12 @@ class LoopThread(Thread):
         try:
             ended = loop.admit(batch)
         except (BackendError, MemoryError) as error:
-            if isinstance(error, DeviceLostError):
-                raise
             failure = reason_of(error)
+        except DeviceLostError:
+            raise
+        except Exception as error:
+            self._each_alone(batch, error)
+            return
         if failure is None:
             self._observer.encoded(len(batch), time.monotonic() - started)
             self._loops[width] = loop
@@ -148,13 +151,15 @@ class LoopThread(Thread):
             loop.compact()
             ended = loop.step()
         except (BackendError, MemoryError) as error:
-            loop.close()
-            del self._loops[width]
-            if isinstance(error, DeviceLostError):
-                self._fail_all([decoding.job for decoding in running], error)
-                raise
             failure = reason_of(error)
+        except DeviceLostError:
+            raise
+        except Exception as error:
+            self._leave(width)
+            self._each_alone([decoding.job for decoding in running], error)
+            return
         if failure is not None:
+            self._leave(width)
             self._observer.failed(failure)
             self._apart([decoding.job for decoding in running])
             return
@@ -165,15 +170,39 @@ class LoopThread(Thread):
         if not loop.running:
             del self._loops[width]
 
+    def _leave(self, width: int) -> None:
+        """Give up the batch of a width."""
+        self._loops.pop(width).close()
+
     def _apart(self, jobs: Jobs) -> None:
         """After a failure: together once more, then in halves, so that only those fail that fail by
         themselves. Others wait meanwhile."""
         queue: Queue[Entry] = Queue(
             self._backend, self._model, rows=self._rows, tokens=DEFAULT_BATCH_TOKENS
         )
-        for job in jobs:
+        now = time.monotonic()
+        left = {job.key: job for job in jobs if not job.key.ticket.is_over(now)}
+        for job in left.values():
             queue.add(job)
-        self._settle(queue.outcomes())
+        try:
+            for outcome in queue.outcomes():
+                del left[outcome.job.key]
+                self._settle([outcome])
+        except DeviceLostError as error:
+            for job in left.values():
+                job.key.ticket.fail(error)
+            raise
+        except Exception as error:
+            self._each_alone([*left.values()], error)
+
+    def _each_alone(self, jobs: Jobs, error: Exception) -> None:
+        """After an error that no backend raises, a defect: only whoever causes it fails."""
+        self._observer.failed(f"{type(error).__name__}: {error}")
+        if len(jobs) == 1:
+            jobs[0].key.ticket.fail(error)
+            return
+        for job in jobs:
+            self._apart([job])
 
     def _tell(self, decoding: Decoding[Entry]) -> None:
         if decoding.given:
@@ -183,7 +212,7 @@ class LoopThread(Thread):
         except Exception as error:
             decoding.job.key.ticket.fail(error)
 
-    def _settle(self, outcomes: Iterator[Outcome] | Sequence[Outcome]) -> None:
+    def _settle(self, outcomes: Sequence[Outcome]) -> None:
         for outcome in outcomes:
             entry = outcome.job.key
             following = entry.ticket.add(entry.number, outcome)

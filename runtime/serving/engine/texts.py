@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from threading import Thread
 from typing import Any
 
+from ...backends.errors import DeviceLostError
 from ...encoding.running import MAX_BATCH_SIZE
 from ...model import Model
 from .line import Line
@@ -66,6 +67,7 @@ class TextsEngine:
     ) -> None:
         self.model, self._rows = model, rows
         self._observer = observer or Nobody()
+        self._lost: DeviceLostError | None = None
         self.line: Line[TextsTicket] = Line(waiting, loops, lambda ticket, now: ticket.is_over(now))
         self._threads = [
             Thread(target=self._run, args=(number,), name=f"encoding-{number}", daemon=True)
@@ -79,12 +81,15 @@ class TextsEngine:
 
         Raises:
             OverloadedError, ClosedError: see `Line.put`.
+            DeviceLostError: the device failed for good.
         """
+        if self._lost is not None:
+            raise DeviceLostError(str(self._lost))
         self.line.put([(ticket, len(ticket.sources))])
 
     @property
     def alive(self) -> bool:
-        return all(thread.is_alive() for thread in self._threads)
+        return self._lost is None and all(thread.is_alive() for thread in self._threads)
 
     @property
     def rows(self) -> int:
@@ -123,6 +128,10 @@ class TextsEngine:
             found = getattr(self.model.encoder, tickets[0].method)(sources, **tickets[0].options)
         except Exception as error:  # of the device, or a defect
             self._observer.failed(f"{type(error).__name__}: {error}")
+            if isinstance(error, DeviceLostError):
+                self._lost = error
+                self.line.close()
+                tickets = [*tickets, *self.line.clear()]
             for ticket in tickets:
                 ticket.fail(error)
             return

@@ -11,6 +11,7 @@ from typing import Any, Generic, TypeVar
 
 from dragoman.errors import DragomanError
 
+from ...backends.errors import BackendError
 from ...decoding.loop import Decoding, Job
 from ...decoding.results import Result
 from ...decoding.scheduling import Failed
@@ -122,11 +123,15 @@ class DecodingTicket(Ticket[Result]):
             self._listener([Choice(*new) for new in zip(tokens[told:], chances, strict=True)])
 
     def add(self, number: int, outcome: Decoding[Any] | Failed[Any]) -> Job[Entry] | None:
-        """Take what has become of a job; the one that follows it, if there is one."""
+        """Take what has become of a job; the one that follows it, if there is one. What the backend
+        cannot do is no fault of the request: it fails, instead of having a result that says so."""
         if self.future.done():
             return None
+        if isinstance(outcome, Failed):
+            self.fail(BackendError(outcome.reason))
+            return None
         try:
-            if self._listener is not None and not isinstance(outcome, Failed):
+            if self._listener is not None:
                 for draft in outcome.drafts[:1]:
                     self.tell(draft)
             found = self._pending.add(number, outcome)

@@ -10,7 +10,7 @@ from typing import Any
 
 from dragoman.errors import DragomanError
 
-from ...backends.errors import BackendError
+from ...backends.errors import BackendError, DeviceLostError
 from ..apis.tensors import Tensor
 from ..engine.line import ClosedError, OverloadedError
 from ..engine.ticket import DeadlineError
@@ -122,8 +122,9 @@ class Answer:
             return kinds("the request was cancelled", kinds.CANCELLED)
         if isinstance(error, OverloadedError | ClosedError | DeadlineError):
             return kinds(str(error), kinds.UNAVAILABLE)
-        if isinstance(error, DragomanError) and not isinstance(error, BackendError):
+        of_backend = isinstance(error, BackendError | DeviceLostError)
+        if isinstance(error, DragomanError) and not of_backend:
             return kinds(str(error), kinds.INVALID_ARG)
         self._utils.Logger.log_error("".join(traceback.format_exception(error)))
-        told = str(error) if isinstance(error, BackendError) else "the server failed; see its log"
+        told = str(error) if of_backend else "the server failed; see its log"
         return kinds(told, kinds.INTERNAL)

@@ -122,8 +122,7 @@ class Answering:
             return [decoded_tensors(results)]
 
         answer.follow([ticket.future for ticket in tickets], made)
-        for ticket in tickets:
-            engine.enter(ticket)
+        engine.enter(*tickets)
 
     def _read(
         self, engine: TextsEngine, head: Head, answer: Answer, asked: Asked, deadline: float

@@ -53,6 +53,20 @@ def test_takers_share_what_there_is() -> None:
     assert take(line, 1, busy=3) == ["h"]
 
 
+def test_rows_that_belong_together_join_while_there_is_room() -> None:
+    """Both takers are busy with 4 rows, and a third request of 4 is more than half of what is left
+    of either's share."""
+    line = line_of(takers=2)
+    put(line, "a", rows=4)
+    assert take(line, 0, busy=0, most=64) == ["a"]
+    put(line, "b", rows=4)
+    assert take(line, 1, busy=0, most=64) == ["b"]
+    put(line, "c", rows=4)
+    assert take(line, 0, busy=4, most=64) == ["c"]
+    put(line, "d", rows=4)
+    assert take(line, 1, busy=5, most=8) == []
+
+
 def test_few_wait_for_others_if_many_wait() -> None:
     """One place is free of 16, and 9 wait: joining is worth it for two."""
     line = line_of()
@@ -76,6 +90,29 @@ def test_too_many_are_refused_all_together() -> None:
     put(line, "c")
     assert take(line) == ["a", "b", "c"]
     put(line, "defg")  # more than may wait, but nobody does
+
+
+def test_when_to_come_back_does_not_depend_on_what_was_long_ago(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now = 1000.0
+    monkeypatch.setattr("time.monotonic", lambda: now)
+    line = line_of(3)
+    for name in "abcdef":
+        put(line, name)
+        take(line, most=1)
+    now += 8 * 3600
+    put(line, "ghi")
+    with pytest.raises(OverloadedError) as known:
+        put(line, "j")
+    assert known.value.retry_after == 1.0
+    assert take(line, most=1) == ["g"]
+    now += 50
+    assert take(line, most=1) == ["h"]
+    put(line, "jk")
+    with pytest.raises(OverloadedError) as slow:
+        put(line, "l")
+    assert slow.value.retry_after == 60.0
 
 
 def test_those_that_are_over_make_room() -> None:

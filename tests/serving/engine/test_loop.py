@@ -176,19 +176,14 @@ def test_a_request_that_makes_the_model_fail_fails_alone() -> None:
     engine = ScriptedEngine(ScriptedBackend(logits))
     tickets = [engine.submit(job(source, 6)) for source in sources]
     engine.run()
-    results = [ticket.future.result(timeout=0) for ticket in tickets]
-    assert [r.error for r in results] == [
-        None,
-        "the model's logits are not finite numbers",
-        None,
-        None,
-    ]
-    for source, result in zip(sources, results, strict=True):
-        if result.error is None:
-            single = ScriptedEngine(ScriptedBackend(good))
-            ticket = single.submit(job(source, 6))
-            single.run()
-            assert result.tokens == tokens(ticket)
+    bad = tickets.pop(1)
+    with pytest.raises(BackendError, match="the model's logits are not finite numbers"):
+        bad.future.result(timeout=0)
+    for source, ticket in zip([[3, 4], [5], [6, 6]], tickets, strict=True):
+        single = ScriptedEngine(ScriptedBackend(good))
+        expected = single.submit(job(source, 6))
+        single.run()
+        assert tokens(ticket) == tokens(expected)
     assert engine.watch.failures == ["the model's logits are not finite numbers"]
 
 
@@ -224,7 +219,8 @@ def test_a_request_for_which_memory_never_suffices_fails() -> None:
     engine = ScriptedEngine(scripted)
     wide, narrow = engine.submit(job([3], 5, Beam(4))), engine.submit(job([4], 5))
     engine.run()
-    assert wide.future.result(timeout=0).error == "no memory for 4 rows"
+    with pytest.raises(BackendError, match="no memory for 4 rows"):
+        wide.future.result(timeout=0)
     assert tokens(narrow) == alone(job([4], 5))
 
 
@@ -253,6 +249,47 @@ def test_a_defect_fails_those_who_are_there_and_no_others() -> None:
         tickets[0].future.result(timeout=0)
     assert tokens(tickets[1]) == alone(endless(3, [6]))
     assert engine.watch.failures == ["ZeroDivisionError: a defect"]
+
+
+@pytest.mark.parametrize("tokens_before", [0, 2])
+def test_a_defect_fails_only_whoever_causes_it(tokens_before: int) -> None:
+    """An error that is no backend's, as of numbers that nobody thought of."""
+    good = random_logits(VOCABULARY, seed=1, end=-9.0)
+
+    def logits(source: tuple[int, ...], history: tuple[int, ...]) -> NDArray[np.float32]:
+        if source == (7,) and len(history) > tokens_before:
+            raise OverflowError("too large")
+        return good(source, history)
+
+    engine = ScriptedEngine(ScriptedBackend(logits))
+    samples = engine.submit(job([3, 4], 6, number=0), job([3, 4], 6, number=1))
+    bad, other = engine.submit(job([7], 6)), engine.submit(job([5], 6), following=[job([6], 4)])
+    engine.run()
+    with pytest.raises(OverflowError, match="too large"):
+        bad.future.result(timeout=0)
+    single = ScriptedEngine(ScriptedBackend(good))
+    expected = single.submit(job([3, 4], 6, number=0), job([3, 4], 6, number=1))
+    expected_other = single.submit(job([5], 6), following=[job([6], 4)])
+    single.run()
+    assert tokens(samples) == tokens(expected)
+    assert tokens(other) == tokens(expected_other)
+
+
+@pytest.mark.parametrize("second", [LOST, BackendError("again"), ZeroDivisionError("a defect")])
+def test_nobody_is_forgotten_if_one_failure_follows_another(second: Exception) -> None:
+    def fail(step: int) -> None:
+        if step == 3:
+            raise BackendError("once")
+        if step in (4, 5, 6, 7):
+            raise second
+
+    engine = ScriptedEngine(backend(), before_step=fail)
+    tickets = [engine.submit(endless(9, [source])) for source in (3, 4)]
+    engine.run()
+    for ticket in tickets:
+        assert ticket.future.done()
+        assert isinstance(ticket.future.exception(timeout=0), type(second))
+    assert (engine.thread.lost is LOST) == (second is LOST)
 
 
 def test_when_the_device_is_lost_everybody_is_told() -> None:

@@ -141,14 +141,15 @@ def test_a_request_whose_time_is_up_fails(start: Start) -> None:
 
 def test_what_is_cancelled_is_left(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing decodes it here, so that only the cancellation can end it."""
-    tickets: list[Any] = []
+    calls: list[Any] = []
     served = start()
-    monkeypatch.setattr(Engine, "enter", lambda _, ticket: tickets.append(ticket))
+    monkeypatch.setattr(Engine, "enter", lambda _, *tickets: calls.append(tickets))
     request = Request([texts(*["a"] * 1000)])
     request.sender.cancelled = True
     served.execute([request])
     assert error_of(request) == ("gone", "the request was cancelled")
     served.finalize()
+    (tickets,) = calls
     assert len(tickets) == 1000
     assert all(ticket.future.cancelled() for ticket in tickets)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ...decoding.results import Segment
+from ....decoding.results import Segment
 
 
 def srt(segments: Sequence[Segment]) -> str:

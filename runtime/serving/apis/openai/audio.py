@@ -13,15 +13,16 @@ from starlette.routing import BaseRoute
 
 from dragoman.errors import DragomanError
 
-from ...decoding.options import GenerationOptions
-from ...decoding.rejection import RejectedError
-from ...decoding.results import Result
-from ...speech.language_names import language_name
-from ..host import Host
-from ..service import Service
-from .bodies import BodyError
-from .http import route
-from .openai import error_body
+from ....decoding.options import GenerationOptions
+from ....decoding.rejection import RejectedError
+from ....decoding.results import Result
+from ....speech.language_names import language_name
+from ...host import Host
+from ...service import Service
+from ..bodies import BodyError
+from ..forms import opened_form
+from ..http import route
+from .errors import error_body
 from .subtitles import srt, vtt
 
 FORMATS = ("json", "text", "srt", "verbose_json", "vtt")
@@ -41,7 +42,7 @@ def routes(service: Service) -> list[BaseRoute]:
 
 
 async def _transcribe(service: Service, task: str, request: Request) -> Response:
-    async with request.form(max_files=1, max_fields=32) as form:
+    async with opened_form(request, max_fields=32) as form:
         unknown = sorted(form.keys() - FIELDS)
         if unknown:
             raise BodyError(f"unknown: {', '.join(unknown):.200}")
