@@ -223,20 +223,21 @@ class Service:
                     f"the request was not done within {deadline - since:.3g} s"
                 ) from error
 
-    async def read_audio(self, host: Host, data: bytes) -> Any:
-        """The samples of an audio file.
+    async def read_audio(self, host: Host, *files: bytes) -> list[Any]:
+        """The samples of audio files.
 
         Raises:
-            AudioError: it is none, or longer than the server allows.
+            AudioError: one is none, or all together are longer than the server allows.
             DragomanError: the model does not take audio.
         """
         if host.manifest.audio is None:
             raise DragomanError(f"{host.name} is no speech model")
-        return await self._read(
-            partial(read_audio, longest=self.options.audio_seconds),
-            data,
-            host.manifest.audio.sampling_rate,
-        )
+        rate, left, found = host.manifest.audio.sampling_rate, self.options.audio_seconds, []
+        for data in files:
+            samples = await self._read(partial(read_audio, longest=max(0.0, left)), data, rate)
+            left -= len(samples) / rate
+            found.append(samples)
+        return found
 
     def close(self) -> None:
         for pool in (self._readers, self._lookers):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import socket
 from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
@@ -13,6 +14,7 @@ import numpy as np
 import pytest
 import soundfile
 from starlette.types import Message, Scope
+from tritonclient.http import InferenceServerClient, InferInput
 
 from dragoman.runtime import Model
 from dragoman.runtime.backends.errors import BackendError, DeviceLostError
@@ -82,8 +84,19 @@ def test_audio_has_a_limit(bundle: Bundles, tmp_path: Path) -> None:
     with serving({"speech": bundle("speech")}, audio_seconds=2.0) as client:
         form = {"files": {"file": ("clip.wav", clip.read_bytes())}, "data": {"model": "speech"}}
         answer = client.post("/v1/audio/transcriptions", **form)  # type: ignore[arg-type]
-    assert answer.status_code == 400
-    assert "2" in answer.json()["error"]["message"]
+        assert answer.status_code == 400
+        assert "expected at most 2 s of audio, found more" in answer.json()["error"]["message"]
+        short = tmp_path / "short.wav"
+        soundfile.write(short, np.zeros(24000), 16000)
+        audio = base64.b64encode(short.read_bytes()).decode()
+        assert client.post(GENERATE, json={"audio": audio}).status_code == 200
+        files = InferInput("audio", [2], "BYTES")
+        files.set_data_from_numpy(np.array([short.read_bytes()] * 2, object), binary_data=True)
+        body, length = InferenceServerClient.generate_request_body([files])
+        headers = {"Inference-Header-Content-Length": str(length)}
+        answer = client.post("/v2/models/speech/infer", content=body, headers=headers)
+        assert answer.status_code == 400
+        assert "expected at most 0.5 s of audio, found more" in answer.json()["error"]
 
 
 def test_half_a_body_is_given_up(bundle: Bundles, monkeypatch: pytest.MonkeyPatch) -> None:

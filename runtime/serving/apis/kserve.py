@@ -162,7 +162,7 @@ async def _generate(
     options = generation_options(parameters)
     sources: Sequence[Any]
     if host.manifest.audio is not None:
-        sources = [await service.read_audio(host, data) for data in files_of(tensors)]
+        sources = await service.read_audio(host, *files_of(tensors))
     else:
         sources = texts_of(tensors)
     results = await service.generate(host, sources, [options] * len(sources), seconds=seconds)

@@ -115,7 +115,7 @@ async def _sources(service: Service, host: Host, fields: Fields) -> list[Any]:
         found = " and ".join(given) or "none"
         raise BodyError(f"expected one of source, sources and audio, found {found}")
     if audio is not None:
-        return [await service.read_audio(host, decoded(audio))]
+        return await service.read_audio(host, decoded(audio))
     sources = [one] if many is None else many
     if len(sources) > MOST_SOURCES:
         raise BodyError(f"sources: expected at most {MOST_SOURCES}, found {len(sources)}")

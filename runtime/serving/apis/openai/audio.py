@@ -57,7 +57,7 @@ async def _transcribe(service: Service, task: str, request: Request) -> Response
             f"response_format: expected one of {', '.join(FORMATS)}, found {response_format!r:.40}"
         )
     _refuse_unsupported(form, response_format)
-    samples = await service.read_audio(host, data)
+    (samples,) = await service.read_audio(host, data)
     timed = response_format in ("srt", "vtt", "verbose_json")
     options = _options(form, host, task, timed=timed)
     (result,) = await service.generate(host, [samples], [options])
