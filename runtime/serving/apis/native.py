@@ -23,9 +23,8 @@ from ..host import Host
 from ..service import Ended, Service
 from .bodies import BodyError, Fields, json_object
 from .http import Events, FailedStreamError, Problem, event, primed, problem_of, route
-from .options import generation_options
+from .options import MOST_SOURCES, generation_options
 
-MOST_SOURCES = 1024
 MOST_COUNTED = 1000
 """Best tokens of a mask, and tokens of an answer."""
 OF_SCORING = sorted({f.name for f in dataclasses.fields(ScoringOptions)} - {"max_batch_size"})

@@ -4,7 +4,7 @@ step."""
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby
 from threading import Thread
 
@@ -188,9 +188,8 @@ class LoopThread(Thread):
             for outcome in queue.outcomes():
                 del left[outcome.job.key]
                 self._settle([outcome])
-        except DeviceLostError as error:
-            for job in left.values():
-                job.key.ticket.fail(error)
+        except DeviceLostError as lost:
+            _fail(left.values(), lost)
             raise
         except Exception as error:
             self._each_alone([*left.values()], error)
@@ -199,10 +198,14 @@ class LoopThread(Thread):
         """After an error that no backend raises, a defect: only whoever causes it fails."""
         self._observer.failed(f"{type(error).__name__}: {error}")
         if len(jobs) == 1:
-            jobs[0].key.ticket.fail(error)
+            _fail(jobs, error)
             return
-        for job in jobs:
-            self._apart([job])
+        try:
+            for job in jobs:
+                self._apart([job])
+        except DeviceLostError as lost:
+            _fail(jobs, lost)  # those that have ended are not affected
+            raise
 
     def _tell(self, decoding: Decoding[Entry]) -> None:
         if decoding.given:
@@ -233,14 +236,18 @@ class LoopThread(Thread):
         for loop in self._loops.values():
             loop.close()
         self._loops.clear()
-        for job in (*group, *running):
-            job.key.ticket.fail(error)
+        _fail((*group, *running), error)
 
     def _give_up(self, group: Jobs, error: DeviceLostError) -> None:
         self.lost = error
         self._observer.failed(str(error))
         self._line.close()
         self._fail_all([*group, *self._line.clear()], error)
+
+
+def _fail(jobs: Iterable[Job[Entry]], error: Exception) -> None:
+    for job in jobs:
+        job.key.ticket.fail(error)
 
 
 Outcome = Decoding[Entry] | Failed[Entry]

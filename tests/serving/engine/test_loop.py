@@ -275,11 +275,14 @@ def test_a_defect_fails_only_whoever_causes_it(tokens_before: int) -> None:
     assert tokens(other) == tokens(expected_other)
 
 
+@pytest.mark.parametrize("first", [BackendError("once"), ZeroDivisionError("a defect")])
 @pytest.mark.parametrize("second", [LOST, BackendError("again"), ZeroDivisionError("a defect")])
-def test_nobody_is_forgotten_if_one_failure_follows_another(second: Exception) -> None:
+def test_nobody_is_forgotten_if_one_failure_follows_another(
+    first: Exception, second: Exception
+) -> None:
     def fail(step: int) -> None:
         if step == 3:
-            raise BackendError("once")
+            raise first
         if step in (4, 5, 6, 7):
             raise second
 
