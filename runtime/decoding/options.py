@@ -197,10 +197,10 @@ def _integer(least: int, *, optional: bool = True) -> Kind:
     )
 
 
-def _number(words: str, within: Callable[[float], bool], *, optional: bool = True) -> Kind:
+def _number(words: str, within: Callable[[float], bool]) -> Kind:
     return Kind(
         f"a number{words}",
-        lambda v: (optional and v is None) or (is_number(v) and _has_float(v) and within(v)),
+        lambda v: v is None or (is_number(v) and _has_float(v) and within(v)),
     )
 
 
@@ -237,7 +237,10 @@ _PHRASES = Kind(
 KINDS: dict[str, Kind] = {
     "max_new_tokens": _integer(1),
     "min_new_tokens": _integer(0),
-    "max_new_tokens_per_source_token": _number(" of more than 0", lambda v: v > 0, optional=False),
+    # Any number, however large: the least limit counts.
+    "max_new_tokens_per_source_token": Kind(
+        "a number of more than 0", lambda v: is_number(v) and v > 0
+    ),
     "num_beams": _integer(1),
     "num_return_sequences": _integer(1, optional=False),
     "length_penalty": _number(

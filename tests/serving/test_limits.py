@@ -40,7 +40,6 @@ LARGE = "9" * 401
 REFUSED: list[tuple[str, str]] = [
     (f'"do_sample": true, "temperature": {LARGE}', "temperature: expected a number in (0, inf)"),
     (f'"num_beams": 2, "length_penalty": {LARGE}', "length_penalty: expected a number"),
-    (f'"max_new_tokens_per_source_token": {LARGE}', "max_new_tokens_per_source_token: expected"),
     ('"num_beams": 5', "num_beams: expected at most 4, the rows of this server's batch, found 5"),
     (
         '"do_sample": true, "num_return_sequences": 1025',
@@ -55,6 +54,12 @@ def test_more_than_the_server_gives(client: httpx.Client, options: str, words: s
     answer = client.post(GENERATE, content=f'{{"source": "a", {options}}}')
     assert (answer.status_code, answer.json()["code"]) == (400, "invalid_request"), answer.text
     assert words in answer.json()["error"]
+
+
+def test_a_limit_that_is_larger_than_any_number_is_none(client: httpx.Client) -> None:
+    body = f'{{"source": "interpreters", "max_new_tokens_per_source_token": {LARGE}}}'
+    found = client.post(GENERATE, content=body)
+    assert found.json() == client.post(GENERATE, json={"source": "interpreters"}).json()
 
 
 def test_outputs_of_all_sources_together_have_a_limit(client: httpx.Client) -> None:
