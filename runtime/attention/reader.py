@@ -12,6 +12,7 @@ from ..backends.interface import Backend
 from ..decoding.batching import as_batch
 from ..decoding.options import GenerationOptions
 from ..decoding.rejection import RejectedError
+from ..decoding.results import Result
 from ..encoding.front_end import EncoderFrontEnd
 from ..format.contract import Role
 from ..format.manifest import Manifest
@@ -85,10 +86,7 @@ class AttentionReader:
         """
         if target is None and self._manifest.model.has_encoder:
             (result,) = self._front_end.generate([source], generation_of(options))
-            if result.error is not None:
-                raise RejectedError(result.error)
-            target = list(result.tokens)
-            options = options.replace(end_token=result.end_token is not None)
+            target, options = as_target(result, options)
         return self._of_pair(self._pair(source, target, options))
 
     def alignment(
@@ -222,7 +220,19 @@ def _first(weights: NDArray[np.float32] | None) -> NDArray[np.float32] | None:
     return None if weights is None else weights[0]
 
 
+def as_target(result: Result, options: ScoringOptions) -> tuple[list[int], ScoringOptions]:
+    """What was decoded as a target, and the options with which it is read.
+
+    Raises:
+        RejectedError: nothing could be decoded.
+    """
+    if result.error is not None:
+        raise RejectedError(result.error)
+    return list(result.tokens), options.replace(end_token=result.end_token is not None)
+
+
 def generation_of(options: ScoringOptions) -> GenerationOptions:
+    """How a target that is not given is decoded."""
     return GenerationOptions(
         source_language=options.source_language,
         target_language=options.target_language,

@@ -14,11 +14,10 @@ from dragoman.errors import DragomanError
 
 from ..abilities import check_able
 from ..attention.maps import Attention
-from ..attention.reader import generation_of
+from ..attention.reader import as_target, generation_of
 from ..audio.reading import read_audio
 from ..backends.errors import no_attention
 from ..decoding.options import GenerationOptions
-from ..decoding.rejection import RejectedError
 from ..decoding.results import Result, Token
 from ..decoding.streaming import Choice
 from ..model import Model
@@ -194,10 +193,7 @@ class Service:
             (result,) = await self.generate(
                 host, [source], [generation_of(options)], seconds=seconds
             )
-            if result.error is not None:
-                raise RejectedError(result.error)
-            target = list(result.tokens)
-            options = options.replace(end_token=result.end_token is not None)
+            target, options = as_target(result, options)
 
         def look(model: Model) -> Attention:
             return model.attention(source, target, **vars(options))

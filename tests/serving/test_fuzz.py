@@ -11,16 +11,13 @@ from typing import Any
 
 import httpx
 import pytest
-import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from dragoman.export import export_bundle
-from dragoman.export.checkpoints import read_checkpoint
 from dragoman.runtime.serving.app import create_app
 from dragoman.runtime.serving.options import EngineOptions, ServerOptions
 
-from ..runtime.encoding.conftest import CONFIG, PIECES, transformers
+from .bert_bundles import make_berts
 from .hostile_bodies import (
     FORM,
     Body,
@@ -45,13 +42,6 @@ TRIES = settings(
     deadline=None,
     suppress_health_check=list(HealthCheck),
 )
-HEADS = {
-    "vectors": "Model",
-    "classes": "ForSequenceClassification",
-    "tags": "ForTokenClassification",
-    "masks": "ForMaskedLM",
-    "answers": "ForQuestionAnswering",
-}
 JSON = {"content-type": "application/json"}
 
 
@@ -96,7 +86,7 @@ def app(bundle: Callable[[str], Path], tmp_path_factory: pytest.TempPathFactory)
     names = {"letters-en-xx": "letters", "speech": "speech", "verses": "verses"}
     directories = {name: bundle(of) for name, of in names.items()}
     root = tmp_path_factory.mktemp("heads")
-    directories |= {name: _bert(root, name, head) for name, head in HEADS.items()}
+    directories |= make_berts(root)
     engine = EngineOptions(loops=1, threads=1, max_new_tokens=6)
     return create_app(directories, ServerOptions(engine=engine))
 
@@ -109,18 +99,6 @@ def server(app: Any) -> Iterator[Server]:
         yield Server(app, runner)
         runner.run(lifespan.__aexit__(None, None, None))
     gc.collect()
-
-
-def _bert(root: Path, name: str, head: str) -> Path:
-    torch.manual_seed(0)
-    checkpoint, directory = root / f"{name}-checkpoint", root / name
-    model = getattr(transformers, f"Bert{head}")(transformers.BertConfig(**CONFIG))
-    model.save_pretrained(checkpoint)
-    (checkpoint / "vocab.txt").write_text("".join(f"{piece}\n" for piece in PIECES))
-    read = read_checkpoint(checkpoint)
-    directory.mkdir()
-    export_bundle(read.model, directory, name=name, tokenizers=read.tokenizers, attention=True)
-    return directory
 
 
 @pytest.mark.parametrize("name", ROUTES)

@@ -8,49 +8,26 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 
-from dragoman.export import export_bundle
-from dragoman.export.checkpoints import read_checkpoint
 from dragoman.runtime import Model, load
 
 from ..chromium import CONTRASTS, chromium
-from ..runtime.encoding.conftest import CONFIG, PIECES, transformers
 from ..small_bundle import small_bundle
+from .bert_bundles import make_berts
 from .opened_page import Pages, listed, pages_of, run
 
 pytestmark = pytest.mark.browser
 
 TEXT = "the man eats food in paris."
-HEADS = {
-    "vectors": "Model",
-    "classes": "ForSequenceClassification",
-    "tags": "ForTokenClassification",
-    "masks": "ForMaskedLM",
-    "answers": "ForQuestionAnswering",
-}
 
 
 @pytest.fixture(scope="module")
 def directories(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """A small BERT with each head, and a model of token ids."""
     root = tmp_path_factory.mktemp("bundles")
-    found = {name: _bert(root, name, head) for name, head in HEADS.items()}
+    found = make_berts(root)
     (root / "ids").mkdir()
     return found | {"ids": small_bundle(root / "ids", 8)}
-
-
-def _bert(root: Path, name: str, head: str) -> Path:
-    torch.manual_seed(0)
-    checkpoint, directory = root / f"{name}-checkpoint", root / name
-    getattr(transformers, f"Bert{head}")(transformers.BertConfig(**CONFIG)).save_pretrained(
-        checkpoint
-    )
-    (checkpoint / "vocab.txt").write_text("".join(f"{piece}\n" for piece in PIECES))
-    read = read_checkpoint(checkpoint)
-    directory.mkdir()
-    export_bundle(read.model, directory, name=name, tokenizers=read.tokenizers, attention=True)
-    return directory
 
 
 @pytest.fixture(scope="module")
