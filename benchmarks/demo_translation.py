@@ -11,8 +11,7 @@ from rich.table import Table
 
 from dragoman.reference_model.recipes import find_recipe, read_examples
 from dragoman.runtime import load
-
-from .parity.given import spread
+from dragoman.verification.inputs.items import spread
 
 SHOWN = 6
 SCORED = 300

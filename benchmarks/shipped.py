@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from dragoman.benchmarks.parity import ParityInputs
     from dragoman.reference_model import Transformer
+    from dragoman.verification import ParityInputs
 
 MODEL = "g2p-en"
 
@@ -26,11 +26,11 @@ def exported(directory: Path) -> Path:
 
 def held_out(count: int) -> tuple[Transformer, ParityInputs]:
     """The model, and this many of its held-out words to verify a bundle on."""
-    from dragoman.benchmarks.parity import inputs_for
     from dragoman.comparison import Comparison
     from dragoman.export.locating import locate_checkpoint
     from dragoman.export.opened_checkpoint import open_checkpoint
     from dragoman.reference_model import Transformer
+    from dragoman.verification import inputs_for
 
     opened = open_checkpoint(locate_checkpoint(MODEL))
     assert isinstance(opened.model, Transformer)

@@ -10,13 +10,13 @@ from typing import Any
 import click
 
 from dragoman.benchmarks.latency import bench
-from dragoman.benchmarks.parity import check_parity
 from dragoman.export import export_bundle
 from dragoman.metrics import shown_figure
 from dragoman.optimize.targets import find_target
 from dragoman.optimize.tensorrt.profiles import default_source_range
 from dragoman.runtime import load, read_bundle
 from dragoman.runtime.format.executables import Range
+from dragoman.verification import check_parity
 
 from ..models.bundles import bundle_with_engines, optimized_bundle
 from .errors import one_line

@@ -17,12 +17,12 @@ from typing import Any
 
 import click
 
-from dragoman.benchmarks.parity import TOLERANCES
 from dragoman.optimize.step_inputs import Feed, StepInputs, record_steps
 from dragoman.optimize.targets import find_target
 from dragoman.runtime import Bundle, read_bundle
 from dragoman.runtime.format.executables import Range
 from dragoman.runtime.format.manifest import Precision
+from dragoman.verification import TOLERANCES
 
 from ..models.bundles import bundle_with_engines
 from ..shipped import exported, held_out

@@ -16,8 +16,7 @@ from ..shipped import MODEL, held_out
 if TYPE_CHECKING:
     from dragoman.export.tokenizers import TokenizerFiles
     from dragoman.reference_model import AutoregressiveModel
-
-    from ..parity import ParityInputs
+    from dragoman.verification import ParityInputs
 
 WORDS = 200
 PROMPTS = 8
@@ -60,8 +59,7 @@ def verses_en(workspace: Path) -> Subject:
     from dragoman.export.locating import locate_checkpoint
     from dragoman.export.opened_checkpoint import open_checkpoint
     from dragoman.reference_model import LanguageModel
-
-    from ..parity import inputs_for
+    from dragoman.verification import inputs_for
 
     opened = open_checkpoint(locate_checkpoint(VERSES))
     assert isinstance(opened.model, LanguageModel)
@@ -75,10 +73,10 @@ def whisper_tiny_en(workspace: Path) -> Subject:
     from dragoman.export.locating import locate_checkpoint
     from dragoman.export.opened_checkpoint import open_checkpoint
     from dragoman.reference_model import Transformer
+    from dragoman.verification import inputs_for
 
     from ..models import checkpoint_configs as configs
     from ..models.random_checkpoint import write_random_checkpoint
-    from ..parity import inputs_for
 
     directory, description = downloaded_whisper("tiny.en"), "Whisper tiny.en"
     if directory is None:

@@ -14,8 +14,7 @@ if TYPE_CHECKING:
     from dragoman.runtime.format.bundle import Bundle
     from dragoman.runtime.format.executables import Range
     from dragoman.runtime.format.manifest import Precision
-
-    from ..parity.sources import Sources
+    from dragoman.verification.inputs.sources import Sources
 
 NEUTRAL = "dragoman-neutral"
 
@@ -100,7 +99,7 @@ def optimized_bundle(
 
 
 def _encodable(bundle: Bundle, calibration: Calibration, directory: Path) -> Sources:
-    from ..parity.sources import Sources, calibration_sources
+    from dragoman.verification.inputs.sources import Sources, calibration_sources
 
     tokens = [source for source in calibration if not isinstance(source, str)]
     if tokens:

@@ -56,7 +56,7 @@ def attention_examples(
 def _sources(manifest: Manifest, inputs: Path) -> Sequence[tuple[str, Any]]:
     """Texts to show, and what the model is given."""
     if manifest.audio is not None:
-        from ..parity.items import recording_items
+        from dragoman.verification.inputs.items import recording_items
 
         return [(item.origin, item.source) for item in recording_items(inputs)]
     lines = _lines(inputs)

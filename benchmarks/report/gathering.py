@@ -212,7 +212,7 @@ def _margin(parity: Parity, precision: Precision) -> float | None:
     if precision == "fp32":
         return None
     try:
-        from ..parity.tolerances import TOLERANCES
+        from dragoman.verification.tolerances import TOLERANCES
     except ModuleNotFoundError:
         return None
     return explained_margin(parity, TOLERANCES[precision])

@@ -20,9 +20,9 @@ from dragoman.reference_model import ReferenceModel
 from dragoman.runtime import Bundle, Model
 from dragoman.runtime.backends import open_backend
 from dragoman.runtime.format.onnx_graph import WEIGHTS_FILE
+from dragoman.verification.inputs.parity_inputs import ParityInputs
+from dragoman.verification.inputs.sources import Sources
 
-from ..parity.parity_inputs import ParityInputs
-from ..parity.sources import Sources
 from .probes import Probe, probe_of
 from .results import Effect, Keeping, LayerSensitivity, ProductSensitivity, Sensitivity
 from .variants import Variant, Variants

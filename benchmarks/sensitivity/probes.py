@@ -12,13 +12,13 @@ from numpy.typing import NDArray
 from dragoman.reference_model import AutoregressiveModel, EncoderModel, ReferenceModel
 from dragoman.runtime import Model
 from dragoman.runtime.decoding.batching import Encodable
+from dragoman.verification.checks.distributions import DistanceMeter
+from dragoman.verification.checks.encoders import EncodedBatch, cosines, encoded_batches, logits_of
+from dragoman.verification.checks.tokens import bundle_outputs
+from dragoman.verification.forced import forced_batches
+from dragoman.verification.inputs.parity_inputs import ParityInputs
+from dragoman.verification.oracle import oracle_for
 
-from ..parity.distributions import DistanceMeter
-from ..parity.encoders import EncodedBatch, cosines, encoded_batches, logits_of
-from ..parity.forced import forced_batches
-from ..parity.oracle import oracle_for
-from ..parity.parity_inputs import ParityInputs
-from ..parity.tokens import bundle_outputs
 from .results import Effect, Measure
 from .variants import Variant
 

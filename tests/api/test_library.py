@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 
 from dragoman import DragomanError, api
-from dragoman.benchmarks.parity import TOLERANCES
 from dragoman.reference_model import ModelConfig, save_checkpoint
 from dragoman.runtime import Bundle, load, read_bundle
 from dragoman.runtime.format.records import Parity
+from dragoman.verification import TOLERANCES
 
 from ..random_weights import random_transformer
 from ..recorded_progress import RecordedProgress

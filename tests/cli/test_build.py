@@ -8,8 +8,8 @@ from subprocess import CompletedProcess
 
 import pytest
 
-from dragoman.benchmarks.parity import TOLERANCES
 from dragoman.runtime import read_bundle
+from dragoman.verification import TOLERANCES
 
 Outcome = CompletedProcess[str]
 Dragoman = Callable[..., Outcome]
@@ -95,7 +95,7 @@ def test_tokens_that_differ_fail_a_build(
         rows = real(*arguments)  # type: ignore[arg-type]
         return [[row[0], 3 + (row[1] - 2) % 39, *row[2:]] if len(row) > 1 else row for row in rows]
 
-    monkeypatch.setattr("dragoman.benchmarks.parity.oracle.greedy_uncached", other)
+    monkeypatch.setattr("dragoman.verification.oracle.greedy_uncached", other)
     outcome = dragoman("build", checkpoint, "-o", tmp_path / "out")
     assert outcome.returncode == 1
     assert outcome.stderr.startswith("Error: parity failed: ")

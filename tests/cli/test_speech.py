@@ -154,7 +154,7 @@ def test_windows_that_diverge_are_named(
     def other(*arguments: Any) -> list[list[int]]:
         return [[*row[:-1], 5] for row in real(*arguments)]
 
-    monkeypatch.setattr("dragoman.benchmarks.parity.oracle.greedy_uncached", other)
+    monkeypatch.setattr("dragoman.verification.oracle.greedy_uncached", other)
     copy = Path(shutil.copytree(built, tmp_path / "copy"))
     done = dragoman("verify", copy, speech_checkpoint, "--inputs", clips, "--threads", 1)
     assert done.returncode == 1

@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 
-from dragoman.benchmarks import parity as parity_module
 from dragoman.runtime import load, read_bundle
 from dragoman.runtime.format.records import Parity
 from dragoman.runtime.format.writing import write_manifest
+from dragoman.verification import tolerances
 
 from .conftest import WORDS
 
@@ -54,7 +54,7 @@ def test_no_record_writes_nothing(dragoman: Dragoman, unverified: Path, checkpoi
 def test_a_failure_is_recorded_and_exits_with_1(
     dragoman: Dragoman, unverified: Path, checkpoint: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(parity_module.TOLERANCES, "fp32", 0.0)
+    monkeypatch.setitem(tolerances.TOLERANCES, "fp32", 0.0)
     outcome = dragoman("verify", unverified, checkpoint)
     assert outcome.returncode == 1
     (line,) = outcome.stderr.splitlines()
@@ -202,7 +202,7 @@ def test_a_bundle_with_worse_outputs_fails_its_task(
 ) -> None:
     """What the oracle writes is right, as far as a target may be long; of the bundle all but two
     tokens are lost."""
-    from dragoman.benchmarks.parity.tokens import bundle_outputs as real
+    from dragoman.verification.checks.tokens import bundle_outputs as real
 
     texts = load(unverified, threads=1).generate(WORDS)
     right = [" ".join((result.text or "").split()[:22]) for result in texts]
@@ -212,7 +212,7 @@ def test_a_bundle_with_worse_outputs_fails_its_task(
     def shorter(*arguments: Any) -> list[list[int]]:
         return [row[:2] for row in real(*arguments)]
 
-    monkeypatch.setattr("dragoman.benchmarks.parity.check.bundle_outputs", shorter)
+    monkeypatch.setattr("dragoman.verification.check.bundle_outputs", shorter)
     options = ("--references", file, "--metric", "bleu")
     outcome = dragoman("verify", unverified, checkpoint, *options)
     assert outcome.returncode == 1
@@ -240,14 +240,14 @@ def test_only_the_worst_divergences_keep_their_texts(
     checkpoint: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    from dragoman.benchmarks.parity.tokens import bundle_outputs as real
+    from dragoman.verification.checks.tokens import bundle_outputs as real
 
     def other(*arguments: Any) -> list[list[int]]:
         return [[3 + (row[0] - 2) % 39, *row[1:]] for row in real(*arguments)]
 
-    monkeypatch.setattr("dragoman.benchmarks.parity.check.bundle_outputs", other)
-    monkeypatch.setattr("dragoman.benchmarks.parity.naming.WITH_TEXTS", 4)
-    monkeypatch.setattr("dragoman.benchmarks.parity.naming.MOST_CHARACTERS", 3)
+    monkeypatch.setattr("dragoman.verification.check.bundle_outputs", other)
+    monkeypatch.setattr("dragoman.verification.naming.WITH_TEXTS", 4)
+    monkeypatch.setattr("dragoman.verification.naming.MOST_CHARACTERS", 3)
     assert dragoman("verify", unverified, checkpoint).returncode == 1
     parity = record(unverified)
     assert parity is not None

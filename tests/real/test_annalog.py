@@ -16,7 +16,6 @@ from typing import Any
 import pytest
 import torch
 
-from dragoman.benchmarks.parity import ParityInputs, check_parity
 from dragoman.benchmarks.real_models import package
 from dragoman.export import export_bundle
 from dragoman.export.families.pytorch_seq2seq import load_pytorch_seq2seq
@@ -25,8 +24,9 @@ from dragoman.reference_model import Transformer
 from dragoman.runtime import Model, load, read_bundle
 from dragoman.runtime.backends import open_backend
 from dragoman.runtime.format.manifest import Precision
+from dragoman.verification import ParityInputs, check_parity
 
-from ..parity.damage import damaged, three_bits
+from ..verification.damage import damaged, three_bits
 
 pytestmark = pytest.mark.real
 

@@ -12,8 +12,6 @@ from typing import Any
 import pytest
 import soundfile
 
-from dragoman.benchmarks.parity import ParityInputs, check_parity
-from dragoman.benchmarks.parity.sources import windows
 from dragoman.benchmarks.real_models import whisper
 from dragoman.benchmarks.speech.clips import read_clips, word_error
 from dragoman.export import export_bundle
@@ -23,8 +21,10 @@ from dragoman.optimize.target_bundle import optimize_bundle
 from dragoman.runtime import Model, load, read_bundle
 from dragoman.runtime.audio import LogMel
 from dragoman.runtime.backends import open_backend
+from dragoman.verification import ParityInputs, check_parity
+from dragoman.verification.inputs.sources import windows
 
-from ..parity.damage import damaged, three_bits
+from ..verification.damage import damaged, three_bits
 
 pytestmark = [
     pytest.mark.real,

@@ -12,7 +12,6 @@ import pytest
 import torch
 
 from dragoman import DragomanError
-from dragoman.benchmarks.parity.rounded_oracle import rounded_oracle
 from dragoman.optimize.precision.products import RoundedProduct, rounded_products
 from dragoman.optimize.precision.weights import KEPT
 from dragoman.optimize.target_bundle import fused_graphs
@@ -20,6 +19,7 @@ from dragoman.optimize.targets import find_target
 from dragoman.reference_model import ReferenceModel
 from dragoman.runtime import Bundle, load
 from dragoman.runtime.format.manifest import Manifest, Precision
+from dragoman.verification.rounded_oracle import rounded_oracle
 
 from .conftest import KINDS, Optimize, Trained
 

@@ -13,8 +13,6 @@ import pytest
 import torch
 
 from dragoman import DragomanError
-from dragoman.benchmarks.parity.parity_inputs import ParityInputs
-from dragoman.benchmarks.parity.sources import Sources
 from dragoman.benchmarks.sensitivity.measuring import measure_sensitivity
 from dragoman.benchmarks.sensitivity.results import Effect, Sensitivity, read_sensitivity
 from dragoman.export import export_bundle
@@ -22,6 +20,8 @@ from dragoman.optimize.precision.int8 import Int8
 from dragoman.reference_model import EncoderModel, ReferenceModel, Transformer
 from dragoman.runtime import Bundle, load
 from dragoman.runtime.format.manifest import Precision
+from dragoman.verification.inputs.parity_inputs import ParityInputs
+from dragoman.verification.inputs.sources import Sources
 
 from ..recorded_progress import RecordedProgress
 from .conftest import Optimize, Trained

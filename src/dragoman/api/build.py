@@ -142,9 +142,9 @@ def build(
     check_kept(keep_fp32, chosen, precision)
     located = locate_checkpoint(checkpoint, revision, progress)
 
-    from dragoman.benchmarks.parity import inputs_for
     from dragoman.export.opened_checkpoint import open_checkpoint
     from dragoman.runtime.format.writing import new_directory, write_manifest
+    from dragoman.verification import inputs_for
 
     from .graphs import finish, scratch_directories
     from .steps import compare, describe_problem, make_graphs

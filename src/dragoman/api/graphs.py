@@ -7,7 +7,6 @@ from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from dragoman.benchmarks.parity.sources import calibration_sources
 from dragoman.optimize.target_bundle import optimize_bundle
 from dragoman.optimize.targets import Target
 from dragoman.optimize.tensorrt.request import EngineRequest
@@ -15,6 +14,7 @@ from dragoman.progress import Progress
 from dragoman.runtime.format.bundle import Bundle
 from dragoman.runtime.format.manifest import Precision
 from dragoman.runtime.format.writing import BundleWriter, ScratchWriter
+from dragoman.verification.inputs.sources import calibration_sources
 
 NewDirectory = Callable[[str], Path]
 """Makes a temporary directory for a purpose, on the file system of the output."""

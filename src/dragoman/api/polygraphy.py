@@ -54,7 +54,7 @@ def write_polygraphy(
 
     sources = None
     if file is not None:
-        from dragoman.benchmarks.parity.sources import calibration_sources
+        from dragoman.verification.inputs.sources import calibration_sources
 
         sources = calibration_sources(compared or read, file).encodable
     return write_polygraphy_files(read, directory, graphs=compared, sources=sources)

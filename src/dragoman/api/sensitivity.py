@@ -63,12 +63,12 @@ def sensitivity(
     calibrated_on = check_calibration(calibration, read.manifest.precision)
     located = locate_checkpoint(checkpoint, revision, progress)
 
-    from dragoman.benchmarks.parity import inputs_for
-    from dragoman.benchmarks.parity.sources import calibration_sources
     from dragoman.benchmarks.sensitivity.measuring import measure_sensitivity
     from dragoman.export.neutral_bundle import export_bundle
     from dragoman.export.opened_checkpoint import open_checkpoint
     from dragoman.runtime.format.writing import ScratchWriter
+    from dragoman.verification import inputs_for
+    from dragoman.verification.inputs.sources import calibration_sources
 
     from .verify import check_same_model
 

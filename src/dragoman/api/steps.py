@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Collection
 from pathlib import Path
 
-from dragoman.benchmarks.parity import ParityInputs, check_parity, describe_failure, running
-from dragoman.benchmarks.parity.first_difference import describe_first_difference
 from dragoman.export.neutral_bundle import export_bundle
 from dragoman.export.opened_checkpoint import OpenedCheckpoint
 from dragoman.optimize.targets import Target
@@ -15,6 +13,8 @@ from dragoman.runtime.format.bundle import Bundle
 from dragoman.runtime.format.manifest import Precision
 from dragoman.runtime.format.records import Parity
 from dragoman.runtime.format.writing import BundleWriter, ScratchWriter
+from dragoman.verification import ParityInputs, check_parity, describe_failure, running
+from dragoman.verification.first_difference import describe_first_difference
 
 from .graphs import NewDirectory, optimize_graphs
 

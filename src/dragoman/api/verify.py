@@ -19,8 +19,8 @@ from .preflight import check_comparison
 from .signatures import SIGNATURE_FILE, is_signed
 
 if TYPE_CHECKING:
-    from dragoman.benchmarks.parity import ParityInputs
     from dragoman.export.opened_checkpoint import OpenedCheckpoint
+    from dragoman.verification import ParityInputs
 
 
 @dataclass(frozen=True)
@@ -108,9 +108,9 @@ def verify(
     )
     located = locate_checkpoint(checkpoint, revision, progress)
 
-    from dragoman.benchmarks.parity import inputs_for
     from dragoman.export.opened_checkpoint import open_checkpoint
     from dragoman.runtime.format.writing import record_parity
+    from dragoman.verification import inputs_for
 
     from .steps import compare
 
@@ -158,9 +158,9 @@ def _problem(
     progress: Progress,
 ) -> str | None:
     """What failed, and where: the model is exported again to compare tensor by tensor."""
-    from dragoman.benchmarks.parity import describe_failure
     from dragoman.export.neutral_bundle import export_bundle
     from dragoman.runtime.format.writing import ScratchWriter
+    from dragoman.verification import describe_failure
 
     from .steps import describe_problem
 

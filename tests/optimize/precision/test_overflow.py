@@ -10,7 +10,6 @@ import onnx_ir as ir
 import pytest
 import torch
 
-from dragoman.benchmarks.parity import check_parity, random_inputs
 from dragoman.export import export_bundle
 from dragoman.optimize.compare import run
 from dragoman.optimize.emulation import emulated_bundle
@@ -20,6 +19,7 @@ from dragoman.reference_model import ModelConfig, Transformer
 from dragoman.runtime import Bundle, Model, load, read_bundle
 from dragoman.runtime.backends import open_backend
 from dragoman.runtime.format.manifest import Precision
+from dragoman.verification import check_parity, random_inputs
 
 Optimize = Callable[..., Bundle]
 

@@ -10,13 +10,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dragoman.benchmarks.parity import ParityInputs, check_parity, inputs_for
-from dragoman.benchmarks.parity.sources import calibration_sources
 from dragoman.comparison import Comparison
 from dragoman.export.locating import locate_checkpoint
 from dragoman.export.opened_checkpoint import OpenedCheckpoint, open_checkpoint
 from dragoman.optimize.precision.observed import observe
 from dragoman.runtime import DragomanError, read_bundle
+from dragoman.verification import ParityInputs, check_parity, inputs_for
+from dragoman.verification.inputs.sources import calibration_sources
 
 from .conftest import Case, Make
 from .test_tasks import ENTITIES, LABELS, LONG

@@ -14,7 +14,6 @@ import pytest
 import torch
 from tokenizers import processors
 
-from dragoman.benchmarks.parity import TOLERANCES
 from dragoman.optimize.target_bundle import optimize_bundle
 from dragoman.reference_model import Transformer
 from dragoman.runtime import DragomanError, Model, ScoredPair, load, perplexity, read_bundle
@@ -23,6 +22,7 @@ from dragoman.runtime.scoring.options import ScoringOptions
 from dragoman.runtime.scoring.texts import TextScorer
 from dragoman.runtime.texts.front_end import TextFrontEnd
 from dragoman.runtime.texts.tokenizer import TextCodec
+from dragoman.verification import TOLERANCES
 
 from ..conftest import letter_tokenizer, word_tokenizer
 

@@ -10,8 +10,8 @@ import pytest
 import soundfile
 import torch
 
-from dragoman.benchmarks.parity import TOLERANCES
 from dragoman.runtime import DragomanError, Model
+from dragoman.verification import TOLERANCES
 
 from ...speech_models import LANGUAGES, RATE, Vocabulary, extractor, noise
 from .conftest import Case

@@ -1,0 +1,1 @@
+"""The checks of parity, one in each file."""

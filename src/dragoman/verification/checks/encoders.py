@@ -1,0 +1,222 @@
+"""Encoders alone: their outputs, and what is made of them.
+
+Level 1 compares what the graph computes with the oracle, number by number. Level 2 is the task:
+vectors by the cosine of the angle between them; logits as distributions, whose best label must be
+the oracle's at fp32, but for ties. Below fp32 both are held to what the precision does to the
+oracle itself, see `rounded_oracle`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from dragoman.optimize.compare import NOT_FINITE
+from dragoman.reference_model import EncoderModel
+from dragoman.runtime import Model
+from dragoman.runtime.decoding.batching import batches, pad
+from dragoman.runtime.encoding.running import tokens_of_batch
+from dragoman.runtime.format.contract import Role
+from dragoman.runtime.format.head import Head
+from dragoman.runtime.format.manifest import Precision
+from dragoman.runtime.format.records import (
+    Cosines,
+    DistributionParity,
+    TensorParity,
+    VectorParity,
+)
+
+from ..tolerances import COSINE_LIMITS, NEGLIGIBLE, ROUNDING_MULTIPLES, TOLERANCES
+from .distributions import DistributionMeter
+from .tensors import DifferenceMeter
+
+MAX_ROWS, MAX_TOKENS = 32, 2048
+
+Outputs = dict[Role, NDArray[Any]]
+
+
+@dataclass(frozen=True)
+class EncodedBatch:
+    """
+    Attributes:
+        source: token ids [B, S]
+        mask: [B, S], True at tokens
+        types: the segment of each token, [B, S]; None: the model does not tell them apart
+        expected: the oracle's outputs
+        rounded: those of the rounded oracle; None at fp32
+        found: the bundle's
+    """
+
+    source: NDArray[np.int64]
+    mask: NDArray[np.bool_]
+    types: NDArray[np.int64] | None
+    expected: Outputs
+    rounded: Outputs | None
+    found: Outputs
+
+
+@dataclass(frozen=True)
+class EncoderParity:
+    """
+    Attributes:
+        vectors: of a model that gives vectors
+        distributions: of any other
+    """
+
+    tensors: list[TensorParity]
+    vectors: VectorParity | None
+    distributions: DistributionParity | None
+
+
+def compare_encoder(
+    model: Model,
+    oracle: EncoderModel,
+    rounded: EncoderModel | None,
+    sources: Sequence[Sequence[int]],
+    types: Sequence[Sequence[int]] | None,
+    *,
+    random: bool,
+    advance: Callable[[int], None],
+) -> EncoderParity:
+    """
+    Args:
+        rounded: None at fp32
+        sources: token ids
+        types: the segment of each token; None: see `encoded_batches`
+        random: whether they are, so that nothing is said about quality
+    """
+    precision, head = model.manifest.precision, model.manifest.head
+    assert head is not None
+    meters: dict[str, DifferenceMeter] = {}
+    vectors = VectorMeter(precision, random=random)
+    distributions = DistributionMeter(precision, None, random=random)
+    for batch in encoded_batches(model, oracle, rounded, sources, types, advance):
+        for role, expected in batch.expected.items():
+            per_token = role in ("hidden", "token_logits")
+            rows = batch.mask if per_token else slice(None)
+            meters.setdefault(role, DifferenceMeter()).add(batch.found[role][rows], expected[rows])
+        if head.task == "embedding":
+            vectors.add(batch)
+        else:
+            for expected, found, rounded_ones in logits_of(batch, head):
+                distributions.add_logits(expected, found, rounded_ones)
+    tolerance = TOLERANCES[precision] if precision == "fp32" else None
+    tensors = [meter.result(name, tolerance) for name, meter in meters.items()]
+    if head.task == "embedding":
+        return EncoderParity(tensors, vectors.result(), None)
+    return EncoderParity(tensors, None, distributions.result(labels=True))
+
+
+def encoded_batches(
+    model: Model,
+    oracle: EncoderModel,
+    rounded: EncoderModel | None,
+    sources: Sequence[Sequence[int]],
+    types: Sequence[Sequence[int]] | None,
+    advance: Callable[[int], None],
+) -> Iterator[EncodedBatch]:
+    """What all of them compute of sources, those of similar length together.
+
+    Args:
+        types: the segment of each token; None: where the model tells segments apart, the second
+            half of each source is the second text of a pair
+    """
+    manifest = model.manifest
+    graph, head = manifest.graphs["encoder"], manifest.head
+    assert head is not None
+    roles = [tensor.role for tensor in graph.outputs]
+    lengths = [len(source) for source in sources]
+    if types is None:
+        types = [[0] * (n - n // 2) + [1] * (n // 2) for n in lengths]
+    tokens = min(MAX_TOKENS, tokens_of_batch(head))
+    for batch in batches(lengths, max_batch_size=MAX_ROWS, max_batch_tokens=tokens):
+        source, mask = pad([sources[i] for i in batch], manifest.model.pad_token_id)
+        segments = pad([types[i] for i in batch], 0)[0] if head.token_types else None
+        encoded = model.backend.encode(source, mask, segments)
+        yield EncodedBatch(
+            source,
+            mask,
+            segments,
+            _outputs(oracle, roles, source, mask, segments),
+            None if rounded is None else _outputs(rounded, roles, source, mask, segments),
+            {tensor.role: encoded[tensor.name] for tensor in graph.outputs},
+        )
+        advance(len(batch))
+
+
+@torch.inference_mode()
+def _outputs(
+    oracle: EncoderModel,
+    roles: Sequence[Role],
+    source: NDArray[np.int64],
+    mask: NDArray[np.bool_],
+    types: NDArray[np.int64] | None,
+) -> Outputs:
+    found = oracle(
+        torch.from_numpy(source),
+        torch.from_numpy(mask),
+        None if types is None else torch.from_numpy(types),
+    )
+    return {role: tensor.numpy() for role, tensor in zip(roles, found, strict=True)}
+
+
+def logits_of(
+    batch: EncodedBatch, head: Head
+) -> Iterator[tuple[NDArray[Any], NDArray[Any], NDArray[Any] | None]]:
+    """Logits [distributions, choices] of the oracle, the bundle and the rounded oracle."""
+    (role,) = batch.expected
+    several = head.multi_label or head.outputs == 1  # labels are true or not by themselves
+
+    def of(outputs: Outputs) -> list[NDArray[Any]]:
+        values = outputs[role]
+        if head.task == "question-answering":  # a token for the beginning, and one for the end
+            return [row[own].T for row, own in zip(values, batch.mask, strict=True)]
+        chosen = values[batch.mask] if role == "token_logits" else values
+        if several:
+            chosen = chosen.reshape(-1, 1)
+            return [np.concatenate([np.zeros_like(chosen), chosen], axis=1)]
+        return [chosen]
+
+    expected, found = of(batch.expected), of(batch.found)
+    rounded = [None] * len(expected) if batch.rounded is None else of(batch.rounded)
+    yield from zip(expected, found, rounded, strict=True)
+
+
+class VectorMeter:
+    """The angle between vectors of bundle and oracle, over several batches."""
+
+    def __init__(self, precision: Precision, *, random: bool) -> None:
+        self._precision, self._random = precision, random
+        self._of_bundle: list[float] = []
+        self._of_rounded: list[float] = []
+
+    def add(self, batch: EncodedBatch) -> None:
+        expected = batch.expected["embedding"]
+        self._of_bundle += cosines(expected, batch.found["embedding"])
+        if batch.rounded is not None:
+            self._of_rounded += cosines(expected, batch.rounded["embedding"])
+
+    def result(self) -> VectorParity:
+        bundle = Cosines(float(np.mean(self._of_bundle)), min(self._of_bundle))
+        rounded, allowed = None, COSINE_LIMITS["fp32"]
+        if self._of_rounded:
+            rounded = Cosines(float(np.mean(self._of_rounded)), min(self._of_rounded))
+            distance = ROUNDING_MULTIPLES[self._precision] * (1 - rounded.mean)
+            allowed = 1 - max(NEGLIGIBLE, distance)
+            if not self._random:
+                allowed = max(allowed, COSINE_LIMITS[self._precision])
+        return VectorParity(len(self._of_bundle), bundle, rounded, allowed, bundle.mean >= allowed)
+
+
+def cosines(expected: NDArray[Any], found: NDArray[Any]) -> list[float]:
+    """Of the angle between the rows; -1 where they are not finite."""
+    wide, other = expected.astype(np.float64), found.astype(np.float64)
+    lengths = np.linalg.norm(wide, axis=1) * np.linalg.norm(other, axis=1)
+    cosines = (wide * other).sum(1) / np.maximum(lengths, 1 / NOT_FINITE)
+    values: list[float] = np.nan_to_num(cosines, nan=-1, posinf=-1, neginf=-1).clip(-1, 1).tolist()
+    return values

@@ -1,0 +1,115 @@
+"""Which metrics a model is judged by, if there are references, and on what."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from dragoman.export.opened_checkpoint import OpenedCheckpoint
+from dragoman.metrics import PERPLEXITY, Metric, bootstrap, find_metric
+from dragoman.metrics.metric import References, check_pairs
+from dragoman.reference_model.recipes import Example, Recipe
+
+
+def text_metrics(
+    checkpoint: OpenedCheckpoint,
+    names: Sequence[str] | None,
+    language: str | None = None,
+    sources: Sequence[str] = (),
+) -> list[Metric]:
+    """The metrics of outputs, the one that counts most first; none if only the probability of
+    references counts.
+
+    Args:
+        names: of `metrics.METRIC_NAMES`; None: what the model was trained for tells: a recipe its
+            metrics or its own score, speech word error, summaries ROUGE-L, any other text BLEU and
+            chrF; outputs of a decoder alone have many right continuations, and none of these
+        language: of the outputs, if it is known
+        sources: of the outputs, which a recipe may look at
+
+    Raises:
+        DragomanError: a metric is unknown, or its library is missing.
+    """
+    if names is not None:
+        texts = dict.fromkeys(name for name in names if name != PERPLEXITY)
+        return [find_metric(name, language) for name in texts]
+    recipe, config = checkpoint.recipe, checkpoint.model.config
+    if recipe is not None and recipe.metrics:
+        return [find_metric(name, language) for name in recipe.metrics]
+    if recipe is not None:
+        return [] if recipe.score is None else [RecipeMetric(recipe, sources)]
+    if checkpoint.tokenizers is None or not config.has_encoder:
+        return []
+    if config.takes_audio:
+        usual: tuple[str, ...] = ("word-error",)
+    else:
+        usual = ("rouge-l",) if checkpoint.summarizes else ("bleu", "chrf")
+    return [find_metric(name, language) for name in usual]
+
+
+@dataclass(frozen=True)
+class RecipeMetric:
+    """The figure that a recipe's training reports: a share of errors, the mean over examples.
+
+    Attributes:
+        recipe: one with a score
+        sources: of the texts that are scored
+    """
+
+    recipe: Recipe
+    sources: Sequence[str]
+    higher_is_better: bool = False
+    whole: float = 1
+
+    @property
+    def name(self) -> str:
+        return self.recipe.metric
+
+    def shown(self, figure: float) -> str:
+        return self.recipe.shown(figure)
+
+    def figure(self, hypotheses: Sequence[str], references: References) -> float:
+        check_pairs(hypotheses, references)
+        assert self.recipe.score is not None
+        examples = [Example(s, tuple(r)) for s, r in zip(self.sources, references, strict=True)]
+        return self.recipe.score(hypotheses, examples)[self.recipe.metric]
+
+    def chance(self, oracle: Sequence[str], bundle: Sequence[str], references: References) -> float:
+        def each(hypotheses: Sequence[str]) -> list[tuple[float, float]]:
+            score = self.recipe.score
+            assert score is not None
+            return [
+                (score([text], [Example(source, tuple(right))])[self.recipe.metric], 1)
+                for text, source, right in zip(hypotheses, self.sources, references, strict=True)
+            ]
+
+        return bootstrap.chance(np.array(each(oracle)), np.array(each(bundle)))
+
+    def signature(self, references: References = ()) -> str:
+        return f"recipe:{self.recipe.name}"
+
+
+Decode = Callable[[Sequence[int]], str]
+"""Target tokens -> their text."""
+
+
+@dataclass(frozen=True)
+class Task:
+    """What outputs are judged by.
+
+    Attributes:
+        metrics: the one that counts most first
+        references: of each text, at least one
+        parts: of each text, the inputs whose outputs it consists of, in order: one, or the windows
+            of a recording
+    """
+
+    metrics: Sequence[Metric]
+    references: Sequence[Sequence[str]]
+    parts: Sequence[Sequence[int]]
+
+    def texts(self, outputs: Sequence[str]) -> list[str]:
+        """The texts of the outputs of all inputs."""
+        return [" ".join(outputs[i].strip() for i in inputs) for inputs in self.parts]
