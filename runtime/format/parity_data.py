@@ -11,7 +11,7 @@ from .records import Parity
 def to_data(parity: Parity) -> dict[str, Any]:
     """Without what the record does not have, as in bundles of versions that do not know it."""
     data: dict[str, Any] = to_plain(parity)
-    for name in ("tasks", "references", "beams", "distributions", "vectors"):
+    for name in ("tasks", "references", "beams", "distributions", "vectors", "checks"):
         if not data[name]:
             del data[name]
     distributions = data.get("distributions")

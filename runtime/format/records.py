@@ -222,6 +222,29 @@ class TaskParity:
 
 
 @dataclass(frozen=True)
+class Check:
+    """One check of a bundle: how much was compared, and how much of it differs.
+
+    Attributes:
+        name: of the check, such as "weights"
+        compared: how many things were compared
+        unit: what they are, such as "weights" or "token ids"
+        differing: how many of them differ by more than is allowed
+        worst: the largest difference as a multiple of what is allowed; None where things are
+            either equal or not
+        problem: the first difference as a sentence; "" if there is none
+    """
+
+    name: str
+    compared: int
+    unit: str
+    differing: int
+    passed: bool
+    worst: float | None = None
+    problem: str = ""
+
+
+@dataclass(frozen=True)
 class Parity:
     """The outcome of `dragoman verify`: what was compared with what, and the figures.
 
@@ -229,6 +252,7 @@ class Parity:
         tokens: of an encoder alone, no sequences
         tasks: a record for each metric, the one that counts most first; none without references
         vectors: of an encoder alone that gives vectors
+        checks: of settings, tokenizers, weights, graphs, steps and batches, in this order
     """
 
     passed: bool
@@ -242,6 +266,7 @@ class Parity:
     beams: BeamParity | None = None
     distributions: DistributionParity | None = None
     vectors: VectorParity | None = None
+    checks: tuple[Check, ...] = ()
 
 
 @dataclass(frozen=True)
