@@ -12,11 +12,14 @@ from dragoman.candidates_graph import candidates_graph, candidates_spec
 from dragoman.graph_files import write_graphs
 from dragoman.reference_model import EncoderModel, GenerationConfig, ReferenceModel
 from dragoman.runtime.format.bundle import Bundle
+from dragoman.runtime.format.contract import GraphSpec
 from dragoman.runtime.format.executables import OnnxGraphs
+from dragoman.runtime.format.languages import Languages
 from dragoman.runtime.format.manifest import SCHEMA_VERSION, Manifest
 from dragoman.runtime.format.neutral_graphs import kind_of
 from dragoman.runtime.format.plain_data import to_plain
 from dragoman.runtime.format.records import Origin
+from dragoman.runtime.format.tokenizers import Tokenizers
 from dragoman.runtime.format.writing import BundleWriter
 
 from .exporter import ExportedGraph, export_graph, graph_names
@@ -67,11 +70,11 @@ def export_bundle(
         check_graph(exported[graph], graph)
     progress("writing weights")
     files = writer(directory)
-    specs = {graph: made.spec for graph, made in exported.items()}
+    specs: dict[str, GraphSpec] = {graph: made.spec for graph, made in exported.items()}
     models = {graph: made.model for graph, made in exported.items()}
-    generation = GenerationConfig() if isinstance(model, EncoderModel) else model.generation
     if "decoder" in specs:
-        specs["candidates"] = candidates_spec(specs["decoder"], generation.suppressed_token_ids)
+        suppressed = _generation(model).suppressed_token_ids
+        specs["candidates"] = candidates_spec(specs["decoder"], suppressed)
         models["candidates"] = candidates_graph(specs["candidates"])
     if attention:
         models["attention"], specs["attention"] = attention_graph(
@@ -82,27 +85,64 @@ def export_bundle(
     for name_of_graph, spec in specs.items():
         check_file(directory / spec.file, name_of_graph)
     return files.finish(
-        Manifest(
-            schema_version=SCHEMA_VERSION,
-            kind=kind_of(model_spec(model.config)),
+        manifest_of(
+            model,
             name=name,
-            target="neutral",
-            precision="fp32",
-            model=model_spec(model.config),
-            head=head(model.config),
-            architecture={"family": "transformer"} | to_plain(model.config.to_dict()),
-            default_max_new_tokens=default_max_new_tokens(model),
             graphs=specs,
-            executable=OnnxGraphs(),
             tokenizers=tokenizers.write(files) if tokenizers else None,
             languages=tokenizers.languages if tokenizers else None,
-            files=(),  # recorded by the writer
-            generation=generation_settings(generation),
-            audio=audio_features(model.config),
-            speech=None if isinstance(model, EncoderModel) else speech_tokens(model),
+            notes=notes,
             origin=origin,
-            tool_versions={"dragoman": __version__}
-            | {package: version(package) for package in PACKAGES},
-            notes=tuple(notes),
         )
     )
+
+
+def manifest_of(
+    model: ReferenceModel,
+    *,
+    name: str,
+    graphs: dict[str, GraphSpec],
+    tokenizers: Tokenizers | None = None,
+    languages: Languages | None = None,
+    notes: Sequence[str] = (),
+    origin: Origin | None = None,
+) -> Manifest:
+    """The manifest of a model's neutral bundle in fp32, without records of its files.
+
+    `verify` makes it anew from the checkpoint and compares a bundle's with it.
+
+    Args:
+        model: fp32, not changed
+        graphs: specifications of the bundle's graphs, by name
+        tokenizers: the names of the tokenizers' files, see `TokenizerFiles.write`
+        languages: of a multilingual model, see `TokenizerFiles`
+        notes, origin: see `export_bundle`
+    """
+    spec, generation = model_spec(model.config), _generation(model)
+    return Manifest(
+        schema_version=SCHEMA_VERSION,
+        kind=kind_of(spec),
+        name=name,
+        target="neutral",
+        precision="fp32",
+        model=spec,
+        head=head(model.config),
+        architecture={"family": "transformer"} | to_plain(model.config.to_dict()),
+        default_max_new_tokens=default_max_new_tokens(model),
+        graphs=graphs,
+        executable=OnnxGraphs(),
+        tokenizers=tokenizers,
+        languages=languages,
+        files=(),
+        generation=generation_settings(generation),
+        audio=audio_features(model.config),
+        speech=None if isinstance(model, EncoderModel) else speech_tokens(model),
+        origin=origin,
+        tool_versions={"dragoman": __version__}
+        | {package: version(package) for package in PACKAGES},
+        notes=tuple(notes),
+    )
+
+
+def _generation(model: ReferenceModel) -> GenerationConfig:
+    return GenerationConfig() if isinstance(model, EncoderModel) else model.generation

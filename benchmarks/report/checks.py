@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from dragoman.metrics import shown_figure
+from dragoman.metrics import describe_undecided, shown_figure
 from dragoman.random_inputs import are_random
 from dragoman.runtime.format.manifest import Precision
 from dragoman.runtime.format.records import DistributionParity, Parity, TaskParity, TensorParity
@@ -17,7 +17,7 @@ def checks_of(parity: Parity, explained: float | None = None) -> tuple[Check, ..
     """A row for each comparison, in the order in which parity checks.
 
     Args:
-        explained: see `explained_margin`
+        explained: the largest margin of a divergence that is allowed; None: unknown
     """
     return (
         *_tensors(parity),
@@ -40,7 +40,7 @@ def verdict_of(
     Args:
         what: the bundle in words
         directory: for the command that verifies it
-        explained: see `explained_margin`
+        explained: as for `checks_of`
     """
     if parity is None:
         return Verdict(
@@ -71,22 +71,11 @@ def _reason(check: Check) -> str:
     return f"{check.what[:1].upper()}{check.what[1:]}: found {check.found}{allowed}."
 
 
-def explained_margin(parity: Parity, tolerance: float) -> float | None:
-    """The largest margin of a divergence that parity allows below fp32, in logits: twice the
-    tolerance of tensors, times the largest logit, which the record of the logits implies.
-
-    Returns:
-        None if it does not
-    """
-    logits = next((t for t in parity.tensors if t.name == "logits"), None)
-    if logits is None or not logits.difference:
-        return None
-    return 2 * tolerance * logits.largest_absolute / logits.difference
-
-
 def _highlights(parity: Parity) -> Iterator[str]:
     tokens, distributions = parity.tokens, parity.distributions
-    if tokens.sequences:
+    if tokens.undecided:
+        yield f"none of {tokens.sequences:,} greedy outputs is identical, which rounding explains"
+    elif tokens.sequences:
         yield f"{tokens.identical:,} of {tokens.sequences:,} greedy outputs are identical"
     if distributions is not None and distributions.allowed is not None:
         yield (
@@ -98,7 +87,8 @@ def _highlights(parity: Parity) -> Iterator[str]:
         yield f"the mean cosine of vectors is {parity.vectors.bundle.mean:.6f}"
     for task in parity.tasks:
         ours, theirs = _shown(task)
-        yield f"{task.metric} is {ours} (the trained model's is {theirs})"
+        undecided = "; too few texts to decide" if task.undecided else ""
+        yield f"{task.metric} is {ours} (the trained model's is {theirs}{undecided})"
     if parity.references is not None:
         references = parity.references
         yield (
@@ -165,11 +155,24 @@ def _tokens(parity: Parity, explained: float | None) -> Iterator[Check]:
         found = f"{tokens.identical:,} of {tokens.sequences:,} identical"
         if tokens.divergences:
             found += f", largest margin {figure(max(d.margin for d in tokens.divergences), 3)}"
-        allowed = "" if explained is None else f"margins up to {figure(explained, 3)}"
-        yield Check("tokens", "greedy outputs", found, allowed, tokens.passed)
+        limits = [] if explained is None else [f"margins up to {figure(explained, 3)}"]
+        if tokens.least_identical is not None:
+            limits.insert(0, f"at least {tokens.least_identical:,} identical")
+        judged = tokens.passed, tokens.undecided
+        yield Check("tokens", "greedy outputs", found, ", ".join(limits), *judged)
+    if tokens.one_pass is not None:
+        one_pass = tokens.one_pass
+        yield Check(
+            "tokens",
+            f"tokens of {one_pass.sequences:,} outputs that the bundle's own scores choose",
+            f"{one_pass.tokens - one_pass.other_choices:,} of {one_pass.tokens:,}",
+            f"scores {figure(one_pass.allowed, 3)} apart",
+            one_pass.passed,
+        )
     if beams is not None:
         found = f"{beams.identical} of {beams.sequences} identical, {beams.ties} as good"
-        yield Check("tokens", f"best of {beams.beams} beams", found, "", beams.passed)
+        judged = beams.passed, beams.undecided
+        yield Check("tokens", f"best of {beams.beams} beams", found, "", *judged)
 
 
 def _shown(task: TaskParity) -> tuple[str, str]:
@@ -184,7 +187,10 @@ def _task(parity: Parity) -> Iterator[Check]:
         if task.chance is not None and task.oracle != task.bundle:
             found += f", by chance with p = {figure(task.chance, 1)}"
         allowed = "" if task.allowed is None else f"{shown_figure(task.metric, task.allowed)} worse"
-        yield Check("task", task.metric, found, allowed, task.passed)
+        if task.undecided:
+            limit, more = task.allowed or 0.0, task.more_inputs
+            found += f"; {describe_undecided(task.metric, task.loss, limit, task.pairs, more)}"
+        yield Check("task", task.metric, found, allowed, task.passed, task.undecided)
     if parity.references is not None:
         references = parity.references
         found = f"{references.bundle:.4f}, trained model {references.oracle:.4f}"

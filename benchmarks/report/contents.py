@@ -41,6 +41,7 @@ class Check:
     Attributes:
         level: numbers, tokens or task
         allowed: the limit; empty if there is none
+        undecided: whether it passed because what was compared can show nothing
     """
 
     level: str
@@ -48,6 +49,12 @@ class Check:
     found: str
     allowed: str
     passed: bool
+    undecided: bool = False
+
+    @property
+    def state(self) -> str:
+        """The outcome in a word."""
+        return "undecided" if self.undecided else "passed" if self.passed else "failed"
 
 
 @dataclass(frozen=True)

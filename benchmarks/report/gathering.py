@@ -14,14 +14,13 @@ from dragoman.manifest_facts import making_facts, model_facts
 from dragoman.progress import Progress
 from dragoman.runtime import Bundle
 from dragoman.runtime.format.contract import Kind
-from dragoman.runtime.format.manifest import MANIFEST_FILE, Manifest, Precision
+from dragoman.runtime.format.manifest import MANIFEST_FILE, Manifest
 from dragoman.runtime.format.onnx_graph import WEIGHTS_FILE
-from dragoman.runtime.format.records import Parity
 
 from ..machine import machine
 from ..sensitivity.results import Sensitivity
 from .attention import attention_examples
-from .checks import checks_of, explained_margin, verdict_of
+from .checks import checks_of, verdict_of
 from .contents import AttentionExample, BundleReport, Fact, Licence, Part, Report, Speed
 from .licences import licences_in
 from .speed import measure_speed
@@ -104,7 +103,7 @@ class _Gathered:
             self._missing["sensitivity"] = self._no_sensitivity()
         if isinstance(speed, str):
             self._missing["speed"] = speed
-        explained = None if parity is None else _margin(parity, manifest.precision)
+        explained = None if parity is None else parity.tokens.allowed_margin
         manifest_bytes = (bundle.directory / MANIFEST_FILE).read_bytes()
         return BundleReport(
             label=label,
@@ -204,18 +203,6 @@ def _shape(manifest: Manifest) -> str:
         f"layers, size {known.get('d_model')}, feed-forward {known.get('d_ff')}, "
         f"{known.get('activation')}, {known.get('norm_order')}-norm"
     )
-
-
-def _margin(parity: Parity, precision: Precision) -> float | None:
-    """None at fp32, where no divergence is allowed, and without the libraries of the extra
-    `export`, which the limits of parity need."""
-    if precision == "fp32":
-        return None
-    try:
-        from dragoman.verification.tolerances import TOLERANCES
-    except ModuleNotFoundError:
-        return None
-    return explained_margin(parity, TOLERANCES[precision])
 
 
 def _labels(bundles: Sequence[Bundle]) -> list[str]:

@@ -14,7 +14,7 @@ from dragoman.runtime import Model
 from dragoman.runtime.decoding.batching import Encodable
 from dragoman.verification.checks.distributions import DistanceMeter
 from dragoman.verification.checks.encoders import EncodedBatch, cosines, encoded_batches, logits_of
-from dragoman.verification.checks.tokens import bundle_outputs
+from dragoman.verification.checks.tokens import bundle_outputs, greedy_results
 from dragoman.verification.forced import forced_batches
 from dragoman.verification.inputs.parity_inputs import ParityInputs
 from dragoman.verification.oracle import oracle_for
@@ -72,7 +72,7 @@ class DecodingProbe:
     ) -> None:
         oracle, language = oracle_for(reference, neutral.manifest)
         limit = min(LONGEST, neutral.manifest.default_max_new_tokens)
-        outputs = bundle_outputs(neutral, sources, limit, language)
+        outputs = bundle_outputs(greedy_results(neutral, sources, limit, language))
         self._passages = [
             Passage(
                 batch.source,

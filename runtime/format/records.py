@@ -142,13 +142,84 @@ class Divergence:
 
 
 @dataclass(frozen=True)
+class OtherChoice:
+    """A token of an output in whose place the bundle's own scores prefer another one.
+
+    Attributes:
+        input: its index among the inputs
+        preferred_token: the choice of the bundle's scores, computed in one pass along the output
+        found_token: the token that the bundle has generated
+        gap: how much higher the preferred token's score is
+        origin: where the input is from; "": not recorded
+    """
+
+    input: int
+    step: int
+    preferred_token: int
+    found_token: int
+    gap: float
+    origin: str = ""
+
+    @property
+    def named(self) -> str:
+        """The input as people find it."""
+        return self.origin or f"input {self.input}"
+
+
+@dataclass(frozen=True)
+class OnePassParity:
+    """Free-running outputs compared with the bundle's own scores along them, computed in one pass:
+    each token must be their choice, and its log-probability theirs.
+
+    Attributes:
+        sequences: outputs that were compared, all that differ from the oracle's among them
+        tokens: of these outputs
+        other_choices: tokens in whose place the scores prefer another one by more than `allowed`
+        gap: the largest difference in score between a preferred token and the one found
+        allowed: what rounding explains, in logits: the largest gap, and the largest difference of a
+            log-probability; a tenth of it is their largest mean difference
+        worst: the token with the largest gap, if it is more than `allowed`
+        largest_difference: of a token's log-probability, in nats; None for speech, whose tokens
+            have none of their own
+        mean_difference: of the log-probabilities, in nats per token
+    """
+
+    sequences: int
+    tokens: int
+    other_choices: int
+    gap: float
+    allowed: float
+    worst: OtherChoice | None
+    largest_difference: float | None
+    mean_difference: float
+    passed: bool
+
+
+@dataclass(frozen=True)
 class TokenParity:
-    """Free-running greedy sequences compared with the oracle's."""
+    """Free-running greedy sequences compared with the oracle's.
+
+    Attributes:
+        one_pass: the bundle compared with itself; None: not recorded
+        expected_identical: below fp32, how many sequences the distributions measured along the
+            oracle's outputs predict to be identical; None at fp32, where all must be
+        least_identical: below fp32, how many must be, given how few outputs were measured
+        allowed_margin: below fp32, the largest margin of a divergence that is allowed
+    """
 
     sequences: int
     identical: int
     divergences: tuple[Divergence, ...]
     passed: bool
+    one_pass: OnePassParity | None = None
+    expected_identical: float | None = None
+    least_identical: int | None = None
+    allowed_margin: float | None = None
+
+    @property
+    def undecided(self) -> bool:
+        """Whether rounding leaves no output as it is, so that identity can show nothing."""
+        return self.passed and self.sequences > 0 and not self.identical
 
 
 @dataclass(frozen=True)
@@ -159,6 +230,10 @@ class BeamParity:
         sequences: compared, with fewer tokens at most than the bundle's limit
         ties: other tokens with the same score
         score_difference: the largest of identical hypotheses, divided by max(1, the oracle's score)
+        own_difference: of the bundle's hypotheses, the difference between the score it reports and
+            the one that its own log-probabilities in one pass give under the checkpoint's length
+            penalty; of the hypothesis that has the largest difference for what is allowed
+        own_allowed: how large that difference may be; None: not recorded
     """
 
     beams: int
@@ -167,6 +242,13 @@ class BeamParity:
     ties: int
     score_difference: float
     passed: bool
+    own_difference: float = 0.0
+    own_allowed: float | None = None
+
+    @property
+    def undecided(self) -> bool:
+        """Whether rounding leaves no hypothesis as it is, so that identity can show nothing."""
+        return self.passed and self.sequences > 0 and not self.identical + self.ties
 
 
 @dataclass(frozen=True)
@@ -202,6 +284,11 @@ class TaskParity:
             due to the choice of the inputs; None: not recorded
         pairs: texts that were scored; 0: not recorded
         signature: what the figures were computed with, as sacrebleu writes it
+        excess_chance: of a loss that is more than `allowed`, the p-value of a paired bootstrap: the
+            probability of such a figure if the true loss were no more than that; None otherwise
+        undecided: whether the loss is more than `allowed`, but not significantly: neither passed
+            nor failed, `passed` is True
+        more_inputs: about how many more texts would decide; None: decided, or it cannot be told
     """
 
     metric: str
@@ -213,6 +300,9 @@ class TaskParity:
     chance: float | None = None
     pairs: int = 0
     signature: str = ""
+    excess_chance: float | None = None
+    undecided: bool = False
+    more_inputs: int | None = None
 
     @property
     def loss(self) -> float:
@@ -245,6 +335,32 @@ class Check:
 
 
 @dataclass(frozen=True)
+class Coverage:
+    """What the checks that compare numbers with the oracle reached.
+
+    Attributes:
+        weights: numbers of weights that were compared with the checkpoint's; 0 of engines
+        graphs: whether graphs were compared in exact form; engines do not show theirs
+        source_lengths, target_lengths: the shortest and the longest, in positions; none where the
+            model has no such side
+        source_vocabulary, target_vocabulary: the share of tokens that were read
+        positions: of the decoder
+        cached_positions: of these, those that were reached through the cache
+        batch_sizes: that were compared
+    """
+
+    weights: int
+    graphs: bool
+    source_lengths: tuple[int, ...]
+    target_lengths: tuple[int, ...]
+    source_vocabulary: float
+    target_vocabulary: float
+    positions: int
+    cached_positions: int
+    batch_sizes: tuple[int, ...]
+
+
+@dataclass(frozen=True)
 class Parity:
     """The outcome of `dragoman verify`: what was compared with what, and the figures.
 
@@ -253,6 +369,7 @@ class Parity:
         tasks: a record for each metric, the one that counts most first; none without references
         vectors: of an encoder alone that gives vectors
         checks: of settings, tokenizers, weights, graphs, steps and batches, in this order
+        coverage: what the checks reached; None: not recorded
     """
 
     passed: bool
@@ -267,6 +384,7 @@ class Parity:
     distributions: DistributionParity | None = None
     vectors: VectorParity | None = None
     checks: tuple[Check, ...] = ()
+    coverage: Coverage | None = None
 
 
 @dataclass(frozen=True)

@@ -8,14 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from dragoman.benchmarks.report.checks import checks_of, explained_margin, verdict_of
+from dragoman.benchmarks.report.checks import checks_of, verdict_of
 from dragoman.benchmarks.report.figures import counted, figure
 from dragoman.benchmarks.report.licences import licences_in
 from dragoman.benchmarks.report.page import parted
 from dragoman.benchmarks.report.speed import source_lengths
 from dragoman.random_inputs import describe_sources, describe_windows
 from dragoman.runtime.format.model_spec import ModelSpec
-from dragoman.runtime.format.records import BeamParity, Cosines, VectorParity
+from dragoman.runtime.format.records import BeamParity, Cosines, OnePassParity, VectorParity
 
 from .conftest import parity
 
@@ -105,10 +105,36 @@ def test_a_tensor_that_fails_fails_its_row() -> None:
     assert not row.passed and "more than allowed at 3 of 300 positions" in row.found
 
 
-def test_the_margin_that_parity_allows() -> None:
-    """Twice the tolerance times the largest logit: that is 0.171 / 0.0251."""
-    assert explained_margin(parity(), 0.15) == pytest.approx(2 * 0.15 * 0.171 / 0.0251)
-    assert explained_margin(dataclasses.replace(parity(), tensors=()), 0.15) is None
+def test_what_parity_allows_of_tokens_and_decides_of_them() -> None:
+    found = parity()
+    one_pass = OnePassParity(100, 466, 0, 0.01, 0.2, None, 0.01, 1e-4, True)
+    tokens = dataclasses.replace(
+        found.tokens, one_pass=one_pass, expected_identical=98.0, least_identical=71
+    )
+    rows = {check.what: check for check in checks_of(dataclasses.replace(found, tokens=tokens), 2)}
+    assert rows["greedy outputs"].allowed == "at least 71 identical, margins up to 2"
+    own = rows["tokens of 100 outputs that the bundle's own scores choose"]
+    assert (own.found, own.state) == ("466 of 466", "passed")
+
+
+def test_what_is_undecided_is_not_said_to_have_passed() -> None:
+    found = parity()
+    (task,) = found.tasks
+    undecided = dataclasses.replace(
+        found,
+        tokens=dataclasses.replace(found.tokens, identical=0),
+        beams=BeamParity(4, 8, 0, 0, 0.0, True),
+        tasks=(
+            dataclasses.replace(task, allowed=0.001, pairs=80, undecided=True, more_inputs=900),
+        ),
+    )
+    rows = {check.what: check for check in checks_of(undecided)}
+    for what in ("greedy outputs", "best of 4 beams", "word error"):
+        assert rows[what].state == "undecided"
+    assert rows["word error"].found.endswith("; about 900 more texts would decide")
+    sentence = verdict_of(WHAT, "int8", undecided, "", None).sentence
+    assert "none of 100 greedy outputs is identical, which rounding explains" in sentence
+    assert "(the trained model's is 31.27%; too few texts to decide)" in sentence
 
 
 def test_licences(tmp_path: Path) -> None:

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 
 from dragoman.cli.tables import print_parity
 from dragoman.reference_model import GenerationConfig, Transformer
 from dragoman.runtime import GenerationOptions, Model
 from dragoman.runtime.decoding.batching import Encodable
-from dragoman.runtime.format.records import Parity
+from dragoman.runtime.format.manifest import Precision
+from dragoman.runtime.format.records import BeamParity, Parity, TokenParity
 from dragoman.verification import check_parity, describe_failure, random_inputs
-from dragoman.verification.checks.beams import MOST_SOURCES
+from dragoman.verification.checks.beams import MOST_SOURCES, compare_beams
 
 
 @pytest.fixture(scope="module")
@@ -74,3 +77,105 @@ def test_another_search_than_the_checkpoint_s_is_noticed(
 
 def test_greedy_bundles_have_no_such_figures(bundle: Model, reference: Transformer) -> None:
     assert parity_of(bundle, reference).beams is None
+
+
+def relabelled(bundle: Model, precision: Precision, **settings: Any) -> Model:
+    """The bundle with another precision and other generation settings in its manifest."""
+    generation = dataclasses.replace(bundle.manifest.generation, **settings)
+    manifest = dataclasses.replace(bundle.manifest, precision=precision, generation=generation)
+    return Model(dataclasses.replace(bundle.bundle, manifest=manifest), bundle.backend)
+
+
+def compared(bundle: Model, reference: Transformer, slack: float = 1e-3) -> BeamParity:
+    sources = random_inputs(reference, 20).sources
+    found = compare_beams(bundle, reference, sources, 12, None, slack)
+    assert found is not None
+    return found
+
+
+@pytest.mark.parametrize("precision", ["fp32", "int8", "int4"])
+def test_scores_are_those_of_one_pass_in_every_precision(
+    searched: tuple[Transformer, Model], precision: Precision
+) -> None:
+    reference, bundle = searched
+    found = compared(relabelled(bundle, precision), reference)
+    assert found.passed and found.own_allowed is not None
+    assert found.own_difference < 1e-5 < found.own_allowed
+
+
+def test_what_a_score_may_differ_by(searched: tuple[Transformer, Model]) -> None:
+    """By hand: with scores that are all 1 too low, the worst hypothesis is the one for which the
+    least is allowed: 0.01 and a tenth of it for each token, over its length to the 0.6."""
+    reference, bundle = searched
+    generate = bundle.generate
+    lengths: list[int] = []
+
+    def lower(*arguments: Any, **changes: Any) -> object:
+        results = generate(*arguments, **changes)
+        lengths.extend(len(r.tokens) + (r.end_token is not None) for r in results)
+        return [dataclasses.replace(r, score=r.score - 1) for r in results]
+
+    bundle.generate = lower  # type: ignore[method-assign, assignment]
+    try:
+        found = compared(bundle, reference, slack=0.01)
+    finally:
+        del bundle.generate
+    assert not found.passed
+    assert found.own_difference == pytest.approx(1, abs=1e-4)
+    least = min(0.01 * (1 + length / 10) / length**0.6 for length in lengths)
+    assert found.own_allowed == pytest.approx(least, rel=1e-3)
+
+
+@pytest.mark.parametrize("precision", ["fp32", "int8"])
+@pytest.mark.parametrize(
+    "settings", [{"length_penalty": 0.7}, {"length_penalty": 0.0}, {"num_beams": 1}]
+)
+def test_scores_are_normalized_as_the_checkpoint_says(
+    searched: tuple[Transformer, Model], precision: Precision, settings: dict[str, Any]
+) -> None:
+    """Whatever the bundle's manifest says of it."""
+    reference, bundle = searched
+    found = compared(relabelled(bundle, precision, **settings), reference)
+    assert not found.passed
+    assert found.beams == 4
+    assert found.own_allowed is not None and found.own_difference > found.own_allowed
+
+
+def test_another_number_of_beams_than_the_checkpoint_s_is_no_other_length_penalty(
+    searched: tuple[Transformer, Model],
+) -> None:
+    """What it finds then is scored as it should be; at fp32 it is not the oracle's."""
+    reference, bundle = searched
+    found = compared(relabelled(bundle, "int8", num_beams=2), reference)
+    assert found.own_difference < 1e-5
+    assert found.beams == 4
+
+
+def test_log_probabilities_that_are_wrong_show_in_the_score(
+    searched: tuple[Transformer, Model], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One pass gives half the logits that steps give."""
+    reference, bundle = searched
+    changed = relabelled(bundle, "int8")
+    score = bundle.backend.score
+    monkeypatch.setattr(bundle.backend, "score", lambda *a: score(*a) / np.float32(2))
+    found = compared(changed, reference)
+    assert not found.passed
+    tokens = TokenParity(0, 0, (), True)
+    parity = Parity(False, "oracle", "inputs", "onnxruntime", (), tokens, beams=found)
+    assert describe_failure(parity) == (
+        f"parity failed: with 4 beams the score of a hypothesis differs by "
+        f"{found.own_difference:.3g} from the one that the bundle's own log-probabilities give "
+        f"under the checkpoint's length penalty, allowed {found.own_allowed:.2g}"
+    )
+
+
+def test_where_no_hypothesis_is_the_oracle_s_nothing_is_decided(
+    searched: tuple[Transformer, Model], capsys: pytest.CaptureFixture[str]
+) -> None:
+    reference, bundle = searched
+    found = BeamParity(4, 8, 0, 0, 0.0, True, own_difference=1e-6, own_allowed=1e-3)
+    assert found.undecided and not dataclasses.replace(found, ties=1).undecided
+    print_parity(dataclasses.replace(parity_of(bundle, reference), beams=found))
+    rows = [row for row in capsys.readouterr().out.splitlines() if "0 of 8" in row]
+    assert rows and "undecided" in rows[0] and "passed" not in rows[0]

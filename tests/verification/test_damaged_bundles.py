@@ -140,7 +140,7 @@ def test_the_whole_check_fails_and_says_so(
         assert parity.distributions is not None and parity.distributions.passed is passes
     found = parity.distributions
     assert found is not None and found.allowed is not None and found.rounded is not None
-    message = describe_failure(parity)
+    message = describe_failure(dataclasses.replace(parity, checks=()))
     assert message.startswith(
         f"parity failed: the distributions of the next token are {found.bundle.mean:.3g} nats from "
         f"the oracle's on average, allowed {found.allowed:.3g} (rounding to nearest alone: "

@@ -83,6 +83,7 @@ def test_less_probable_references_fail_with_the_tolerance_that_would_pass(
     assert parity.references is not None and not parity.references.passed and not parity.passed
     passing = dataclasses.replace(
         parity,
+        checks=(),
         tensors=tuple(dataclasses.replace(t, passed=True) for t in parity.tensors),
         tokens=dataclasses.replace(parity.tokens, passed=True),
     )

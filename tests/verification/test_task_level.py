@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import random
 import shutil
 from collections.abc import Callable, Sequence
 
@@ -10,7 +11,8 @@ import pytest
 import sacrebleu
 from tokenizers import Tokenizer, models, pre_tokenizers
 
-from dragoman.metrics import METRICS, find_metric
+from dragoman.cli.tables import print_parity
+from dragoman.metrics import METRICS, describe_undecided, find_metric
 from dragoman.reference_model import Transformer, greedy_uncached
 from dragoman.reference_model.recipes import Data, Example, Recipe
 from dragoman.reference_model.recipes import Tokenizers as BothTokenizers
@@ -165,14 +167,103 @@ def test_a_bundle_that_is_worse_in_bleu_fails_and_a_better_one_passes(
 @pytest.mark.parametrize(("precision", "allowed"), [("fp32", 0.0), ("int8", 0.3), ("int4", 0.7)])
 def test_the_loss_that_is_allowed(name: str, precision: Precision, allowed: float) -> None:
     """In points of a hundred: as many for shares."""
-    texts, metric = ["one two three four five", "six seven eight nine ten"], METRICS[name]
+    # Eight texts: two, as there were here, decide nothing below fp32 however wrong they are.
+    numbers = ("one two three", "two four", "six seven eight nine", "ten one", "five", "nine six")
+    texts, metric = [f"{n} four five" for n in (*numbers, "eight", "seven two")], METRICS[name]
     references = [[text] for text in texts]
     found = judged(metric, texts, texts, references, precision)
     assert found.allowed is not None
     assert 100 * found.allowed / metric.whole == pytest.approx(allowed)
     assert found.passed and found.chance == 1.0
-    other = judged(metric, texts, ["something", "else"], references, precision)
+    other = judged(metric, texts, ["something", "else"] * 4, references, precision)
     assert not other.passed and other.loss > found.allowed
+    assert not other.undecided and other.more_inputs is None
+    assert found.excess_chance is None
+    assert (other.excess_chance is None) == (precision == "fp32")
+
+
+def exact_match(lost: int, gained: int, of: int, precision: Precision = "int8") -> TaskParity:
+    """Some texts are right, and of the bundle some others are."""
+    right = [f"t{i}" for i in range(of)]
+    oracle = [*["wrong"] * gained, *right[gained:]]
+    bundle = [*right[: of - lost], *["wrong"] * lost]
+    return judged(METRICS["exact-match"], oracle, bundle, [[text] for text in right], precision)
+
+
+def test_a_loss_that_may_be_chance_is_undecided() -> None:
+    """By hand: 2 of 80 texts are 2.5 points, 2.2 more than allowed. A text deviates by
+    sqrt(0.025 0.975) = 15.6 points, around what is allowed 15.77, so that the loss is
+    sqrt(80) 2.2 / 15.77 = 1.248 standard errors, less 1 / sqrt(2) for its two steps 0.541, which
+    chance exceeds with p = 0.294. Of n texts it is sqrt(n) 0.1395 - sqrt(40 / n): 1.645 at 220."""
+    found = exact_match(2, 0, 80)
+    assert found.loss == pytest.approx(0.025) and found.allowed == 0.003
+    assert found.passed and found.undecided
+    assert found.excess_chance == pytest.approx(0.294, abs=0.01)
+    assert found.more_inputs == pytest.approx(140, abs=10)
+
+
+def test_how_many_more_inputs_would_decide() -> None:
+    """By hand: of 400 texts 12 are lost and 8 won. The loss is 1 point, 0.7 more than allowed. A
+    text deviates by sqrt(20 / 400 - 0.01^2) = 22.34 points: sqrt(400) 0.7 / 22.35 = 0.626 standard
+    errors, less 1 / sqrt(20) 0.403. Of n texts it is sqrt(n) 0.03132 - sqrt(20 / n): 1.645 at 3034.
+    The bootstrap's error is right to a few percent."""
+    found = exact_match(12, 8, 400)
+    assert found.undecided and found.passed
+    assert found.excess_chance == pytest.approx(0.344, abs=0.01)
+    assert found.more_inputs == pytest.approx(2634, rel=0.12)
+    assert found.more_inputs is not None and found.more_inputs % 100 == 0  # no more digits than two
+
+
+@pytest.mark.parametrize(("lost", "gained"), [(7, 0), (40, 0), (30, 10)])
+def test_a_loss_that_is_no_chance_fails(lost: int, gained: int) -> None:
+    found = exact_match(lost, gained, 80)
+    assert (found.passed, found.undecided, found.more_inputs) == (False, False, None)
+    assert found.excess_chance is not None and found.excess_chance < 0.05
+
+
+def test_what_is_within_the_tolerance_passes_though_it_is_no_chance() -> None:
+    """Of 4,000 texts 10 are lost, significantly, but only a quarter of a point of the 0.3."""
+    found = exact_match(10, 0, 4000)
+    assert found.chance is not None and found.chance < 0.05
+    assert found.passed and not found.undecided and found.excess_chance is None
+
+
+def test_fp32_has_no_tolerance_and_decides_by_one_text() -> None:
+    assert not exact_match(1, 0, 4000, "fp32").passed
+    assert exact_match(1, 1, 4000, "fp32").passed
+
+
+@pytest.mark.parametrize("count", [1, 2, 4])
+def test_few_texts_decide_nothing(count: int) -> None:
+    found = exact_match(count, 0, count)
+    assert found.loss == 1 and found.passed and found.undecided
+    assert (found.more_inputs is None) == (count == 1)
+
+
+def test_right_bundles_are_rarely_refused() -> None:
+    """Of 80 texts 12 differ, each as likely better as worse: no more than one in twenty is refused,
+    and the others with a loss are undecided."""
+    generator = random.Random(0)
+    lost = [sum(generator.random() < 0.5 for _ in range(12)) for _ in range(400)]
+    outcome = {n: exact_match(n, 12 - n, 80) for n in set(lost)}
+    refused = sum(not outcome[n].passed for n in lost)
+    assert 0 < refused <= 20
+    assert all(outcome[n].undecided for n in (7, 8))
+
+
+@pytest.mark.parametrize("name", ["bleu", "chrf", "word-error", "rouge-l"])
+def test_every_metric_knows_its_spread(name: str) -> None:
+    """The standard error of the difference shrinks with the square root of the texts: four times
+    the same texts have half of it."""
+    generator = random.Random(1)
+    texts = [" ".join(generator.choices("abcdefgh", k=8)) for _ in range(60)]
+    worse = [text[:-4] if i % 3 == 0 else text for i, text in enumerate(texts)]
+    references, metric = [[text] for text in texts], METRICS[name]
+    spread = metric.spread(texts, worse, references)
+    again = metric.spread(texts * 4, worse * 4, references * 4)
+    assert spread > 0
+    assert again == pytest.approx(spread / 2, rel=0.1)
+    assert metric.spread(texts, texts, references) == 0
 
 
 def test_windows_of_a_recording_are_one_text(speaking: Model) -> None:
@@ -199,4 +290,34 @@ def test_a_failed_task_is_reported(
     assert failed(parity, bleu) == (
         "parity failed: BLEU is 39.50, the oracle's 41.00 (by chance with p = 0.012); a tolerance "
         "of 1.5 would pass"
+    )
+
+
+def test_an_undecided_task_is_shown_with_what_would_decide(
+    speaking: Model,
+    reference: Transformer,
+    inputs: ParityInputs,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    parity = check_parity(speaking, reference, inputs, backend="onnxruntime")
+    task = TaskParity(
+        "BLEU", 41.0, 40.1, True, True, 0.3, 0.31, 80, "", 0.22, undecided=True, more_inputs=400
+    )
+    monkeypatch.setenv("COLUMNS", "250")
+    print_parity(dataclasses.replace(parity, tasks=(task,)))
+    (row,) = [row for row in capsys.readouterr().out.splitlines() if "BLEU" in row]
+    assert (
+        "undecided: 0.9 points worse on 80 texts, allowed 0.3; about 400 more texts would decide"
+    ) in row
+    assert "passed" not in row and "failed" not in row
+
+
+def test_shares_are_told_in_points_as_well() -> None:
+    assert describe_undecided("word error", 0.0125, 0.003, 80, 12000) == (
+        "undecided: 1.25 points worse on 80 texts, allowed 0.3; about 12,000 more texts would "
+        "decide"
+    )
+    assert describe_undecided("exact match", 1, 0.003, 1, None) == (
+        "undecided: 100 points worse on 1 text, allowed 0.3; more texts would decide"
     )

@@ -14,7 +14,9 @@ from dragoman.runtime.format.manifest import Precision
 from dragoman.runtime.format.records import Parity
 from dragoman.runtime.format.writing import BundleWriter, ScratchWriter
 from dragoman.verification import ParityInputs, check_parity, describe_failure, running
+from dragoman.verification.check import unrun
 from dragoman.verification.first_difference import describe_first_difference
+from dragoman.verification.stored import compare_stored
 
 from .graphs import NewDirectory, optimize_graphs
 
@@ -70,7 +72,15 @@ def compare(
     backend: str | None,
     progress: Progress,
 ) -> Parity:
-    """Check parity, reporting how many inputs are done."""
+    """Check parity, reporting how many inputs are done.
+
+    A bundle whose settings or tokenizers are not the checkpoint's is not run: nothing that it
+    computes would be what it is meant to compute.
+    """
+    progress.stage("comparing settings and tokenizers")
+    stored = compare_stored(bundle, checkpoint)
+    if not all(check.passed for check in stored):
+        return unrun(stored, inputs)
     progress.stage("verifying")
     done = 0
 
@@ -80,7 +90,16 @@ def compare(
         progress.advance(done, len(inputs.sources))
 
     with running(bundle, threads, backend) as (model, ran_on):
-        return check_parity(model, checkpoint.model, inputs, backend=ran_on, advance=advance)
+        return check_parity(
+            model,
+            checkpoint.model,
+            inputs,
+            backend=ran_on,
+            bundle=bundle,
+            checks=stored,
+            threads=threads,
+            advance=advance,
+        )
 
 
 def describe_problem(
@@ -90,5 +109,7 @@ def describe_problem(
     holds."""
     if parity.passed:
         return None
+    if not parity.tensors:  # it was not run
+        return describe_failure(parity)
     where = describe_first_difference(neutral, bundle, inputs.sources)
     return f"{describe_failure(parity)}; {where}"

@@ -126,13 +126,17 @@ def _parity(parity: Parity | None) -> str:
     text = f"{verdict} {compared}"
     tokens = parity.tokens
     if tokens.sequences:
-        text = f"{verdict}: {tokens.identical} of {tokens.sequences} sequences identical {compared}"
+        identical = f"{tokens.identical} of {tokens.sequences} sequences identical"
+        if tokens.undecided:
+            identical = f"none of {tokens.sequences} sequences identical, as rounding explains"
+        text = f"{verdict}: {identical} {compared}"
     if parity.vectors is not None:
         cosines = parity.vectors.bundle
         text += f"; cosines of vectors {cosines.mean:.6f}, smallest {cosines.smallest:.6f}"
     if parity.beams is not None:
         beams = parity.beams
-        text += f"; with {beams.beams} beams {beams.identical} of {beams.sequences} identical"
+        identical = "none" if beams.undecided else str(beams.identical)
+        text += f"; with {beams.beams} beams {identical} of {beams.sequences} identical"
     if parity.distributions is not None:
         distance, rounded = parity.distributions.bundle, parity.distributions.rounded
         alone = "" if rounded is None else f" (rounding alone {rounded.mean:.2g})"

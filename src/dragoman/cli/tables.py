@@ -11,17 +11,18 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from dragoman.metrics import shown_figure
+from dragoman.metrics import describe_undecided, shown_figure
 from dragoman.runtime.format.executables import TensorRTEngines
 
 if TYPE_CHECKING:
     from dragoman.runtime.format.manifest import Manifest
-    from dragoman.runtime.format.records import Parity, PassRecord
+    from dragoman.runtime.format.records import OnePassParity, Parity, PassRecord, TaskParity
 
 MOST_SHOWN = 100
 """Nats: a perplexity beyond its exponential says nothing."""
 
 FAILED, PASSED = "[red]failed[/red]", "[green]passed[/green]"
+UNDECIDED = "[yellow]undecided[/yellow]"
 
 
 def print_passes(passes: Sequence[PassRecord]) -> None:
@@ -59,8 +60,11 @@ def print_passes(passes: Sequence[PassRecord]) -> None:
 
 
 def print_parity(parity: Parity) -> None:
-    """Print the figures, failed ones first."""
+    """Print the figures, failed ones first, and what they prove."""
+    from dragoman.verification import describe_proof
+
     rows = [
+        *_check_rows(parity),
         *_tensor_rows(parity),
         *_distribution_rows(parity),
         *_vector_rows(parity),
@@ -76,7 +80,10 @@ def print_parity(parity: Parity) -> None:
         table.add_column(heading)
     for row in sorted(rows, key=lambda row: row[-1] != FAILED):
         table.add_row(*row)
-    Console().print(table)
+    console = Console()
+    console.print(table)
+    if proof := describe_proof(parity):
+        console.print(proof, markup=False, highlight=False)
 
 
 def print_engines(manifest: Manifest) -> None:
@@ -117,8 +124,20 @@ def fused(kernels: dict[str, int] | None) -> str:
     return f"fused in {counts}" if kernels else "none fused"
 
 
-def verdict(passed: bool) -> str:
-    return PASSED if passed else FAILED
+def verdict(passed: bool, *, undecided: bool = False) -> str:
+    return UNDECIDED if undecided else PASSED if passed else FAILED
+
+
+def _check_rows(parity: Parity) -> list[tuple[str, ...]]:
+    rows: list[tuple[str, ...]] = []
+    for check in parity.checks:
+        found = f"{check.differing} of {check.compared:,} {check.unit} differ"
+        if not check.differing:
+            found = f"{check.compared:,} {check.unit} compared, none differs"
+        if check.worst is not None:
+            found += f"; at most {check.worst:.2g} of what is allowed"
+        rows.append((check.name, "see docs: parity", found, "none", verdict(check.passed)))
+    return rows
 
 
 def _tensor_rows(parity: Parity) -> list[tuple[str, ...]]:
@@ -176,14 +195,35 @@ def _token_rows(parity: Parity) -> list[tuple[str, ...]]:
     tokens = parity.tokens
     if not tokens.sequences:
         return []
-    found = f"{tokens.identical} of {tokens.sequences} identical"
+    found, allowed = f"{tokens.identical} of {tokens.sequences} identical", "all identical"
+    if tokens.expected_identical is not None and tokens.least_identical is not None:
+        found += f", {tokens.expected_identical:.0f} expected"
+        allowed = f"at least {tokens.least_identical} identical"
+    elif tokens.one_pass is None:
+        allowed = "see docs: parity"  # a record of an older version
     if tokens.divergences:
         largest = max(tokens.divergences, key=lambda d: d.margin)
         found += (
             f"; largest margin lost {largest.margin:.2g} ({escape(largest.named)}, step "
             f"{largest.step}: token {largest.found_token} for {largest.expected_token})"
         )
-    return [("tokens", "free-running greedy", found, "see docs: parity", verdict(tokens.passed))]
+    if tokens.allowed_margin is not None:
+        allowed += f", margins up to {tokens.allowed_margin:.2g}"
+    judged = verdict(tokens.passed, undecided=tokens.undecided)
+    rows: list[tuple[str, ...]] = [("tokens", "free-running greedy", found, allowed, judged)]
+    return rows if tokens.one_pass is None else [*rows, _one_pass_row(tokens.one_pass)]
+
+
+def _one_pass_row(one_pass: OnePassParity) -> tuple[str, ...]:
+    chosen = one_pass.tokens - one_pass.other_choices
+    found = f"{chosen} of {one_pass.tokens} tokens are the choice of one pass"
+    if one_pass.worst is not None:
+        found += f" (the worst: {escape(one_pass.worst.named)}, step {one_pass.worst.step})"
+    apart = one_pass.largest_difference
+    apart = one_pass.mean_difference if apart is None else apart
+    found += f"; log-probabilities differ by {apart:.2g}"
+    what = f"{one_pass.sequences} outputs by the bundle's own scores"
+    return ("tokens", what, found, f"{one_pass.allowed:.2g}", verdict(one_pass.passed))
 
 
 def _beam_rows(parity: Parity) -> list[tuple[str, ...]]:
@@ -194,8 +234,13 @@ def _beam_rows(parity: Parity) -> list[tuple[str, ...]]:
     if beams.ties:
         found += f", {beams.ties} as good"
     found += f"; scores differ by {beams.score_difference:.2g}"
+    allowed = "see docs: parity"
+    if beams.own_allowed is not None:
+        found += f", from own scores by {beams.own_difference:.2g}"
+        allowed = f"own scores {beams.own_allowed:.2g}"
     name = f"the best of {beams.beams} beams"
-    return [("tokens", name, found, "see docs: parity", verdict(beams.passed))]
+    judged = verdict(beams.passed, undecided=beams.undecided)
+    return [("tokens", name, found, allowed, judged)]
 
 
 def _task_rows(parity: Parity) -> list[tuple[str, ...]]:
@@ -210,9 +255,18 @@ def _task_rows(parity: Parity) -> list[tuple[str, ...]]:
         if task.allowed is not None:
             sign = "-" if task.higher_is_better else "+"
             allowed = f"{sign}{shown_figure(task.metric, task.allowed)}"
+        if task.undecided:
+            found += f"; {_undecided(task)}"
         of_texts = f"{task.metric} of {task.pairs} texts" if task.pairs else task.metric
-        rows.append(("task", of_texts, found, allowed, verdict(task.passed)))
+        judged = verdict(task.passed, undecided=task.undecided)
+        rows.append(("task", of_texts, found, allowed, judged))
     return rows
+
+
+def _undecided(task: TaskParity) -> str:
+    return describe_undecided(
+        task.metric, task.loss, task.allowed or 0.0, task.pairs, task.more_inputs
+    )
 
 
 def _reference_rows(parity: Parity) -> list[tuple[str, ...]]:

@@ -4,7 +4,15 @@ Reading order: metric, bootstrap, of_segments, words, sacrebleu_metrics, table.
 """
 
 from .metric import Metric
-from .table import METRIC_NAMES, METRICS, PERPLEXITY, check_metrics, find_metric, shown_figure
+from .table import (
+    METRIC_NAMES,
+    METRICS,
+    PERPLEXITY,
+    check_metrics,
+    describe_undecided,
+    find_metric,
+    shown_figure,
+)
 
 __all__ = [
     "METRICS",
@@ -12,6 +20,7 @@ __all__ = [
     "PERPLEXITY",
     "Metric",
     "check_metrics",
+    "describe_undecided",
     "find_metric",
     "shown_figure",
 ]

@@ -32,6 +32,20 @@ def chance(oracle: NDArray[np.float64], bundle: NDArray[np.float64]) -> float:
     return (further + 1) / (RESAMPLES + 1)  # the observed counts as one of them
 
 
+def spread(oracle: NDArray[np.float64], bundle: NDArray[np.float64]) -> float:
+    """The standard error of the difference between two such figures.
+
+    Args:
+        oracle, bundle: as for `chance`
+    """
+    generator = np.random.default_rng(SEED)
+    differences = np.empty(RESAMPLES)
+    for n in range(RESAMPLES):
+        rows = generator.integers(len(oracle), size=len(oracle))
+        differences[n] = ratio(bundle[rows].sum(0)) - ratio(oracle[rows].sum(0))
+    return float(differences.std())
+
+
 def ratio(sums: NDArray[np.float64]) -> float:
     """Of a numerator and a denominator, which may be 0 in a resample."""
     return float(sums[0] / max(sums[1], 1))

@@ -55,6 +55,14 @@ class Metric(Protocol):
             DragomanError: as `figure`
         """
 
+    def spread(self, oracle: Sequence[str], bundle: Sequence[str], references: References) -> float:
+        """The standard error of the difference between the figures of two outputs for the same
+        sources, by a paired bootstrap; 0 for a single text, which says nothing.
+
+        Raises:
+            DragomanError: as `figure`
+        """
+
 
 def check_pairs(hypotheses: Sequence[str], references: References) -> None:
     """

@@ -49,6 +49,10 @@ class OfSegments:
             return 1.0
         return bootstrap.chance(self._sums(oracle, references), self._sums(bundle, references))
 
+    def spread(self, oracle: Sequence[str], bundle: Sequence[str], references: References) -> float:
+        sums = self._sums(oracle, references), self._sums(bundle, references)
+        return self.whole * bootstrap.spread(*sums)
+
     def signature(self, references: References = ()) -> str:
         counts = {len(found) for found in references} or {1}
         number = counts.pop() if len(counts) == 1 else "var"

@@ -7,7 +7,9 @@ from dataclasses import dataclass
 from itertools import zip_longest
 from typing import TYPE_CHECKING, Literal, cast
 
-from .bootstrap import RESAMPLES
+import numpy as np
+
+from .bootstrap import RESAMPLES, SEED
 from .metric import References, check_pairs
 
 if TYPE_CHECKING:
@@ -63,6 +65,23 @@ class SacreBleu:
             return 1.0
         assert after.p_value is not None
         return float(after.p_value)
+
+    def spread(self, oracle: Sequence[str], bundle: Sequence[str], references: References) -> float:
+        check_pairs(oracle, references)
+        metric, generator = self._metric(), np.random.default_rng(SEED)
+        # sacrebleu resamples what it keeps of each text, too, but gives away only single figures.
+        kept = [
+            np.array(metric._extract_corpus_statistics(texts, streams(references)), np.float64)
+            for texts in (oracle, bundle)
+        ]
+        differences = np.empty(RESAMPLES)
+        for n in range(RESAMPLES):
+            rows = generator.integers(len(oracle), size=len(oracle))
+            before, after = (
+                metric._compute_score_from_stats(each[rows].sum(0).tolist()).score for each in kept
+            )
+            differences[n] = after - before
+        return float(differences.std())
 
     def signature(self, references: References = ()) -> str:
         metric = self._metric()

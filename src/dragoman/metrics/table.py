@@ -69,6 +69,25 @@ def check_metrics(names: Sequence[str]) -> None:
             find_metric(name)
 
 
+def describe_undecided(name: str, loss: float, allowed: float, texts: int, more: int | None) -> str:
+    """A loss that is more than is allowed, but not significantly, as people read it.
+
+    Args:
+        name: of the metric, as people write it
+        loss, allowed: in its figures
+        texts: that were scored
+        more: about how many more would decide; None: unknown
+    """
+    metric = next((metric for metric in METRICS.values() if metric.name == name), None)
+    whole = 1.0 if metric is None else metric.whole
+    points, most = (
+        f"{100 * value / whole:.2f}".rstrip("0").rstrip(".") for value in (loss, allowed)
+    )
+    scored = "1 text" if texts == 1 else f"{texts:,} texts"
+    needed = "more texts" if more is None else f"about {more:,} more texts"
+    return f"undecided: {points} points worse on {scored}, allowed {most}; {needed} would decide"
+
+
 def shown_figure(name: str, figure: float) -> str:
     """A recorded figure as people read it.
 

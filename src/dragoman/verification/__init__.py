@@ -1,8 +1,8 @@
 """Parity: does a bundle compute what the trained model computes?
 
-Reading order: items, reference_file, given, sources, references, task, parity_inputs,
-recipe_metric, metric_choice, texts, recordings, random_inputs, inputs; tolerances, oracle, forced,
-tensors, rounded_oracle, distributions, tokens, naming, strategy, check, first_difference, verdict.
+Reading order: `inputs`, what is compared on; tolerances, oracle, forced, rounded_oracle; `stored`,
+what a bundle holds; `numerics`, what its graphs compute on probes; `checks`, what it computes on
+inputs; check, which runs them in order; naming, first_difference, verdict.
 The oracle is `reference_model` in PyTorch, fp32, decoding without a cache.
 """
 
@@ -13,7 +13,7 @@ from .inputs.parity_inputs import ParityInputs
 from .inputs.random_inputs import random_inputs
 from .running import running
 from .tolerances import TASK_TOLERANCES, TOLERANCES
-from .verdict import describe_failure
+from .verdict import describe_failure, describe_proof
 
 __all__ = [
     "TASK_TOLERANCES",
@@ -22,6 +22,7 @@ __all__ = [
     "ParityInputs",
     "check_parity",
     "describe_failure",
+    "describe_proof",
     "first_difference",
     "inputs_for",
     "random_inputs",

@@ -2,27 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
+import numpy as np
 import torch
 
 from dragoman.errors import DragomanError
 from dragoman.reference_model import AutoregressiveModel, EncoderModel, ReferenceModel
 from dragoman.runtime import Model
 from dragoman.runtime.decoding.batching import Encodable
-from dragoman.runtime.format.records import Parity, TaskParity, TokenParity
+from dragoman.runtime.format.bundle import Bundle
+from dragoman.runtime.format.records import Check, Parity, TaskParity, TokenParity
 
 from .checks.beams import compare_beams
+from .checks.choices import ChoiceMeter, rounding
 from .checks.distributions import DistributionMeter
 from .checks.encoders import compare_encoder
+from .checks.one_pass import compare_one_pass
 from .checks.references import compare_references, prepared
 from .checks.task import compare_task
 from .checks.tensors import TensorMeters
-from .checks.tokens import bundle_outputs, compare_tokens
+from .checks.tokens import bundle_outputs, compare_tokens, greedy_results
 from .forced import forced_batches
+from .inputs.items import spread
 from .inputs.parity_inputs import ParityInputs
 from .naming import named
-from .oracle import oracle_for, oracle_outputs
+from .numerics import Probe, check_numerics
+from .oracle import for_torch, oracle_for, oracle_outputs
 from .rounded_oracle import rounded_oracle
 
 ORACLE = f"reference_model, PyTorch {torch.__version__}, fp32"
@@ -34,20 +40,27 @@ def check_parity(
     inputs: ParityInputs,
     *,
     backend: str,
+    bundle: Bundle | None = None,
+    checks: Sequence[Check] = (),
+    threads: int | None = None,
     advance: Callable[[int], None] = lambda count: None,
 ) -> Parity:
-    """Compare a bundle with the trained model on all three levels.
+    """Compare a bundle with the trained model on all levels.
 
     Args:
         backend: what runs the bundle, for the record
+        bundle: as it is stored, if what runs is an emulation of it; None: it runs itself
+        checks: that were made before, for the record
+        threads: of the processor, for graphs in exact form; None: all cores
         advance: called with the number of inputs just done; each input counts once
 
     Raises:
         DragomanError: the bundle's tokenizer produces other tokens than the checkpoint's, or a
             reference is not a target of the model.
     """
+    bundle = bundle or model.bundle
     if isinstance(reference, EncoderModel):
-        return _check_encoder(model, reference, inputs, backend, advance)
+        return _check_encoder(model, bundle, reference, inputs, backend, checks, threads, advance)
     _check_tokenizer(model, inputs)
     oracle, target_language = oracle_for(reference, model.manifest, inputs.target_language)
     pairs = prepared(model, inputs.references, target_language) if inputs.references else []
@@ -57,23 +70,25 @@ def check_parity(
     rounded: AutoregressiveModel | None = None
     if precision != "fp32":
         rounded = rounded_oracle(oracle, model.manifest)
+    probes = _probes(oracle, inputs, expected)
+    numerics, coverage = check_numerics(model, bundle, oracle, probes, backend, threads)
+    checks = [*checks, *numerics]
     meters = TensorMeters(model.manifest)
     distances = DistributionMeter(precision, rounded, random=inputs.random)
+    choices = ChoiceMeter(oracle, limit)
     for batch in forced_batches(model, oracle, inputs.sources, expected):
         meters.add(batch)
         distances.add(batch)
+        choices.add(batch)
     tensors, distributions = meters.results(), distances.result()
-    found = bundle_outputs(model, inputs.sources, limit, target_language)
-    tokens = compare_tokens(
-        oracle,
-        inputs.sources,
-        expected,
-        found,
-        precision,
-        limit=limit,
-        largest_logit=meters.largest_logit,
-    )
-    beams = compare_beams(model, oracle, inputs.sources, limit, target_language)
+    slack = rounding(precision, meters.largest_logit)
+    results = greedy_results(model, inputs.sources, limit, target_language)
+    found = bundle_outputs(results)
+    outputs = oracle, inputs.sources, expected, found
+    one_pass = compare_one_pass(model, *outputs, results, limit=limit, slack=slack)
+    measured = None if precision == "fp32" else choices.result()
+    tokens = compare_tokens(*outputs, measured, one_pass, limit=limit)
+    beams = compare_beams(model, oracle, inputs.sources, limit, target_language, slack)
     tasks: list[TaskParity] = []
     if inputs.task is not None:
         decode = inputs.decode or (lambda output: model.detokenize(output) or "")
@@ -81,7 +96,7 @@ def check_parity(
     references = None
     if inputs.references:
         references = compare_references(model, oracle, pairs, inputs.references.origin)
-    judged = [*tensors, distributions, tokens, beams, *tasks, references]
+    judged = [*checks, *tensors, distributions, tokens, beams, *tasks, references]
     return Parity(
         passed=all(level.passed for level in judged if level is not None),
         oracle=f"{ORACLE}, without a cache",
@@ -93,14 +108,57 @@ def check_parity(
         references=references,
         beams=beams,
         distributions=distributions,
+        checks=tuple(checks),
+        coverage=coverage,
     )
+
+
+def unrun(checks: Sequence[Check], inputs: ParityInputs) -> Parity:
+    """The record of a bundle that was not run, since it is not what it should be."""
+    return Parity(
+        passed=False,
+        oracle=ORACLE,
+        inputs=inputs.recorded,
+        backend="none",
+        tensors=(),
+        tokens=TokenParity(0, 0, (), True),
+        checks=tuple(checks),
+    )
+
+
+MOST_PROBES = 8
+"""Inputs that the graphs are compared on in float64, the longest among them."""
+
+
+def _probes(
+    oracle: ReferenceModel, inputs: ParityInputs, expected: Sequence[Sequence[int]]
+) -> list[Probe]:
+    """Some inputs, the longest first, with what the decoder reads of the oracle's outputs."""
+    lengths = [
+        source.shape[-1] if isinstance(source, np.ndarray) else len(source)
+        for source in inputs.sources
+    ]
+    longest = max(range(len(lengths)), key=lambda i: lengths[i])
+    chosen = dict.fromkeys([longest, *spread(range(len(lengths)), MOST_PROBES)])
+    probes = []
+    for i in chosen:
+        source = inputs.sources[i]
+        read: list[int] = []
+        if not isinstance(oracle, EncoderModel):
+            read = [*oracle.prompt(for_torch(source)), *expected[i][:-1]]
+        name = inputs.origins[i] if inputs.origins else f"input {i}"
+        probes.append(Probe(source, read, f"on {name}"))
+    return probes
 
 
 def _check_encoder(
     model: Model,
+    bundle: Bundle,
     oracle: EncoderModel,
     inputs: ParityInputs,
     backend: str,
+    checks: Sequence[Check],
+    threads: int | None,
     advance: Callable[[int], None],
 ) -> Parity:
     if inputs.references is not None:
@@ -124,7 +182,10 @@ def _check_encoder(
         random=inputs.random,
         advance=advance,
     )
-    judged = [*found.tensors, found.vectors, found.distributions]
+    probes = _probes(oracle, inputs, ())
+    numerics, coverage = check_numerics(model, bundle, oracle, probes, backend, threads)
+    checks = [*checks, *numerics]
+    judged = [*checks, *found.tensors, found.vectors, found.distributions]
     return Parity(
         passed=all(level.passed for level in judged if level is not None),
         oracle=ORACLE,
@@ -134,6 +195,8 @@ def _check_encoder(
         tokens=TokenParity(0, 0, (), True),  # it decodes nothing
         distributions=found.distributions,
         vectors=found.vectors,
+        checks=tuple(checks),
+        coverage=coverage,
     )
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 
 from dragoman.errors import DragomanError
 from dragoman.runtime import Model
-from dragoman.runtime.format.records import Divergence, TokenParity
+from dragoman.runtime.format.records import Divergence, OnePassParity, TokenParity
 
 from .inputs.parity_inputs import ParityInputs
 
@@ -45,7 +45,18 @@ def named(
             found=_text(model.detokenize, found[index]),
         )
 
-    return dataclasses.replace(tokens, divergences=tuple(map(with_names, tokens.divergences)))
+    return dataclasses.replace(
+        tokens,
+        divergences=tuple(map(with_names, tokens.divergences)),
+        one_pass=None if tokens.one_pass is None else _worst_named(tokens.one_pass, inputs),
+    )
+
+
+def _worst_named(one_pass: OnePassParity, inputs: ParityInputs) -> OnePassParity:
+    if one_pass.worst is None or not inputs.origins:
+        return one_pass
+    origin = inputs.origins[one_pass.worst.input]
+    return dataclasses.replace(one_pass, worst=dataclasses.replace(one_pass.worst, origin=origin))
 
 
 def _text(decode: Callable[[Sequence[int]], str | None], tokens: Sequence[int]) -> str | None:

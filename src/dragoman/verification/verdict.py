@@ -6,11 +6,21 @@ from decimal import ROUND_CEILING, Context
 
 from dragoman.metrics import shown_figure
 from dragoman.optimize.compare import NOT_FINITE
-from dragoman.runtime.format.records import DistributionParity, Parity, TaskParity
+from dragoman.runtime.format.records import (
+    BeamParity,
+    DistributionParity,
+    OnePassParity,
+    Parity,
+    TaskParity,
+    TokenParity,
+)
 
 
 def describe_failure(parity: Parity) -> str:
     """One line on what is wrong."""
+    for check in parity.checks:
+        if not check.passed:
+            return f"parity failed: {check.name}: {check.problem}"
     failed = [tensor for tensor in parity.tensors if not tensor.passed]
     if failed:
         first, worst = failed[0], max(tensor.difference for tensor in failed)
@@ -31,19 +41,10 @@ def describe_failure(parity: Parity) -> str:
         )
     tokens = parity.tokens
     if not tokens.passed:
-        largest = max(tokens.divergences, key=lambda d: d.margin)
-        return (
-            f"parity failed: {tokens.sequences - tokens.identical} of {tokens.sequences} sequences "
-            f"differ; the worst, {largest.named}, at step {largest.step}: expected token "
-            f"{largest.expected_token}, found {largest.found_token}, margin {largest.margin:.3g}"
-        )
+        return _describe_tokens(tokens)
     beams = parity.beams
     if beams is not None and not beams.passed:
-        return (
-            f"parity failed: with {beams.beams} beams "
-            f"{beams.sequences - beams.identical - beams.ties} of {beams.sequences} sequences "
-            f"differ; scores of the others by {beams.score_difference:.3g}"
-        )
+        return _describe_beams(beams)
     failed_tasks = [task for task in parity.tasks if not task.passed]
     if failed_tasks:
         return _describe_task(failed_tasks[0])
@@ -55,6 +56,47 @@ def describe_failure(parity: Parity) -> str:
         f"parity failed: the negative log-likelihood of references is {references.bundle:.4f} nats "
         f"per token, the oracle's {references.oracle:.4f}; a tolerance of "
         f"{_rounded_up(references.bundle - references.oracle)} would pass"
+    )
+
+
+def describe_proof(parity: Parity) -> str:
+    """What a check that passed excludes, and what it does not; "" of a record that does not say
+    what it reached."""
+    covered = parity.coverage
+    if covered is None or not parity.passed:
+        return ""
+    excluded, left = [], []
+    if covered.weights:
+        excluded.append(f"weights other than the checkpoint's ({covered.weights:,} compared)")
+    if covered.graphs:
+        excluded.append("graphs that compute anything else")
+    else:
+        left.append("what an engine computes other than on these inputs")
+    for side, lengths in (
+        ("sources", covered.source_lengths),
+        ("targets", covered.target_lengths),
+    ):
+        if lengths:
+            excluded.append(f"{side} of {lengths[0]} to {lengths[1]} tokens")
+    if covered.target_lengths:
+        excluded.append(f"{covered.cached_positions} of {covered.positions} cached positions")
+    excluded.append(f"batches of {', '.join(map(str, covered.batch_sizes))}")
+    for side, share in (
+        ("source", covered.source_vocabulary),
+        ("target", covered.target_vocabulary),
+    ):
+        if share < 1:
+            left.append(f"faults at single {side} tokens ({share:.0%} of them were read)")
+    if covered.cached_positions < covered.positions:
+        left.append("faults at single cached positions between")
+    left.append("batches of other sizes")
+    judged = (parity.distributions, parity.vectors)
+    if any(level is not None and level.rounded is not None for level in judged):
+        left.append("what rounding costs on inputs of another kind")
+    return (
+        f"This proof excludes {excluded[0]}"
+        + "".join(f", {part}" for part in excluded[1:])
+        + f". It does not exclude {'; '.join(left)}."
     )
 
 
@@ -71,6 +113,61 @@ def _describe_distributions(found: DistributionParity) -> str:
         f"parity failed: the distributions of the next token are {mean:.3g} nats from the oracle's "
         f"on average, allowed {found.allowed:.3g} (rounding to nearest alone: "
         f"{found.rounded.mean:.3g}); a tolerance of {_rounded_up(mean)} would pass"
+    )
+
+
+def _describe_tokens(tokens: TokenParity) -> str:
+    """At fp32 outputs that differ; below, first what no rounding explains."""
+    one_pass, judged = tokens.one_pass, tokens.least_identical is not None
+    if one_pass is not None and not one_pass.passed and (judged or not tokens.divergences):
+        return _describe_one_pass(one_pass)
+    text = (
+        f"parity failed: {tokens.sequences - tokens.identical} of {tokens.sequences} sequences "
+        "differ"
+    )
+    if tokens.least_identical is not None and tokens.identical < tokens.least_identical:
+        return (
+            f"{text}: by the distributions of the next token {tokens.expected_identical:.0f} are "
+            f"expected to be identical, at least {tokens.least_identical}, found {tokens.identical}"
+        )
+    largest = max(tokens.divergences, key=lambda d: d.margin)
+    text += (
+        f"; the worst, {largest.named}, at step {largest.step}: expected token "
+        f"{largest.expected_token}, found {largest.found_token}, margin {largest.margin:.3g}"
+    )
+    return text if tokens.allowed_margin is None else f"{text}, allowed {tokens.allowed_margin:.3g}"
+
+
+def _describe_one_pass(found: OnePassParity) -> str:
+    worst = found.worst
+    if worst is not None:
+        gap = "" if worst.gap >= NOT_FINITE else f", whose score is {worst.gap:.3g} higher"
+        return (
+            f"parity failed: {found.other_choices} of {found.tokens} generated tokens are not what "
+            f"the bundle's own scores choose; the worst, {worst.named}, at step {worst.step}: "
+            f"token {worst.found_token} in place of {worst.preferred_token}{gap}, allowed "
+            f"{found.allowed:.2g}"
+        )
+    largest = found.largest_difference
+    single = "" if largest is None else f"; a single one by up to {largest:.3g}"
+    return (
+        "parity failed: log-probabilities of generated tokens differ from the bundle's own in one "
+        f"pass by {found.mean_difference:.3g} nats on average{single}; allowed "
+        f"{found.allowed / 10:.2g} and {found.allowed:.2g}"
+    )
+
+
+def _describe_beams(beams: BeamParity) -> str:
+    if beams.own_allowed is not None and beams.own_difference > beams.own_allowed:
+        return (
+            f"parity failed: with {beams.beams} beams the score of a hypothesis differs by "
+            f"{beams.own_difference:.3g} from the one that the bundle's own log-probabilities give "
+            f"under the checkpoint's length penalty, allowed {beams.own_allowed:.2g}"
+        )
+    return (
+        f"parity failed: with {beams.beams} beams "
+        f"{beams.sequences - beams.identical - beams.ties} of {beams.sequences} sequences "
+        f"differ; scores of the others by {beams.score_difference:.3g}"
     )
 
 

@@ -1,23 +1,29 @@
 """Level 2 for bundles that decode with beams by default: their best hypotheses, and the scores.
 
-Samples have no parity: greedy decoding is what level 2 compares of a model that is sampled from.
+At fp32 the hypotheses must be the oracle's. In every precision the score that a bundle reports for
+its own hypothesis must be what its own log-probabilities along it give, under the checkpoint's
+rules and length penalty. Samples have no parity: greedy decoding is what level 2 compares of a
+model that is sampled from.
 """
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Sequence
 
 import numpy as np
 
+from dragoman.optimize.compare import NOT_FINITE
 from dragoman.reference_model import AutoregressiveModel, beam_search_uncached
-from dragoman.runtime import Model
+from dragoman.runtime import Model, Result
 from dragoman.runtime.decoding.batching import Encodable
 from dragoman.runtime.decoding.rejection import NO_OUTPUT
 from dragoman.runtime.format.records import BeamParity
 from dragoman.runtime.speech.prompts import prompt_options
 
 from ..oracle import for_torch
+from .choices import Rules, Scores, own_logits
+from .one_pass import MEAN_SHARE
+from .tokens import bundle_outputs
 
 MOST_SOURCES, MOST_TOKENS = 8, 48
 """The oracle computes every beam's whole target anew at every step."""
@@ -35,18 +41,20 @@ def compare_beams(
     sources: Sequence[Encodable],
     limit: int,
     target_language: str | None,
+    slack: float,
 ) -> BeamParity | None:
     """Compare the best hypothesis of each of some sources. At fp32 all must be the same, but for
-    ties; below, how many are is a figure.
+    ties; below, how many are is a figure, and the scores are judged.
 
     Args:
+        oracle: whose generation settings are meant, whatever the bundle's manifest says
         limit: the most new tokens
+        slack: what rounding explains of a difference between scores, see `choices.rounding`
 
     Returns:
-        None if the bundle does not decode with beams by default
+        None if the model does not decode with beams by default
     """
-    settings = model.manifest.generation
-    if settings.num_beams == 1:
+    if oracle.generation.num_beams == 1:
         return None
     chosen = np.linspace(0, len(sources) - 1, min(len(sources), MOST_SOURCES)).astype(int)
     some, limit = [sources[i] for i in chosen], min(limit, MOST_TOKENS)
@@ -56,35 +64,72 @@ def compare_beams(
         max_new_tokens=limit,
         target_language=target_language,
     )
-    generation = dataclasses.replace(
-        oracle.generation,
-        num_beams=settings.num_beams,
-        length_penalty=settings.length_penalty,
-        early_stopping=settings.early_stopping,
-    )
-    searched = beam_search_uncached(
-        oracle, [for_torch(source) for source in some], limit, generation=generation
-    )
-    identical, ties, differences = 0, 0, []
-    for result, hypotheses in zip(found, searched, strict=True):
+    searched = beam_search_uncached(oracle, [for_torch(source) for source in some], limit)
+    identical, ties, failures, differences = 0, 0, 0, []
+    outputs = bundle_outputs(found)
+    for result, output, hypotheses in zip(found, outputs, searched, strict=True):
+        if result.error is not None and not result.error.endswith(NO_OUTPUT):
+            failures += 1
+            continue
         if not hypotheses:  # the rules leave no token
-            identical += (result.error or "").endswith(NO_OUTPUT)
+            identical += result.error is not None
             continue
         best = hypotheses[0]
-        end = [] if result.end_token is None else [result.end_token]
         difference = abs(result.score - best.score)
-        if [*result.tokens, *end] == list(best.tokens):
+        if output == list(best.tokens):
             identical += 1
             differences.append(difference / max(1.0, abs(best.score)))
         elif difference <= TIE:
             ties += 1
     largest = max(differences, default=0.0)
     same = identical + ties == len(some) and largest <= SCORE_TOLERANCE
+    own_difference, own_allowed = _own_scores(model, oracle, some, found, limit, slack)
+    judged = model.manifest.precision != "fp32" or same
     return BeamParity(
-        beams=settings.num_beams,
+        beams=oracle.generation.num_beams,
         sequences=len(some),
         identical=identical,
         ties=ties,
         score_difference=largest,
-        passed=model.manifest.precision != "fp32" or same,
+        passed=judged and not failures and own_difference <= own_allowed,
+        own_difference=own_difference,
+        own_allowed=own_allowed,
     )
+
+
+def _own_scores(
+    model: Model,
+    oracle: AutoregressiveModel,
+    sources: Sequence[Encodable],
+    found: Sequence[Result],
+    limit: int,
+    slack: float,
+) -> tuple[float, float]:
+    """The difference between a reported score and the one that the bundle's own log-probabilities
+    in one pass give, and how large it may be: of the hypothesis whose difference is largest for
+    that.
+
+    The log-probabilities of single tokens may be as far apart as `slack`, and a tenth of it on
+    average; scores are their sum, divided by a power of the length.
+    """
+    outputs = {i: tokens for i, tokens in enumerate(bundle_outputs(found)) if tokens}
+    rules = {i: Rules.of(oracle, sources[i], limit) for i in outputs}
+    prompts = {i: rules[i].prompt for i in outputs}
+    worst = (0.0, slack)
+    for i, logits in own_logits(model, sources, prompts, outputs):
+        tokens, length = outputs[i], len(outputs[i])
+        scores = rules[i].scores(_log_softmax(logits), tokens)
+        total = float(scores[np.arange(length), tokens].astype(np.float64).sum())
+        power = float(length) ** oracle.generation.length_penalty
+        difference = abs(found[i].score - total / power)
+        difference = difference if np.isfinite(difference) else NOT_FINITE
+        allowed = slack * (1 + MEAN_SHARE * length) / power
+        if difference * worst[1] > worst[0] * allowed:
+            worst = (difference, allowed)
+    return worst
+
+
+def _log_softmax(logits: Scores) -> Scores:
+    shifted = logits - logits.max(axis=-1, keepdims=True)
+    normalizers = np.log(np.exp(shifted).sum(axis=-1, keepdims=True, dtype=np.float64))
+    return np.asarray(shifted - normalizers, np.float32)

@@ -1,34 +1,54 @@
-"""Level 2: free-running greedy output, identical at fp32."""
+"""Level 2: free-running greedy output, identical at fp32.
+
+Below fp32 some outputs may differ, as far as the bundle's own distributions along the oracle's
+outputs explain it. Three things are bounded: which tokens it generates (see `one_pass`), how many
+outputs differ (see `shares`), and how much the oracle prefers the tokens that are lost.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import zip_longest
 
 import torch
 
 from dragoman.optimize.compare import NOT_FINITE
 from dragoman.reference_model import AutoregressiveModel
-from dragoman.runtime import Model
-from dragoman.runtime.decoding.batching import Encodable
-from dragoman.runtime.format.manifest import Precision
-from dragoman.runtime.format.records import Divergence, TokenParity
+from dragoman.runtime import Model, Result
+from dragoman.runtime.decoding.batching import MAX_LOGITS, Encodable
+from dragoman.runtime.decoding.options import DEFAULT_BATCH_SIZE
+from dragoman.runtime.format.records import Divergence, OnePassParity, TokenParity
 from dragoman.runtime.speech.prompts import greedy_options
 
 from ..oracle import for_torch
-from ..tolerances import TOLERANCES
+from .choices import Choices, Rules
+from .shares import most_events, upper_share
+
+CHANCE = 1e-3
+"""How improbable it must be that so few outputs of a right bundle are identical: of the share that
+is measured, and of the number that follows from it."""
+
+MARGIN_FACTOR = 4
+"""The largest margin that may be lost, as a multiple of the largest error of a difference between
+logits where they were compared. Those are the outputs of 64 inputs; among 11,548 words g2p-en loses
+up to 1.8 times that error, in int8, and 1.0 times in int4."""
 
 
-def bundle_outputs(
+def greedy_results(
     model: Model, sources: Sequence[Encodable], limit: int, target_language: str | None
-) -> list[list[int]]:
-    """Free-running greedy output of a bundle, including the end token if one is reached."""
-    results = model.generate(
+) -> list[Result]:
+    """Decode sources greedily, whatever the bundle's own strategy is."""
+    return model.generate(
         sources,
         greedy_options(model.manifest),
         max_new_tokens=limit,
         target_language=target_language,
     )
+
+
+def bundle_outputs(results: Sequence[Result]) -> list[list[int]]:
+    """The tokens of results, including the end token if one is reached."""
     return [
         [*result.tokens, *([] if result.end_token is None else [result.end_token])]
         for result in results
@@ -40,65 +60,104 @@ def compare_tokens(
     sources: Sequence[Encodable],
     expected: list[list[int]],
     found: list[list[int]],
-    precision: Precision,
+    choices: Choices | None,
+    one_pass: OnePassParity | None,
     *,
     limit: int,
-    largest_logit: float,
 ) -> TokenParity:
-    """Below fp32, a divergence is accepted if the oracle's margin is so small that differences
-    within the tolerance of level 1 explain it. A token that the generation settings forbid has an
-    infinite margin and is never accepted.
+    """Compare free-running outputs with the oracle's.
 
     Args:
         expected: the oracle's outputs
+        choices: below fp32, the bundle's choices along some of them; None at fp32, where all
+            outputs must be identical
+        one_pass: the bundle compared with itself; None: it was not
         limit: the most new tokens
-        largest_logit: the oracle's, in absolute value
     """
-    divergences = [
-        divergence(oracle, i, sources[i], tokens, other, limit)
-        for i, (tokens, other) in enumerate(zip(expected, found, strict=True))
-        if tokens != other
-    ]
-    explained = 2 * TOLERANCES[precision] * max(1.0, largest_logit)
-    passed = not divergences or (
-        precision != "fp32" and all(d.margin <= explained for d in divergences)
-    )
+    differing = tuple(divergences(oracle, sources, expected, found, limit))
+    identical = len(expected) - len(differing)
+    consistent = one_pass is None or one_pass.passed
+    if choices is None:
+        passed = consistent and not differing
+        return TokenParity(len(expected), identical, differing, passed, one_pass)
+    share = upper_share(choices.changed, choices.sequences, CHANCE)
+    least = len(expected) - most_events(len(expected), share, CHANCE)
+    margin = MARGIN_FACTOR * choices.largest_error + (one_pass.allowed if one_pass else 0.0)
+    explained = identical >= least and all(d.margin <= margin for d in differing)
     return TokenParity(
-        sequences=len(expected),
-        identical=len(expected) - len(divergences),
-        divergences=tuple(divergences),
-        passed=passed,
+        len(expected),
+        identical,
+        differing,
+        passed=consistent and explained,
+        one_pass=one_pass,
+        expected_identical=len(expected) * (1 - choices.changed / choices.sequences),
+        least_identical=least,
+        allowed_margin=margin,
     )
 
 
-def divergence(
+def divergences(
     oracle: AutoregressiveModel,
-    index: int,
-    source: Encodable,
-    expected: list[int],
-    found: list[int],
+    sources: Sequence[Encodable],
+    expected: list[list[int]],
+    found: list[list[int]],
     limit: int,
-) -> Divergence:
-    """The first step at which two outputs for a source differ, and the oracle's margin there."""
-    config = oracle.config
-    # An output that is a prefix of the other ends where the other has one more token.
-    pairs = zip_longest(expected, found, fillvalue=config.end_token_id)
-    step, (expected_token, found_token) = next(
-        ((n, pair) for n, pair in enumerate(pairs) if pair[0] != pair[1]),
-        (min(len(expected), len(found)), (config.end_token_id, config.end_token_id)),
-    )
-    generation = oracle.generation
-    theirs = for_torch(source)
-    prompt, new = oracle.prompt(theirs), expected[:step]
-    with torch.inference_mode():
-        logits = oracle.target_logits([theirs])(torch.tensor([prompt + new]))[0, -1]
-    scores = generation.scores(
-        logits,
-        [int(token) for token in oracle.source_tokens(theirs)],
-        prompt,
-        new,
-        end_tokens=generation.end_tokens(config.end_token_id),
-        limit=limit,
-    )
-    margin = min(float(scores[expected_token] - scores[found_token]), NOT_FINITE)
-    return Divergence(index, step, expected_token, found_token, margin)
+) -> list[Divergence]:
+    """The first step at which each pair of different outputs differs, and the oracle's margin
+    there.
+
+    Args:
+        limit: the most new tokens
+    """
+    pairs = zip(expected, found, strict=True)
+    differing = [i for i, (tokens, other) in enumerate(pairs) if tokens != other]
+    steps = {i: _first_difference(oracle, expected[i], found[i]) for i in differing}
+    measured = {}
+    for batch in _of_equal_length(oracle, sources, expected, {i: steps[i][0] for i in differing}):
+        prompts = [oracle.prompt(for_torch(sources[i])) for i in batch]
+        read = [
+            [*prompt, *expected[i][: steps[i][0]]] for prompt, i in zip(prompts, batch, strict=True)
+        ]
+        with torch.inference_mode():
+            target_logits = oracle.target_logits([for_torch(sources[i]) for i in batch])
+            logits = target_logits(torch.tensor(read))[:, -1].numpy()
+        for row, i in enumerate(batch):
+            step, token, other = steps[i]
+            rules = Rules.of(oracle, sources[i], limit)
+            scores = rules.scores(logits[row : row + 1], expected[i], first=step)[0]
+            margin = NOT_FINITE
+            if 0 <= other < len(scores):
+                margin = min(float(scores[token]) - float(scores[other]), NOT_FINITE)
+            measured[i] = Divergence(i, step, token, other, margin)
+    return [measured[i] for i in differing]
+
+
+def _first_difference(
+    oracle: AutoregressiveModel, expected: Sequence[int], found: Sequence[int]
+) -> tuple[int, int, int]:
+    """The step, the expected token and the one found.
+
+    An output that is a prefix of the other ends where the other has one more token.
+    """
+    end = oracle.config.end_token_id
+    for step, (token, other) in enumerate(zip_longest(expected, found, fillvalue=end)):
+        if token != other:
+            return step, token, other
+    return min(len(expected), len(found)), end, end
+
+
+def _of_equal_length(
+    oracle: AutoregressiveModel,
+    sources: Sequence[Encodable],
+    expected: Sequence[Sequence[int]],
+    steps: Mapping[int, int],
+) -> Iterator[list[int]]:
+    """Batches of sources whose targets up to a step have the same length."""
+    groups = defaultdict(list)
+    for i, step in steps.items():
+        groups[len(oracle.prompt(for_torch(sources[i]))) + step].append(i)
+    for length, group in groups.items():
+        rows = min(DEFAULT_BATCH_SIZE, MAX_LOGITS // (length * oracle.config.target_vocab_size))
+        rows = 1 if oracle.config.takes_audio else max(1, rows)
+        for first in range(0, len(group), rows):
+            yield group[first : first + rows]

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from dragoman.export.opened_checkpoint import OpenedCheckpoint
 from dragoman.metrics import PERPLEXITY, Metric, bootstrap, find_metric
@@ -77,18 +78,23 @@ class RecipeMetric:
         return self.recipe.score(hypotheses, examples)[self.recipe.metric]
 
     def chance(self, oracle: Sequence[str], bundle: Sequence[str], references: References) -> float:
-        def each(hypotheses: Sequence[str]) -> list[tuple[float, float]]:
-            score = self.recipe.score
-            assert score is not None
-            return [
-                (score([text], [Example(source, tuple(right))])[self.recipe.metric], 1)
-                for text, source, right in zip(hypotheses, self.sources, references, strict=True)
-            ]
+        return bootstrap.chance(self._each(oracle, references), self._each(bundle, references))
 
-        return bootstrap.chance(np.array(each(oracle)), np.array(each(bundle)))
+    def spread(self, oracle: Sequence[str], bundle: Sequence[str], references: References) -> float:
+        return bootstrap.spread(self._each(oracle, references), self._each(bundle, references))
 
     def signature(self, references: References = ()) -> str:
         return f"recipe:{self.recipe.name}"
+
+    def _each(self, hypotheses: Sequence[str], references: References) -> NDArray[np.float64]:
+        """The figure of each example, and 1: [N, 2]."""
+        score = self.recipe.score
+        assert score is not None
+        figures = [
+            (score([text], [Example(source, tuple(right))])[self.recipe.metric], 1)
+            for text, source, right in zip(hypotheses, self.sources, references, strict=True)
+        ]
+        return np.array(figures, np.float64)
 
 
 Decode = Callable[[Sequence[int]], str]

@@ -1,0 +1,232 @@
+"""The weights that a graph holds as integers, as the nodes that read them do.
+
+Every quantization that passes write is known: what a scale, a zero point or a nibble means is said
+by the operator, not by the pass. So a weight is what the graph computes with, whoever wrote it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+from numpy.typing import NDArray
+
+from .graph_values import MICROSOFT, constant, users
+
+Array = NDArray[Any]
+Float = NDArray[np.float32]
+
+SUFFIXES = (".int8", ".int4")
+
+
+@dataclass(frozen=True)
+class QuantizedWeight:
+    """A weight that a graph holds as integers.
+
+    Attributes:
+        name: of the weight that was rounded, without the suffix of its integers
+        numbers: the integers times their scales, [inputs, outputs]
+        step: the distance of neighbouring numbers, [inputs, outputs]
+        bits: of the integers
+        block: how many inputs share a scale
+        table: whether it is looked up, so that each output is the row of a token
+    """
+
+    name: str
+    numbers: Float
+    step: Float
+    bits: int
+    block: int
+    table: bool
+
+
+def quantized_weights(model: ir.Model) -> list[QuantizedWeight]:
+    """All weights that a graph holds as integers, as its nodes read them."""
+    found: dict[str, QuantizedWeight] = {}
+    for node in model.graph:
+        read = _READERS.get((node.domain, node.op_type))
+        weight = None if read is None else read(node)
+        if weight is not None and (weight.name not in found or not weight.table):
+            known = found.get(weight.name)
+            table = weight.table or (known is not None and known.table)
+            found[weight.name] = dataclasses.replace(weight, table=table)
+    return list(found.values())
+
+
+def _base(value: ir.Value) -> str:
+    name = value.name or ""
+    for suffix in SUFFIXES:
+        name = name.removesuffix(suffix)
+    return name
+
+
+def array(node: ir.Node, index: int) -> Array | None:
+    """A constant input of a node; None if it is missing or computed."""
+    return constant(node.inputs[index]) if index < len(node.inputs) else None
+
+
+def _integers(value: ir.Value | None) -> bool:
+    """Whether a value is an initializer of integers of at most 8 bits."""
+    tensor = None if value is None or not value.is_initializer() else value.const_value
+    return tensor is not None and tensor.dtype in (
+        *(ir.DataType.INT8, ir.DataType.UINT8, ir.DataType.INT4, ir.DataType.UINT4),
+    )
+
+
+def _by_column(
+    value: ir.Value, integers: Array, scale: Array, zero: Array | None, bits: int, *, table: bool
+) -> QuantizedWeight:
+    """Integers [inputs, outputs] with a scale for each output."""
+    offset = np.float32(0) if zero is None else np.asarray(zero, np.float32)
+    step = np.broadcast_to(np.asarray(scale, np.float32), integers.shape)
+    numbers = (integers.astype(np.float32) - offset) * step
+    return QuantizedWeight(_base(value), numbers, step, bits, len(integers), table)
+
+
+def product_of_integers(node: ir.Node) -> QuantizedWeight | None:
+    """`MatMulIntegerToFloat`: A, B, a_scale, b_scale, a_zero_point, b_zero_point, bias."""
+    integers, scale = array(node, 1), array(node, 3)
+    value = node.inputs[1]
+    if value is None or not _integers(value) or integers is None or scale is None:
+        return None
+    return _by_column(value, integers, scale, array(node, 5), 8, table=False)
+
+
+def table_product(node: ir.Node) -> QuantizedWeight | None:
+    """`QGemm`: A, a_scale, a_zero_point, B, b_scale, b_zero_point, C."""
+    integers, scale = array(node, 3), array(node, 4)
+    value = node.inputs[3]
+    if value is None or not _integers(value) or integers is None or scale is None:
+        return None
+    if node.attributes.get_int("transB", 0):
+        integers = integers.T
+    return _by_column(value, integers, scale, array(node, 5), 8, table=False)
+
+
+def lookup(node: ir.Node) -> QuantizedWeight | None:
+    """`Gather` of rows of integers, which are cast and multiplied by the scales of the rows."""
+    value = node.inputs[0]
+    if value is None or not _integers(value):
+        return None
+    graph = node.graph
+    scale = None if graph is None else graph.initializers.get(f"{_base(value)}.scale")
+    rows, scales = constant(value), constant(scale)
+    if rows is None or scales is None or scales.ndim != 1:
+        return None
+    return _by_column(value, rows.T, scales, None, 8, table=True)
+
+
+def block_product(node: ir.Node) -> QuantizedWeight | None:
+    """`MatMulNBits`: A, B [N, G, bytes], scales [N, G], zero_points, g_idx, bias."""
+    packed, scales = array(node, 1), array(node, 2)
+    value = node.inputs[1]
+    if value is None or packed is None or scales is None or array(node, 4) is not None:
+        return None
+    bits, block = node.attributes.get_int("bits", 4), node.attributes.get_int("block_size", 32)
+    inputs, outputs = node.attributes.get_int("K", 0), node.attributes.get_int("N", 0)
+    return _of_blocks(
+        value,
+        packed,
+        scales.reshape(outputs, -1),
+        array(node, 3),
+        bits,
+        block,
+        inputs,
+        table=False,
+    )
+
+
+def block_lookup(node: ir.Node) -> QuantizedWeight | None:
+    """`GatherBlockQuantized`: data [V, G, bytes], indices, scales [V, G, 1], zero_points."""
+    value = node.inputs[0]
+    packed = None if value is None else constant(value)
+    graph = node.graph
+    scale = (
+        None if graph is None or value is None else graph.initializers.get(_base(value) + ".scale")
+    )
+    scales = constant(scale)
+    if value is None or packed is None or scales is None or packed.ndim != 3:
+        return None
+    bits, block = node.attributes.get_int("bits", 4), node.attributes.get_int("block_size", 128)
+    width = packed.shape[1] * block
+    return _of_blocks(value, packed, scales, array(node, 3), bits, block, width, table=True)
+
+
+def _of_blocks(
+    value: ir.Value,
+    packed: Array,
+    scales: Array,
+    zero: Array | None,
+    bits: int,
+    block: int,
+    inputs: int,
+    *,
+    table: bool,
+) -> QuantizedWeight:
+    """Unsigned integers [outputs, blocks, bytes] with a scale for each block of inputs."""
+    outputs, blocks = scales.shape
+    integers = _unpacked(packed.reshape(outputs, blocks, -1), bits).astype(np.float32)
+    middle: Array = np.full((outputs, blocks), 2.0 ** (bits - 1), np.float32)
+    if zero is not None and zero.dtype == np.uint8:
+        middle = _unpacked(zero.reshape(outputs, -1), bits)[:, :blocks].astype(np.float32)
+    elif zero is not None:
+        middle = zero.reshape(outputs, blocks).astype(np.float32)
+    wide = scales.astype(np.float32)
+    numbers = ((integers - middle[..., None]) * wide[..., None]).reshape(outputs, -1)[:, :inputs]
+    step = np.repeat(wide, block, axis=1)[:, :inputs]
+    return QuantizedWeight(_base(value), numbers.T, step.T, bits, block, table)
+
+
+def _unpacked(packed: Array, bits: int) -> Array:
+    """The integers in bytes, the first of two in the lower half."""
+    if bits == 8:
+        return packed
+    both = np.stack([packed & 15, packed >> 4], axis=-1)
+    return both.reshape(*packed.shape[:-1], -1)
+
+
+def dequantized(node: ir.Node) -> QuantizedWeight | None:
+    """`DequantizeLinear` (opset 21) of a weight: x, x_scale, x_zero_point."""
+    value = node.inputs[0]
+    if value is None or not _integers(value):
+        return None
+    integers, scale = constant(value), array(node, 1)
+    if integers is None or scale is None or integers.ndim != 2:
+        return None
+    axis, block = node.attributes.get_int("axis", 1), node.attributes.get_int("block_size", 0)
+    wide, zero = np.asarray(scale, np.float32), array(node, 2)
+    offset = np.zeros_like(wide) if zero is None else np.asarray(zero, np.float32)
+    if block:
+        size = integers.shape[axis]
+        wide = np.repeat(wide, block, axis=axis).take(range(size), axis=axis)
+        offset = np.repeat(offset, block, axis=axis).take(range(size), axis=axis)
+    elif wide.ndim == 1:
+        shape = [1, 1]
+        shape[axis] = -1
+        wide, offset = wide.reshape(shape), offset.reshape(shape)
+    step = np.broadcast_to(wide, integers.shape)
+    numbers = (integers.astype(np.float32) - offset) * step
+    bits = 4 if value.dtype in (ir.DataType.INT4, ir.DataType.UINT4) else 8
+    if _is_table(node):
+        size = block or integers.shape[1]
+        return QuantizedWeight(_base(value), numbers.T, step.T, bits, size, table=True)
+    return QuantizedWeight(_base(value), numbers, step, bits, block or len(integers), table=False)
+
+
+def _is_table(node: ir.Node) -> bool:
+    """Whether a dequantized weight [V, D] is looked up, or transposed before a product."""
+    return any(user.op_type in ("Gather", "Transpose") for user in users(node.outputs[0]))
+
+
+_READERS: Mapping[tuple[str, str], Callable[[ir.Node], QuantizedWeight | None]] = {
+    (MICROSOFT, "MatMulIntegerToFloat"): product_of_integers,
+    (MICROSOFT, "QGemm"): table_product,
+    (MICROSOFT, "MatMulNBits"): block_product,
+    (MICROSOFT, "GatherBlockQuantized"): block_lookup,
+    ("", "Gather"): lookup,
+    ("", "DequantizeLinear"): dequantized,
+}

@@ -1,0 +1,279 @@
+"""The exact form of a graph: the same computation without any rounding, in float32.
+
+Weights that a graph holds as integers become the numbers that they stand for, nothing is rounded to
+integers or to 16 bits, and caches hold float32. Scales and zero points stay where they are: where
+the two sides of a quantization do not fit together, such as a scale that is multiplied and another
+one that was divided by, the exact form is as wrong as the graph. So it shows every fault of a graph
+but rounding itself, at the tolerance of fp32.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+import onnxruntime
+from numpy.typing import NDArray
+from onnx_ir.passes.common import IdentityEliminationPass, RemoveUnusedNodesPass
+
+from dragoman.runtime.backends.onnxruntime.cpu.backend import (
+    OnnxRuntimeBackend,
+    session_options,
+)
+from dragoman.runtime.format.bundle import Bundle
+from dragoman.runtime.format.contract import TensorSpec
+from dragoman.runtime.model import Model
+
+from .dequantized import (
+    QuantizedWeight,
+    array,
+    block_lookup,
+    block_product,
+    dequantized,
+    lookup,
+    product_of_integers,
+    table_product,
+)
+from .emulation import HALVES
+from .graph_values import MICROSOFT, new_weight, producer
+from .in_memory import InMemorySession
+
+Array = NDArray[Any]
+Float = NDArray[np.float32]
+Replacement = Callable[[str, Array], Array | None]
+"""The name of a weight and its numbers, [inputs, outputs] if it is of integers -> those that should
+stand in their place; None: its own."""
+
+
+def own_weights(name: str, numbers: Array) -> None:
+    """The `Replacement` that keeps every weight."""
+
+
+FLOAT = ir.DataType.FLOAT
+QUANTIZED_CACHE = ("k_quant_type", "v_quant_type", "kv_cache_bit_width")
+CACHE_INPUTS = slice(3, 5)
+SCALE_INPUTS = slice(12, 14)
+
+
+def make_exact(model: ir.Model, replacement: Replacement = own_weights) -> None:
+    """Turn a graph into its exact form, in place.
+
+    Args:
+        replacement: what stands in the place of weights that are integers or 16-bit numbers
+    """
+    graph = model.graph
+    for node in list(graph):
+        change = _CHANGES.get((node.domain, node.op_type))
+        if change is not None:
+            change(graph, node, replacement)
+    _widen(model, replacement)
+    IdentityEliminationPass()(model)
+    RemoveUnusedNodesPass()(model)
+
+
+def exact_model(
+    bundle: Bundle, replacement: Replacement = own_weights, threads: int | None = None
+) -> Model:
+    """The exact form of a bundle of graphs, on ONNX Runtime, in memory. Its precision is fp32.
+
+    Args:
+        replacement: see `make_exact`
+        threads: of the processor; None: all cores
+    """
+    known = {n: spec for n, spec in bundle.manifest.graphs.items() if n != "candidates"}
+    graphs = {name: ir.load(bundle.graph_path(name)) for name in known}
+    for model in graphs.values():
+        make_exact(model, replacement)
+
+    def wide(tensor: TensorSpec) -> TensorSpec:
+        narrow = tensor.dtype in ("float16", "bfloat16", "int8")
+        return dataclasses.replace(tensor, dtype="float32") if narrow else tensor
+
+    specs = {name: spec.map(wide) for name, spec in known.items()}
+    manifest = dataclasses.replace(bundle.manifest, graphs=specs, precision="fp32")
+    exact = dataclasses.replace(bundle, manifest=manifest)
+    return Model(exact, _InMemoryBackend(exact, graphs, threads))
+
+
+class _InMemoryBackend(OnnxRuntimeBackend):
+    """ONNX Runtime on graphs that are in no file."""
+
+    def __init__(self, bundle: Bundle, graphs: Mapping[str, ir.Model], threads: int | None) -> None:
+        self._graphs = graphs
+        self._held: list[InMemorySession] = []
+        super().__init__(bundle, threads=threads)
+
+    def _session(self, graph: str) -> onnxruntime.InferenceSession:
+        held = InMemorySession(self._graphs[graph], session_options(self._threads))
+        self._held.append(held)  # it owns the weights that the session reads
+        return held.session
+
+
+def _numbers(weight: QuantizedWeight, replacement: Replacement) -> Float:
+    """What stands in the place of a weight, [inputs, outputs]."""
+    given = replacement(weight.name, weight.numbers)
+    return np.ascontiguousarray(weight.numbers if given is None else given, np.float32)
+
+
+def _replace(graph: ir.Graph, node: ir.Node, nodes: list[ir.Node]) -> None:
+    old, new = node.outputs[0], nodes[-1].outputs[0]
+    graph.insert_before(node, nodes)
+    new.shape, new.type, name = old.shape, ir.TensorType(FLOAT), old.name
+    ir.convenience.replace_all_uses_with(old, new, replace_graph_outputs=True)
+    old.name, new.name = f"{name}.rounded", name
+    graph.remove(node, safe=True)
+
+
+def _exact_input(graph: ir.Graph, node: ir.Node, places: tuple[int, int, int]) -> list[ir.Node]:
+    """Nodes for what a product of integers reads, without rounding: the last one computes it.
+
+    Args:
+        places: of the integers, their scale and their zero point among the node's inputs
+    """
+    integers = node.inputs[places[0]]
+    quantize = None if integers is None else integers.producer()
+    reshape = quantize if quantize is not None and quantize.op_type == "Reshape" else None
+    if reshape is not None and reshape.inputs[0] is not None:
+        quantize = reshape.inputs[0].producer()
+    assert quantize is not None and quantize.op_type == "QuantizeLinear"
+    x, divided, added = quantize.inputs[0], array(quantize, 1), array(quantize, 2)
+    multiplied, subtracted = array(node, places[1]), array(node, places[2])
+    assert x is not None and divided is not None and multiplied is not None
+    factor = np.float64(multiplied.item()) / np.float64(divided.item())
+    zeros = (np.float64(0 if zero is None else zero.item()) for zero in (added, subtracted))
+    offset = (next(zeros) - next(zeros)) * np.float64(multiplied.item())
+    nodes = [ir.node("Identity", [x])]
+    if factor != 1:
+        other = new_weight(graph, f"factor_{factor:.9g}", np.array(factor, np.float32))
+        nodes.append(ir.node("Mul", [nodes[-1].outputs[0], other]))
+    if offset != 0:
+        other = new_weight(graph, f"offset_{offset:.9g}", np.array(offset, np.float32))
+        nodes.append(ir.node("Add", [nodes[-1].outputs[0], other]))
+    if reshape is not None:
+        nodes.append(ir.node("Reshape", [nodes[-1].outputs[0], reshape.inputs[1]]))
+    return nodes
+
+
+def _multiply_exactly(graph: ir.Graph, node: ir.Node, replacement: Replacement) -> None:
+    weight = product_of_integers(node)
+    if weight is None:
+        return
+    x = _exact_input(graph, node, (0, 2, 4))
+    numbers = new_weight(graph, f"{weight.name}.exact", _numbers(weight, replacement))
+    nodes = [*x, ir.node("MatMul", [x[-1].outputs[0], numbers])]
+    bias = node.inputs[6] if len(node.inputs) > 6 else None
+    if bias is not None:
+        nodes.append(ir.node("Add", [nodes[-1].outputs[0], bias]))
+    _replace(graph, node, nodes)
+
+
+def _multiply_table_exactly(graph: ir.Graph, node: ir.Node, replacement: Replacement) -> None:
+    weight = table_product(node)
+    if weight is None:
+        return
+    x = _exact_input(graph, node, (0, 1, 2))
+    numbers = new_weight(graph, f"{weight.name}.exact", _numbers(weight, replacement))
+    _replace(graph, node, [*x, ir.node("MatMul", [x[-1].outputs[0], numbers])])
+
+
+def _look_up_exactly(graph: ir.Graph, node: ir.Node, replacement: Replacement) -> None:
+    """The cast and the product by the scales stay: rows hold their numbers divided by them."""
+    weight, value = lookup(node), node.inputs[0]
+    if weight is None or value is None:
+        return
+    numbers = _numbers(weight, replacement) / weight.step
+    table = new_weight(graph, f"{value.name}.exact", np.ascontiguousarray(numbers.T))
+    node.replace_input_with(0, table)
+    node.outputs[0].type = ir.TensorType(FLOAT)
+
+
+def _multiply_blocks_exactly(graph: ir.Graph, node: ir.Node, replacement: Replacement) -> None:
+    weight, x = block_product(node), node.inputs[0]
+    if weight is None or x is None:
+        return
+    numbers = new_weight(graph, f"{weight.name}.exact", _numbers(weight, replacement))
+    nodes = [ir.node("MatMul", [x, numbers])]
+    bias = node.inputs[5] if len(node.inputs) > 5 else None
+    if bias is not None:
+        nodes.append(ir.node("Add", [nodes[-1].outputs[0], bias]))
+    _replace(graph, node, nodes)
+
+
+def _look_up_blocks_exactly(graph: ir.Graph, node: ir.Node, replacement: Replacement) -> None:
+    """The scales that the node reads may be others than the table's: blocks are divided by the one
+    and multiplied by the other."""
+    weight, ids, scales = block_lookup(node), node.inputs[1], node.inputs[2]
+    if weight is None or ids is None or scales is None:
+        return
+    block = node.attributes.get_int("block_size", 128)
+    rows = _numbers(weight, replacement).T
+    step = weight.step.T
+    units = (rows / step).reshape(len(rows), -1, block)
+    table = new_weight(graph, f"{weight.name}.exact_blocks", np.ascontiguousarray(units))
+    gathered = ir.node("Gather", [table, ids])
+    gathered_scales = ir.node("Gather", [scales, ids])
+    product = ir.node("Mul", [gathered.outputs[0], gathered_scales.outputs[0]])
+    _replace(graph, node, [gathered, gathered_scales, product])
+
+
+def _dequantize_exactly(graph: ir.Graph, node: ir.Node, replacement: Replacement) -> None:
+    weight = dequantized(node)
+    if weight is None:
+        return
+    numbers = _numbers(weight, replacement)
+    numbers = np.ascontiguousarray(numbers.T) if weight.table else numbers
+    value = new_weight(graph, f"{weight.name}.exact", numbers)
+    _replace(graph, node, [ir.node("Identity", [value])])
+
+
+def _cache_exactly(graph: ir.Graph, node: ir.Node, replacement: Replacement) -> None:
+    """`GroupQueryAttention` with caches in 8 bits, whose scales are two of its inputs."""
+    if "kv_cache_bit_width" not in node.attributes:
+        return
+    for name in QUANTIZED_CACHE:
+        node.attributes.pop(name, None)
+    for index in range(*SCALE_INPUTS.indices(len(node.inputs))):
+        node.replace_input_with(index, None)
+    for value in (*node.inputs[CACHE_INPUTS], *node.outputs[1:3]):
+        if value is None:
+            continue
+        value.type = ir.TensorType(FLOAT)
+        empty = producer(value, "ConstantOfShape")
+        if empty is not None:  # where nothing is cached, as in the graph that shows attention
+            empty.attributes["value"] = ir.AttrTensor("value", ir.tensor(np.zeros(1, np.float32)))
+
+
+_CHANGES: Mapping[tuple[str, str], Callable[[ir.Graph, ir.Node, Replacement], None]] = {
+    (MICROSOFT, "MatMulIntegerToFloat"): _multiply_exactly,
+    (MICROSOFT, "QGemm"): _multiply_table_exactly,
+    (MICROSOFT, "MatMulNBits"): _multiply_blocks_exactly,
+    (MICROSOFT, "GatherBlockQuantized"): _look_up_blocks_exactly,
+    (MICROSOFT, "GroupQueryAttention"): _cache_exactly,
+    ("", "Gather"): _look_up_exactly,
+    ("", "DequantizeLinear"): _dequantize_exactly,
+}
+
+
+def _widen(model: ir.Model, replacement: Replacement) -> None:
+    """16-bit numbers become float32."""
+    graph = model.graph
+    for value in graph.initializers.values():
+        tensor = value.const_value
+        if value.dtype in HALVES and tensor is not None:
+            own = np.asarray(tensor.numpy())
+            given = replacement(value.name or "", own)
+            numbers = np.ascontiguousarray(own if given is None else given, np.float32)
+            value.const_value = ir.tensor(numbers, name=value.name)
+            value.type = ir.TensorType(FLOAT)
+    for value in graph.inputs:
+        if value.dtype in HALVES:
+            value.type = ir.TensorType(FLOAT)
+    for node in graph.all_nodes():
+        for output in node.outputs:
+            if output.dtype in HALVES:
+                output.type = ir.TensorType(FLOAT)
+        if node.op_type == "Cast" and node.attributes.get_int("to", 0) in HALVES:
+            node.attributes["to"] = ir.AttrInt64("to", int(FLOAT))

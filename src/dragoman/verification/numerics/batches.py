@@ -1,0 +1,191 @@
+"""Rows of a batch: what a source gives does not depend on the others.
+
+Some sources are computed alone, and again in batches of several sizes, among others of other
+lengths and at other rows, in one pass and through the cache, also with several rows for a source.
+Where batch invariance is promised, the numbers must be the same bit for bit.
+"""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from dragoman.optimize.compare import NOT_FINITE
+from dragoman.runtime import Model
+from dragoman.runtime.decoding.batching import as_batch, pad
+from dragoman.runtime.format.records import Check
+
+from ..checks.distributions import divergence
+from .probes import Probe
+from .slack import Slack
+
+Array = NDArray[Any]
+
+SIZES = (2, 3, 5, 8, 33, 65)
+"""Small ones one by one; and beyond powers of two, where kernels and memory change."""
+WIDTH, WIDE = 3, 5
+"""Rows that are decoded from each source, as beams are, and the sources of a batch of them."""
+STEPS = 3
+"""Steps through the cache, after one pass."""
+MOST_NUMBERS = 2**27
+"""Logits that a batch may have; larger batches are left out."""
+MOST_WINDOWS = 5
+"""Windows of audio in a batch: half a minute each."""
+PROMISED_ON = frozenset({"x86_64", "AMD64"})
+
+
+@dataclass
+class _Alone:
+    """What a probe gives in a batch of its own.
+
+    Attributes:
+        encoded: outputs of the encoder by name, without padding
+        scored: logits of one pass, [T, V]
+        stepped: logits of the first steps through the cache, [steps, V]
+    """
+
+    encoded: dict[str, Array]
+    scored: Array | None
+    stepped: Array | None
+
+
+def is_promised(model: Model, backend: str) -> bool:
+    """Whether outputs are the same bit for bit in any batch: see docs/guides/precisions.md."""
+    manifest = model.manifest
+    return (
+        manifest.target == "cpu"
+        and backend == "onnxruntime"
+        and not manifest.model.takes_audio
+        and platform.machine() in PROMISED_ON
+    )
+
+
+def compare_batches(
+    model: Model, probes: Sequence[Probe], slack: Slack, *, promised: bool
+) -> Check:
+    """Compute probes alone and in batches.
+
+    Args:
+        probes: short ones of several lengths
+        slack: what rounding explains where bits may differ
+        promised: whether they may not
+    """
+    alone = [_results(model, [probe], 1)[0] for probe in probes]
+    compared, differing, worst, problem = 0, 0, 0.0, ""
+
+    def compare(found: _Alone, expected: _Alone, what: str, *, promised: bool) -> None:
+        nonlocal compared, differing, worst, problem
+        excess, where = _excess(expected, found, slack, promised=promised)
+        compared, worst = compared + 1, max(worst, excess)
+        if excess > 1:
+            differing += 1
+            problem = problem or f"{what} differs from the same source alone: {where}"
+
+    for size, members in _batches(model, probes):
+        for row, found in enumerate(_results(model, [probes[i] for i in members], 1)):
+            what = f"row {row} of a batch of {size}"
+            compare(found, alone[members[row]], what, promised=promised)
+    if model.manifest.model.has_decoder and model.manifest.model.has_encoder:
+        # Sums over several rows of a source have another order than over one.
+        members = list(range(min(WIDE, len(probes))))
+        several = [_results(model, [probes[i]], WIDTH)[0] for i in members]
+        for row, found in enumerate(_results(model, [probes[i] for i in members], WIDTH)):
+            compare(several[row], alone[row], f"one of {WIDTH} rows of a source", promised=False)
+            what = f"one of {WIDTH} rows of source {row} in a batch of {len(members)} sources"
+            compare(found, several[row], what, promised=promised)
+    return Check("batches", compared, "rows", differing, not differing, worst, problem)
+
+
+def batch_sizes(model: Model, probes: Sequence[Probe]) -> list[int]:
+    """The sizes of the batches that are compared, 1 among them."""
+    return [1, *(size for size, _ in _batches(model, probes))]
+
+
+def _batches(model: Model, probes: Sequence[Probe]) -> Iterator[tuple[int, list[int]]]:
+    """Sizes, and the probes of each batch: others each time, in another order."""
+    generator = np.random.default_rng(1)
+    spec = model.manifest.model
+    longest = max(max(len(probe.read), 1) for probe in probes)
+    for size in SIZES:
+        few = not spec.takes_audio or size <= MOST_WINDOWS
+        if few and size * longest * spec.target_vocab_size <= MOST_NUMBERS:
+            yield size, generator.permutation(np.arange(size) % len(probes)).tolist()
+
+
+def _results(model: Model, probes: Sequence[Probe], width: int) -> list[_Alone]:
+    """
+    Args:
+        width: rows decoded from each source, all alike
+    """
+    spec, manifest, backend = model.manifest.model, model.manifest, model.backend
+    sources = [probe.source if spec.has_encoder else [] for probe in probes]
+    source, mask = as_batch(sources, spec, backend.limits.source_multiple)
+    encoded: dict[str, Array] = {}
+    if spec.has_encoder:
+        encoded = backend.encode(source, mask)
+    results = [
+        _Alone({n: _own(manifest, n, v[i], mask[i]) for n, v in encoded.items()}, None, None)
+        for i in range(len(probes))
+    ]
+    if not spec.has_decoder:
+        return results
+    read, read_mask = pad([probe.read for probe in probes], spec.pad_token_id)
+    scored = backend.score(source, mask, read)
+    for i, result in enumerate(results):
+        result.scored = scored[i, read_mask[i]]
+    state = backend.start(source, mask, read[:, :1], read.shape[1] + 1, width)
+    stepped = []
+    try:
+        for step in range(min(STEPS, read.shape[1])):
+            logits = state.advance().logits
+            stepped.append(np.array(logits).reshape(len(probes), width, -1))
+            following = read[:, min(step + 1, read.shape[1] - 1)]
+            state.feed(np.repeat(following, width))
+    finally:
+        state.close()
+    for i, result in enumerate(results):
+        own = min(len(probes[i].read), len(stepped))
+        # All rows of a source are alike: the last one stands for them.
+        result.stepped = np.stack([step[i, width - 1] for step in stepped[:own]])
+    return results
+
+
+def _own(manifest: Any, name: str, values: Array, mask: NDArray[np.bool_]) -> Array:
+    """An output of the encoder for a source, without what belongs to padding."""
+    role = next(t.role for t in manifest.graphs["encoder"].outputs if t.name == name)
+    if role in ("cross_key", "cross_value"):
+        return np.asarray(values[:, mask])
+    return np.asarray(values[mask] if role in ("hidden", "token_logits") else values)
+
+
+def _excess(alone: _Alone, found: _Alone, slack: Slack, *, promised: bool) -> tuple[float, str]:
+    """How far results are from those alone, as a multiple of what is allowed, and where."""
+    pairs = [(name, values, found.encoded[name]) for name, values in alone.encoded.items()]
+    if alone.scored is not None and found.scored is not None:
+        pairs.append(("logits of one pass", alone.scored, found.scored))
+    if alone.stepped is not None and found.stepped is not None:
+        pairs.append(("logits of a step", alone.stepped, found.stepped))
+    worst, where = 0.0, ""
+    for name, expected, values in pairs:
+        apart = np.abs(values.astype(np.float64) - expected.astype(np.float64))
+        apart[~np.isfinite(apart)] = NOT_FINITE
+        largest = float(apart.max(initial=0))
+        if promised and name != "embedding":  # a mean over tokens is a sum over padding, too
+            excess = 0.0 if largest == 0 else 1 + largest
+        elif name.startswith("logits") and slack.channels is not None:
+            excess = float((apart / slack.channels).max())
+        elif name.startswith("logits"):
+            wide = (torch.from_numpy(v.astype(np.float32)) for v in (expected, values))
+            excess = float(divergence(*wide).max()) / slack.largest
+        else:
+            size = max(1e-6, float(np.abs(expected).max(initial=0)))
+            excess = largest / (size * slack.of_size)
+        if excess > worst:
+            worst, where = excess, f"{name} differ by {largest:.3g}"
+    return worst, where

@@ -1,0 +1,217 @@
+"""The checks that need no inputs of the model's own: weights, graphs, steps, choices and batches.
+
+Together they say that a bundle computes the checkpoint's function, up to the rounding of weights
+and activations. Weights are compared with the checkpoint's, the graphs in exact form with the
+oracle, and the cached path and batches with one pass, both in exact form at the tolerance of fp32
+and as the bundle runs. What rounding does to outputs is for the checks on inputs to say.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from dragoman.optimize.exact import exact_model
+from dragoman.reference_model import AutoregressiveModel, ReferenceModel
+from dragoman.runtime import Model
+from dragoman.runtime.decoding.batching import Encodable, as_batch, pad
+from dragoman.runtime.format.bundle import Bundle
+from dragoman.runtime.format.manifest import Precision
+from dragoman.runtime.format.records import Check, Coverage
+
+from ..checks.distributions import DistanceMeter
+from ..forced import oracle_pass
+from ..inputs.random_inputs import random_inputs
+from ..stored.weights import CheckpointWeights, compare_weights
+from ..tolerances import NEGLIGIBLE
+from .batches import batch_sizes, compare_batches, is_promised
+from .graphs import ChannelMeter, compare_graphs, measure_graphs
+from .optional_graphs import compare_attention, compare_candidates
+from .probes import Probe, probes_for, share_covered, short_probes
+from .slack import Slack
+from .steps import LAST_STEPS, MOST_STEPS, compare_steps
+
+SIZE_SLACK: dict[Precision, float] = {
+    "fp32": 3e-5,
+    "fp16": 1e-2,
+    "bf16": 8e-2,
+    "int8": 0.1,
+    "int4": 0.1,
+}
+"""How far outputs of an encoder may be from those alone where bits may differ, relative to the
+largest: on backends and targets that do not promise batch invariance."""
+
+
+def check_numerics(
+    model: Model,
+    bundle: Bundle,
+    oracle: ReferenceModel,
+    inputs: Sequence[Probe],
+    backend: str,
+    threads: int | None = None,
+) -> tuple[list[Check], Coverage]:
+    """Run the checks, in the order in which they explain each other.
+
+    Args:
+        model: the bundle as it runs
+        bundle: as it is stored; what runs may be an emulation of it
+        inputs: some of the model's own, with the targets that the oracle gives them
+        backend: what runs the bundle
+        threads: of the processor, for the exact form; None: all cores
+
+    Returns:
+        the checks, and what they reached
+    """
+    sounds = _sounds(oracle, inputs)
+    capacity = probes_for(oracle, sounds)
+    probes = [*capacity, *inputs]
+    checks: list[Check] = []
+    weights = compare_weights(bundle, oracle)
+    if weights is not None:
+        checks.append(weights)
+    slack = None
+    with _exact(model, bundle, oracle, backend, threads) as exact:
+        if exact is not None:
+            meters = measure_graphs(exact, oracle, probes)
+            checks.append(compare_graphs(meters, probes))
+            slack = _exact_slack(meters)
+            checks += _optional_graphs(
+                exact, bundle, oracle, [*inputs, *short_probes(oracle, sounds)][0]
+            )
+            if exact is not model:
+                checks += _self_checks(exact, oracle, capacity, inputs, sounds, slack, False)
+    graphs = slack is not None
+    if model.manifest.precision != "fp32" or slack is None:
+        slack = _rounded_slack(model, oracle, short_probes(oracle, sounds))
+    promised = is_promised(model, backend)
+    checks += _self_checks(model, oracle, capacity, inputs, sounds, slack, promised)
+    covered = _coverage(model, oracle, probes, weights, graphs=graphs)
+    return merged(checks), covered
+
+
+def _sounds(oracle: ReferenceModel, probes: Sequence[Probe]) -> Sequence[Encodable]:
+    """Windows for probes of a speech model, two at least."""
+    if not oracle.config.takes_audio:
+        return ()
+    own = [probe.source for probe in probes]
+    return own if len(own) > 1 else [*own, *random_inputs(oracle, 2).sources]
+
+
+def _coverage(
+    model: Model,
+    oracle: ReferenceModel,
+    probes: Sequence[Probe],
+    weights: Check | None,
+    *,
+    graphs: bool,
+) -> Coverage:
+    config, spec = oracle.config, model.manifest.model
+    sources = [] if config.takes_audio else [list(p.source) for p in probes if len(p.source)]
+    targets = [probe.read for probe in probes if len(probe.read)]
+    longest = max(map(len, targets), default=0)
+    return Coverage(
+        weights=0 if weights is None else weights.compared,
+        graphs=graphs,
+        source_lengths=_range([len(source) for source in sources]),
+        target_lengths=_range([len(target) for target in targets]),
+        source_vocabulary=share_covered(config.source_vocab_size or 0, sources),
+        target_vocabulary=share_covered(config.target_vocab_size, targets),
+        positions=spec.max_target_positions,
+        cached_positions=min(longest, MOST_STEPS + LAST_STEPS),
+        batch_sizes=tuple(batch_sizes(model, short_probes(oracle, _sounds(oracle, probes)))),
+    )
+
+
+def _range(lengths: Sequence[int]) -> tuple[int, ...]:
+    return (min(lengths), max(lengths)) if lengths else ()
+
+
+def _optional_graphs(
+    exact: Model, bundle: Bundle, oracle: ReferenceModel, probe: Probe
+) -> list[Check]:
+    """Attention, if the bundle shows it, and candidates, if a graph selects them."""
+    found = [compare_attention(exact, oracle, probe)]
+    if isinstance(oracle, AutoregressiveModel):
+        spec = exact.manifest.model
+        source, mask = as_batch([probe.source if spec.has_encoder else []], spec)
+        logits = exact.backend.score(source, mask, np.array([probe.read]))
+        found.append(compare_candidates(bundle, logits[0].astype(np.float32)))
+    return [check for check in found if check is not None]
+
+
+def _self_checks(
+    model: Model,
+    oracle: ReferenceModel,
+    capacity: Sequence[Probe],
+    inputs: Sequence[Probe],
+    sounds: Sequence[Encodable],
+    slack: Slack,
+    promised: bool,
+) -> list[Check]:
+    """A bundle against itself: steps and choices if it decodes, and batches."""
+    checks: list[Check] = []
+    if isinstance(oracle, AutoregressiveModel):
+        longest = sorted(capacity[:3], key=lambda probe: -len(probe.read))
+        stepped = [*longest[:2], *inputs[:1]]
+        suppressed = oracle.generation.suppressed_token_ids
+        checks += compare_steps(model, stepped, suppressed, slack)
+    short = short_probes(oracle, sounds)
+    return [*checks, compare_batches(model, short, slack, promised=promised)]
+
+
+@contextlib.contextmanager
+def _exact(
+    model: Model, bundle: Bundle, oracle: ReferenceModel, backend: str, threads: int | None
+) -> Iterator[Model | None]:
+    """The bundle in exact form; itself at fp32, None of engines."""
+    manifest = bundle.manifest
+    if manifest.executable.format != "onnx":
+        yield None
+    elif manifest.precision == "fp32" and backend == "onnxruntime":
+        yield model
+    else:
+        with exact_model(bundle, CheckpointWeights.of(oracle).expected, threads) as exact:
+            yield exact
+
+
+def _exact_slack(meters: dict[str, ChannelMeter]) -> Slack:
+    logits = meters.get("logits")
+    return Slack(None if logits is None else logits.allowed)
+
+
+def _rounded_slack(model: Model, oracle: ReferenceModel, probes: Sequence[Probe]) -> Slack:
+    """As far as the bundle is from the oracle, on average over some probes."""
+    size = SIZE_SLACK[model.manifest.precision]
+    if not isinstance(oracle, AutoregressiveModel):
+        return Slack(None, of_size=size)
+    spec, meter = model.manifest.model, DistanceMeter()
+    for probe in probes:
+        source, mask = as_batch([probe.source if spec.has_encoder else []], spec)
+        read, _ = pad([probe.read], spec.pad_token_id)
+        _, expected = oracle_pass(oracle, source, mask, read)
+        found = model.backend.score(source, mask, read)
+        meter.add(expected[0], np.asarray(found[0]))
+    return Slack(None, max(NEGLIGIBLE, meter.result().mean), size)
+
+
+def merged(checks: Sequence[Check]) -> list[Check]:
+    """Checks of the same name as one, which fails if one of them does."""
+    by_name: dict[str, Check] = {}
+    for check in checks:
+        known = by_name.get(check.name)
+        if known is None:
+            by_name[check.name] = check
+            continue
+        worst = [w for w in (known.worst, check.worst) if w is not None]
+        by_name[check.name] = Check(
+            check.name,
+            known.compared + check.compared,
+            check.unit,
+            known.differing + check.differing,
+            known.passed and check.passed,
+            max(worst, default=None),
+            known.problem or check.problem,
+        )
+    return list(by_name.values())

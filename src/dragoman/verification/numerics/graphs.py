@@ -1,0 +1,251 @@
+"""The graphs themselves: in exact form, they compute what the oracle computes in float64.
+
+The exact form of a graph (`optimize.exact`) has the checkpoint's weights and rounds nothing, so
+that what remains of a difference is either a fault of the graph or rounding to float32. How much
+rounding explains, the oracle itself tells: it is run in float32 and in float64, and each channel of
+each output may be a few times as far from the latter as the oracle in float32 is. The precision of
+the bundle does not matter: a position or a mask that is wrong shows as clearly in int4 as in fp32.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from dragoman.optimize.compare import NOT_FINITE
+from dragoman.reference_model import EncoderModel, ReferenceModel
+from dragoman.runtime import Model
+from dragoman.runtime.decoding.batching import as_batch, batches, pad
+from dragoman.runtime.format.contract import Role
+from dragoman.runtime.format.records import Check
+
+from ..forced import oracle_batches, oracle_pass
+from .probes import Probe
+
+Array = NDArray[Any]
+M = TypeVar("M", bound=ReferenceModel)
+
+ROUNDING_MULTIPLES = 16.0
+"""How far a channel may be from the oracle in float64, as a multiple of what float32 does to the
+oracle. Right bundles of all families reach 5; kernels order sums otherwise, and approximate
+exponentials and error functions."""
+
+EPSILON = 2.0**-23
+HEADS_LAST = (0, 2, 1, 3)
+MOST_ROWS, MOST_TOKENS = 16, 2048
+
+
+@dataclass
+class ChannelMeter:
+    """How far each channel of an output is from its exact value, over several batches.
+
+    Attributes:
+        found: of the bundle, the largest by channel
+        oracle: of the oracle in float32
+        size: the largest exact value by channel
+        places: where the largest difference of the bundle is, by channel
+    """
+
+    found: Array
+    oracle: Array
+    size: Array
+    places: Array
+
+    @classmethod
+    def of(cls, channels: int) -> ChannelMeter:
+        found, oracle, size = np.zeros((3, channels))
+        return cls(found, oracle, size, np.zeros(channels, np.int64))
+
+    def add(self, found: Array, oracle: Array, exact: Array, place: int) -> None:
+        """
+        Args:
+            found, oracle, exact: [positions, channels]
+            place: the number of what they were computed from
+        """
+        apart = np.abs(found.astype(np.float64) - exact)
+        apart[~np.isfinite(apart)] = NOT_FINITE
+        largest = apart.max(axis=0)
+        self.places[largest > self.found] = place
+        self.found = np.maximum(self.found, largest)
+        self.oracle = np.maximum(self.oracle, np.abs(oracle - exact).max(axis=0))
+        self.size = np.maximum(self.size, np.abs(exact).max(axis=0))
+
+    @property
+    def allowed(self) -> Array:
+        """What rounding to float32 explains, by channel."""
+        usual = max(float(np.median(self.oracle)), EPSILON * float(np.median(self.size)))
+        return ROUNDING_MULTIPLES * np.maximum(self.oracle, usual) + 1e-30
+
+    @property
+    def excess(self) -> Array:
+        """The difference as a multiple of what is allowed, by channel."""
+        return self.found / self.allowed
+
+
+def in_float64(oracle: M) -> M:
+    """A copy of the oracle that computes in float64."""
+    precise = copy.deepcopy(oracle)
+    precise.double()
+    return precise
+
+
+def compare_graphs(meters: Mapping[str, ChannelMeter], probes: Sequence[Probe]) -> Check:
+    """Judge every output of the graphs' exact form.
+
+    Args:
+        meters: from `measure_graphs`
+        probes: what was measured on
+    """
+    differing = {n: m for n, m in meters.items() if (m.excess > 1).any()}
+    worst = max(float(meter.excess.max()) for meter in meters.values())
+    compared = sum(len(meter.found) for meter in meters.values())
+    problem = ""
+    for name, meter in differing.items():  # in the order of computation
+        channel = int(meter.excess.argmax())
+        at = probes[int(meter.places[channel])]
+        if meter.found[channel] >= NOT_FINITE:
+            problem = f"{name} has values that are NaN or infinite, {at.name}"
+        else:
+            problem = (
+                f"{name}, channel {channel}, differs by {meter.found[channel]:.3g}, "
+                f"{at.name}; rounding explains {meter.allowed[channel]:.2g}"
+            )
+        break
+    count = sum(int((meter.excess > 1).sum()) for meter in meters.values())
+    return Check("graphs", compared, "channels", count, not differing, worst, problem)
+
+
+def measure_graphs(
+    exact: Model, oracle: ReferenceModel, probes: Sequence[Probe]
+) -> dict[str, ChannelMeter]:
+    """Compare every output of the graphs' exact form with the oracle's.
+
+    Args:
+        exact: the exact form of a bundle, see `optimize.exact.exact_model`
+        probes: what is compared on
+
+    Returns:
+        a meter for each output by name, in the order of computation
+    """
+    precise, meters = in_float64(oracle), dict[str, ChannelMeter]()
+    for batch in _batches(exact, probes):
+        found = _bundle_outputs(exact, batch)
+        rounded, right = (
+            _oracle_outputs(exact, oracle, batch),
+            _oracle_outputs(exact, precise, batch),
+        )
+        for name in found:
+            for row, index in enumerate(batch.numbers):
+                own, of_oracle, exactly = (
+                    outputs[name][row] for outputs in (found, rounded, right)
+                )
+                meter = meters.setdefault(name, ChannelMeter.of(own.shape[-1]))
+                meter.add(own, of_oracle, exactly, index)
+    return meters
+
+
+@dataclass(frozen=True)
+class _Batch:
+    """Probes that are computed together.
+
+    Attributes:
+        numbers: theirs
+        types: the segment of each source token; None: the model does not tell them apart
+        is_long: see `Probe`; they are held to the oracle in float32
+    """
+
+    numbers: list[int]
+    source: Array
+    source_mask: NDArray[np.bool_]
+    read: NDArray[np.int64]
+    read_mask: NDArray[np.bool_]
+    types: NDArray[np.int64] | None
+    is_long: bool
+
+
+def _batches(model: Model, probes: Sequence[Probe]) -> Iterator[_Batch]:
+    spec, head = model.manifest.model, model.manifest.head
+    short = [i for i, probe in enumerate(probes) if not probe.is_long]
+    lengths = [(len(probes[i].source), len(probes[i].read)) for i in short]
+    grouped: Iterable[list[int]]
+    if head is not None:
+        sizes = [source for source, _ in lengths]
+        grouped = batches(sizes, max_batch_size=MOST_ROWS, max_batch_tokens=MOST_TOKENS)
+    else:
+        grouped = oracle_batches(spec, lengths)
+    together = [[short[i] for i in numbers] for numbers in grouped] if short else []
+    for numbers in (*together, *([i] for i, probe in enumerate(probes) if probe.is_long)):
+        sources = [probes[i].source if spec.has_encoder else [] for i in numbers]
+        source, source_mask = as_batch(sources, spec)
+        read, read_mask = pad([probes[i].read for i in numbers], spec.pad_token_id)
+        types = None
+        if head is not None and head.token_types:
+            # The second half of each is the second text of a pair, as in `encoded_batches`.
+            first = (source_mask.sum(axis=1, keepdims=True) + 1) // 2
+            types = (source_mask & (np.arange(source.shape[1]) >= first)).astype(np.int64)
+        is_long = any(probes[i].is_long for i in numbers)
+        yield _Batch(numbers, source, source_mask, read, read_mask, types, is_long)
+
+
+Rows = list[Array]
+"""For each probe of a batch, [positions, channels] without padding."""
+
+
+def _bundle_outputs(model: Model, batch: _Batch) -> dict[str, Rows]:
+    manifest = model.manifest
+    outputs: dict[str, Rows] = {}
+    if manifest.model.has_encoder:
+        encoded = model.backend.encode(batch.source, batch.source_mask, batch.types)
+        for tensor in manifest.graphs["encoder"].outputs:
+            outputs[tensor.name] = _encoded_rows(tensor.role, encoded[tensor.name], batch)
+    if manifest.model.has_decoder:
+        logits = model.backend.score(batch.source, batch.source_mask, batch.read)
+        outputs["logits"] = _rows(logits, batch.read_mask)
+    return outputs
+
+
+def _oracle_outputs(model: Model, oracle: ReferenceModel, batch: _Batch) -> dict[str, Rows]:
+    """The same, by the bundle's names."""
+    manifest, outputs = model.manifest, dict[str, Rows]()
+    encoder = manifest.graphs.get("encoder")
+    wide = next(oracle.parameters()).dtype == torch.float64
+    source = batch.source
+    if source.dtype == np.float32 and wide:
+        source = source.astype(np.float64)
+    if isinstance(oracle, EncoderModel):
+        assert encoder is not None
+        with torch.inference_mode():
+            found = oracle(
+                torch.from_numpy(source),
+                torch.from_numpy(batch.source_mask),
+                None if batch.types is None else torch.from_numpy(batch.types),
+            )
+        for tensor, values in zip(encoder.outputs, found, strict=True):
+            outputs[tensor.name] = _encoded_rows(tensor.role, values.numpy(), batch)
+        return outputs
+    cross, logits = oracle_pass(oracle, source, batch.source_mask, batch.read)
+    for tensor in encoder.outputs if encoder else ():
+        assert tensor.layer is not None
+        values = cross[tensor.layer][0 if tensor.role == "cross_key" else 1]
+        outputs[tensor.name] = _encoded_rows(tensor.role, values.numpy(), batch)
+    outputs["logits"] = _rows(logits, batch.read_mask)
+    return outputs
+
+
+def _encoded_rows(role: Role, values: Array, batch: _Batch) -> Rows:
+    if role in ("cross_key", "cross_value"):
+        by_position = values.transpose(HEADS_LAST)
+        return _rows(by_position.reshape(*by_position.shape[:2], -1), batch.source_mask)
+    if role in ("embedding", "class_logits"):
+        return [row[None] for row in values]
+    return _rows(values, batch.source_mask)
+
+
+def _rows(values: Array, mask: NDArray[np.bool_]) -> Rows:
+    return [row[own] for row, own in zip(values, mask, strict=True)]

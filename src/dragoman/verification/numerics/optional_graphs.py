@@ -1,0 +1,167 @@
+"""The graphs that do not compute outputs: the one that shows attention, and the one that selects
+candidates on a GPU."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from dragoman.optimize.compare import NOT_FINITE, run
+from dragoman.reference_model import EncoderModel, ReferenceModel
+from dragoman.reference_model.attention import MultiHeadAttention, attention_weights
+from dragoman.runtime import Model
+from dragoman.runtime.decoding.batching import as_batch
+from dragoman.runtime.format.bundle import Bundle
+from dragoman.runtime.format.contract import Role
+from dragoman.runtime.format.records import Check
+
+from ..forced import oracle_pass
+from .probes import Probe
+
+Array = NDArray[Any]
+
+ATTENTION_TOLERANCE = 1e-4
+"""Between shares of attention, in exact form. Sharp attention of random models loses 2e-5."""
+
+SCORE_TOLERANCE = 1e-4
+"""Nats between log-probabilities of candidates."""
+
+KINDS: Mapping[str, Role] = {
+    "encoder.self_attention": "encoder_attention",
+    "decoder.self_attention": "self_attention",
+    "decoder.cross_attention": "cross_attention",
+}
+
+
+def compare_attention(exact: Model, oracle: ReferenceModel, probe: Probe) -> Check | None:
+    """Compare the weights of every attention with the oracle's.
+
+    Args:
+        exact: the exact form of a bundle
+        probe: what is read
+
+    Returns:
+        None if the bundle does not show attention
+    """
+    if "attention" not in exact.manifest.graphs:
+        return None
+    spec = exact.manifest.model
+    source, mask = as_batch([probe.source if spec.has_encoder else []], spec)
+    read = np.array([probe.read], np.int64).reshape(1, -1)
+    types = np.zeros_like(mask, np.int64)
+    inputs: dict[Role, Array] = {"source": source, "source_mask": mask, "token": read}
+    found = exact.backend.attention(inputs | {"token_type": types})
+    expected = _oracle_attention(oracle, source, mask, read)
+    compared, differing, worst, problem = 0, 0, 0.0, ""
+    for role, values in found.items():
+        apart = np.abs(values[0].astype(np.float64) - expected[role])
+        apart[~np.isfinite(apart)] = NOT_FINITE
+        beyond = apart > ATTENTION_TOLERANCE
+        compared, differing = compared + apart.size, differing + int(beyond.sum())
+        worst = max(worst, float(apart.max()) / ATTENTION_TOLERANCE)
+        if beyond.any() and not problem:
+            layer, head, query, key = (int(i) for i in np.argwhere(beyond)[0])
+            problem = (
+                f"{role} of layer {layer}, head {head}, from {query} to {key}: expected "
+                f"{expected[role][layer, head, query, key]:.4f}, found "
+                f"{values[0][layer, head, query, key]:.4f}"
+            )
+    return Check("attention", compared, "weights", differing, not differing, worst, problem)
+
+
+def _oracle_attention(
+    oracle: ReferenceModel, source: Array, mask: Array, read: NDArray[np.int64]
+) -> dict[Role, Array]:
+    """The weights [layers, heads, queries, keys] of one source and target, by role."""
+    with _recorded(oracle) as weights:
+        if isinstance(oracle, EncoderModel):
+            with torch.inference_mode():
+                oracle(torch.from_numpy(source), torch.from_numpy(mask), None)
+        else:
+            oracle_pass(oracle, source, mask, read)
+    found: dict[Role, list[Array]] = {}
+    for name, values in weights.items():
+        kind = f"{name.split('.')[0]}.{name.rpartition('.')[2]}"
+        found.setdefault(KINDS[kind], []).append(values[0].numpy())
+    return {role: np.stack(layers) for role, layers in found.items()}
+
+
+@contextlib.contextmanager
+def _recorded(oracle: ReferenceModel) -> Iterator[dict[str, Tensor]]:
+    """The weights of each attention by the module's name, once the model has run."""
+    weights: dict[str, Tensor] = {}
+    attentions = {
+        name: module
+        for name, module in oracle.named_modules()
+        if isinstance(module, MultiHeadAttention)
+    }
+    originals = {name: module.attend for name, module in attentions.items()}
+
+    def recording(name: str) -> Any:
+        def attend(
+            query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, scale: float | None
+        ) -> Tensor:
+            weights[name] = attention_weights(query, key, mask, scale)
+            return weights[name] @ value
+
+        return attend
+
+    try:
+        for name, module in attentions.items():
+            module.attend = recording(name)
+        yield weights
+    finally:
+        for name, module in attentions.items():
+            module.attend = originals[name]
+
+
+def compare_candidates(bundle: Bundle, logits: Array) -> Check | None:
+    """Compare what the graph of candidates selects with the logits that it selects from.
+
+    Args:
+        logits: [positions, V]
+
+    Returns:
+        None if the bundle does not have the graph, or holds engines
+    """
+    spec = bundle.manifest.graphs.get("candidates")
+    if spec is None or bundle.manifest.executable.format != "onnx":
+        return None
+    given = spec.input("logits").name
+    outputs = run(ir.load(bundle.graph_path("candidates")), {given: logits[:, None]})
+    tokens: NDArray[np.int64] = outputs[spec.output("candidate_token").name].astype(np.int64)
+    found = outputs[spec.output("candidate_log_probability").name].astype(np.float64)
+    wide = logits.astype(np.float64)
+    exact = wide - wide.max(axis=1, keepdims=True)
+    exact -= np.log(np.exp(exact).sum(axis=1, keepdims=True))
+    best = -np.sort(-exact, axis=1)[:, : tokens.shape[1]]
+    known = (tokens >= 0) & (tokens < logits.shape[1])
+    own = np.take_along_axis(exact, np.where(known, tokens, 0), 1)
+    apart = np.maximum(np.abs(own - best), np.abs(found - best))
+    apart[~np.isfinite(apart) | ~known] = NOT_FINITE
+    repeated = [len(set(row.tolist())) < len(row) for row in tokens]
+    apart[repeated] = NOT_FINITE
+    beyond = apart > SCORE_TOLERANCE
+    problem = ""
+    if beyond.any():
+        row, place = (int(i) for i in np.argwhere(beyond)[0])
+        problem = (
+            f"candidate {place} is token {tokens[row, place]} with log-probability "
+            f"{found[row, place]:.4f}, expected one with {best[row, place]:.4f}"
+        )
+    return Check(
+        "candidates",
+        int(apart.size),
+        "candidates",
+        int(beyond.sum()),
+        not problem,
+        float(apart.max()) / SCORE_TOLERANCE,
+        problem,
+    )

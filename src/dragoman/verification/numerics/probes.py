@@ -1,0 +1,142 @@
+"""Inputs that show faults which ordinary inputs do not reach: full capacity, and the vocabulary.
+
+A graph may be wrong at its last positions, at a bucket of relative positions, or for single tokens.
+Probes are sources and targets of as many tokens as the model has positions, and one less; and,
+cut into pieces of that length, every token of the vocabulary in a random order. They are random
+and say nothing about quality.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from dragoman.reference_model import ReferenceModel, Transformer
+from dragoman.runtime.decoding.batching import Encodable
+
+MOST_OPERATIONS = 2e11
+"""Multiplications that the oracle may take for the vocabulary; the ends of the capacity are
+compared whatever they take. Seconds on two cores, in float64."""
+
+SEED = 0
+FULL, ONE_LESS = "at full capacity", "at one less than full capacity"
+PIECE = 256
+"""Tokens of the vocabulary that are read at once."""
+MOST_SCORES = 2**19
+"""Pairs of positions up to which both sides of a probe are long at once, and up to which a probe
+is computed in float64."""
+
+SHORT, SHORT_PROBES = 12, 16
+"""The most tokens of short probes, and how many there are."""
+
+
+@dataclass(frozen=True)
+class Probe:
+    """A source and what the decoder reads.
+
+    Attributes:
+        source: token ids, or features of audio; empty for a decoder-only model
+        read: the decoder's input, from the start token on; empty for an encoder-only model
+        name: what it is for, as in "source and target at full capacity"
+    """
+
+    source: Encodable
+    read: Sequence[int]
+    name: str
+
+    @property
+    def is_long(self) -> bool:
+        """Whether attention over it takes so much that the oracle computes it once, in float32."""
+        source = 0 if isinstance(self.source, np.ndarray) else len(self.source)
+        return max(source, len(self.read)) ** 2 > MOST_SCORES
+
+
+def probes_for(oracle: ReferenceModel, sounds: Sequence[Encodable] = ()) -> list[Probe]:
+    """The probes of a model: first those at full capacity, then those of the vocabulary.
+
+    Args:
+        sounds: features of audio for a speech model; targets are forced on the first
+    """
+    generator = np.random.default_rng(SEED)
+    config = oracle.config
+    start = oracle.prompt([]) if isinstance(oracle, Transformer) else []
+    sources = 0 if config.takes_audio else config.source_vocab_size or 0
+    longest = (config.max_source_positions if sources else 0, config.max_target_positions)
+    ids = (_shuffled(generator, sources), _shuffled(generator, config.target_vocab_size))
+    taken = [0, 0]
+
+    def probe(lengths: tuple[int, int], name: str) -> Probe:
+        pieces = []
+        for side, length in enumerate((lengths[0], lengths[1] - len(start))):
+            pieces.append(_piece(ids[side], taken[side], length))
+            taken[side] += len(pieces[side])
+        source: Encodable = sounds[0] if config.takes_audio else pieces[0]
+        return Probe(source, [*start, *pieces[1]] if config.has_decoder else [], name)
+
+    shorter = (longest[0] - 1, longest[1] - 1)
+    if longest[0] * longest[1] <= MOST_SCORES:
+        probes = [probe(longest, FULL), probe(shorter, ONE_LESS)]
+    else:  # one side after the other
+        few = len(start) + SHORT
+        probes = [
+            probe((min(SHORT, longest[0]), longest[1]), f"{FULL} of targets"),
+            probe((longest[0], few), f"{FULL} of sources"),
+        ]
+    most = _affordable(oracle)
+    while len(probes) < most and any(t < len(i) for t, i in zip(taken, ids, strict=True)):
+        probes.append(probe((min(longest[0], PIECE), min(longest[1], PIECE)), "of the vocabulary"))
+    return probes
+
+
+def short_probes(oracle: ReferenceModel, sounds: Sequence[Encodable] = ()) -> list[Probe]:
+    """Probes of a few tokens of random lengths, to be computed in batches.
+
+    Args:
+        sounds: as for `probes_for`
+    """
+    generator = np.random.default_rng(SEED)
+    config = oracle.config
+    start = oracle.prompt([]) if isinstance(oracle, Transformer) else []
+    sources = 0 if config.takes_audio else config.source_vocab_size or 0
+    most_source = min(SHORT, config.max_source_positions)
+    most_target = min(SHORT, config.max_target_positions - len(start))
+    probes = []
+    for number in range(SHORT_PROBES if not config.takes_audio else len(sounds)):
+        source: Encodable = []
+        if config.takes_audio:
+            source = sounds[number]
+        elif sources:
+            length = int(generator.integers(1, most_source + 1))
+            source = generator.integers(0, sources, length).tolist()
+        read: list[int] = []
+        if config.has_decoder:
+            length = int(generator.integers(1, most_target + 1))
+            read = [*start, *generator.integers(0, config.target_vocab_size, length).tolist()]
+        probes.append(Probe(source, read, f"short, number {number}"))
+    return probes
+
+
+def _shuffled(generator: np.random.Generator, vocabulary: int) -> list[int]:
+    ids: list[int] = generator.permutation(vocabulary).tolist()
+    return ids
+
+
+def _piece(ids: Sequence[int], first: int, length: int) -> list[int]:
+    """So many ids from the first on; where they end, they begin again. None where there are
+    none."""
+    return [ids[(first + i) % len(ids)] for i in range(max(1, length))] if ids else []
+
+
+def _affordable(oracle: ReferenceModel) -> int:
+    """How many probes of the vocabulary the oracle may compute."""
+    config = oracle.config
+    parameters = sum(parameter.numel() for parameter in oracle.parameters())
+    tokens = min(config.max_source_positions, PIECE) + min(config.max_target_positions, PIECE)
+    return int(MOST_OPERATIONS / max(1, parameters * tokens))
+
+
+def share_covered(ids: int, pieces: Sequence[Sequence[int]]) -> float:
+    """The share of a vocabulary that occurs in some sequences; 1 of an empty one."""
+    return len({int(i) for piece in pieces for i in piece}) / ids if ids else 1.0

@@ -1,0 +1,243 @@
+"""The cached path: a bundle stepped along given tokens against its own one-pass outputs.
+
+Decoding reads caches that earlier steps have written, at positions of their own; scoring reads a
+target in one pass. Both are the same function, whatever a quantizer did to the weights, so that the
+bundle is its own oracle: what differs by more than rounding is a fault of positions, of caches or
+of masks. Steps go through a cache of full capacity to its last position, from a single token and
+from a prompt. At each step the graph's own choice must be the most probable token that may be
+chosen, and its log-probability must be that of the logits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from dragoman.optimize.compare import NOT_FINITE
+from dragoman.runtime import Model
+from dragoman.runtime.decoding.batching import as_batch, pad
+from dragoman.runtime.format.records import Check
+
+from ..checks.distributions import divergence
+from .probes import Probe
+from .slack import Slack
+
+Array = NDArray[Any]
+
+MOST_STEPS = 256
+"""Steps from the first position on; the last ones of a longer cache are reached from a prompt."""
+LAST_STEPS = 16
+MOST_LOGITS = 2**26
+"""Numbers among the one-pass logits that are kept: fewer rows are stepped where there are more."""
+SCORE_TOLERANCE = {"float32": 1e-4, "float16": 1e-2}
+"""Nats between the log-probability of a choice and that of the logits, by their number format."""
+SUPPRESSED = -1e4
+
+
+@dataclass
+class _Found:
+    """What a bundle did along the steps.
+
+    Attributes:
+        steps: compared with one pass, of all rows
+        beyond: of these, those beyond what rounding explains
+        worst: the largest difference as a multiple of what is allowed
+        problem, score_problem: the first ones
+        choices, other_choices: of the graph, and those that are not the logits'
+        worst_score: the largest difference of a log-probability as a multiple of what is allowed
+    """
+
+    steps: int = 0
+    beyond: int = 0
+    worst: float = 0.0
+    problem: str = ""
+    divergences: list[float] = field(default_factory=list)
+    choices: int = 0
+    other_choices: int = 0
+    worst_score: float = 0.0
+    score_problem: str = ""
+
+
+def compare_steps(
+    model: Model, probes: Sequence[Probe], suppressed: Sequence[int], slack: Slack
+) -> tuple[Check, Check]:
+    """Step a bundle along the targets of probes.
+
+    Args:
+        probes: those that are stepped, the longest first
+        suppressed: tokens that the checkpoint never chooses
+        slack: what rounding explains
+
+    Returns:
+        the check of steps, and the one of the graph's own choices and their log-probabilities
+    """
+    found = _Found()
+    rows = _Rows.of(model, _rows_that_fit(model, probes))
+    longest = rows.read.shape[1]
+    _step(model, rows, 1, MOST_STEPS, suppressed, slack, found)
+    if longest > 2:
+        first = max(2, longest - LAST_STEPS)
+        _step(model, rows, first, longest, suppressed, slack, found)
+    mean = slack.mean_excess(found.divergences)
+    if mean > 1 and not found.problem:
+        found.problem = (
+            f"steps through the cache are {np.mean(found.divergences):.3g} nats from one pass on "
+            f"average; rounding explains {slack.mean:.3g}"
+        )
+    worst = max(found.worst, mean)
+    steps = Check(
+        "steps", found.steps, "cached steps", found.beyond, worst <= 1, worst, found.problem
+    )
+    scores = Check(
+        "scores",
+        found.choices,
+        "choices",
+        found.other_choices,
+        not found.other_choices,
+        found.worst_score,
+        found.score_problem,
+    )
+    return steps, scores
+
+
+def _rows_that_fit(model: Model, probes: Sequence[Probe]) -> Sequence[Probe]:
+    vocabulary = model.manifest.model.target_vocab_size
+    longest = max(len(probe.read) for probe in probes)
+    return probes[: max(1, MOST_LOGITS // (longest * vocabulary))]
+
+
+@dataclass(frozen=True)
+class _Rows:
+    """Probes as a batch, and what one pass gives for them.
+
+    Attributes:
+        one_pass: logits [B, T, V]
+    """
+
+    probes: Sequence[Probe]
+    source: Array
+    source_mask: NDArray[np.bool_]
+    read: NDArray[np.int64]
+    lengths: NDArray[np.int64]
+    one_pass: Array
+
+    @classmethod
+    def of(cls, model: Model, probes: Sequence[Probe]) -> _Rows:
+        spec = model.manifest.model
+        sources = [probe.source if spec.has_encoder else [] for probe in probes]
+        source, mask = as_batch(sources, spec, model.backend.limits.source_multiple)
+        read, read_mask = pad([probe.read for probe in probes], spec.pad_token_id)
+        one_pass = model.backend.score(source, mask, read)
+        return cls(probes, source, mask, read, read_mask.sum(axis=1), one_pass)
+
+
+def _step(
+    model: Model,
+    rows: _Rows,
+    prompt: int,
+    most: int,
+    suppressed: Sequence[int],
+    slack: Slack,
+    found: _Found,
+) -> None:
+    """Step rows from a prompt of so many tokens, or of as many as they have."""
+    given = np.minimum(prompt, rows.lengths)
+    numbers = np.arange(len(given))
+    if model.manifest.model.has_encoder:  # all prompts are of the same length
+        numbers = numbers[rows.lengths >= prompt]
+    read, given, lengths = rows.read[numbers], given[numbers], rows.lengths[numbers]
+    state = model.backend.start(
+        rows.source[numbers],
+        rows.source_mask[numbers],
+        read[:, : int(given.max())],
+        read.shape[1],
+        prompt_lengths=None if model.manifest.model.has_encoder else given,
+    )
+    position = given - 1
+    try:
+        for step in range(most):
+            prediction = state.advance()
+            for row in np.flatnonzero(position < lengths).tolist():
+                at, probe = int(position[row]), int(numbers[row])
+                logits = prediction.logits[row]
+                _compare(logits, rows.one_pass[probe, at], rows.probes[probe], at, slack, found)
+                choice = prediction.choice
+                _compare_choice(
+                    logits,
+                    int(choice.tokens[row]),
+                    float(choice.log_probabilities[row]),
+                    suppressed,
+                    str(rows.one_pass.dtype),
+                    at,
+                    found,
+                )
+            position = position + 1
+            if not (position < lengths).any() or step + 1 == most:
+                return
+            following = np.minimum(position, read.shape[1] - 1)
+            state.feed(np.take_along_axis(read, following[:, None], 1)[:, 0])
+    finally:
+        state.close()
+
+
+def _compare(
+    step: Array, one_pass: Array, probe: Probe, position: int, slack: Slack, found: _Found
+) -> None:
+    found.steps += 1
+    wide, expected = step.astype(np.float32), one_pass.astype(np.float32)
+    if slack.channels is not None:
+        apart = np.abs(wide.astype(np.float64) - expected)
+        apart[~np.isfinite(apart)] = NOT_FINITE
+        excess = float((apart / slack.channels).max())
+        what = f"logits differ by {apart.max():.3g}"
+    else:
+        nats = float(divergence(torch.from_numpy(expected)[None], torch.from_numpy(wide)[None])[0])
+        found.divergences.append(nats)
+        excess = nats / slack.largest
+        what = f"distributions are {nats:.3g} nats apart"
+    found.worst = max(found.worst, excess)
+    if excess > 1:
+        found.beyond += 1
+        if not found.problem:
+            found.problem = (
+                f"a step through the cache is not one pass: {what} at position {position} of "
+                f"{len(probe.read)}, {excess:.3g} times what rounding explains"
+            )
+
+
+def _compare_choice(
+    logits: Array,
+    token: int,
+    log_probability: float,
+    suppressed: Sequence[int],
+    dtype: str,
+    position: int,
+    found: _Found,
+) -> None:
+    """The graph's choice against its logits: ties are as good as each other."""
+    found.choices += 1
+    allowed = logits.astype(np.float64)
+    allowed[list(suppressed)] += SUPPRESSED
+    best = int(allowed.argmax())
+    shifted = allowed - allowed.max()
+    exact = float(-np.log(np.exp(shifted).sum()))
+    apart = abs(log_probability - exact)
+    excess = apart / SCORE_TOLERANCE.get(dtype, 1e-2) if np.isfinite(apart) else NOT_FINITE
+    found.worst_score = max(found.worst_score, excess)
+    other = not 0 <= token < len(logits) or allowed[token] < allowed[best]
+    if not other and excess <= 1:
+        return
+    found.other_choices += 1
+    if not found.score_problem:
+        found.score_problem = (
+            f"the graph chooses token {token} at position {position}, the best of its logits is "
+            f"{best}"
+            if other
+            else f"the log-probability of a choice is {log_probability:.4f} at position "
+            f"{position}, expected {exact:.4f} by its logits"
+        )

@@ -1,0 +1,263 @@
+"""The settings of a bundle compared with what its checkpoint and its graphs say.
+
+What a bundle is judged by must not come from the bundle. Every field of the manifest that follows
+from the checkpoint is computed anew from it. Target, precision and the modules kept in fp32 were
+options of the build: they are held to the operators and weights of the graphs, see `built_as`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import tempfile
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import onnx_ir as ir
+
+from dragoman.candidates_graph import candidates_spec
+from dragoman.export.exporter import graph_names, graph_spec
+from dragoman.export.model_description import audio_features, head, model_spec
+from dragoman.export.neutral_bundle import manifest_of
+from dragoman.export.opened_checkpoint import OpenedCheckpoint
+from dragoman.optimize.tensorrt.shapes import pinned_spec
+from dragoman.reference_model import ConfigError, EncoderModel, ReferenceModel
+from dragoman.runtime.format.bundle import Bundle
+from dragoman.runtime.format.contract import (
+    ROLES,
+    Change,
+    DataType,
+    GraphSpec,
+    TensorSpec,
+)
+from dragoman.runtime.format.executables import OnnxGraphs, TensorRTEngines
+from dragoman.runtime.format.manifest import Manifest
+from dragoman.runtime.format.neutral_graphs import neutral_graph
+from dragoman.runtime.format.records import Check
+from dragoman.runtime.format.tokenizers import Tokenizers
+from dragoman.runtime.format.writing import ScratchWriter
+
+from .built_as import Finding, built_as, plain_precision, quantizes_caches
+
+FIELDS = (
+    *("kind", "model", "head", "generation", "default_max_new_tokens"),
+    *("tokenizers", "languages", "audio", "speech"),
+)
+"""The fields of a manifest that follow from the checkpoint as they are; `architecture` and `graphs`
+do too, each in its own way. Name, notes, origin, versions and records are for information."""
+
+DTYPES: Mapping[str, DataType] = {"fp32": "float32", "fp16": "float16", "bf16": "bfloat16"}
+SHOWN = 100
+"""Characters of a value in a problem."""
+
+
+class _Leaf(NamedTuple):
+    """A value that holds no others, as the checkpoint says it and as the bundle does."""
+
+    path: str
+    expected: Any
+    found: Any
+
+
+def compare_settings(bundle: Bundle, checkpoint: OpenedCheckpoint) -> Check:
+    """Compare a bundle's manifest with its checkpoint and with its own graphs.
+
+    Engines do not show their weights: of a bundle of engines, only fields are compared.
+
+    Args:
+        bundle: of any target and precision
+        checkpoint: that it is said to be made from
+
+    Returns:
+        how many settings were compared, and the first that differs
+    """
+    manifest = bundle.manifest
+    findings: list[Finding] = []
+    models: dict[str, ir.Model] = {}
+    if isinstance(manifest.executable, OnnxGraphs):
+        models = {name: ir.load(bundle.graph_path(name)) for name in manifest.graphs}
+        findings += built_as(manifest, models, checkpoint.model.config.d_model)
+    findings += [_finding(leaf) for leaf in _leaves_of(manifest, checkpoint)]
+    for name, model in models.items():
+        findings += _as_stored(name, manifest.graphs[name], model)
+    problems = [finding.problem for finding in findings if finding.problem]
+    more = f"; {len(problems) - 1} more settings differ" if len(problems) > 1 else ""
+    return Check(
+        "settings",
+        len(findings),
+        "settings",
+        len(problems),
+        passed=not problems,
+        problem=f"{problems[0]}{more}" if problems else "",
+    )
+
+
+def _finding(leaf: _Leaf) -> Finding:
+    if leaf.expected == leaf.found:
+        return Finding()
+    expected, found = _shown(leaf.expected), _shown(leaf.found)
+    return Finding(f"{leaf.path}: expected {expected} as the checkpoint says, found {found}")
+
+
+def _shown(value: object) -> str:
+    if value is None:
+        return "none"
+    text = str(value) if isinstance(value, int | float) else repr(value)
+    if isinstance(value, tuple):
+        text = repr(list(value))
+    return text if len(text) <= SHOWN else f"{text[: SHOWN - 3]}..."
+
+
+def _leaves_of(manifest: Manifest, checkpoint: OpenedCheckpoint) -> Iterator[_Leaf]:
+    """All values of a manifest that follow from the checkpoint."""
+    expected = _expected(manifest, checkpoint)
+    for name in FIELDS:
+        if name == "tokenizers" and checkpoint.tokenizers is None:
+            continue  # nothing says what a bundle that has some should have
+        yield from _leaves(name, getattr(expected, name), getattr(manifest, name))
+    yield from _leaves(
+        "architecture",
+        checkpoint.model.config.to_dict(),
+        _architecture(manifest, checkpoint.model),
+    )
+    yield from _leaves("graphs", _by_slot(expected), _by_slot(manifest))
+
+
+def _leaves(path: str, expected: Any, found: Any) -> Iterator[_Leaf]:
+    """The values within two values of the same kind, pair by pair."""
+    if dataclasses.is_dataclass(expected) and type(expected) is type(found):
+        for field in dataclasses.fields(expected):
+            name = field.name
+            yield from _leaves(f"{path}.{name}", getattr(expected, name), getattr(found, name))
+    elif isinstance(expected, dict) and isinstance(found, dict):
+        for key in expected | found:
+            yield from _leaves(f"{path}.{key}", expected.get(key), found.get(key))
+    else:
+        yield _Leaf(path, expected, found)
+
+
+def _expected(manifest: Manifest, checkpoint: OpenedCheckpoint) -> Manifest:
+    """The manifest of a bundle of this target and precision, made from the checkpoint."""
+    tokenizers, model = checkpoint.tokenizers, checkpoint.model
+    expected = manifest_of(
+        model,
+        name=manifest.name,
+        graphs=_expected_graphs(manifest, model),
+        tokenizers=_record_of(checkpoint),
+        languages=tokenizers.languages if tokenizers else None,
+    )
+    if isinstance(manifest.executable, TensorRTEngines):
+        limit = min(expected.default_max_new_tokens, manifest.executable.capacity)
+        return dataclasses.replace(expected, default_max_new_tokens=limit)
+    return expected
+
+
+def _record_of(checkpoint: OpenedCheckpoint) -> Tokenizers | None:
+    """What a manifest says of the checkpoint's tokenizers."""
+    if checkpoint.tokenizers is None:
+        return None
+    with tempfile.TemporaryDirectory() as directory:
+        return checkpoint.tokenizers.write(ScratchWriter(Path(directory)))
+
+
+def _architecture(manifest: Manifest, model: ReferenceModel) -> dict[str, Any]:
+    """The configuration that a manifest states. Fields that a bundle of an older version does not
+    have are the defaults."""
+    stated = {key: value for key, value in manifest.architecture.items() if key != "family"}
+    try:
+        return type(model.config).from_dict(stated).to_dict()
+    except ConfigError:
+        return stated
+
+
+def _by_slot(manifest: Manifest) -> dict[str, dict[str, dict[str, TensorSpec]]]:
+    """The tensors of each graph by what they are for, whatever they are called."""
+    return {
+        name: {
+            "inputs": {str(tensor.slot): tensor for tensor in graph.inputs},
+            "outputs": {str(tensor.slot): tensor for tensor in graph.outputs},
+        }
+        for name, graph in manifest.graphs.items()
+    }
+
+
+def _expected_graphs(manifest: Manifest, model: ReferenceModel) -> dict[str, GraphSpec]:
+    """The graphs of a bundle of this target and precision; optional ones if the bundle has them."""
+    graphs: dict[str, GraphSpec] = {name: graph_spec(model, name) for name in graph_names(model)}
+    if "attention" in manifest.graphs:
+        graphs["attention"] = _attention(model)
+    if isinstance(manifest.executable, TensorRTEngines):
+        sizes = {"query": 1, "read": 1, "capacity": manifest.executable.capacity}
+        graphs = {name: pinned_spec(graph, sizes) for name, graph in graphs.items()}
+    graphs = {name: _adapted(graph, name, manifest) for name, graph in graphs.items()}
+    if "candidates" in manifest.graphs and not isinstance(model, EncoderModel):
+        suppressed = model.generation.suppressed_token_ids
+        graphs["candidates"] = candidates_spec(graphs["decoder"], suppressed)
+    return graphs
+
+
+def _adapted(graph: GraphSpec, name: str, manifest: Manifest) -> GraphSpec:
+    """A neutral graph in fp32 with the number formats that target and precision give it."""
+    stated = manifest.graphs.get(name, graph)
+    known = {tensor.slot: tensor for tensor in (*stated.inputs, *stated.outputs)}
+    plain = DTYPES[plain_precision(manifest)]
+
+    def adapt(tensor: TensorSpec) -> TensorSpec:
+        found = known.get(tensor.slot, tensor)
+        dtype = plain if ROLES[tensor.role].dtype is None else tensor.dtype
+        # A pass quantizes the caches of some layers: of which, `_as_stored` sees in the graph.
+        appended = tensor.change is Change.APPENDED
+        if appended and found.dtype == "int8" and quantizes_caches(manifest):
+            dtype = "int8"
+        # Schema 2 had one axis for rows and their sources.
+        one_axis = len(found.shape) == len(tensor.shape)
+        shape = tuple(
+            "batch"
+            if one_axis and size == "source_batch" and found.shape[axis] == "batch"
+            else size
+            for axis, size in enumerate(tensor.shape)
+        )
+        return dataclasses.replace(tensor, dtype=dtype, shape=shape)
+
+    return graph.map(adapt)
+
+
+def _attention(model: ReferenceModel) -> GraphSpec:
+    """The graph that shows attention, with the number of layers of each kind."""
+    config = model.config
+    layers = {
+        "encoder_attention": config.encoder_layers,
+        "self_attention": config.decoder_layers,
+        "cross_attention": config.decoder_layers,
+    }
+    spec = model_spec(config)
+    graph = neutral_graph("attention", "", spec, audio_features(config), head(config))
+
+    def counted(tensor: TensorSpec) -> TensorSpec:
+        shape = tuple(layers[tensor.role] if s == "layers" else s for s in tensor.shape)
+        return dataclasses.replace(tensor, shape=shape)
+
+    return graph.map(counted)
+
+
+def _as_stored(name: str, spec: GraphSpec, model: ir.Model) -> Iterator[Finding]:
+    """Whether the file of a graph has the inputs and outputs that the manifest states."""
+    for side, tensors, values in (
+        ("inputs", spec.inputs, model.graph.inputs),
+        ("outputs", spec.outputs, model.graph.outputs),
+    ):
+        dtypes = {value.name: value.dtype for value in values}
+        for tensor in tensors:
+            path, dtype = f"graphs.{name}.{side}.{tensor.slot}", dtypes.get(tensor.name)
+            if dtype is None:
+                yield Finding(
+                    f"{path}.name: expected one of the {side} of {spec.file}, found {tensor.name!r}"
+                )
+                continue
+            stored = dtype.numpy().name
+            same = stored == tensor.dtype
+            yield Finding(
+                ""
+                if same
+                else f"{path}.dtype: expected {stored} as {spec.file} has it, found {tensor.dtype}"
+            )

@@ -1,0 +1,399 @@
+"""The tokenizers of a bundle compared with its checkpoint's.
+
+The checkpoint's are written anew, as an export writes them. Files with the same content are the
+same tokenizer. Where content differs, vocabularies, scores and merges are compared as data, one by
+one, and everything else by what it does, see `tokenizer_behaviour`. So key order, white space or a
+field that another version of a library writes is no difference, and a merge that no text happens to
+need is one.
+"""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from collections.abc import Iterator, Mapping
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from tokenizers import Tokenizer
+
+from dragoman.errors import DragomanError
+from dragoman.export.opened_checkpoint import OpenedCheckpoint
+from dragoman.export.tokenizers import TokenizerFiles
+from dragoman.runtime.format.bundle import Bundle
+from dragoman.runtime.format.manifest import BundleError
+from dragoman.runtime.format.records import Check
+from dragoman.runtime.format.tokenizers import Tokenizers
+from dragoman.runtime.format.writing import ScratchWriter
+from dragoman.runtime.texts.codecs import PieceCodec
+from dragoman.runtime.texts.codecs.library import load_tokenizer
+from dragoman.runtime.texts.codecs.pieces import load_sentencepiece
+from dragoman.runtime.texts.codecs.tokenizer_file import read_tokenizer
+from dragoman.runtime.texts.tokenizer import TextCodec
+
+from .tokenizer_behaviour import (
+    TEXTS,
+    Comparison,
+    Differences,
+    library_behaviour,
+    piece_behaviour,
+    shown,
+    with_special_tokens,
+)
+
+
+class _Side(NamedTuple):
+    """The tokenizer of one side of a model: its file and, of a SentencePiece model, the file with
+    the ids of its pieces."""
+
+    model: Path
+    vocabulary: Path | None
+
+
+class _Pair(NamedTuple):
+    """Two tokenizers that should be the same.
+
+    Attributes:
+        label: for problems
+        own_template: whether the special tokens around a text are those of the file
+    """
+
+    label: str
+    expected: _Side
+    found: _Side
+    own_template: bool
+
+
+def compare_tokenizers(bundle: Bundle, checkpoint: OpenedCheckpoint) -> Check | None:
+    """Compare the tokenizers of a bundle with those of its checkpoint.
+
+    Args:
+        bundle: of any target and precision
+        checkpoint: that it is said to be made from
+
+    Returns:
+        how many token ids were compared, and the first difference; None if the
+        checkpoint has no tokenizers
+    """
+    files, record = checkpoint.tokenizers, bundle.manifest.tokenizers
+    if files is None:
+        return None
+    differences, compared = Differences(), 0
+    if record is None:
+        differences.add("tokenizers: expected those of the checkpoint, found none")
+    else:
+        with tempfile.TemporaryDirectory() as directory:
+            compared = _compare_all(bundle, record, files, Path(directory), differences)
+    return Check(
+        "tokenizers",
+        compared,
+        "token ids",
+        differences.count,
+        passed=not differences.problem,
+        problem=differences.problem,
+    )
+
+
+def _compare_all(
+    bundle: Bundle,
+    found: Tokenizers,
+    files: TokenizerFiles,
+    directory: Path,
+    differences: Differences,
+) -> int:
+    """Compare the tokenizers of both sides, and the special tokens around a source.
+
+    Args:
+        found: the record in the bundle's manifest
+        files: of the checkpoint
+        directory: an empty one
+
+    Returns:
+        the number of token ids
+    """
+    expected, compared = files.write(ScratchWriter(directory)), 0
+    for pair in _pairs(expected, directory, found, bundle.directory, differences):
+        compared += _size(pair.expected)
+        if _same_content(pair):
+            continue
+        try:
+            if pair.expected.vocabulary is None:
+                _compare_library(pair, differences)
+            else:
+                _compare_pieces(pair, differences)
+        except BundleError as error:
+            differences.add(f"{pair.label}: {'; '.join(error.problems)}")
+    languages = bundle.manifest.languages
+    if not differences.problem and (
+        (expected.template, files.languages) != (found.template, languages)
+    ):
+        codecs = (
+            TextCodec.of(expected, directory, files.languages),
+            TextCodec.of(found, bundle.directory, languages),
+        )
+        known = [given.tokens if given else {} for given in (files.languages, languages)]
+        _compare_templates(*codecs, [None, *(known[0] | known[1])], differences)
+    return compared
+
+
+def _pairs(
+    expected: Tokenizers,
+    expected_in: Path,
+    found: Tokenizers,
+    found_in: Path,
+    differences: Differences,
+) -> Iterator[_Pair]:
+    """The tokenizers of source and target; once if both are the same."""
+    sides = [
+        (
+            "source tokenizer",
+            _side(expected.source, expected.source_vocabulary, expected_in),
+            _side(found.source, found.source_vocabulary, found_in),
+        ),
+        (
+            "target tokenizer",
+            _side(expected.target, expected.target_vocabulary, expected_in),
+            _side(found.target, found.target_vocabulary, found_in),
+        ),
+    ]
+    if sides[0][1:] == sides[1][1:]:
+        sides = [("tokenizer", *sides[0][1:])]
+    for label, wanted, other in sides:
+        kinds = _kind(wanted), _kind(other)
+        if kinds[0] != kinds[1]:
+            differences.add(f"{label}: expected {kinds[0]}, found {kinds[1]}")
+        elif wanted is not None and other is not None:
+            yield _Pair(label, wanted, other, expected.template is None)
+
+
+def _side(model: str | None, vocabulary: str | None, directory: Path) -> _Side | None:
+    if model is None:
+        return None
+    return _Side(directory / model, None if vocabulary is None else directory / vocabulary)
+
+
+def _kind(side: _Side | None) -> str:
+    if side is None:
+        return "none"
+    return (
+        "a file of the tokenizers library" if side.vocabulary is None else "a SentencePiece model"
+    )
+
+
+def _size(side: _Side) -> int:
+    """The number of token ids."""
+    if side.vocabulary is not None:
+        return len(_json(side.vocabulary)["pieces"])
+    data = _json(side.model)
+    vocabulary = data["model"]["vocab"]
+    ids = set(vocabulary.values() if isinstance(vocabulary, dict) else range(len(vocabulary)))
+    return len(ids | {token["id"] for token in data.get("added_tokens", [])})
+
+
+def _json(path: Path) -> Any:
+    return json.loads(path.read_bytes())
+
+
+def _same_content(pair: _Pair) -> bool:
+    files = zip(pair.expected, pair.found, strict=True)
+    return all(a is None or b is None or _same_file(a, b) for a, b in files)
+
+
+def _same_file(expected: Path, found: Path) -> bool:
+    """Whether two files have the same bytes or, of JSON, the same data."""
+    if expected.read_bytes() == found.read_bytes():
+        return True
+    try:
+        return expected.suffix == ".json" and bool(_json(expected) == _json(found))
+    except (ValueError, RecursionError):  # reading the tokenizer tells what is wrong
+        return False
+
+
+def _compare_library(pair: _Pair, differences: Differences) -> None:
+    """Compare two files of the `tokenizers` library.
+
+    Raises:
+        BundleError: one is damaged.
+    """
+    expected, found = read_tokenizer(pair.expected.model), read_tokenizer(pair.found.model)
+    ids = expected.get_vocab(with_added_tokens=True)
+    own = Differences()
+    _compare_ids(pair.label, ids, found.get_vocab(with_added_tokens=True), own)
+    wanted, other = _parts(expected), _parts(found)
+    for name in ("scores", "merges"):
+        _compare_lists(pair.label, name, wanted.pop(name), other.pop(name), ids, own)
+    if not own.problem and wanted != other:
+        _compare_behaviour(pair, expected, found, own)
+    if own.problem:
+        differences.add(own.problem, own.tokens)
+
+
+def _compare_ids(
+    label: str, expected: Mapping[str, int], found: Mapping[str, int], differences: Differences
+) -> None:
+    """Compare the ids of all pieces."""
+    if expected == found:
+        return
+    for piece in sorted(expected.keys() | found.keys(), key=lambda p: (expected.get(p, -1), p)):
+        ids = expected.get(piece), found.get(piece)
+        if ids[0] != ids[1]:
+            wanted, other = ("none" if token is None else token for token in ids)
+            differences.add(
+                f"{label}: expected {shown(piece)} -> {wanted}, found {other}",
+                [token for token in ids if token is not None],
+            )
+
+
+def _compare_lists(
+    label: str,
+    name: str,
+    expected: list[Any],
+    found: list[Any],
+    ids: Mapping[str, int],
+    differences: Differences,
+) -> None:
+    """Compare merges, or pieces with their scores, whose order counts.
+
+    Args:
+        name: of the list, for problems
+        ids: token ids by piece
+    """
+    if expected == found:
+        return
+    changed = set(map(tuple, expected)) ^ set(map(tuple, found))
+    # Of a merge, the token that it makes; of a score, the token that has it.
+    pieces = ("".join(part for part in item if isinstance(part, str)) for item in changed)
+    for place in range(max(len(expected), len(found))):
+        wanted, other = (
+            shown(items[place]) if place < len(items) else "none" for items in (expected, found)
+        )
+        if wanted != other:
+            differences.add(
+                f"{label}: expected {wanted} at place {place} of its {name}, found {other}",
+                [ids[piece] for piece in pieces if piece in ids],
+            )
+            return
+
+
+def _parts(tokenizer: Tokenizer) -> dict[str, Any]:
+    """A tokenizer as this version of the library writes it, whichever version its file is of. The
+    vocabulary is left out; scores and merges stand by themselves."""
+    data: dict[str, Any] = json.loads(tokenizer.to_str())
+    vocabulary = data["model"].pop("vocab", None)
+    data["scores"] = vocabulary if isinstance(vocabulary, list) else []
+    data["merges"] = data["model"].pop("merges", [])
+    return data
+
+
+def _compare_behaviour(
+    pair: _Pair, expected: Tokenizer, found: Tokenizer, differences: Differences
+) -> None:
+    """Compare what two tokenizers of the same vocabulary and merges do.
+
+    Args:
+        expected, found: that read special tokens in a text as such; for most models they are text
+    """
+    tokens = sorted(set(expected.get_vocab(with_added_tokens=True).values()))
+    texts = [*TEXTS, *with_special_tokens(expected), *with_special_tokens(found)]
+    as_text = Comparison(
+        pair.label,
+        library_behaviour(load_tokenizer(pair.expected.model), pair.own_template, skip=True),
+        library_behaviour(load_tokenizer(pair.found.model), pair.own_template, skip=True),
+        differences,
+    )
+    reading = Comparison(
+        pair.label,
+        library_behaviour(expected, pair.own_template, skip=False),
+        library_behaviour(found, pair.own_template, skip=False),
+        differences,
+    )
+    for comparison in (as_text, reading):
+        comparison.encode(texts)
+    reading.encode(list(pairwise(texts)))
+    reading.decode([[token] for token in tokens])
+    reading.decode([encoded.ids for encoded in reading.expected.encode(texts, False)])
+    as_text.each_token(tokens)
+    as_text.sweep()
+
+
+def _compare_pieces(pair: _Pair, differences: Differences) -> None:
+    """Compare two SentencePiece models, and the token ids of their pieces.
+
+    Raises:
+        BundleError: one is damaged.
+    """
+    label, own = pair.label, Differences()
+    expected, found = _pieces(pair.expected), _pieces(pair.found)
+    _compare_ids(label, expected.ids, found.ids, own)
+    for name, wanted in expected.settings.items():
+        if wanted != (other := found.settings[name]):
+            own.add(f"{label}: expected {name} {wanted}, found {other}")
+    _compare_lists(label, "pieces", expected.scored, found.scored, expected.ids, own)
+    if not own.problem and not _same_file(pair.expected.model, pair.found.model):
+        comparison = Comparison(
+            label, piece_behaviour(expected.codec), piece_behaviour(found.codec), own
+        )
+        comparison.encode(TEXTS)
+        comparison.each_token(list(expected.ids.values()))
+        comparison.sweep()
+    if own.problem:
+        differences.add(own.problem, own.tokens)
+
+
+class _Pieces(NamedTuple):
+    """A SentencePiece model and its vocabulary.
+
+    Attributes:
+        ids: token ids by piece
+        settings: of the vocabulary, by name
+        scored: each piece of the model with all that it says of it
+    """
+
+    codec: PieceCodec
+    ids: dict[str, int]
+    settings: dict[str, Any]
+    scored: list[Any]
+
+
+def _pieces(side: _Side) -> _Pieces:
+    assert side.vocabulary is not None
+    codec, processor = PieceCodec(side.model, side.vocabulary), load_sentencepiece(side.model)
+    data = _json(side.vocabulary)
+    settings = {"unknown": data["unknown"], "leading_code": data.get("leading_code", False)}
+    kinds = ("control", "unknown", "unused", "byte")
+    scored = [
+        [
+            processor.id_to_piece(number),
+            processor.get_score(number),
+            *((kind,) for kind in kinds if getattr(processor, f"is_{kind}")(number)),
+        ]
+        for number in range(processor.get_piece_size())
+    ]
+    return _Pieces(codec, data["pieces"], settings, scored)
+
+
+def _compare_templates(
+    expected: TextCodec, found: TextCodec, languages: list[str | None], differences: Differences
+) -> None:
+    """Compare the special tokens around a source text, in each language.
+
+    Args:
+        languages: codes; None: the default
+    """
+    for language in languages:
+        for text in ("a", "A", "1", "Hello world"):
+            wanted, other = (_tokens(codec, text, language) for codec in (expected, found))
+            if wanted != other:
+                place = "" if language is None else f" in {language}"
+                differences.add(
+                    f"source tokenizer: expected {text!r}{place} -> {wanted}, found {other}"
+                )
+                return
+
+
+def _tokens(codec: TextCodec, text: str, language: str | None) -> list[int] | str:
+    try:
+        return codec.encode(text, language)
+    except (DragomanError, ValueError):  # a language or a symbol that it does not know
+        return "none"
