@@ -22,7 +22,7 @@ DRAGOMAN_BROWSER ?= $(firstword $(foreach name,chromium chromium-browser google-
 HELD_OUT := reference_model/pretrained/g2p-en/held_out.tsv
 HELD_OUT_VERSES := reference_model/pretrained/bible-en-es/held_out.tsv
 
-.PHONY: demo demo-translation demo-speech test test-beams test-browser test-engines test-ray test-triton test-peers test-real lint format docs dist bench-peers bench-beams bench-throughput bench-growth bench-encoders bench-language-models bench-serving soak gpu gpu-kit test-kit clean
+.PHONY: demo demo-translation demo-speech test test-beams test-mutants test-browser test-engines test-ray test-triton test-peers test-real lint format docs dist bench-peers bench-beams bench-throughput bench-growth bench-encoders bench-language-models bench-serving soak gpu gpu-kit test-kit clean
 
 demo: $(VENV)/installed
 	$(BIN)/dragoman build g2p-en --output bundles/g2p-en --limit 1000 --force
@@ -41,6 +41,11 @@ test: $(VENV)/installed-dev
 # Every combination of beam search's settings, for every family; the suite has a third of them.
 test-beams: $(VENV)/installed-dev
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m combinations --numprocesses auto tests/export/families
+
+# Every fault of the trial of parity, and all right bundles; the suite has a tenth of them. A worker
+# takes all cases of a model. docs/guides/proof.md has the results: python -m tests.mutants.table.
+test-mutants: $(VENV)/installed-dev
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m mutants --numprocesses auto --dist loadgroup tests/mutants
 
 # The pages of reports and of the server in headless Chromium, without a network.
 test-browser: $(VENV)/installed-dev

@@ -38,6 +38,7 @@ from .dequantized import (
     table_product,
 )
 from .emulation import HALVES
+from .graph_pass import PassError
 from .graph_values import MICROSOFT, new_weight, producer
 from .in_memory import InMemorySession
 
@@ -82,11 +83,17 @@ def exact_model(
     Args:
         replacement: see `make_exact`
         threads: of the processor; None: all cores
+
+    Raises:
+        PassError: a graph has no exact form that ONNX Runtime loads, as no right one has.
     """
     known = {n: spec for n, spec in bundle.manifest.graphs.items() if n != "candidates"}
     graphs = {name: ir.load(bundle.graph_path(name)) for name in known}
-    for model in graphs.values():
-        make_exact(model, replacement)
+    for name, model in graphs.items():
+        try:
+            make_exact(model, replacement)
+        except Exception as error:  # a graph that is wrong may break this in any way
+            raise PassError(f"{name}: {type(error).__name__}: {error}") from error
 
     def wide(tensor: TensorSpec) -> TensorSpec:
         narrow = tensor.dtype in ("float16", "bfloat16", "int8")
@@ -107,7 +114,10 @@ class _InMemoryBackend(OnnxRuntimeBackend):
         super().__init__(bundle, threads=threads)
 
     def _session(self, graph: str) -> onnxruntime.InferenceSession:
-        held = InMemorySession(self._graphs[graph], session_options(self._threads))
+        try:
+            held = InMemorySession(self._graphs[graph], session_options(self._threads))
+        except Exception as error:  # ONNX Runtime's errors share no other base
+            raise PassError(f"{graph}: {error}") from error
         self._held.append(held)  # it owns the weights that the session reads
         return held.session
 

@@ -14,8 +14,10 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from dragoman.optimize.exact import exact_model
+from dragoman.optimize.graph_pass import PassError
 from dragoman.reference_model import AutoregressiveModel, ReferenceModel
 from dragoman.runtime import Model
+from dragoman.runtime.backends.errors import BackendError
 from dragoman.runtime.decoding.batching import Encodable, as_batch, pad
 from dragoman.runtime.format.bundle import Bundle
 from dragoman.runtime.format.manifest import Precision
@@ -30,6 +32,7 @@ from .batches import batch_sizes, compare_batches, is_promised
 from .graphs import ChannelMeter, compare_graphs, measure_graphs
 from .optional_graphs import compare_attention, compare_candidates
 from .probes import Probe, probes_for, share_covered, short_probes
+from .products import compare_products
 from .slack import Slack
 from .steps import LAST_STEPS, MOST_STEPS, compare_steps
 
@@ -70,18 +73,24 @@ def check_numerics(
     checks: list[Check] = []
     weights = compare_weights(bundle, oracle)
     if weights is not None:
-        checks.append(weights)
+        shown = [*inputs, *short_probes(oracle, sounds)]
+        shown += [probe for probe in capacity[:2] if not probe.is_long]
+        products = compare_products(bundle, oracle, model.manifest.model, shown)
+        checks += [weights] if products is None else [weights, products]
     slack = None
-    with _exact(model, bundle, oracle, backend, threads) as exact:
-        if exact is not None:
-            meters = measure_graphs(exact, oracle, probes)
-            checks.append(compare_graphs(meters, probes))
-            slack = _exact_slack(meters)
-            checks += _optional_graphs(
-                exact, bundle, oracle, [*inputs, *short_probes(oracle, sounds)][0]
-            )
-            if exact is not model:
-                checks += _self_checks(exact, oracle, capacity, inputs, sounds, slack, False)
+    try:
+        with _exact(model, bundle, oracle, backend, threads) as exact:
+            if exact is not None:
+                meters = measure_graphs(exact, oracle, probes)
+                checks.append(compare_graphs(meters, probes))
+                slack = _exact_slack(meters)
+                some = [*inputs, *short_probes(oracle, sounds)][0]
+                checks += _optional_graphs(exact, bundle, oracle, some)
+                if exact is not model:
+                    checks += _self_checks(exact, oracle, capacity, inputs, sounds, slack, False)
+    except (PassError, BackendError) as error:
+        problem = f"the graphs cannot be run without rounding: {error}"
+        checks.append(Check("graphs", 0, "channels", 1, False, None, problem))
     graphs = slack is not None
     if model.manifest.precision != "fp32" or slack is None:
         slack = _rounded_slack(model, oracle, short_probes(oracle, sounds))

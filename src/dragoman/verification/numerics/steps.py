@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 
 from dragoman.optimize.compare import NOT_FINITE
 from dragoman.runtime import Model
+from dragoman.runtime.backends.interface import Prediction
 from dragoman.runtime.decoding.batching import as_batch, pad
 from dragoman.runtime.format.records import Check
 
@@ -32,6 +33,8 @@ Array = NDArray[Any]
 MOST_STEPS = 256
 """Steps from the first position on; the last ones of a longer cache are reached from a prompt."""
 LAST_STEPS = 16
+LATER, STEPS_JOINED = 3, 10
+"""Steps after which a row joins a batch, and until which the batch is stepped."""
 MOST_LOGITS = 2**26
 """Numbers among the one-pass logits that are kept: fewer rows are stepped where there are more."""
 SCORE_TOLERANCE = {"float32": 1e-4, "float16": 1e-2}
@@ -83,6 +86,7 @@ def compare_steps(
     if longest > 2:
         first = max(2, longest - LAST_STEPS)
         _step(model, rows, first, longest, suppressed, slack, found)
+    _step_joined(model, rows, suppressed, slack, found)
     mean = slack.mean_excess(found.divergences)
     if mean > 1 and not found.problem:
         found.problem = (
@@ -162,20 +166,7 @@ def _step(
     try:
         for step in range(most):
             prediction = state.advance()
-            for row in np.flatnonzero(position < lengths).tolist():
-                at, probe = int(position[row]), int(numbers[row])
-                logits = prediction.logits[row]
-                _compare(logits, rows.one_pass[probe, at], rows.probes[probe], at, slack, found)
-                choice = prediction.choice
-                _compare_choice(
-                    logits,
-                    int(choice.tokens[row]),
-                    float(choice.log_probabilities[row]),
-                    suppressed,
-                    str(rows.one_pass.dtype),
-                    at,
-                    found,
-                )
+            _compare_rows(prediction, rows, numbers, position, suppressed, slack, found)
             position = position + 1
             if not (position < lengths).any() or step + 1 == most:
                 return
@@ -183,6 +174,69 @@ def _step(
             state.feed(np.take_along_axis(read, following[:, None], 1)[:, 0])
     finally:
         state.close()
+
+
+def _step_joined(
+    model: Model, rows: _Rows, suppressed: Sequence[int], slack: Slack, found: _Found
+) -> None:
+    """Step a batch that another row joins later, so that its rows are at different positions."""
+    numbers = np.flatnonzero(rows.lengths > LATER + 1)[:2]
+    if len(numbers) < 2:
+        return
+    states = [
+        model.backend.start(
+            rows.source[[n]], rows.source_mask[[n]], rows.read[[n], :1], rows.read.shape[1]
+        )
+        for n in numbers
+    ]
+    position = np.zeros(1, np.int64)
+    try:
+        for step in range(int(rows.lengths[numbers].min())):
+            if step == LATER:  # both have read their first token
+                states[1].advance()
+                states[1].feed(rows.read[numbers[1:], 1])
+                states[0].join(states.pop(), np.array([1]))
+                position = np.append(position, 1)
+            prediction = states[0].advance()
+            alive = numbers[: len(position)]
+            _compare_rows(prediction, rows, alive, position, suppressed, slack, found)
+            position = position + 1
+            if step == STEPS_JOINED or (position >= rows.lengths[alive]).any():
+                return
+            states[0].feed(rows.read[alive, position])
+    finally:
+        for state in states:
+            state.close()
+
+
+def _compare_rows(
+    prediction: Prediction,
+    rows: _Rows,
+    numbers: NDArray[np.intp],
+    position: NDArray[np.int64],
+    suppressed: Sequence[int],
+    slack: Slack,
+    found: _Found,
+) -> None:
+    """Compare what a step predicts of each row that has not ended.
+
+    Args:
+        numbers: the probe of each row
+        position: of each row
+    """
+    for row in np.flatnonzero(position < rows.lengths[numbers]).tolist():
+        at, probe = int(position[row]), int(numbers[row])
+        logits, choice = prediction.logits[row], prediction.choice
+        _compare(logits, rows.one_pass[probe, at], rows.probes[probe], at, slack, found)
+        _compare_choice(
+            logits,
+            int(choice.tokens[row]),
+            float(choice.log_probabilities[row]),
+            suppressed,
+            str(rows.one_pass.dtype),
+            at,
+            found,
+        )
 
 
 def _compare(

@@ -223,6 +223,7 @@ def _compare_library(pair: _Pair, differences: Differences) -> None:
     wanted, other = _parts(expected), _parts(found)
     for name in ("scores", "merges"):
         _compare_lists(pair.label, name, wanted.pop(name), other.pop(name), ids, own)
+    _compare_settings(pair.label, wanted, other, own)
     if not own.problem and wanted != other:
         _compare_behaviour(pair, expected, found, own)
     if own.problem:
@@ -274,6 +275,22 @@ def _compare_lists(
                 [ids[piece] for piece in pieces if piece in ids],
             )
             return
+
+
+def _compare_settings(
+    label: str, expected: Mapping[str, Any], found: Mapping[str, Any], differences: Differences
+) -> None:
+    """Compare what shows in few texts: settings of the model, such as the longest word it reads."""
+    wanted, other = (
+        {n: v for n, v in parts["model"].items() if not isinstance(v, list | dict)}
+        for parts in (expected, found)
+    )
+    for name in wanted | other:
+        if wanted.get(name) != other.get(name):
+            differences.add(
+                f"{label}: {name}: expected {shown(str(wanted.get(name)))}, found "
+                f"{shown(str(other.get(name)))}"
+            )
 
 
 def _parts(tokenizer: Tokenizer) -> dict[str, Any]:

@@ -50,6 +50,14 @@ SCALED_ERROR = 2e-6
 BLOCK, FEW = 32, 8
 """Inputs whose errors are also looked at together, and the least that say something."""
 
+UNUSUAL, UNUSUAL_BLOCK = 2.5, 4.0
+"""How many times as far as the others of its weight one output may be (their median), or a block of
+one (their 99th percentile). Where one input is much larger than all others, compensation moves the
+weights of these a long way."""
+
+BIAS = 1.2
+"""The most that a gain is biased, as a multiple of the share of the power that errors have."""
+
 LEAST_SCALE = {8: 0.85, 4: 0.55}
 """The least share of a scale that fits the largest number which rounding chooses, by bits."""
 
@@ -58,7 +66,8 @@ LEAST_SCALE = {8: 0.85, 4: 0.55}
 class Limits:
     """How far rounding takes a weight, by the bits of its integers.
 
-    Right bundles of nine models, trained and random, stay below 0.9 of each.
+    Roundings of random weights for inputs of many kinds (correlated, of few dimensions, with dead
+    and with huge ones) stay below, and so do trained models: tests/verification/test_weights.py.
 
     Attributes:
         single: the error of one number, in steps
@@ -80,8 +89,8 @@ class Limits:
 
 
 LIMITS: Mapping[int, Limits] = {
-    8: Limits(32, 1.5, 0.3, 0.6, 0.01, 8, 0.005),
-    4: Limits(9, 1.5, 0.75, 0.6, 0.06, 8, 0.05),
+    8: Limits(24, 2.6, 0.35, 0.6, 0.008, 7, 0.003),
+    4: Limits(12, 2.6, 0.75, 0.6, 0.06, 8, 0.05),
 }
 
 
@@ -202,7 +211,7 @@ def compare_weights(bundle: Bundle, reference: ReferenceModel) -> Check | None:
             expected = weights.expected(weight.name, weight.numbers)
             if expected is None:
                 continue
-            seen.update(_sources(weight.name))
+            seen.update(sources_of(weight.name))
             compared += expected.size
             for excess, problem in _rounding_problems(weight, expected):
                 worst = max(worst, excess)
@@ -213,7 +222,7 @@ def compare_weights(bundle: Bundle, reference: ReferenceModel) -> Check | None:
                 continue
             own = np.asarray(value.const_value.numpy())
             expected = weights.expected(name, own)
-            seen.update(_sources(name))
+            seen.update(sources_of(name))
             if expected is None:
                 seen.update(_gathered(own, weights.tensors))
                 continue
@@ -234,7 +243,7 @@ def compare_weights(bundle: Bundle, reference: ReferenceModel) -> Check | None:
 _FLOATS = (ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.BFLOAT16)
 
 
-def _sources(name: str) -> Iterator[str]:
+def sources_of(name: str) -> Iterator[str]:
     """The checkpoint's weights that a weight of a graph is made of."""
     name = CAST.sub("", name)
     for part in name.split("+"):
@@ -318,15 +327,15 @@ def _rounding_problems(weight: QuantizedWeight, expected: Array) -> Iterator[tup
         f"{limits.single:g}",
     )
     root = np.sqrt(np.mean(error**2, axis=0))
-    worst = int(root.argmax())
+    worst, allowed = int(root.argmax()), max(limits.column, UNUSUAL * float(np.median(root)))
     yield (
-        float(root[worst]) / limits.column,
+        float(root[worst]) / allowed,
         f"{name}, {what} {worst}: {root[worst]:.3g} rounding steps from the checkpoint's on "
-        f"average, allowed {limits.column:g}",
+        f"average, allowed {allowed:.3g}",
     )
     offset = np.abs(error.mean(axis=0))
     # Of few inputs, the mean of errors that are right is large, too.
-    allowed = limits.offset + 3 / np.sqrt(len(error))
+    allowed = limits.offset + 2.5 / np.sqrt(len(error))
     worst = int(offset.argmax())
     yield (
         float(offset[worst] / allowed),
@@ -334,7 +343,7 @@ def _rounding_problems(weight: QuantizedWeight, expected: Array) -> Iterator[tup
         f"{allowed:.3g}: is a zero point wrong?",
     )
     if len(error) >= BLOCK:
-        yield _block_problem(name, what, exact, error, limits)
+        yield _block_problem(name, what, exact, found, limits)
     yield from _gain_problems(name, what, exact, found, root, limits)
 
 
@@ -350,17 +359,22 @@ def _rounding_step(weight: QuantizedWeight, expected: Array, largest: int) -> Ar
 
 
 def _block_problem(
-    name: str, what: str, exact: Array, error: Array, limits: Limits
+    name: str, what: str, exact: Array, found: Array, limits: Limits
 ) -> tuple[float, str]:
-    whole = len(error) // BLOCK * BLOCK
-    blocks = [part[:whole].reshape(-1, BLOCK, part.shape[1]) for part in (exact, error)]
-    size, apart = (np.sqrt(np.mean(block**2, axis=1)) for block in blocks)
-    share = apart / np.maximum(size, 1.5)
+    whole = len(exact) // BLOCK * BLOCK
+    parts = (exact, found - exact, found)
+    blocks = [part[:whole].reshape(-1, BLOCK, part.shape[1]) for part in parts]
+    size, apart, left = (np.sqrt(np.mean(block**2, axis=1)) for block in blocks)
+    share = np.nan_to_num(apart / np.maximum(size, 1.5), nan=1e9)
+    share[(left == 0) & (size > 1.5)] = 1e9  # nothing is left of it
     block, output = np.unravel_index(int(share.argmax()), share.shape)
+    others = np.sort(share, axis=None)[:-1]
+    usual = float(np.quantile(others, 0.99)) if others.size else 0.0
+    allowed = max(limits.block, UNUSUAL_BLOCK * usual)
     return (
-        float(share[block, output]) / limits.block,
+        float(share[block, output]) / allowed,
         f"{name}, {what} {output}, inputs from {BLOCK * block}: the numbers are "
-        f"{share[block, output]:.2g} of their size from the checkpoint's, allowed {limits.block:g}",
+        f"{share[block, output]:.2g} of their size from the checkpoint's, allowed {allowed:.2g}",
     )
 
 
@@ -368,11 +382,16 @@ def _gain_problems(
     name: str, what: str, exact: Array, found: Array, root: Array, limits: Limits
 ) -> Iterator[tuple[float, str]]:
     """The checkpoint's weights regressed on the rounded ones: without bias where the scale is the
-    best one, since errors of rounding do not depend on what is rounded."""
+    best one, since errors of rounding do not depend on what is rounded. Compensated errors do, and
+    bias a gain by their share of the power."""
     power = np.maximum((found**2).sum(axis=0), 1e-9)
     gains = (exact * found).sum(axis=0) / power
+    shares = len(found) * root**2 / power
     deviations = np.abs(gains - 1) * np.sqrt(power) / np.maximum(root, 1e-3)
-    excess = np.minimum(np.abs(gains - 1) / limits.gain, deviations / limits.gain_deviations)
+    excess = np.minimum(
+        np.abs(gains - 1) / np.maximum(limits.gain, BIAS * shares),
+        deviations / limits.gain_deviations,
+    )
     worst = int(excess.argmax())
     yield (
         float(excess[worst]),
@@ -380,7 +399,8 @@ def _gain_problems(
         "is a scale wrong?",
     )
     gain = float((exact * found).sum() / power.sum())
+    share = float(len(found) * (root**2).sum() / power.sum())
     yield (
-        abs(gain - 1) / limits.mean_gain,
+        abs(gain - 1) / max(limits.mean_gain, BIAS * share),
         f"{name}: the checkpoint's numbers are {gain:.4g} times as large: are scales wrong?",
     )

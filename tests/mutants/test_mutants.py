@@ -1,0 +1,121 @@
+"""The trial of parity: faults injected, faults caught, and what is not caught is known.
+
+Each case has one expected outcome. So the shares that are caught follow from the lists of known
+misses and of faults without an effect, and each case can be judged by itself.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from .faults import CASES
+from .faults.fault import Case
+from .known_misses import KNOWN_MISSES, WITHOUT_EFFECT
+from .table import GOALS, share
+from .trial import Outcome, judge, problem_of
+from .zoo import BUNDLES, BundleName, Zoo
+
+SMALLEST = (
+    "gpt2 cpu fp32",
+    "gpt2 cpu int8",
+    "gpt2 cpu int4",
+    "bart cpu fp32",
+    "bert-embedding cpu int8",
+    "bert-classifier cpu fp32",
+)
+"""The bundles that the suite itself tries, which are of three models and verified in a second."""
+
+
+def expected(case: Case) -> Outcome:
+    """What becomes of a case, by the lists."""
+    if case.name in WITHOUT_EFFECT:
+        return "no effect"
+    return "missed" if case.name in KNOWN_MISSES else "caught"
+
+
+def a_tenth() -> list[Case]:
+    """A case of each kind and precision that is caught, on the smallest bundles, and one of the
+    exporter, which is slow."""
+    chosen: dict[tuple[str, ...], Case] = {}
+    for case in CASES:
+        if str(case.bundle) in SMALLEST and expected(case) == "caught":
+            of_exporter = case.fault.place == "exporter"
+            kind = "" if of_exporter else case.fault.kind
+            precision = "" if of_exporter else case.bundle.precision
+            if not of_exporter or case.bundle.model == "bert-classifier":
+                chosen.setdefault((case.fault.place, kind, precision), case)
+    return list(chosen.values())
+
+
+def by_model(item: Case | BundleName) -> Any:
+    """A parameter; workers share no model, whose bundles each would make."""
+    bundle = item.bundle if isinstance(item, Case) else item
+    name = item.name if isinstance(item, Case) else str(item)
+    return pytest.param(item, id=name, marks=pytest.mark.xdist_group(bundle.model))
+
+
+@pytest.fixture(scope="module")
+def zoo(exports: Path) -> Iterator[Zoo]:
+    """The right bundles, which are made on first use."""
+    directory = exports.parent / "zoo"
+    directory.mkdir(exist_ok=True)
+    yield Zoo(directory)
+
+
+def check(case: Case, zoo: Zoo) -> None:
+    found = judge(case, zoo)
+    assert found.outcome == expected(case), found.problem or (
+        "verify passes: catch the fault, or add it to KNOWN_MISSES with the reason"
+    )
+
+
+@pytest.mark.parametrize("case", [by_model(case) for case in a_tenth()])
+def test_a_fault_of_each_kind_is_caught(case: Case, zoo: Zoo) -> None:
+    check(case, zoo)
+
+
+@pytest.mark.parametrize("name", [by_model(b) for b in BUNDLES if str(b) in SMALLEST])
+def test_small_right_bundles_pass(name: BundleName, zoo: Zoo) -> None:
+    assert problem_of(zoo.bundle(name), name, zoo) is None
+
+
+@pytest.mark.mutants
+@pytest.mark.parametrize("case", [by_model(case) for case in CASES])
+def test_every_fault_has_the_expected_outcome(case: Case, zoo: Zoo) -> None:
+    check(case, zoo)
+
+
+@pytest.mark.mutants
+@pytest.mark.parametrize("name", [by_model(name) for name in BUNDLES])
+def test_every_right_bundle_passes(name: BundleName, zoo: Zoo) -> None:
+    assert problem_of(zoo.bundle(name), name, zoo) is None
+
+
+@pytest.mark.parametrize("precision", GOALS)
+def test_the_goals_are_reached(precision: str) -> None:
+    outcomes: Counter[str] = Counter(
+        expected(case) for case in CASES if case.bundle.precision == precision
+    )
+    assert share(outcomes) >= GOALS[precision], outcomes
+
+
+@pytest.mark.parametrize("group", ["kind", "place"])
+def test_faults_of_every_kind_are_caught(group: str) -> None:
+    outcomes: dict[tuple[str, str], set[Outcome]] = {}
+    for case in CASES:
+        row = str(getattr(case.fault, group)), case.bundle.precision
+        outcomes.setdefault(row, set()).add(expected(case))
+    assert not [row for row, found in outcomes.items() if "caught" not in found]
+
+
+def test_the_lists_name_cases_once() -> None:
+    names = Counter(case.name for case in CASES)
+    assert not [name for name, count in names.items() if count > 1]
+    assert not {*KNOWN_MISSES, *WITHOUT_EFFECT} - names.keys()
+    assert not KNOWN_MISSES.keys() & WITHOUT_EFFECT
+    assert all(KNOWN_MISSES.values())

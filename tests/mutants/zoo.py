@@ -1,0 +1,137 @@
+"""The right bundles of the trial and their checkpoints, each made once.
+
+A bundle is named by its model, target and precision: "g2p-en cpu int8".
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from dragoman import api
+from dragoman.export import neutral_bundle
+from dragoman.export.exporter import export_graph
+from dragoman.runtime.format.manifest import Precision
+
+from ..exported_once import exported_once
+from .checkpoints import WRITERS
+
+SHIPPED_LIMITS = {"g2p-en": 32, "bible-en-es": 8, "verses-en": 8}
+"""The held-out inputs that bundles of models that come with Dragoman are verified on."""
+
+
+@dataclass(frozen=True)
+class BundleName:
+    """The name of a right bundle.
+
+    Attributes:
+        model: of `checkpoints.WRITERS` or `SHIPPED_LIMITS`
+        target: a row of `optimize.targets.TARGETS`
+    """
+
+    model: str
+    target: str
+    precision: Precision
+
+    def __str__(self) -> str:
+        return f"{self.model} {self.target} {self.precision}"
+
+    @property
+    def limit(self) -> int | None:
+        """The inputs to verify on; None: as many as `verify` takes by default."""
+        return SHIPPED_LIMITS.get(self.model)
+
+    @classmethod
+    def parse(cls, name: str) -> BundleName:
+        """The bundle of a name, such as "t5 cpu fp32"."""
+        return next(bundle for bundle in BUNDLES if str(bundle) == name)
+
+
+BUNDLES: tuple[BundleName, ...] = (
+    BundleName("t5", "cpu", "fp32"),
+    BundleName("t5", "neutral", "fp32"),
+    BundleName("t5", "neutral", "fp16"),
+    BundleName("t5", "cpu", "int8"),
+    BundleName("t5", "cpu", "int4"),
+    BundleName("t5-odd", "cpu", "fp32"),
+    BundleName("bart", "cpu", "fp32"),
+    BundleName("bart", "neutral", "fp32"),
+    BundleName("bart", "cpu", "int8"),
+    BundleName("bart", "cpu", "int4"),
+    BundleName("bart", "neutral", "int4"),
+    BundleName("gpt2", "cpu", "fp32"),
+    BundleName("gpt2", "neutral", "fp16"),
+    BundleName("gpt2", "neutral", "int8"),
+    BundleName("gpt2", "cpu", "int8"),
+    BundleName("gpt2", "cpu", "int4"),
+    BundleName("bert-embedding", "cpu", "fp32"),
+    BundleName("bert-embedding", "cpu", "int8"),
+    BundleName("bert-classifier", "cpu", "fp32"),
+    BundleName("bert-classifier", "neutral", "fp16"),
+    BundleName("whisper", "cpu", "fp32"),
+    BundleName("whisper", "cpu", "int8"),
+    BundleName("g2p-en", "cpu", "fp32"),
+    BundleName("g2p-en", "neutral", "fp16"),
+    BundleName("g2p-en", "cpu", "int8"),
+    BundleName("g2p-en", "cpu", "int4"),
+    BundleName("bible-en-es", "cpu", "fp32"),
+    BundleName("bible-en-es", "cpu", "int8"),
+    BundleName("verses-en", "cpu", "fp32"),
+    BundleName("verses-en", "cpu", "int4"),
+)
+"""All right bundles. Each must pass."""
+
+
+class Zoo:
+    """Makes checkpoints and right bundles on first use, in a directory that may be kept.
+
+    Within `exporting_once`, `verify` exports each model once for all bundles that fail.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+
+    def checkpoint(self, model: str) -> str:
+        """What `verify` and `build` take as the checkpoint of a model."""
+        if model in SHIPPED_LIMITS:
+            return model
+        directory = self.directory / "checkpoints" / model
+        if not directory.exists():
+            partial = directory.with_name(f"{model}.partial")
+            partial.mkdir(parents=True)
+            WRITERS[model](partial)
+            partial.rename(directory)
+        return str(directory)
+
+    def bundle(self, name: BundleName) -> Path:
+        """The directory of a right bundle, which is not changed."""
+        directory = self.directory / str(name).replace(" ", "-")
+        if directory.exists():
+            return directory
+        if (name.target, name.precision) == ("neutral", "fp32"):
+            api.export(self.checkpoint(name.model), directory)
+        else:
+            neutral = self.bundle(BundleName(name.model, "neutral", "fp32"))
+            api.optimize(neutral, directory, target=name.target, precision=name.precision)
+        return directory
+
+    def calibrated(self, name: BundleName, calibration: Path, output: Path) -> Path:
+        """A right bundle that is calibrated on texts, which is not kept."""
+        neutral = self.bundle(BundleName(name.model, "neutral", "fp32"))
+        api.optimize(
+            neutral, output, target=name.target, precision=name.precision, calibration=calibration
+        )
+        return output
+
+    @contextlib.contextmanager
+    def exporting_once(self) -> Iterator[None]:
+        """Keep exported graphs in the directory, too."""
+        exports = self.directory / "exports"
+        exports.mkdir(parents=True, exist_ok=True)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(neutral_bundle, "export_graph", exported_once(export_graph, exports))
+            yield
