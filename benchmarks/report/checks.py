@@ -20,6 +20,7 @@ def checks_of(parity: Parity, explained: float | None = None) -> tuple[Check, ..
         explained: the largest margin of a divergence that is allowed; None: unknown
     """
     return (
+        *_proof(parity),
         *_tensors(parity),
         *_distributions(parity.distributions, "a token" if parity.tokens.sequences else ""),
         *_vectors(parity),
@@ -95,6 +96,13 @@ def _highlights(parity: Parity) -> Iterator[str]:
             f"references have {references.bundle:.4f} nats a token (to the trained model "
             f"{references.oracle:.4f})"
         )
+
+
+def _proof(parity: Parity) -> Iterator[Check]:
+    """What was compared without the inputs' help: settings, weights, graphs, steps and so on."""
+    for check in parity.checks:
+        found = check.problem or f"{check.compared:,} {check.unit} compared, none differs"
+        yield Check("proof", check.name, found, "none differs", check.passed)
 
 
 def _tensors(parity: Parity) -> Iterator[Check]:

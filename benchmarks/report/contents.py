@@ -39,7 +39,7 @@ class Check:
     """A row of parity: what was compared, and what came out.
 
     Attributes:
-        level: numbers, tokens or task
+        level: proof, numbers, tokens or task
         allowed: the limit; empty if there is none
         undecided: whether it passed because what was compared can show nothing
     """

@@ -130,6 +130,9 @@ def _parity(parity: Parity | None) -> str:
         if tokens.undecided:
             identical = f"none of {tokens.sequences} sequences identical, as rounding explains"
         text = f"{verdict}: {identical} {compared}"
+    failed = [check for check in parity.checks if not check.passed]
+    if failed:
+        text += f"; {failed[0].name}: {_text(failed[0].problem)}"
     if parity.vectors is not None:
         cosines = parity.vectors.bundle
         text += f"; cosines of vectors {cosines.mean:.6f}, smallest {cosines.smallest:.6f}"

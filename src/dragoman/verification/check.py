@@ -1,4 +1,4 @@
-"""All three levels of parity, in order."""
+"""All checks of a bundle, in order."""
 
 from __future__ import annotations
 

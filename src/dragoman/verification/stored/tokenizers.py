@@ -282,7 +282,7 @@ def _compare_settings(
 ) -> None:
     """Compare what shows in few texts: settings of the model, such as the longest word it reads."""
     wanted, other = (
-        {n: v for n, v in parts["model"].items() if not isinstance(v, list | dict)}
+        {n: v or None for n, v in parts["model"].items() if not isinstance(v, list | dict)}
         for parts in (expected, found)
     )
     for name in wanted | other:

@@ -41,6 +41,9 @@ BILINEAR = re.compile(r"(.+\.)query\.(weight|bias)\.bilinear")
 OF_ACTIVATIONS = (math.sqrt(2), math.sqrt(0.5), math.sqrt(2 / math.pi), 0.044715, 1.702)
 """Constants of GELU and its approximations."""
 
+ALIKE = 0.5
+"""The share of a matrix's size by which it may differ from the tensor that it is taken for."""
+
 SCALED_NEAR = 0.1
 """Within this of the scale of scores, a weight was meant to be multiplied by it."""
 
@@ -141,11 +144,36 @@ class CheckpointWeights:
             return None if plain is None else plain * self._factor(plain, own)
         if bilinear := BILINEAR.fullmatch(name):
             return self._bilinear(bilinear[1], bilinear[2], own)
-        plain = self.tensors.get(name)
-        if plain is None:
+        known = name if name in self.tensors else self.alike(own)
+        if known is None:
             return self._constant(own)
-        ways = [way for way in (plain, plain.T) if way.shape == own.shape]
-        return min(ways, key=lambda way: float(np.abs(way - own).sum()), default=None)
+        return min(self._ways(known, own), key=lambda way: _apart(way, own), default=None)
+
+    def alike(self, own: Array) -> str | None:
+        """The name of the tensor that a matrix without a name holds, transposed or not: exporters
+        that fold a transposition lose the name."""
+        if own.ndim != 2 or own.dtype != np.float32 or not np.any(own):
+            return None
+        apart = {
+            name: min((_apart(way, own) for way in self._ways(name, own)), default=math.inf)
+            for name, tensor in self.tensors.items()
+            if tensor.ndim == 2
+        }
+        name = min(apart, key=lambda n: apart[n], default=None)
+        return name if name is not None and apart[name] < ALIKE * float(np.abs(own).sum()) else None
+
+    def sources(self, name: str, own: Array) -> set[str]:
+        """The checkpoint's tensors that a weight of a graph is made of, by its name or else by what
+        it holds."""
+        named = set(sources_of(name))
+        if not named.isdisjoint(self.tensors):
+            return named
+        known = self.alike(own)
+        return named if known is None else {known}
+
+    def _ways(self, name: str, own: Array) -> list[Array]:
+        plain = self.tensors[name]
+        return [way for way in (plain, plain.T) if way.shape == own.shape]
 
     def _constant(self, own: Array) -> Array | None:
         """What was rounded to 16 bits, of a constant without a name in the checkpoint."""
@@ -211,7 +239,7 @@ def compare_weights(bundle: Bundle, reference: ReferenceModel) -> Check | None:
             expected = weights.expected(weight.name, weight.numbers)
             if expected is None:
                 continue
-            seen.update(sources_of(weight.name))
+            seen.update(weights.sources(weight.name, weight.numbers))
             compared += expected.size
             for excess, problem in _rounding_problems(weight, expected):
                 worst = max(worst, excess)
@@ -222,7 +250,7 @@ def compare_weights(bundle: Bundle, reference: ReferenceModel) -> Check | None:
                 continue
             own = np.asarray(value.const_value.numpy())
             expected = weights.expected(name, own)
-            seen.update(sources_of(name))
+            seen.update(weights.sources(name, own))
             if expected is None:
                 seen.update(_gathered(own, weights.tensors))
                 continue
@@ -254,6 +282,10 @@ def sources_of(name: str) -> Iterator[str]:
             yield part.removesuffix("weight") + "bias"
     if match := BILINEAR.fullmatch(name):
         yield f"{match[1]}bilinear"
+
+
+def _apart(expected: Array, own: Array) -> float:
+    return float(np.abs(expected - own).sum())
 
 
 def _gathered(own: Array, tensors: Tensors) -> Iterator[str]:

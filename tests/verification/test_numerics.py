@@ -1,0 +1,153 @@
+"""Graphs in exact form, steps and batches: right bundles pass, faults that outputs hide do not."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+import pytest
+
+from dragoman.optimize.exact import exact_model
+from dragoman.optimize.target_bundle import optimize_bundle
+from dragoman.reference_model import Transformer
+from dragoman.runtime import Model
+from dragoman.runtime.format.records import Check, Coverage, Parity, TokenParity
+from dragoman.verification import describe_proof
+from dragoman.verification.numerics import Probe, check_numerics
+from dragoman.verification.numerics.probes import probes_for, share_covered, short_probes
+from dragoman.verification.stored.weights import CheckpointWeights
+
+INPUTS = [Probe([3, 5, 2], [1, 4, 4], "on one"), Probe([7], [1, 9], "on another")]
+
+
+def checked(model: Model, reference: Transformer) -> tuple[dict[str, Check], Coverage]:
+    checks, covered = check_numerics(model, model.bundle, reference, INPUTS, "onnxruntime", 1)
+    return {check.name: check for check in checks}, covered
+
+
+def test_a_right_bundle_passes_and_the_record_says_what_was_covered(
+    bundle: Model, reference: Transformer
+) -> None:
+    checks, covered = checked(bundle, reference)
+    assert list(checks) == ["weights", "graphs", "candidates", "steps", "scores", "batches"]
+    assert all(check.passed and not check.problem for check in checks.values())
+    parameters = sum(parameter.numel() for parameter in reference.parameters())
+    assert covered.weights >= parameters and covered.graphs
+    assert (covered.source_lengths, covered.target_lengths) == ((1, 16), (2, 12))
+    assert covered.source_vocabulary == covered.target_vocabulary == 1
+    assert covered.cached_positions == covered.positions == 12
+    assert covered.batch_sizes == (1, 2, 3, 5, 8, 33, 65)
+
+
+def test_probes_reach_both_ends_and_every_token(reference: Transformer) -> None:
+    probes = probes_for(reference)
+    assert [(len(p.source), len(p.read)) for p in probes[:2]] == [(16, 12), (15, 11)]
+    config = reference.config
+    assert {p.read[0] for p in probes} == {config.start_token_id}
+    assert share_covered(17, [list(map(int, p.source)) for p in probes]) == 1
+    assert share_covered(19, [p.read for p in probes]) == 1
+    short = short_probes(reference)
+    assert len({len(p.source) for p in short}) > 3 and len({len(p.read) for p in short}) > 3
+
+
+@pytest.mark.parametrize(
+    ("target", "precision"),
+    [("cpu", "int8"), ("cpu", "int4"), ("neutral", "int8"), ("neutral", "bf16")],
+)
+def test_the_exact_form_of_a_rounded_bundle_rounds_nothing(
+    target: str, precision: Any, bundle: Model, reference: Transformer, tmp_path: Path
+) -> None:
+    """With the weights of the bundle that it was made from, it computes what that one does."""
+    rounded = optimize_bundle(bundle.bundle, tmp_path, target=target, precision=precision)
+    source, mask = np.array([[3, 5, 2, 7], [4, 4, 0, 0]]), np.arange(4) < [[4], [2]]
+    read = np.array([[1, 4, 9], [1, 2, 3]])
+    expected = bundle.backend.score(source, mask, read)
+    with exact_model(rounded, CheckpointWeights.of(reference).expected, 1) as exact:
+        found = exact.backend.score(source, mask, read)
+    np.testing.assert_allclose(found, expected, rtol=0, atol=2e-5)
+    with exact_model(rounded, threads=1) as own:  # with its own weights it does not
+        assert np.abs(own.backend.score(source, mask, read) - expected).max() > 1e-3
+
+
+class Faulty:
+    """A backend whose logits a function changes."""
+
+    def __init__(self, backend: Any, **changes: Callable[..., Any]) -> None:
+        self._backend, self._changes = backend, changes
+
+    def __getattr__(self, name: str) -> Any:
+        return self._changes.get(name, getattr(self._backend, name))
+
+
+class LateState:
+    """A state whose logits are the step's before."""
+
+    def __init__(self, state: Any) -> None:
+        self._state, self._last = state, cast(Any, None)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._state, name)
+
+    def advance(self) -> Any:
+        prediction = self._state.advance()
+        given = prediction.logits.copy()
+        last, late = self._last, given
+        if last is not None and last.shape == given.shape:
+            late = last
+        self._last = given
+        return dataclasses.make_dataclass("P", ["logits", "choice"])(late, prediction.choice)
+
+    def join(self, other: Any, sources: Any) -> None:
+        self._state.join(other._state, sources)
+
+
+def with_backend(model: Model, **changes: Callable[..., Any]) -> Model:
+    return Model(model.bundle, cast(Any, Faulty(model.backend, **changes)))
+
+
+def test_a_cached_path_that_lags_behind_is_found(bundle: Model, reference: Transformer) -> None:
+    start = bundle.backend.start
+    lagging = with_backend(bundle, start=lambda *a, **k: LateState(start(*a, **k)))
+    checks, _ = checked(lagging, reference)
+    assert checks["weights"].passed and checks["graphs"].passed
+    assert not checks["steps"].passed and not checks["scores"].passed
+    assert checks["steps"].problem.startswith(
+        "a step through the cache is not one pass: logits differ by "
+    )
+    assert " at position 1 of 12, " in checks["steps"].problem
+
+
+@pytest.mark.parametrize("size", [1, 3, 65])
+def test_a_fault_at_one_batch_size_is_found(
+    size: int, bundle: Model, reference: Transformer
+) -> None:
+    score = bundle.backend.score
+
+    def changed(source: Any, mask: Any, target: Any) -> Any:
+        logits = score(source, mask, target).copy()
+        if len(target) == size and target.shape[1] <= 13 and source.shape[1] <= 12:
+            logits[-1, 0, 0] += 0.5
+        return logits
+
+    checks, _ = checked(with_backend(bundle, score=changed), reference)
+    assert not checks["batches"].passed
+    assert " differs from the same source alone: logits of one pass differ by 0.5" in (
+        checks["batches"].problem
+    )
+
+
+def test_what_a_proof_excludes_is_said() -> None:
+    covered = Coverage(1234, True, (1, 16), (2, 12), 1.0, 0.5, 40, 20, (1, 2))
+    parity = Parity(True, "", "", "", (), TokenParity(0, 0, (), True), coverage=covered)
+    assert describe_proof(parity) == (
+        "This proof excludes weights other than the checkpoint's (1,234 compared), graphs that "
+        "compute anything else, sources of 1 to 16 tokens, targets of 2 to 12 tokens, 20 of 40 "
+        "cached positions, batches of 1, 2. It does not exclude faults at single target tokens "
+        "(50% of them were read); faults at single cached positions between; batches of other "
+        "sizes."
+    )
+    assert describe_proof(dataclasses.replace(parity, passed=False)) == ""
+    assert describe_proof(dataclasses.replace(parity, coverage=None)) == ""
