@@ -18,7 +18,7 @@ from dragoman.runtime.format.records import Check, Coverage, Parity, TokenParity
 from dragoman.verification import describe_proof
 from dragoman.verification.numerics import Probe, check_numerics
 from dragoman.verification.numerics.probes import probes_for, share_covered, short_probes
-from dragoman.verification.stored.weights import CheckpointWeights
+from dragoman.verification.stored.checkpoint_weights import CheckpointWeights
 
 INPUTS = [Probe([3, 5, 2], [1, 4, 4], "on one"), Probe([7], [1, 9], "on another")]
 

@@ -13,7 +13,8 @@ from numpy.typing import NDArray
 
 from dragoman.optimize.dequantized import QuantizedWeight
 from dragoman.optimize.precision.rounding import round_weight
-from dragoman.verification.stored.weights import CheckpointWeights, _rounding_problems
+from dragoman.verification.stored.checkpoint_weights import CheckpointWeights
+from dragoman.verification.stored.weights import _rounding_problems
 
 Float = NDArray[np.float32]
 BLOCKS = {8: None, 4: 32}

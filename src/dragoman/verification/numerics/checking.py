@@ -26,7 +26,8 @@ from dragoman.runtime.format.records import Check, Coverage
 from ..checks.distributions import DistanceMeter
 from ..forced import oracle_pass
 from ..inputs.random_inputs import random_inputs
-from ..stored.weights import CheckpointWeights, compare_weights
+from ..stored.checkpoint_weights import CheckpointWeights
+from ..stored.weights import compare_weights
 from ..tolerances import NEGLIGIBLE
 from .batches import batch_sizes, compare_batches, is_promised
 from .graphs import ChannelMeter, compare_graphs, measure_graphs

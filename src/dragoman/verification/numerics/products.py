@@ -28,7 +28,7 @@ from dragoman.runtime.format.model_spec import ModelSpec
 from dragoman.runtime.format.records import Check
 
 from ..forced import oracle_pass
-from ..stored.weights import CheckpointWeights, sources_of
+from ..stored.checkpoint_weights import CheckpointWeights, sources_of
 from .probes import Probe
 
 Array = NDArray[Any]

@@ -1,6 +1,7 @@
 """What a bundle holds compared with its checkpoint, without running it.
 
-Reading order: built_as, settings; tokenizer_behaviour, tokenizers; weights.
+Reading order: built_as, settings; tokenizer_behaviour, tokenizers; checkpoint_weights,
+weights.
 """
 
 from dragoman.export.opened_checkpoint import OpenedCheckpoint
