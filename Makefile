@@ -42,10 +42,10 @@ test: $(VENV)/installed-dev
 test-beams: $(VENV)/installed-dev
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m combinations --numprocesses auto tests/export/families
 
-# Every fault of the trial of parity, and all right bundles; the suite has a tenth of them. A worker
-# takes all cases of a model. docs/guides/proof.md has the results: python -m tests.mutants.table.
+# Every fault of the trial of parity, and all right bundles; the suite has a tenth of them.
+# docs/guides/proof.md has the results.
 test-mutants: $(VENV)/installed-dev
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m mutants --numprocesses auto --dist loadgroup tests/mutants
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m mutants --numprocesses auto tests/mutants
 
 # The pages of reports and of the server in headless Chromium, without a network.
 test-browser: $(VENV)/installed-dev

@@ -4,8 +4,40 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-KNOWN_MISSES: Mapping[str, str] = {}
+FOUR_BITS = "rounding to 4 bits changes the gain of single outputs as much"
+CACHES = (
+    "keys and values are rounded and read with the same scales, which are coarser or cut off the "
+    "largest numbers: the distributions stay within what the precision may cost"
+)
+
+KNOWN_MISSES: Mapping[str, str] = {
+    "the other GELU / bert-classifier neutral fp16": (
+        "the two GELUs differ by 0.0005 at most, and the three logits by less than float32 rounds"
+    ),
+    "one scale is 2 % off / g2p-en cpu int4": FOUR_BITS,
+    "the scale of one token's embedding is 5 % off / gpt2 cpu int4": FOUR_BITS,
+    "the integers of one output are one too large / bart cpu int4": (
+        "an output of 32 inputs: rounding moves the mean of so few numbers as far"
+    ),
+    "one weight of the model is 1 % too large / gpt2 cpu int8": (
+        "the weight moves by about one rounding step"
+    ),
+    "the scales of cached keys are halved / gpt2 cpu int8": CACHES,
+    "the scales of cached keys are halved / g2p-en cpu int4": CACHES,
+    "the scales of cached values are doubled / bart cpu int8": CACHES,
+    "the scales of cached values are doubled / t5 cpu int4": CACHES,
+    "the scales of caches are a quarter / g2p-en cpu int4": CACHES,
+    "the scales of keys are those of values / bart cpu int8": CACHES,
+    "the scales of keys are those of values / gpt2 cpu int4": CACHES,
+}
 """By the name of a case: why nothing catches it. A case that is caught by now is taken off."""
 
-WITHOUT_EFFECT: frozenset[str] = frozenset()
+WITHOUT_EFFECT: frozenset[str] = frozenset(
+    {
+        "distances are clipped one earlier / t5 cpu fp32",
+        # The runtime never truncates texts, whatever a file says.
+        "texts are cut after 12 tokens / bart cpu fp32",
+        "texts are cut after 12 tokens / bert-embedding cpu fp32",
+    }
+)
 """Names of cases whose faulty bundle behaves as the right one does: `equivalence` computes it."""

@@ -6,7 +6,9 @@ A bundle is named by its model, target and precision: "g2p-en cpu int8".
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+import os
+import shutil
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -89,7 +91,8 @@ BUNDLES: tuple[BundleName, ...] = (
 class Zoo:
     """Makes checkpoints and right bundles on first use, in a directory that may be kept.
 
-    Within `exporting_once`, `verify` exports each model once for all bundles that fail.
+    Several processes may share the directory. Within `exporting_once`, `verify` exports each model
+    once for all bundles that fail.
     """
 
     def __init__(self, directory: Path) -> None:
@@ -99,24 +102,39 @@ class Zoo:
         """What `verify` and `build` take as the checkpoint of a model."""
         if model in SHIPPED_LIMITS:
             return model
-        directory = self.directory / "checkpoints" / model
-        if not directory.exists():
-            partial = directory.with_name(f"{model}.partial")
-            partial.mkdir(parents=True)
-            WRITERS[model](partial)
-            partial.rename(directory)
-        return str(directory)
+
+        def make(output: Path) -> None:
+            output.mkdir()
+            WRITERS[model](output)
+
+        return str(self._made(f"checkpoints/{model}", make))
 
     def bundle(self, name: BundleName) -> Path:
         """The directory of a right bundle, which is not changed."""
-        directory = self.directory / str(name).replace(" ", "-")
-        if directory.exists():
-            return directory
+        return self._made(
+            Path(str(name).replace(" ", "-")), lambda output: self._make(name, output)
+        )
+
+    def _make(self, name: BundleName, output: Path) -> None:
         if (name.target, name.precision) == ("neutral", "fp32"):
-            api.export(self.checkpoint(name.model), directory)
+            api.export(self.checkpoint(name.model), output, overwrite=True)
         else:
             neutral = self.bundle(BundleName(name.model, "neutral", "fp32"))
-            api.optimize(neutral, directory, target=name.target, precision=name.precision)
+            api.optimize(
+                neutral, output, target=name.target, precision=name.precision, overwrite=True
+            )
+
+    def _made(self, path: Path, make: Callable[[Path], None]) -> Path:
+        """A directory that appears whole; of two processes that make it, the first one's stays."""
+        directory = self.directory / path
+        if not directory.exists():
+            partial = directory.with_name(f"{directory.name}.{os.getpid()}")
+            partial.parent.mkdir(parents=True, exist_ok=True)
+            make(partial)
+            try:
+                partial.rename(directory)
+            except OSError:
+                shutil.rmtree(partial)
         return directory
 
     def calibrated(self, name: BundleName, calibration: Path, output: Path) -> Path:

@@ -162,8 +162,10 @@ def _problem(
     from dragoman.runtime.format.writing import ScratchWriter
     from dragoman.verification import describe_failure
 
-    from .steps import describe_problem
+    from .steps import can_be_located, describe_problem
 
+    if not can_be_located(parity, bundle):
+        return describe_failure(parity)
     with TemporaryDirectory() as directory:
         try:
             neutral = export_bundle(

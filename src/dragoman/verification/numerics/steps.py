@@ -67,12 +67,17 @@ class _Found:
 
 
 def compare_steps(
-    model: Model, probes: Sequence[Probe], suppressed: Sequence[int], slack: Slack
+    model: Model,
+    probes: Sequence[Probe],
+    joining: Sequence[Probe],
+    suppressed: Sequence[int],
+    slack: Slack,
 ) -> tuple[Check, Check]:
     """Step a bundle along the targets of probes.
 
     Args:
         probes: those that are stepped, the longest first
+        joining: short ones, of which the second joins the first
         suppressed: tokens that the checkpoint never chooses
         slack: what rounding explains
 
@@ -86,7 +91,7 @@ def compare_steps(
     if longest > 2:
         first = max(2, longest - LAST_STEPS)
         _step(model, rows, first, longest, suppressed, slack, found)
-    _step_joined(model, rows, suppressed, slack, found)
+    _step_joined(model, _Rows.of(model, joining), suppressed, slack, found)
     mean = slack.mean_excess(found.divergences)
     if mean > 1 and not found.problem:
         found.problem = (
