@@ -111,20 +111,17 @@ class Zoo:
 
     def bundle(self, name: BundleName) -> Path:
         """The directory of a right bundle, which is not changed."""
-        return self._made(
-            Path(str(name).replace(" ", "-")), lambda output: self._make(name, output)
-        )
 
-    def _make(self, name: BundleName, output: Path) -> None:
-        if (name.target, name.precision) == ("neutral", "fp32"):
-            api.export(self.checkpoint(name.model), output, overwrite=True)
-        else:
-            neutral = self.bundle(BundleName(name.model, "neutral", "fp32"))
-            api.optimize(
-                neutral, output, target=name.target, precision=name.precision, overwrite=True
-            )
+        def make(output: Path) -> None:
+            if (name.target, name.precision) == ("neutral", "fp32"):
+                api.export(self.checkpoint(name.model), output)
+            else:
+                neutral = self.bundle(BundleName(name.model, "neutral", "fp32"))
+                api.optimize(neutral, output, target=name.target, precision=name.precision)
 
-    def _made(self, path: Path, make: Callable[[Path], None]) -> Path:
+        return self._made(str(name).replace(" ", "-"), make)
+
+    def _made(self, path: str, make: Callable[[Path], None]) -> Path:
         """A directory that appears whole; of two processes that make it, the first one's stays."""
         directory = self.directory / path
         if not directory.exists():
