@@ -99,7 +99,9 @@ def test_parity_holds_with_large_values_in_fp32(
     bundle = optimize(neutral, precision, target="neutral")
     copy = emulated_bundle(bundle, tmp_path)
     emulated = Model(copy, open_backend(copy, None, threads=1))
-    result = check_parity(emulated, model, random_inputs(model, 12), backend="onnxruntime")
+    result = check_parity(
+        emulated, model, random_inputs(model, 12), backend="onnxruntime", bundle=bundle
+    )
     assert result.passed, result
     wide = {
         graph: [

@@ -4,6 +4,9 @@ Reading order: built_as, settings; tokenizer_behaviour, tokenizers; checkpoint_w
 weights.
 """
 
+import tempfile
+
+from dragoman.errors import DragomanError
 from dragoman.export.opened_checkpoint import OpenedCheckpoint
 from dragoman.runtime.format.bundle import Bundle
 from dragoman.runtime.format.records import Check
@@ -13,8 +16,16 @@ from .tokenizers import compare_tokenizers
 
 
 def compare_stored(bundle: Bundle, checkpoint: OpenedCheckpoint) -> list[Check]:
-    """Compare settings and, if there are any, tokenizers."""
-    found = [compare_settings(bundle, checkpoint), compare_tokenizers(bundle, checkpoint)]
+    """Compare settings and, if there are any, tokenizers.
+
+    Raises:
+        DragomanError: there is no room for the checkpoint's tokenizers, which are written anew.
+    """
+    try:
+        found = [compare_settings(bundle, checkpoint), compare_tokenizers(bundle, checkpoint)]
+    except OSError as error:
+        where = tempfile.gettempdir()
+        raise DragomanError(f"cannot write tokenizers to compare in {where}: {error}") from error
     return [check for check in found if check is not None]
 
 
