@@ -39,7 +39,7 @@ from .dequantized import (
 )
 from .emulation import HALVES
 from .graph_pass import PassError
-from .graph_values import MICROSOFT, new_weight, producer
+from .graph_values import MICROSOFT, new_weight, producer, replace_by
 from .in_memory import InMemorySession
 
 Array = NDArray[Any]
@@ -128,15 +128,6 @@ def _numbers(weight: QuantizedWeight, replacement: Replacement) -> Float:
     return np.ascontiguousarray(weight.numbers if given is None else given, np.float32)
 
 
-def _replace(graph: ir.Graph, node: ir.Node, nodes: list[ir.Node]) -> None:
-    old, new = node.outputs[0], nodes[-1].outputs[0]
-    graph.insert_before(node, nodes)
-    new.shape, new.type, name = old.shape, ir.TensorType(FLOAT), old.name
-    ir.convenience.replace_all_uses_with(old, new, replace_graph_outputs=True)
-    old.name, new.name = f"{name}.rounded", name
-    graph.remove(node, safe=True)
-
-
 def _exact_input(graph: ir.Graph, node: ir.Node, places: tuple[int, int, int]) -> list[ir.Node]:
     """Nodes for what a product of integers reads, without rounding: the last one computes it.
 
@@ -177,7 +168,7 @@ def _multiply_exactly(graph: ir.Graph, node: ir.Node, replacement: Replacement) 
     bias = node.inputs[6] if len(node.inputs) > 6 else None
     if bias is not None:
         nodes.append(ir.node("Add", [nodes[-1].outputs[0], bias]))
-    _replace(graph, node, nodes)
+    replace_by(graph, node, nodes)
 
 
 def _multiply_table_exactly(graph: ir.Graph, node: ir.Node, replacement: Replacement) -> None:
@@ -186,7 +177,7 @@ def _multiply_table_exactly(graph: ir.Graph, node: ir.Node, replacement: Replace
         return
     x = _exact_input(graph, node, (0, 1, 2))
     numbers = new_weight(graph, f"{weight.name}.exact", _numbers(weight, replacement))
-    _replace(graph, node, [*x, ir.node("MatMul", [x[-1].outputs[0], numbers])])
+    replace_by(graph, node, [*x, ir.node("MatMul", [x[-1].outputs[0], numbers])])
 
 
 def _look_up_exactly(graph: ir.Graph, node: ir.Node, replacement: Replacement) -> None:
@@ -209,7 +200,7 @@ def _multiply_blocks_exactly(graph: ir.Graph, node: ir.Node, replacement: Replac
     bias = node.inputs[5] if len(node.inputs) > 5 else None
     if bias is not None:
         nodes.append(ir.node("Add", [nodes[-1].outputs[0], bias]))
-    _replace(graph, node, nodes)
+    replace_by(graph, node, nodes)
 
 
 def _look_up_blocks_exactly(graph: ir.Graph, node: ir.Node, replacement: Replacement) -> None:
@@ -226,7 +217,7 @@ def _look_up_blocks_exactly(graph: ir.Graph, node: ir.Node, replacement: Replace
     gathered = ir.node("Gather", [table, ids])
     gathered_scales = ir.node("Gather", [scales, ids])
     product = ir.node("Mul", [gathered.outputs[0], gathered_scales.outputs[0]])
-    _replace(graph, node, [gathered, gathered_scales, product])
+    replace_by(graph, node, [gathered, gathered_scales, product])
 
 
 def _dequantize_exactly(graph: ir.Graph, node: ir.Node, replacement: Replacement) -> None:
@@ -236,7 +227,7 @@ def _dequantize_exactly(graph: ir.Graph, node: ir.Node, replacement: Replacement
     numbers = _numbers(weight, replacement)
     numbers = np.ascontiguousarray(numbers.T) if weight.table else numbers
     value = new_weight(graph, f"{weight.name}.exact", numbers)
-    _replace(graph, node, [ir.node("Identity", [value])])
+    replace_by(graph, node, [ir.node("Identity", [value])])
 
 
 def _cache_exactly(graph: ir.Graph, node: ir.Node, replacement: Replacement) -> None:

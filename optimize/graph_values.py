@@ -97,3 +97,16 @@ def new_weight(graph: ir.Graph, name: str, numbers: NDArray[np.generic]) -> ir.V
     )
     graph.register_initializer(value)
     return value
+
+
+def replace_by(graph: ir.Graph, node: ir.Node, nodes: list[ir.Node]) -> None:
+    """Put nodes in the place of one; the last of them computes its output, under the same name."""
+    old, new = node.outputs[0], nodes[-1].outputs[0]
+    for made in nodes:
+        made.metadata_props.update(node.metadata_props)
+    graph.insert_before(node, nodes)
+    new.shape, new.type = old.shape, old.type
+    name = old.name
+    ir.convenience.replace_all_uses_with(old, new, replace_graph_outputs=True)
+    old.name, new.name = f"{name}.before", name
+    graph.remove(node, safe=True)

@@ -17,7 +17,7 @@ from onnx_ir.passes.common import RemoveUnusedNodesPass
 from dragoman.runtime.format.records import Choice, Refusal
 
 from ..graph_pass import Changes, Property
-from ..graph_values import MICROSOFT, floats, is_weight, users
+from ..graph_values import MICROSOFT, floats, is_weight, replace_by, users
 from .calibration import Calibration, Inputs
 from .rounding import Float, Rounded, round_weight
 
@@ -223,14 +223,14 @@ class QuantizeWeights:
             )
         if node.op_type == "Gather":
             assert node.inputs[1] is not None
-            _replace(graph, node, self.embedding.lookup(graph, name, rounded, node.inputs[1]))
+            replace_by(graph, node, self.embedding.lookup(graph, name, rounded, node.inputs[1]))
             return form
         is_table = self._is_table(weight)
         make = form.table_product if is_table else form.product
         assert node.inputs[0] is not None
         bias = _added_bias(node)
         end = node if bias is None else users(node.outputs[0])[0]
-        _replace(graph, end, make(graph, name, rounded, node.inputs[0], bias))
+        replace_by(graph, end, make(graph, name, rounded, node.inputs[0], bias))
         return form
 
 
@@ -289,15 +289,3 @@ def _added_bias(node: ir.Node) -> ir.Value | None:
     if len(following) != 1 or following[0].op_type != "Add" or node.outputs[0].is_graph_output():
         return None
     return next((value for value in following[0].inputs if is_weight(value, 1)), None)
-
-
-def _replace(graph: ir.Graph, node: ir.Node, nodes: list[ir.Node]) -> None:
-    old, new = node.outputs[0], nodes[-1].outputs[0]
-    for made in nodes:
-        made.metadata_props.update(node.metadata_props)
-    graph.insert_before(node, nodes)
-    new.shape, new.type = old.shape, old.type
-    name = old.name
-    ir.convenience.replace_all_uses_with(old, new, replace_graph_outputs=True)
-    old.name, new.name = f"{name}.before", name
-    graph.remove(node, safe=True)

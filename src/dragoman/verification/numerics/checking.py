@@ -69,12 +69,12 @@ def check_numerics(
         the checks, and what they reached
     """
     sounds = _sounds(oracle, inputs)
-    capacity = probes_for(oracle, sounds)
+    capacity, short = probes_for(oracle, sounds), short_probes(oracle, sounds)
     probes = [*capacity, *inputs]
     checks: list[Check] = []
     weights = compare_weights(bundle, oracle)
     if weights is not None:
-        shown = [*inputs, *short_probes(oracle, sounds)]
+        shown = [*inputs, *short]
         shown += [probe for probe in capacity[:2] if not probe.is_long]
         products = compare_products(bundle, oracle, model.manifest.model, shown)
         checks += [weights] if products is None else [weights, products]
@@ -85,19 +85,19 @@ def check_numerics(
                 meters = measure_graphs(exact, oracle, probes)
                 checks.append(compare_graphs(meters, probes))
                 slack = _exact_slack(meters)
-                some = [*inputs, *short_probes(oracle, sounds)][0]
+                some = [*inputs, *short][0]
                 checks += _optional_graphs(exact, bundle, oracle, some)
                 if exact is not model:
-                    checks += _self_checks(exact, oracle, capacity, inputs, sounds, slack, False)
+                    checks += _self_checks(exact, oracle, capacity, inputs, short, slack, False)
     except (PassError, BackendError) as error:
         problem = f"the graphs cannot be run without rounding: {error}"
         checks.append(Check("graphs", 0, "channels", 1, False, None, problem))
     graphs = slack is not None
     if model.manifest.precision != "fp32" or slack is None:
-        slack = _rounded_slack(model, oracle, short_probes(oracle, sounds))
+        slack = _rounded_slack(model, oracle, short)
     promised = is_promised(model, backend)
-    checks += _self_checks(model, oracle, capacity, inputs, sounds, slack, promised)
-    covered = _coverage(model, oracle, probes, weights, graphs=graphs)
+    checks += _self_checks(model, oracle, capacity, inputs, short, slack, promised)
+    covered = _coverage(model, oracle, probes, short, weights, graphs=graphs)
     return merged(checks), covered
 
 
@@ -113,6 +113,7 @@ def _coverage(
     model: Model,
     oracle: ReferenceModel,
     probes: Sequence[Probe],
+    short: Sequence[Probe],
     weights: Check | None,
     *,
     graphs: bool,
@@ -130,7 +131,7 @@ def _coverage(
         target_vocabulary=share_covered(config.target_vocab_size, targets),
         positions=spec.max_target_positions,
         cached_positions=min(longest, MOST_STEPS + LAST_STEPS),
-        batch_sizes=tuple(batch_sizes(model, short_probes(oracle, _sounds(oracle, probes)))),
+        batch_sizes=tuple(batch_sizes(model, short)),
     )
 
 
@@ -156,7 +157,7 @@ def _self_checks(
     oracle: ReferenceModel,
     capacity: Sequence[Probe],
     inputs: Sequence[Probe],
-    sounds: Sequence[Encodable],
+    short: Sequence[Probe],
     slack: Slack,
     promised: bool,
 ) -> list[Check]:
@@ -166,10 +167,9 @@ def _self_checks(
         longest = sorted(capacity[:3], key=lambda probe: -len(probe.read))
         # A long one is alone, or all others would be padded to its length.
         stepped = longest[:1] if longest[0].is_long else [*longest[:2], *inputs[:1]]
-        short = sorted(short_probes(oracle, sounds), key=lambda probe: -len(probe.read))
+        joining = sorted(short, key=lambda probe: -len(probe.read))[:2]
         suppressed = oracle.generation.suppressed_token_ids
-        checks += compare_steps(model, stepped, short[:2], suppressed, slack)
-    short = short_probes(oracle, sounds)
+        checks += compare_steps(model, stepped, joining, suppressed, slack)
     return [*checks, compare_batches(model, short, slack, promised=promised)]
 
 

@@ -25,6 +25,7 @@ from dragoman.runtime.decoding.batching import as_batch, batches, pad
 from dragoman.runtime.format.contract import Role
 from dragoman.runtime.format.records import Check
 
+from ..checks.tensors import HEADS_LAST
 from ..forced import oracle_batches, oracle_pass
 from .probes import Probe
 
@@ -37,7 +38,6 @@ oracle. Right bundles of all families reach 5; kernels order sums otherwise, and
 exponentials and error functions."""
 
 EPSILON = 2.0**-23
-HEADS_LAST = (0, 2, 1, 3)
 MOST_ROWS, MOST_TOKENS = 16, 2048
 
 
@@ -157,7 +157,6 @@ class _Batch:
     Attributes:
         numbers: theirs
         types: the segment of each source token; None: the model does not tell them apart
-        is_long: see `Probe`; they are held to the oracle in float32
     """
 
     numbers: list[int]
@@ -166,7 +165,6 @@ class _Batch:
     read: NDArray[np.int64]
     read_mask: NDArray[np.bool_]
     types: NDArray[np.int64] | None
-    is_long: bool
 
 
 def _batches(model: Model, probes: Sequence[Probe]) -> Iterator[_Batch]:
@@ -189,8 +187,7 @@ def _batches(model: Model, probes: Sequence[Probe]) -> Iterator[_Batch]:
             # The second half of each is the second text of a pair, as in `encoded_batches`.
             first = (source_mask.sum(axis=1, keepdims=True) + 1) // 2
             types = (source_mask & (np.arange(source.shape[1]) >= first)).astype(np.int64)
-        is_long = any(probes[i].is_long for i in numbers)
-        yield _Batch(numbers, source, source_mask, read, read_mask, types, is_long)
+        yield _Batch(numbers, source, source_mask, read, read_mask, types)
 
 
 Rows = list[Array]

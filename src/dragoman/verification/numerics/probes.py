@@ -25,8 +25,8 @@ FULL, ONE_LESS = "at full capacity", "at one less than full capacity"
 PIECE = 256
 """Tokens of the vocabulary that are read at once."""
 MOST_SCORES = 2**19
-"""Pairs of positions up to which both sides of a probe are long at once, and up to which a probe
-is computed in float64."""
+"""Pairs of positions up to which both sides of a probe are long at once, and up to which a probe is
+computed together with others."""
 
 SHORT, SHORT_PROBES = 12, 16
 """The most tokens of short probes, and how many there are."""
@@ -48,7 +48,7 @@ class Probe:
 
     @property
     def is_long(self) -> bool:
-        """Whether attention over it takes so much that the oracle computes it once, in float32."""
+        """Whether attention over it takes so much that nothing is padded to its length."""
         source = 0 if isinstance(self.source, np.ndarray) else len(self.source)
         return max(source, len(self.read)) ** 2 > MOST_SCORES
 
