@@ -78,7 +78,7 @@ def test_parity_on_lines(
 
     assert check_parity(case.ours, checkpoint.model, inputs, backend="").passed
     # Without probes, which are no lines.
-    monkeypatch.setattr("dragoman.verification.check.check_numerics", lambda *_: [])
+    monkeypatch.setattr("dragoman.verification.check.check_numerics", lambda *_: ([], None))
     monkeypatch.setattr(case.ours.backend, "encode", recorded)
     assert check_parity(case.ours, checkpoint.model, inputs, backend="").passed
     assert sorted(seen) == sorted(zip(ids, types, strict=True))
