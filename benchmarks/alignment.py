@@ -71,7 +71,8 @@ class Aligner:
 
 def agreement(model: Model, aligner: Aligner, pairs: Sequence[Pair]) -> NDArray[np.float64]:
     """The share of phonemes that attend most to their letter: [layers, heads + 1], the mean of a
-    layer's heads last."""
+    layer's heads last.
+    """
     hits, count = np.zeros((1, 1)), 0
     for letters, phonemes in pairs:
         found = model.attention("".join(letters), " ".join(phonemes), end_token=False).cross

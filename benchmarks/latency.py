@@ -198,7 +198,8 @@ def _lengths(
 
 def _timed(model: Model, size: int, source_length: int, new_tokens: int) -> dict[str, list[float]]:
     """The seconds that the parts of one batch take: a call of the encoder, reading prompts, steps.
-    Every batch is the same."""
+    Every batch is the same.
+    """
     manifest, spec = model.manifest, model.manifest.model
     sources = random_sources(manifest, [source_length] * size, np.random.default_rng(0))
     if not spec.has_decoder:

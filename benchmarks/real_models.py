@@ -63,7 +63,8 @@ WHISPER = {
 
 def cache() -> Path:
     """The directory that packages are kept in: `$DRAGOMAN_REAL`, by default `.real`; created if it
-    does not exist."""
+    does not exist.
+    """
     directory = Path(os.environ.get("DRAGOMAN_REAL", ".real"))
     directory.mkdir(parents=True, exist_ok=True)
     return directory

@@ -95,7 +95,8 @@ def _module(model: ReferenceModel, name: GraphName) -> nn.Module:
 
 def _example(tensor: TensorSpec) -> Tensor:
     """A tensor to trace with. Each input needs its own, since the exporter merges inputs that are
-    the same tensor."""
+    the same tensor.
+    """
     shape = [TRACED_SIZES[d] if isinstance(d, str) else d for d in tensor.shape]
     fill = torch.ones if tensor.dtype == "bool" else torch.zeros
     return fill(shape, dtype=TORCH_TYPES[tensor.dtype])
@@ -107,7 +108,8 @@ def _dynamic_axes(tensor: TensorSpec) -> dict[int, Any]:
 
 def _arguments(values: list[Any], spec: GraphSpec) -> tuple[Any, ...]:
     """Values of a graph's inputs as the arguments of its module: key and value of a layer are a
-    pair, and the pairs of all layers a list."""
+    pair, and the pairs of all layers a list.
+    """
     single = [v for v, tensor in zip(values, spec.inputs, strict=True) if tensor.layer is None]
     layered = [v for v, tensor in zip(values, spec.inputs, strict=True) if tensor.layer is not None]
     owners = [tensor.owner for tensor in spec.inputs if tensor.layer is not None]

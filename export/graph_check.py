@@ -83,7 +83,8 @@ def _differences(value: ir.Value, name: str, shape: tuple[int | str, ...]) -> li
 
 def _caches_not_in_place(exported: ExportedGraph) -> list[str]:
     """An output that updates an input must be TensorScatter of that input: only then can a runtime
-    bind both to one address."""
+    bind both to one address.
+    """
     inputs = {spec.name: spec.slot for spec in exported.spec.inputs}
     problems = []
     for value, spec in zip(exported.model.graph.outputs, exported.spec.outputs, strict=True):

@@ -39,7 +39,8 @@ class EncoderGraph(nn.Module):
 
 class EncoderModelGraph(nn.Module):
     """source, source_mask and, if the model tells segments apart, token_type -> what the head
-    gives. See `EncoderModel.forward`."""
+    gives. See `EncoderModel.forward`.
+    """
 
     def __init__(self, model: EncoderModel) -> None:
         super().__init__()
@@ -110,7 +111,8 @@ class DecoderStepGraph(nn.Module):
 
 class LanguageModelStepGraph(nn.Module):
     """The same of a decoder alone, whose prompts differ in length: logits are computed only for
-    the queries that are read, which in a prompt is each row's last."""
+    the queries that are read, which in a prompt is each row's last.
+    """
 
     def __init__(self, model: LanguageModel) -> None:
         super().__init__()

@@ -33,7 +33,8 @@ def has_halves(model: ir.Model) -> bool:
 
 def emulate_half(model: ir.Model) -> None:
     """Turn a graph into its emulation, in place: all float tensors become float32, and all of their
-    values remain representable in 16 bits."""
+    values remain representable in 16 bits.
+    """
     graph = model.graph
     for value in graph.initializers.values():
         if value.dtype in HALVES:
@@ -64,7 +65,8 @@ def _round(graph: ir.Graph, node: ir.Node, value: ir.Value) -> None:
 
 def emulated_bundle(bundle: Bundle, directory: Path) -> Bundle:
     """A 16-bit bundle as one in float32 that computes the same numbers, in an empty directory. The
-    manifest's precision stays unchanged."""
+    manifest's precision stays unchanged.
+    """
     known = bundle.manifest.model_graphs
     graphs = {name: ir.load(bundle.graph_path(name)) for name in known}
     for model in graphs.values():

@@ -205,7 +205,8 @@ def _multiply_blocks_exactly(graph: ir.Graph, node: ir.Node, replacement: Replac
 
 def _look_up_blocks_exactly(graph: ir.Graph, node: ir.Node, replacement: Replacement) -> None:
     """The scales that the node reads may be others than the table's: blocks are divided by the one
-    and multiplied by the other."""
+    and multiplied by the other.
+    """
     weight, ids, scales = block_lookup(node), node.inputs[1], node.inputs[2]
     if weight is None or ids is None or scales is None:
         return

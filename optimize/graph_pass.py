@@ -29,7 +29,8 @@ Property = str
 
 class PassError(DragomanError):
     """A pass cannot be applied to a graph, or changes its outputs too much; names the pass, and the
-    node where there is one."""
+    node where there is one.
+    """
 
 
 @dataclass(frozen=True)

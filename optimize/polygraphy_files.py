@@ -1,5 +1,6 @@
 """Real inputs of a bundle's graphs as files for Polygraphy, NVIDIA's tool for comparing inference
-backends, and the commands that run it: an opinion on graphs and engines that is not ours."""
+backends, and the commands that run it: an opinion on graphs and engines that is not ours.
+"""
 
 from __future__ import annotations
 

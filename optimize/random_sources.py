@@ -17,7 +17,8 @@ def random_sources(
     manifest: Manifest, lengths: Sequence[int], generator: np.random.Generator
 ) -> list[Encodable]:
     """Sources, or prompts of a decoder alone, of uniformly random tokens with these lengths; for a
-    speech model, as many windows of random sound, as features."""
+    speech model, as many windows of random sound, as features.
+    """
     vocabulary = manifest.model.source_vocab_size
     if not manifest.model.has_encoder:
         vocabulary = manifest.model.target_vocab_size

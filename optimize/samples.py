@@ -20,7 +20,8 @@ Samples = Mapping[str, NDArray[np.generic]]
 
 def samples_for_graph(spec: GraphSpec, model: ModelSpec, *, seed: int = 0) -> Samples:
     """Inputs of a graph of the contract: rows at different positions, with caches filled so far,
-    two of each source if the graph lets rows share sources."""
+    two of each source if the graph lets rows share sources.
+    """
     generator = np.random.default_rng(seed)
     sizes = _sizes(spec, model)
     position = np.linspace(0, sizes["capacity"] - 1, sizes["batch"]).astype(np.int64)

@@ -173,7 +173,8 @@ class MultiHeadAttention(nn.Module):
 
     def forward(self, x: Tensor, key: Tensor, value: Tensor, mask: Tensor | None) -> Tensor:
         """X [B, Q, D], key [B, H, K, Dh], value [B, H, K, Dv], mask as in `AttentionFunction` ->
-        [B, Q, D]."""
+        [B, Q, D].
+        """
         heads = self._attended(self._split_heads(self.query(x)), key, value, mask)
         return self.output(heads.transpose(1, 2).flatten(-2))
 

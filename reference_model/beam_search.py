@@ -134,7 +134,8 @@ class _Continuations:
 
     def best(self, beams: Sequence[_Beam]) -> list[_Beam]:
         """The beams by one token longer, the most probable first; of equals, the first beam's,
-        then the lowest token's."""
+        then the lowest token's.
+        """
         scores = self._token_scores(beams)
         sums = torch.tensor([math.fsum(b.log_probabilities) for b in beams], dtype=torch.float64)
         total = sums[:, None] + scores

@@ -51,7 +51,8 @@ AutoregressiveModel = Transformer | LanguageModel
 
 def most_new_tokens(model: AutoregressiveModel, prompt: Sequence[int], limit: int) -> int:
     """The limit, or what a language model has room for after its prompt: the last new token is not
-    read."""
+    read.
+    """
     if not isinstance(model, LanguageModel):
         return limit
     return min(limit, model.config.max_target_positions + 1 - len(prompt))

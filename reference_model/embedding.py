@@ -96,7 +96,8 @@ class Embedding(nn.Module):
 
 class AudioEmbedding(nn.Module):
     """The input of a speech model's encoder: two convolutions over the frames, each followed by
-    GELU, the second with stride 2, then positions (Radford et al. 2022, section 2.2)."""
+    GELU, the second with stride 2, then positions (Radford et al. 2022, section 2.2).
+    """
 
     def __init__(
         self,

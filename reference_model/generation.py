@@ -1,5 +1,6 @@
 """Generation settings that a model is published with: how the next token is chosen, and the rules
-that constrain every choice."""
+that constrain every choice.
+"""
 
 from __future__ import annotations
 
@@ -196,7 +197,8 @@ class GenerationConfig:
 
 def _completing(tokens: Sequence[int], earlier: Sequence[int], size: int) -> set[int]:
     """Tokens that, after `tokens`, would complete an n-gram of this size that occurs in `earlier`;
-    none for size 0."""
+    none for size 0.
+    """
     if not size or len(tokens) < size - 1:
         return set()
     ending = list(tokens[len(tokens) - size + 1 :])

@@ -1,5 +1,6 @@
 """Public names of a package, imported on first use: importing torch takes seconds, and
-configurations, recipes and examples do not need it."""
+configurations, recipes and examples do not need it.
+"""
 
 from __future__ import annotations
 

@@ -79,7 +79,8 @@ class Transformer(nn.Module):
 
     def target_logits(self, sources: Sequence[Source]) -> Callable[[Tensor], Tensor]:
         """Targets [B, T], prompts included, of which the sources have equal shares -> logits
-        [B, T, V]. Sources are encoded once."""
+        [B, T, V]. Sources are encoded once.
+        """
         source, mask = as_batch(sources, self.config)
         cross = self.encode(source, mask)
 

@@ -30,7 +30,8 @@ class Pending(Protocol):
 
     def add(self, number: int, outcome: Decoding[Any] | Failed[Any]) -> Result | Job[int] | None:
         """Take what has become of a job: the result, if it was the last; the job that follows it;
-        None while others are still decoded. After a result nothing more may be added."""
+        None while others are still decoded. After a result nothing more may be added.
+        """
 
 
 class FrontEnd(Protocol):

@@ -247,7 +247,8 @@ class Model:
         self, texts: Sequence[str | Sequence[int]], *, truncate: bool = False
     ) -> list[NDArray[np.float32]]:
         """The hidden state of every token, special tokens included: float32 [tokens, d_model] for
-        each text. Arguments and errors as for `encode`."""
+        each text. Arguments and errors as for `encode`.
+        """
         check_able(self.manifest, "hidden_states")
         _check_list(texts)
         found = self._encoder.hidden_states(texts, truncate=truncate)

@@ -133,7 +133,8 @@ def _measure(
     bundle: Bundle, lengths: tuple[int, ...], rows: tuple[int, ...], *, threads: int, runs: int
 ) -> list[Measured]:
     """The encoder at each length; a step for sources of each length, at each position, and with
-    each number of rows."""
+    each number of rows.
+    """
     times = encoder_times(bundle, lengths, threads=threads, runs=runs)
     measured = [Measured("encoder", 1, n, 0, ms) for n, ms in zip(lengths, times, strict=True)]
     for sources, positions, together in (

@@ -100,7 +100,8 @@ def _product(part: Part, weights: int, layers: int, positions: int) -> Cost:
 
 def _scores(config: ModelConfig, pairs: int) -> int:
     """The products q k^T and the sums of values, for so many pairs of a query and a key; also the
-    numbers in so many keys and values."""
+    numbers in so many keys and values.
+    """
     return config.num_heads * (config.head_size + config.value_size) * pairs
 
 

@@ -44,7 +44,8 @@ def encoder_times(
     bundle: Bundle, lengths: Sequence[int], *, threads: int, runs: int
 ) -> list[Times]:
     """The encoder over one source of each length: the fastest of as many runs, one after another of
-    all lengths."""
+    all lengths.
+    """
     backend = ProfiledBackend(bundle, threads=threads)
     for _ in range(runs + 1):
         for length in lengths:

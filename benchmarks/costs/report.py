@@ -96,7 +96,8 @@ def bytes_read(cost: Cost, precision: str = "fp32") -> float:
 
 def counted_table(config: ModelConfig, lengths: Sequence[int]) -> str:
     """What the encoder and a step cost at several lengths, by formulas alone. The step is one for a
-    source of that length at a position of that number."""
+    source of that length at a position of that number.
+    """
     heading = ["length", *(f"{length}" for length in lengths)]
     lines: list[list[str]] = []
     for name, costs in (
@@ -130,7 +131,8 @@ class Series(NamedTuple):
 
 def series(record: CostRecord) -> tuple[Series, Series, Series, Series]:
     """The encoder as sources grow longer; a step as sources and targets grow longer, and with more
-    rows."""
+    rows.
+    """
 
     def sorted_by(name: str, **others: object) -> list[Measured]:
         fits = [m for m in record.measured if others.items() <= vars(m).items()]

@@ -45,7 +45,8 @@ def calls(prose: str, tokenizer: Tokenizer, length: int, batch_size: int) -> Cal
 
 def pieces(prose: str, tokenizer: Tokenizer, length: int) -> Iterator[str]:
     """Successive texts of exactly `length` tokens, special tokens included, each from the beginning
-    of a word; without end: the prose is read again, from a token further on at every time."""
+    of a word; without end: the prose is read again, from a token further on at every time.
+    """
     encoding = tokenizer.encode(prose, add_special_tokens=False)
     size = length - tokenizer.num_special_tokens_to_add(is_pair=False)
     words, spans = encoding.word_ids, encoding.offsets

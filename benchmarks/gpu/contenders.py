@@ -49,7 +49,8 @@ class EngineSizes(NamedTuple):
 
 def engine_sizes(workload: Workload) -> EngineSizes:
     """For all batches of a workload: one profile for a single source, one for the larger batches;
-    the runtime rounds sizes up, to powers of two and to multiples of 16."""
+    the runtime rounds sizes up, to powers of two and to multiples of 16.
+    """
     larger = sorted(size for size in workload.batch_sizes if size > 1)
     batches = [Range(1, 1, 1)] if 1 in workload.batch_sizes else []
     if larger:

@@ -59,7 +59,8 @@ def _build_and_run(
     graphs: Bundle, directory: Path, capabilities: tuple[str, ...], expected: str | None
 ) -> str:
     """The outcome. The engine is loaded and run even if the validity check rejects it:
-    whether that check is right is part of the question."""
+    whether that check is right is part of the question.
+    """
     directory.mkdir()
     profile = Profile(Range(1, 1, 1), Range(1, 16, 32))
     options = EngineOptions((profile,), 32, capabilities)

@@ -1,5 +1,6 @@
 """The GPU and its driver, with the two figures that bound every step: memory bandwidth and launch
-latency."""
+latency.
+"""
 
 from __future__ import annotations
 
@@ -38,7 +39,8 @@ def main(output: Path) -> None:
 
 def bandwidth(device: Device) -> float:
     """Memory bandwidth in 10^9 bytes per second: bytes read and written by copies of 1 GiB within
-    the device."""
+    the device.
+    """
     stream = device.new_stream()
     source, target = device.allocate(BYTES), device.allocate(BYTES)
     try:

@@ -63,7 +63,8 @@ def shortest_step(
 
 def with_floor(row: dict[str, Any], device: dict[str, Any]) -> dict[str, Any]:
     """A row of `time_split` with the floor of its step and the kernels' time above it; "" where
-    either is unknown."""
+    either is unknown.
+    """
     floor = shortest_step(device, row["shape"], row["contender"], row["batch"])
     known = floor and row["kernels"] != ""
     return {

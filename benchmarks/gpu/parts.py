@@ -1,5 +1,6 @@
 """The parts of `make gpu`, in the order in which they are worth knowing: each is a module and runs
-in a separate process for a limited time."""
+in a separate process for a limited time.
+"""
 
 from __future__ import annotations
 

@@ -69,7 +69,8 @@ def verses_en(workspace: Path) -> Subject:
 
 def whisper_tiny_en(workspace: Path) -> Subject:
     """Trained Whisper tiny.en and windows of clips; without its weights, which are not downloaded
-    here, random ones in its shape, and random sound without clips or what reads them."""
+    here, random ones in its shape, and random sound without clips or what reads them.
+    """
     from dragoman.export.locating import locate_checkpoint
     from dragoman.export.opened_checkpoint import open_checkpoint
     from dragoman.reference_model import Transformer

@@ -94,7 +94,8 @@ def _workload() -> Workload:
 
 def stream_times(model: Model, batch: Batch) -> dict[str, float]:
     """Milliseconds that the host takes to enqueue a step, and that a step takes when steps follow
-    each other in the stream; empty for a backend without a stream."""
+    each other in the stream; empty for a backend without a stream.
+    """
     spec, steps = model.manifest.model, batch.new_tokens
     source, mask = as_batch(batch.sources, spec)
     prompt = np.full((len(batch.sources), 1), spec.start_token_id)

@@ -56,7 +56,8 @@ class Workload:
 
     def batches(self) -> dict[Point, Batch]:
         """The batch of every point, the same at every call; a point of both series is there once,
-        so that they agree on it."""
+        so that they agree on it.
+        """
         return {point: self._batch(point) for point in (*self.by_batch, *self.by_source)}
 
     def calibration(self) -> list[list[int]]:

@@ -15,7 +15,8 @@ from pathlib import Path
 
 def main() -> None:
     """Receive paths for imports, then a function and its arguments, and call it with the connection
-    before them."""
+    before them.
+    """
     descriptor, package, benchmarks = sys.argv[1:]
     del sys.path[0]  # this folder, whose modules are parts of a package
     connection = Connection(int(descriptor))

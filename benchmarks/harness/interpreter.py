@@ -1,5 +1,6 @@
 """The Pythons that contenders run in: some tools need an environment of their own, and an older
-Dragoman is another source tree."""
+Dragoman is another source tree.
+"""
 
 from __future__ import annotations
 

@@ -23,7 +23,8 @@ def spread(values: Sequence[float], scale: float = 1.0) -> Spread:
 
 def paired(values: Sequence[float], others: Sequence[float]) -> Spread:
     """Median, lowest and highest of one's values over another's of the same rounds: a drift from
-    round to round hits both alike and leaves the ratio."""
+    round to round hits both alike and leaves the ratio.
+    """
     return spread([value / other for value, other in zip(values, others, strict=True)])
 
 

@@ -79,7 +79,8 @@ def write_random_language_model(shape: str, directory: Path, *, seed: int = 1) -
 
 def _write_tokenizer(directory: Path, vocab_size: int) -> None:
     """One that tools ask for which are given token ids: pieces in the order of their ids, and no
-    merges."""
+    merges.
+    """
     pieces = {f"t{index}": index for index in range(vocab_size - 1)} | {END: vocab_size - 1}
     files = {
         "vocab.json": json.dumps(pieces),

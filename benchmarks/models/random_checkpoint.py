@@ -1,5 +1,6 @@
 """Checkpoints of seeded random weights in Hugging Face's format, which every tool in the comparison
-reads."""
+reads.
+"""
 
 from __future__ import annotations
 

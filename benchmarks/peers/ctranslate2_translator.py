@@ -100,7 +100,8 @@ def load(directory: Path, threads: int, *, compute_type: str, device: str) -> Ge
 
 def source_names(tokens: Iterable[int]) -> list[str]:
     """Names that no target token has: CTranslate2 returns a source such as "end token, any token"
-    untranslated if it recognises the names."""
+    untranslated if it recognises the names.
+    """
     return [f"s{token}" for token in tokens]
 
 

@@ -52,7 +52,8 @@ class Transcriber(Protocol):
 
     def transcribe(self, clip: Path) -> str:
         """The text of an audio file by the tool's own call: reading the file and computing its
-        features are included."""
+        features are included.
+        """
 
     def stages(self, clip: Path) -> Stages:
         """Transcribe an audio file and time encoder and decoder by themselves."""

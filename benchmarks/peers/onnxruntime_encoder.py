@@ -1,5 +1,6 @@
 """ONNX Runtime by itself, with a graph that Optimum exported: the least that running an encoder
-takes. Loads without PyTorch."""
+takes. Loads without PyTorch.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +17,8 @@ from .sentences import load_tokenizer, mean_vectors
 
 def load(directory: Path, threads: int) -> Encode:
     """Load a directory with `model.onnx` and `tokenizer.json`; all optimizations are on, which is
-    ONNX Runtime's default."""
+    ONNX Runtime's default.
+    """
     library = import_library("onnxruntime")
     options = library.SessionOptions()
     options.intra_op_num_threads = threads

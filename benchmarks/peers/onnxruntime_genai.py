@@ -1,5 +1,6 @@
 """ONNX Runtime's generate() API (onnxruntime-genai), with a graph that Optimum exported: its own
-model builder refuses GPT-2 ("not currently supported"). Loads without PyTorch."""
+model builder refuses GPT-2 ("not currently supported"). Loads without PyTorch.
+"""
 
 from __future__ import annotations
 

@@ -62,7 +62,8 @@ def load(directory: Path, threads: int, *, mode: Mode, kind: Kind = "Seq2SeqLM")
 
 def load_model(directory: Path, threads: int, *, mode: Mode, kind: Kind = "Seq2SeqLM") -> Any:
     """Load what `prepare` wrote, for the lowest latency, with Hugging Face's interface; silences
-    warnings for the whole process too."""
+    warnings for the whole process too.
+    """
     import torch
 
     warnings.simplefilter("ignore")

@@ -1,5 +1,6 @@
 """OpenVINO GenAI's `WhisperPipeline` with a Whisper that Optimum-Intel exported. Loads without
-PyTorch."""
+PyTorch.
+"""
 
 from __future__ import annotations
 
@@ -66,7 +67,8 @@ class OpenVINOWhisperPeer:
     def stages(self, clip: Path) -> Stages:
         """By the pipeline's own clock: the encoder's calls; and what else `generate` takes except
         for the features, which is the decoder, the choice of tokens and their text. Keys and values
-        of cross-attention are the decoder's, whose first call computes them."""
+        of cross-attention are the decoder's, whose first call computes them.
+        """
         metrics = self._generate(clip).perf_metrics
         parts, total = metrics.whisper_raw_metrics, metrics.raw_metrics.generate_durations
         encoder = sum(parts.encode_inference_durations)

@@ -1,5 +1,6 @@
 """Optimum-ONNX with encoders alone, as its documentation runs them: Hugging Face's tokenizer,
-tensors of PyTorch."""
+tensors of PyTorch.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,6 @@
 """What tools leave to their caller that run an encoder's graph alone: texts as its inputs, and
-vectors from its hidden states."""
+vectors from its hidden states.
+"""
 
 from __future__ import annotations
 

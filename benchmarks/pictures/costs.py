@@ -54,7 +54,8 @@ def draw_encoder(record: CostRecord) -> Figure:
 
 def draw_step(record: CostRecord) -> Figure:
     """Bytes that a step reads by formulas, and milliseconds, as targets grow longer and with more
-    rows."""
+    rows.
+    """
     with styled():
         picture = figure(3.1)
         left, middle, right = picture.subplots(1, 3, width_ratios=(1.2, 1.2, 0.8))

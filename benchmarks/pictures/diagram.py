@@ -147,7 +147,8 @@ def draw_uses() -> Figure:
 
 def _draw(axes: Axes, x: float, stack: Stack, given: str) -> tuple[float, float]:
     """Draw a stack; returns its upper end, and the height of cross-attention or, without, of the
-    end."""
+    end.
+    """
     axes.text(x, -0.35, given, ha="center", va="center")
     y, cross = 0.2, 0.0
     ends = [y]

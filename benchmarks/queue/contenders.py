@@ -112,7 +112,8 @@ def generate(model: Model, requests: list[Request], max_batch_size: int) -> list
 
 def _old_loop() -> Callable[..., Any] | None:
     """The decoding loop of versions that only know frozen batches, whose `generate` takes one
-    limit for all sources; None of later ones."""
+    limit for all sources; None of later ones.
+    """
     loop: Callable[..., Any] | None = getattr(
         import_module("dragoman.runtime.decoding.greedy"), "greedy", None
     )

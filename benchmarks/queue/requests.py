@@ -1,5 +1,6 @@
 """The requests: random sources of several lengths, each with the length of its output and the time
-of its arrival."""
+of its arrival.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,6 @@
 """Requests that arrive over time join the running batch: the runtime's decoding loop, which a
-server would use."""
+server would use.
+"""
 
 from __future__ import annotations
 

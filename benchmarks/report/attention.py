@@ -99,7 +99,8 @@ def _example(model: Model, text: str, source: Any) -> AttentionExample | None:
 
 def _joined(columns: tuple[str, ...], weights: Weights) -> tuple[tuple[str, ...], Weights]:
     """Neighbouring times taken together, so that at most `TIMES` are left. Rows still add up to
-    1."""
+    1.
+    """
     firsts = np.arange(0, len(columns), -(-len(columns) // TIMES))
     return tuple(columns[first] for first in firsts), np.add.reduceat(weights, firsts, axis=1)
 

@@ -97,7 +97,8 @@ def widest(divergences: Sequence[Divergence]) -> list[Divergence]:
 
 def task_name(bundles: Sequence[BundleReport]) -> str:
     """The metric that counts most to every bundle that has one, "task" if they differ; "" if none
-    has any."""
+    has any.
+    """
     names = {bundle.tasks[0].metric for bundle in bundles if bundle.tasks}
     return names.pop() if len(names) == 1 else "task" if names else ""
 

@@ -128,7 +128,8 @@ class Sensitivity:
     @property
     def best(self) -> Keeping | None:
         """The fewest kept products with which the rest does half the harm or less; None if nothing
-        short of all does."""
+        short of all does.
+        """
         none, *steps = self.keeping
         enough = [s for s in steps[:-1] if s.effect.mean <= none.effect.mean / 2]
         return enough[0] if enough else None

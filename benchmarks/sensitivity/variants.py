@@ -99,7 +99,8 @@ class Variants:
 
     def open(self, products: Collection[RoundedProduct]) -> Variant:
         """All graphs, with these products in the precision. Graphs without any of them are opened
-        once."""
+        once.
+        """
         changed = {graph for product in products for graph in product.graphs}
         loaded = {
             graph: self._load(graph, self.quantized(graph, products))

@@ -95,7 +95,8 @@ def library_answers(bundle: Path, sources: Sequence[str]) -> list[list[Any]]:
 
 def streamed_result(events: str) -> Any:
     """The result that a stream ends with; None if there is none, or the tokens before it are not
-    its own."""
+    its own.
+    """
     found = []
     for message in events.strip().split("\n\n"):
         fields = dict(line.split(": ", 1) for line in message.split("\n"))
@@ -248,7 +249,8 @@ class Clients:
 
     async def _slots(self) -> int:
         """Rows in use and outputs that wait. A last request is answered after those who left are
-        gone: they leave at the next step."""
+        gone: they leave at the next step.
+        """
         await self._ask()
         async with self._session.get(f"{self._url}/metrics") as answer:
             text = await answer.text()

@@ -107,7 +107,8 @@ def _ratio(goodput: Goodput) -> str:
 
 def draw(record: Record) -> Figure:
     """Percentiles of latency over the rate of requests, of each tool in its best arrangement; peers
-    are dashed. Dotted lines are the p95 that is asked of all."""
+    are dashed. Dotted lines are the p95 that is asked of all.
+    """
     looks = zip(record.tools, COLOURS, MARKERS, strict=False)
     with styled():
         picture = figure(4.2)

@@ -40,7 +40,8 @@ class ServedTool(Contender[None, None]):
 
     def arrangements(self, cores: int) -> list[Arrangement]:
         """One worker with all cores, and a worker for each; Hugging Face's models share one pool of
-        threads, and have one worker."""
+        threads, and have one worker.
+        """
         workers = (1,) if self.kind == "hugging-face" else tuple(sorted({cores, 1}, reverse=True))
         return [Arrangement(n, cores // n, batch) for n in workers for batch in self.batches]
 

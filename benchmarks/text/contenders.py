@@ -180,7 +180,8 @@ def ctranslate2_contenders() -> list[TextContender]:
 
 def ctranslate2_compute_types() -> list[str]:
     """Those that it supports on this processor; if it is missing, one, whose preparation fails with
-    the reason."""
+    the reason.
+    """
     from ..peers import ctranslate2
 
     try:
@@ -203,7 +204,8 @@ def ctranslate2_contender(compute_type: str, *, device: str = "cpu") -> TextCont
 
 def load_reference(directory: Path, threads: int) -> Generate:
     """Load a Marian checkpoint into the reference model, with its end token made impossible to
-    choose; it decodes with a cache."""
+    choose; it decodes with a cache.
+    """
     import torch
 
     from dragoman.export.families.hugging_face import load_hugging_face
@@ -226,7 +228,8 @@ def load_bundle(directory: Path, threads: int, *, backend: str | None = None) ->
 
 def load_as_many_rows(directory: Path, threads: int) -> Generate:
     """Load a bundle that decodes as many rows as a batch has beams, greedily: every source is
-    repeated. The answer has the first row of each source."""
+    repeated. The answer has the first row of each source.
+    """
     greedy = load_bundle(directory, threads)
 
     def generate(batch: Batch) -> Rows:

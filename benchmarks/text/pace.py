@@ -1,5 +1,6 @@
 """What a processor can do: the memory that it reads and the products that it computes in a second,
-by the operators of ONNX Runtime at sizes that suit them."""
+by the operators of ONNX Runtime at sizes that suit them.
+"""
 
 from __future__ import annotations
 

@@ -117,7 +117,8 @@ def show(comparison: Comparison) -> None:
 
 def standings(measurements: Sequence[Measurement]) -> Iterator[str]:
     """Dragoman's precisions against peers in fp32, and against all of them: each with its best
-    number of threads, and all with the same number."""
+    number of threads, and all with the same number.
+    """
     best: dict[tuple[str, int], Measurement] = {}
     for m in sorted(measurements, key=lambda m: m.ms_per_step[0], reverse=True):
         best[m.contender, m.batch_size] = m
@@ -208,7 +209,8 @@ def _table(comparison: Comparison) -> Table:
 
 def plot(comparison: Comparison, path: Path) -> None:
     """Draw tokens per second, each contender's at its best number of threads, as bars: one panel
-    with its own scale for each batch size."""
+    with its own scale for each batch size.
+    """
     from matplotlib.figure import Figure
 
     sizes = comparison.batch_sizes

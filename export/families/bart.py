@@ -145,7 +145,8 @@ def tie(weights: Weights, config: ModelConfig) -> list[str]:
 
 def with_separate_tables(values: Values, config: ModelConfig, weights: Weights) -> ModelConfig:
     """With `tie_word_embeddings` false, transformers 5 ties nothing: the tables of encoder and
-    decoder may differ, and the shared one is used only where theirs are not stored."""
+    decoder may differ, and the shared one is used only where theirs are not stored.
+    """
     if config.tie_target_output or not config.tie_source_target:
         return config
     stored = {name: name if name in weights else SHARED for name in TOKENS.values()}

@@ -155,7 +155,8 @@ def _settings(
     directory: Path, values: Values, family: Family, notes: list[str]
 ) -> tuple[Values, str]:
     """The fields that `generate` reads, and the file that they are in: `generation_config.json`
-    alone, or, if there is none, `config.json`."""
+    alone, or, if there is none, `config.json`.
+    """
     path = directory / GENERATION_FILE
     has_file = path.exists()
     settings, file = (read_json(path), path.name) if has_file else (values, CONFIG_FILE)

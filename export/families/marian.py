@@ -1,5 +1,6 @@
 """Marian (Junczys-Dowmunt et al. 2018), OPUS-MT: a post-norm Transformer with its own kind of
-sinusoidal positions and a bias on the logits."""
+sinusoidal positions and a bias on the logits.
+"""
 
 from __future__ import annotations
 

@@ -31,7 +31,8 @@ class SettingsReader:
 
     def refuse(self, unsupported: Mapping[str, tuple[Any, ...]]) -> None:
         """Settings that must not be in force; with the values, besides null and empty texts, lists
-        and objects, that switch them off."""
+        and objects, that switch them off.
+        """
         self.problems += [
             f"{name}: this generation setting is not supported, found {self._values[name]!r}"
             for name, neutral in unsupported.items()
@@ -97,7 +98,8 @@ class SettingsReader:
 
     def forced(self, name: str, suppressed: set[int]) -> int | None:
         """The token that a setting forces. Of several, all have the same score, and the argmax is
-        the lowest that is not suppressed."""
+        the lowest that is not suppressed.
+        """
         ids = self.ids(name)
         allowed = [token for token in ids if token not in suppressed]
         if ids and not allowed:

@@ -1,6 +1,7 @@
 """How `generate` of Hugging Face chooses tokens when it is called without options: greedily, by
 beam search or by sampling. Its defaults take the place of what is not stated (`transformers` 5.23,
-`GenerationConfig._get_default_generation_params`)."""
+`GenerationConfig._get_default_generation_params`).
+"""
 
 from __future__ import annotations
 

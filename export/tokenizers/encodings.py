@@ -1,5 +1,6 @@
 """Encodings of tiktoken: the patterns that split texts, and special tokens. Their ranks state
-neither."""
+neither.
+"""
 
 from __future__ import annotations
 

@@ -42,7 +42,8 @@ _NO_RANK = 1 << 62
 
 def plain_ranks(checkpoint: TokenizerCheckpoint) -> TokenizerFiles | None:
     """One tokenizer for both sides, with `bos` and `eos` around a source text if the checkpoint
-    says so; None if there are no ranks."""
+    says so; None if there are no ranks.
+    """
     tokenizer = tokenizer_of_ranks(checkpoint)
     if tokenizer is None:
         return None
@@ -191,7 +192,8 @@ def _other_tokens(
     checkpoint: TokenizerCheckpoint, path: Path, ranks: Mapping[str, int], encoding: Encoding
 ) -> dict[str, int]:
     """The tokens beside the ranks, by ascending id. No id is left out: those without a token get a
-    reserved one."""
+    reserved one.
+    """
     listed = checkpoint.added_tokens()
     check_ids(checkpoint.directory / CONFIG_FILE, listed, checkpoint.vocab_size)
     by_id = {

@@ -165,7 +165,8 @@ class WholeSelfAttention(MaskedAttention):
 
 def _shares_sources(query: ir.Value, query_heads: ir.Value) -> bool:
     """Whether splitting heads is known to change the first axis, from rows to the sources that they
-    belong to."""
+    belong to.
+    """
     if query.shape is None or query_heads.shape is None:
         return False
     rows, sources = (

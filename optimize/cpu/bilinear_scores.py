@@ -1,5 +1,6 @@
 """Bilinear scores -> plain ones: q^T W k is (q W) k, and each head's W goes into the weights of the
-query's projection."""
+query's projection.
+"""
 
 from __future__ import annotations
 

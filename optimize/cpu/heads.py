@@ -32,7 +32,8 @@ def known_heads(split: ir.Value) -> tuple[int, int] | None:
 
 def check_heads(attended: ir.Value, split: ir.Value) -> MatchResult:
     """Fails for an Attention with unknown heads, or with attributes that have no direct equivalent
-    in ONNX Runtime's own operators."""
+    in ONNX Runtime's own operators.
+    """
     result, node = MatchResult(), attended.producer()
     assert node is not None
     if unknown := sorted(set(node.attributes) - {"scale"}):

@@ -74,7 +74,8 @@ class LayerNorm(RewriteRuleClassBase):
 
 def _same_axis(x: ir.Value, graph: ir.Graph | ir.Function | None) -> tuple[ir.Value, int]:
     """A graph input with an axis of the same name as the second axis of x, and the index of that
-    axis; otherwise x itself and 1."""
+    axis; otherwise x itself and 1.
+    """
     assert x.shape is not None
     name = getattr(x.shape[1], "value", None)
     for value in () if graph is None or name is None else graph.inputs:

@@ -78,7 +78,8 @@ def _projected(query: ir.Value) -> ir.Value | None:
 
 def _scaled(op: Any, weight: ir.Value, scale: float) -> ir.Value:
     """A scaled copy of a weight; each attention gets its own, since others may share the weight and
-    scale it differently."""
+    scale it differently.
+    """
     assert weight.graph is not None
     name = f"{weight.name}.scaled"
     while name in weight.graph.initializers:
@@ -95,7 +96,8 @@ def _scaled_cross_attention(node: ir.Node) -> bool:
 
 def _scale(node: ir.Node) -> float | None:
     """The scale of a cross-attention, which is recognized by its keys [B, H, S, Dh]; None for other
-    attentions. Without the attribute, or if it is 0, 1 / sqrt(Dh)."""
+    attentions. Without the attribute, or if it is 0, 1 / sqrt(Dh).
+    """
     key = node.inputs[1] if len(node.inputs) > 1 else None
     shape = None if key is None else key.shape
     if shape is None or len(shape) != 4 or not isinstance(shape[3], int):

@@ -55,7 +55,8 @@ def passes(graph: str, model: ModelSpec, precision: Precision) -> Sequence[Graph
 def schemes(precision: Precision, graphs: Collection[str], widths: Collection[int]) -> Schemes:
     """With int4, the encoder's products are int8: it processes many tokens at once, for which 8
     bits are faster than 4. Alone it would also lose: with 4 bits the cosine of MiniLM's vectors
-    with the trained model's is 0.97 in place of 0.99."""
+    with the trained model's is 0.97 in place of 0.99.
+    """
     int8, blocks = Int8(), BlockQuantized(4, BLOCK, error=0.2)
     if precision == "int8":
         return Schemes(dict.fromkeys(graphs, int8), int8)

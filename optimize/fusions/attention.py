@@ -69,7 +69,8 @@ class FuseAttention(RewriteRuleClassBase):
 
     def _mask(self, op: Any, graph: Any) -> Any:
         """The sum of the masks, expanded to the scores in the last two axes: ONNX Runtime's CPU
-        kernel broadcasts only the others."""
+        kernel broadcasts only the others.
+        """
         scores = self.scores
         if not scores.masks:
             return None

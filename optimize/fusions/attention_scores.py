@@ -1,5 +1,6 @@
 """Recognizing attention scores, the input of the Softmax: queries, keys, scale and masks, in any
-supported order."""
+supported order.
+"""
 
 from __future__ import annotations
 

@@ -117,7 +117,8 @@ class SameType(RewriteRuleClassBase):
 
 class FlattenedSoftmax(RewriteRuleClassBase):
     """A Softmax as ONNX's version converter rewrites it for opset 13: flattened, and reshaped
-    back."""
+    back.
+    """
 
     def __init__(self) -> None:
         super().__init__("flattened-softmax", remove_nodes=False)

@@ -39,7 +39,8 @@ def first_input(node: ir.Node) -> ir.Value:
 
 def split_constant(node: ir.Node) -> tuple[ir.Value, float] | None:
     """The variable input and the constant number of a node with two inputs, in either order; None
-    if it does not have one of each."""
+    if it does not have one of each.
+    """
     for value, other in (node.inputs[:2], node.inputs[1::-1]):
         constant_number = number(other)
         if value is not None and constant_number is not None and number(value) is None:
@@ -54,7 +55,8 @@ def rank(value: ir.Value) -> int | None:
 
 def reduction_axes(node: ir.Node) -> list[int] | None:
     """The axes of a reduction, which are an attribute or (since opset 18) an input; None if
-    unknown."""
+    unknown.
+    """
     attribute = node.attributes.get("axes")
     if attribute is not None:
         return list(attribute.as_ints())

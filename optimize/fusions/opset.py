@@ -18,7 +18,8 @@ OPSET = 23
 @dataclass(frozen=True)
 class UpgradeOpset:
     """Converts a graph of an older opset to opset 23: from opset 18 on with onnxscript's version
-    converter, below with ONNX's."""
+    converter, below with ONNX's.
+    """
 
     name: str = "opset"
     requires: frozenset[Property] = frozenset()

@@ -90,7 +90,8 @@ class BlockQuantized:
 
     def _packed(self, rounded: Rounded) -> NDArray[np.uint8]:
         """Unsigned integers, the first of two in the lower half of a byte; inputs are padded to
-        complete blocks."""
+        complete blocks.
+        """
         assert self.block is not None
         inputs, outputs = rounded.integers.shape
         blocks = len(rounded.scales)

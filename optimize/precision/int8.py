@@ -67,7 +67,8 @@ class Int8Form:
         self, graph: ir.Graph, name: str, rounded: Rounded, x: ir.Value, bias: ir.Value | None
     ) -> list[ir.Node]:
         """`com.microsoft.QGemm` accepts the table in the layout of embeddings, but only 2 axes. It
-        takes a bias only as integers, which costs more than adding it to the logits."""
+        takes a bias only as integers, which costs more than adding it to the logits.
+        """
         width, rows = rounded.integers.shape
         weight, scale = table(graph, name, rounded)
         nodes, integers = self.activations.quantize(graph, x)

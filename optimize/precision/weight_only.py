@@ -65,7 +65,8 @@ class WeightOnly:
 
 class EngineWeightOnly(WeightOnly):
     """Weight-only quantization for TensorRT, in which only DequantizeLinear may read integers, and
-    scales have the type of the result, fp16."""
+    scales have the type of the result, fp16.
+    """
 
     scale_type = np.float16
 

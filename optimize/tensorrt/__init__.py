@@ -1,2 +1,3 @@
 """Neutral graphs -> engines of TensorRT-RTX or TensorRT. Only refitting, and building with the full
-TensorRT, need a GPU."""
+TensorRT, need a GPU.
+"""

@@ -93,7 +93,8 @@ def build_engine(
 
 def _refuse_dropped_inputs(messages: Messages, graph: Path) -> None:
     """The parser ignores operator inputs that it does not know, such as the seventh of Attention,
-    and only warns that nothing reads them."""
+    and only warns that nothing reads them.
+    """
     dropped = [m.partition(DROPPED)[2].strip() for m in messages.warnings if DROPPED in m]
     if dropped:
         raise EngineError(
@@ -104,7 +105,8 @@ def _refuse_dropped_inputs(messages: Messages, graph: Path) -> None:
 
 def _allow_decomposition(trt: Any, network: Any) -> None:
     """Let TensorRT decompose attention that has no fused kernel, as in fp32 with several queries.
-    Fused kernels are still used where they exist."""
+    Fused kernels are still used where they exist.
+    """
     for index in range(network.num_layers):
         layer = network.get_layer(index)
         if layer.type == trt.LayerType.ATTENTION_INPUT:

@@ -84,7 +84,8 @@ def _check(package: Package, graphs: Bundle, options: EngineOptions) -> None:
 
 def _for_precision(options: EngineOptions, precision: Precision) -> EngineOptions:
     """Matrix products of TensorRT-RTX 1.7 read int8 weights directly if a profile allows two rows;
-    for exactly one row, a separate kernel first expands the weights to fp16."""
+    for exactly one row, a separate kernel first expands the weights to fp16.
+    """
     if precision not in ("int8", "int4"):
         return options
     one, two = Range(1, 1, 1), Range(1, 1, 2)

@@ -29,7 +29,8 @@ class Positions(Protocol):
 
 def default_source_range(model: Positions) -> Range:
     """All lengths that the model accepts, tuned for a sentence; for audio, that of a window. A
-    decoder alone has no source, and a length of 1 stands for it."""
+    decoder alone has no source, and a length of 1 stands for it.
+    """
     longest = max(1, model.max_source_positions)
     if model.takes_audio:
         return Range(longest, longest, longest)
@@ -112,7 +113,8 @@ def _describe(sizes: Range) -> str:
 
 def _sizes(profile: Profile) -> list[dict[str, int]]:
     """The sizes of the axes at the profile's smallest, best and largest. There may be as few
-    sources as one for all rows, whose beams they are, and at most one for each."""
+    sources as one for all rows, whose beams they are, and at most one for each.
+    """
     batch, source = profile.batch, profile.source
     return [
         {"batch": rows, "source_batch": sources, "source": length}

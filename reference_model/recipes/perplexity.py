@@ -30,7 +30,8 @@ def perplexity(
     model: LanguageModel, examples: Sequence[Example], tokenizer: Tokenizer
 ) -> dict[str, float]:
     """Of whole texts, end tokens included: e to the power of the mean negative log-likelihood of a
-    token, and its sum in bits for each character, which does not depend on the tokenizer."""
+    token, and its sum in bits for each character, which does not depend on the tokenizer.
+    """
     texts = whole_texts(examples, tokenizer)
     nats = negative_log_likelihood(model, texts)
     tokens_in_all = sum(len(text) for _, text in texts)

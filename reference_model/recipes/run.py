@@ -97,7 +97,8 @@ def run_recipe(
 
 def _tokenizers(recipe: Recipe, data: Data, work: Path) -> Tokenizers:
     """Those of an interrupted training, if there is one: a unigram vocabulary that is trained again
-    has the same tokens with other ids. New ones are read back, since files round scores."""
+    has the same tokens with other ids. New ones are read back, since files round scores.
+    """
     if not (work / STATE_FILE).exists():
         write_tokenizers(recipe.make_tokenizers(data), work)
     return read_tokenizers(work)
@@ -189,7 +190,8 @@ def evaluate(
 
 def _outputs(model: Transformer, tokenizers: Tokenizers, examples: Sequence[Example]) -> list[str]:
     """Greedy outputs of the reference model, in the examples' order; sources of similar length are
-    decoded together."""
+    decoded together.
+    """
     sources = [tokenizers.source.encode(example.source).ids for example in examples]
     order = sorted(range(len(sources)), key=lambda i: len(sources[i]))
     hypotheses = [""] * len(sources)

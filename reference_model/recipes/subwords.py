@@ -1,5 +1,6 @@
 """Subword vocabularies, trained on the texts at hand: byte-pair encoding (Sennrich et al. 2016) or
-a unigram language model (Kudo 2018)."""
+a unigram language model (Kudo 2018).
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,6 @@
 """The training loss: label-smoothed cross-entropy (Szegedy et al. 2016, section 7) of a projection
-to the vocabulary."""
+to the vocabulary.
+"""
 
 from __future__ import annotations
 

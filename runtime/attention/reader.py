@@ -117,7 +117,8 @@ class AttentionReader:
         self, source: Any, tokens: Sequence[int], options: ScoringOptions
     ) -> str | None:
         """The text of an output with source words in place of unknown tokens, as they are attended
-        to most; None if there is none to replace."""
+        to most; None if there is none to replace.
+        """
         unknown = None if self._codec is None else self._codec.unknown_target
         stream = self._word_stream()
         if stream is None or unknown not in tokens:

@@ -103,7 +103,8 @@ def _triangles(
     bins: int, n_fft: int, sampling_rate: int
 ) -> tuple[NDArray[np.intp], NDArray[np.float32], NDArray[np.intp]]:
     """The filters without their zeros: the frequencies of all of them one after another, their
-    weights [numbers, 1], and where each filter begins."""
+    weights [numbers, 1], and where each filter begins.
+    """
     filters = _mel_filters(bins, n_fft, sampling_rate)
     used = filters > 0
     used[~used.any(axis=1), 0] = True  # every sum is of something

@@ -39,7 +39,8 @@ class Candidates(NamedTuple):
 
 class Prediction(Protocol):
     """What the model says of the next token of every row. Valid until the next call of its state,
-    and computed only as far as it is asked for: on a GPU, logits stay on the device until then."""
+    and computed only as far as it is asked for: on a GPU, logits stay on the device until then.
+    """
 
     @property
     def choice(self) -> Step:
@@ -55,7 +56,8 @@ class Prediction(Protocol):
     @property
     def normalizers(self) -> NDArray[np.float32]:
         """[B], the logarithm of the sum of exp(logits) over all tokens: logits less this are
-        log-probabilities."""
+        log-probabilities.
+        """
 
 
 class Limits(NamedTuple):
@@ -85,11 +87,13 @@ class DecodingState(Protocol):
 
     def step(self) -> Step:
         """Decode one position of every row, the first time the whole prompt, and feed the chosen
-        tokens back as the next step's input."""
+        tokens back as the next step's input.
+        """
 
     def advance(self) -> Prediction:
         """The same, but nothing is fed back: `feed` must follow, after `reorder` if rows change
-        places."""
+        places.
+        """
 
     def feed(self, tokens: NDArray[np.int64]) -> None:
         """Set the next step's input.
@@ -108,7 +112,8 @@ class DecodingState(Protocol):
 
     def retire(self, sources: NDArray[np.intp]) -> None:
         """Decode these sources no longer. Their rows remain, and what steps return for them means
-        nothing, until `keep` drops them or `join` puts others in their place."""
+        nothing, until `keep` drops them or `join` puts others in their place.
+        """
 
     def keep(self, sources: NDArray[np.intp]) -> None:
         """Drop all sources but these, which are renumbered from 0.
@@ -132,14 +137,16 @@ class DecodingState(Protocol):
 
 class Backend(Protocol):
     """The graphs of a bundle, ready to run. Safe to call from several threads. Without a decoder,
-    only `encode` may be called; without an encoder, anything else."""
+    only `encode` may be called; without an encoder, anything else.
+    """
 
     @property
     def limits(self) -> Limits: ...
 
     def rows_that_fit(self, source: int) -> int | None:
         """How many rows the device has memory for at present, with sources of this many tokens;
-        None: unknown."""
+        None: unknown.
+        """
 
     def start(
         self,
@@ -188,7 +195,8 @@ class Backend(Protocol):
         target: NDArray[np.int64],
     ) -> NDArray[Any]:
         """Teacher forcing: logits [B, T, V] that follow each prefix of target [B, T]; source and
-        mask as for `start`."""
+        mask as for `start`.
+        """
 
     def close(self) -> None:
         """Free what the backend holds. No other method may be called afterwards."""

@@ -23,7 +23,8 @@ def rows_of(sources: NDArray[np.intp], width: int) -> NDArray[np.intp]:
 
 def source_lengths(mask: NDArray[np.bool_]) -> NDArray[np.int64]:
     """The number of positions up to the last token of each source; padding may be anywhere. 1 where
-    there is no encoder, and the mask has no positions."""
+    there is no encoder, and the mask has no positions.
+    """
     if not mask.shape[1]:
         return np.ones(len(mask), np.int64)
     after: NDArray[np.int64] = np.maximum(1, mask.shape[1] - mask[:, ::-1].argmax(axis=1))

@@ -37,7 +37,8 @@ class BackendRecord:
 
     def refusal(self, bundle: Bundle) -> str | None:
         """Why this backend cannot run a bundle, and what to do; None if the manifest does not
-        rule it out."""
+        rule it out.
+        """
         manifest, directory = bundle.manifest, bundle.directory
         target = manifest.target
         if manifest.executable.format != self.runs:

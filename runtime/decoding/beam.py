@@ -127,7 +127,8 @@ class BeamSearch:
 
     def _under_rules(self, outlook: Outlook, row: int, count: int) -> NDArray[np.float32] | None:
         """The scores of next tokens, log-probabilities after the rules, of all of the request's
-        rows: [width, V]; None where no rule changes any."""
+        rows: [width, V]; None where no rule changes any.
+        """
         rules = self._rules
         if rules.forced_at(count) is not None or rules.excluded(count) is not None:
             return None

@@ -1,5 +1,6 @@
 """Beam search for outputs that contain given phrases: lexically constrained decoding with dynamic
-beam allocation (Post & Vilar 2018, section 3)."""
+beam allocation (Post & Vilar 2018, section 3).
+"""
 
 from __future__ import annotations
 
@@ -42,7 +43,8 @@ class ConstrainedBeam(Beam):
     @property
     def width(self) -> int:
         """So many times the beams that each bank has a place: else the upper ones take all places,
-        and phrases stand at the beginning. A multiple, so that requests can share batches."""
+        and phrases stand at the beginning. A multiple, so that requests can share batches.
+        """
         banks = min(self.required.tokens + 1, MOST_BANKS)
         return -(-banks // self.beams) * self.beams
 
@@ -70,7 +72,8 @@ class ConstrainedBeam(Beam):
 class ConstrainedBeamSearch(BeamSearch):
     """A beam whose places are shared out to banks: hypotheses that have as many tokens of the
     phrases. Of all tokens, only those are candidates after which the phrases still fit in the
-    limit."""
+    limit.
+    """
 
     def __init__(self, strategy: ConstrainedBeam, request: Request) -> None:
         super().__init__(strategy, request)
@@ -95,7 +98,8 @@ class ConstrainedBeamSearch(BeamSearch):
 
     def _best(self, outlook: Outlook, row: int, count: int) -> list[Candidate]:
         """The best overall, the best of each hypothesis, and those that come closer to having all
-        phrases."""
+        phrases.
+        """
         scores = self._under_rules(outlook, row, count)
         found = self._candidates_of_each(outlook, row, count, scores)
         found = [candidate for candidate in found if candidate.score > -np.inf]
@@ -156,7 +160,8 @@ class ConstrainedBeamSearch(BeamSearch):
 
     def _best_score(self) -> float:
         """The search does not go on for what is overdue: it grows longer, and with a length penalty
-        better, without being an output."""
+        better, without being an output.
+        """
         others = [s for beam, s in enumerate(self._scores) if beam not in self._overdue]
         return max(others, default=-np.inf)
 
@@ -183,7 +188,8 @@ class ConstrainedBeamSearch(BeamSearch):
 
     def _completes(self, row: Row, progress: Progress) -> bool:
         """Whether the phrases, one right after the other, can follow without anything that must not
-        occur; or, if that takes long to find out, perhaps."""
+        occur; or, if that takes long to find out, perhaps.
+        """
         open_ends = [(row, progress)]
         for _ in range(MOST_ORDERS):
             if not open_ends:

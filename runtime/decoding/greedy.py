@@ -26,7 +26,8 @@ class Greedy:
 
 class GreedySearch(SingleSearch):
     """Where no rule interferes, the graph's own choice is taken, and the logits are not looked
-    at."""
+    at.
+    """
 
     def _sees_logits(self, count: int) -> bool:
         return bool(self._rules.active(count))

@@ -82,7 +82,8 @@ class MinNewTokens(SuppressTokens):
 
 class RepetitionPenalty:
     """Positive scores of tokens that occurred are divided by the penalty, negative ones multiplied
-    (Keskar et al. 2019, section 4.1)."""
+    (Keskar et al. 2019, section 4.1).
+    """
 
     def __init__(self, penalty: float) -> None:
         self._penalty = np.float32(penalty)

@@ -160,7 +160,8 @@ class DecodingLoop(Generic[Key]):
 
     def _start(self, group: Sequence[Decoding[Key]]) -> list[Decoding[Key]]:
         """Start a group, with prompts of one length unless `ragged`, and let it join those that are
-        running. A prompt of several tokens is read at once, and the first token decoded."""
+        running. A prompt of several tokens is read at once, and the first token decoded.
+        """
         tokens = [d.search.draft.row.tokens for d in group]
         prompts, read = pad(tokens, self._model.pad_token_id)
         sources = [d.job.request.source for d in group]

@@ -88,7 +88,8 @@ class Rules:
 
     def excluded(self, count: int) -> set[int] | None:
         """The tokens that are not chosen as the count-th new one, beside those that are suppressed;
-        None if the rules do more than to exclude tokens."""
+        None if the rules do more than to exclude tokens.
+        """
         active = self.active(count)
         plain = [processor for processor in active if isinstance(processor, SuppressTokens)]
         if len(plain) < len(active):

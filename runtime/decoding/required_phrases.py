@@ -60,7 +60,8 @@ class RequiredPhrases:
 
     def to_come(self, progress: Progress) -> int:
         """A number of tokens that suffices: first what completes a phrase that has begun, then the
-        other phrases one after the other. One more token can always make it less."""
+        other phrases one after the other. One more token can always make it less.
+        """
         if progress not in self._to_come:
             missing = self._missing[progress.node]
             begun = [self._shortest[p] - missing[p] for p in progress.unmet & missing.keys()]
@@ -70,7 +71,8 @@ class RequiredPhrases:
 
     def towards(self, progress: Progress) -> list[int]:
         """The tokens that make `to_come` less: the next one of a phrase that has begun, or else the
-        first ones of phrases."""
+        first ones of phrases.
+        """
         if progress not in self._towards:
             left = self.to_come(progress)
             self._towards[progress] = [

@@ -51,7 +51,8 @@ class Sample:
 
     def uniform(self, step: int) -> float:
         """The random number of a step, in [0, 1): Philox (Salmon et al. 2011), whose counter is the
-        step."""
+        step.
+        """
         if self.seed is None:
             raise ValueError("expected a seed")
         bits = np.random.Philox(key=np.array([self.seed, self.index], np.uint64), counter=step)
@@ -59,7 +60,8 @@ class Sample:
 
     def probabilities(self, scores: NDArray[np.float32]) -> NDArray[np.float64]:
         """The probabilities that tokens are drawn with, from scores [V]; in the order of Hugging
-        Face: temperature, top_k, top_p, min_p."""
+        Face: temperature, top_k, top_p, min_p.
+        """
         # Differences to the largest: however low the temperature, none of them overflows to NaN.
         with np.errstate(over="ignore"):
             logits = (scores.astype(np.float64) - scores.max()) / self.temperature

@@ -134,5 +134,6 @@ def length_of(job: Job[Key], model: ModelSpec) -> int:
 
 def reason_of(error: Exception) -> str:
     """What went wrong. The exception itself must not outlive its handler: its traceback holds what
-    failed, such as the sessions of a GPU, whose memory the next attempt needs."""
+    failed, such as the sessions of a GPU, whose memory the next attempt needs.
+    """
     return str(error) or "not enough memory"

@@ -85,7 +85,8 @@ class Outlook:
 
     def alternatives(self, row: int, count: int) -> Alternatives:
         """The best tokens of a row and their log-probabilities, both among those that are not
-        suppressed; none that are impossible."""
+        suppressed; none that are impossible.
+        """
         if not count:
             return ()
         best, allowed = self.candidates(row, 1, count), self.allowed(row)
@@ -99,7 +100,8 @@ class Outlook:
 
     def allowed(self, row: int) -> float:
         """The log-probability of all tokens together that are not suppressed: log-probabilities
-        among all tokens less this are log-probabilities among them. Candidates were asked for."""
+        among all tokens less this are log-probabilities among them. Candidates were asked for.
+        """
         if self._candidates is None:
             raise ValueError("no candidates were asked for")
         best = self._candidates.log_probabilities[row, :1].tolist()

@@ -136,7 +136,8 @@ class InputTokenizer:
 
     def _check_first(self, text: str) -> None:
         """Check that the first text of a pair leaves room for a token of the second, which alone is
-        cut: otherwise the library fails."""
+        cut: otherwise the library fails.
+        """
         room = max(0, self._longest - self._whole.num_special_tokens_to_add(True) - 1)
         expected = f"expected at most {room}: only the context is cut"
         try:

@@ -322,7 +322,8 @@ class TensorSpec:
     @property
     def memory(self) -> Slot:
         """The slot whose memory holds the tensor: for an output that updates an input, the
-        input's."""
+        input's.
+        """
         return Slot(ROLES[self.role].updates or self.role, self.layer)
 
     @property
@@ -359,7 +360,8 @@ class GraphSpec:
     @property
     def shares_sources(self) -> bool:
         """Of a decoder: whether several rows can be decoded from one source, as beams are. Without,
-        as in graphs of schema 2, every row needs a source of its own: their axes are the same."""
+        as in graphs of schema 2, every row needs a source of its own: their axes are the same.
+        """
         rows = self.input("token").shape[0]
         return all(
             tensor.shape[0] != rows

@@ -20,7 +20,8 @@ class LanguageError(DragomanError):
 @dataclass(frozen=True)
 class SourceTemplate:
     """The special tokens before and after a source text: token ids, or "source_language" for the
-    token of the text's language."""
+    token of the text's language.
+    """
 
     prefix: tuple[int | Literal["source_language"], ...]
     suffix: tuple[int | Literal["source_language"], ...]

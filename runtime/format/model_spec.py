@@ -46,7 +46,8 @@ class ModelSpec:
     @property
     def input_vocab_size(self) -> int:
         """The tokens that an input consists of: a source or, of a decoder alone, a prompt. 0 of
-        audio."""
+        audio.
+        """
         return (self.source_vocab_size if self.has_encoder else self.target_vocab_size) or 0
 
     @property

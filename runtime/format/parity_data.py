@@ -46,7 +46,8 @@ def _leave_out(record: dict[str, Any], names: Sequence[str]) -> None:
 def upgrade(data: Any) -> Any:
     """A manifest with the record of an older version as one of this version. There was one metric
     of a task, `task`, or null; lower was better. What is wrong with it stays wrong, and is found
-    when the record is read."""
+    when the record is read.
+    """
     parity = data.get("parity") if isinstance(data, dict) else None
     if not isinstance(parity, dict) or "task" not in parity or "tasks" in parity:
         return data

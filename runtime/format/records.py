@@ -1,5 +1,6 @@
 """The records in a manifest: where the bundle comes from, its parity, and the passes that made its
-graphs."""
+graphs.
+"""
 
 from __future__ import annotations
 

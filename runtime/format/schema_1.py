@@ -15,7 +15,8 @@ GRAPHS = ("encoder", "decoder")
 
 def upgrade(data: dict[str, Any]) -> dict[str, Any]:
     """A manifest of schema 1 as one of schema 2. What is wrong with it stays wrong, and is found
-    when schema 2 is checked."""
+    when schema 2 is checked.
+    """
     renamed = {"rules": "generation"}
     upgraded = {
         renamed.get(name, name): value

@@ -11,5 +11,6 @@ from typing import Any
 
 def upgrade(data: dict[str, Any]) -> dict[str, Any]:
     """A manifest of schema 2 as one of schema 3. What is wrong with it stays wrong, and is found
-    when schema 3 is checked."""
+    when schema 3 is checked.
+    """
     return data | {"schema_version": 3}

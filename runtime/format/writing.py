@@ -106,7 +106,8 @@ class BundleWriter:
 
 class ScratchWriter(BundleWriter):
     """Writes an intermediate bundle, which only this process reads: nothing is hashed, and no
-    manifest is written."""
+    manifest is written.
+    """
 
     def finish(self, manifest: Manifest) -> Bundle:
         return Bundle(self.directory, manifest)
@@ -175,7 +176,8 @@ def new_directory(
 
 def record_parity(bundle: Bundle, parity: Parity) -> None:
     """Put the figures into a bundle's manifest, and change nothing else: a manifest of an older
-    schema stays one, which older versions can read."""
+    schema stays one, which older versions can read.
+    """
     path = bundle.directory / MANIFEST_FILE
     data = read_json_object(path)
     data["parity"] = parity_data.to_data(parity)

@@ -99,6 +99,7 @@ class TextScorer:
 
 def _unread(before: Sequence[int], given: Sequence[int]) -> Sequence[int]:
     """The special tokens before a text that the decoder has not read yet. BART's texts begin with
-    `<s>`, which some checkpoints force as the first token, and others leave to the model."""
+    `<s>`, which some checkpoints force as the first token, and others leave to the model.
+    """
     read = next((n for n in range(len(before), 0, -1) if [*given[-n:]] == [*before[:n]]), 0)
     return before[read:]

@@ -1,5 +1,6 @@
 """How many loops of how many threads run a bundle: as asked, as measured on this machine, or a loop
-for each core."""
+for each core.
+"""
 
 from __future__ import annotations
 

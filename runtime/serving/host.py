@@ -1,5 +1,6 @@
 """A bundle's directory and its engine: loaded when it is needed, unloaded when it is not, replaced
-when the directory changes. Everything here runs on the event loop; what takes time, in threads."""
+when the directory changes. Everything here runs on the event loop; what takes time, in threads.
+"""
 
 from __future__ import annotations
 
@@ -151,7 +152,8 @@ class Host:
 
     async def refresh(self) -> None:
         """Replace the engine, if there is one, and the manifest if the directory holds another
-        bundle than they are of. If that cannot be loaded, things stay as they are."""
+        bundle than they are of. If that cannot be loaded, things stay as they are.
+        """
         identity = _identity(self.directory)
         if identity in (None, self._identity, self._refused):
             return

@@ -1,5 +1,6 @@
 """What a server of several replicas is told when it starts, also as plain values, as files of
-settings and other command lines have them."""
+settings and other command lines have them.
+"""
 
 from __future__ import annotations
 

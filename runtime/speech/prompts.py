@@ -89,7 +89,8 @@ class PromptRequest:
 
 def prompt_options(manifest: Manifest) -> GenerationOptions:
     """The options of `Model.generate` that lead to the prompt stated in the manifest, for parity
-    and calibration. A text model has no other prompt."""
+    and calibration. A text model has no other prompt.
+    """
     if manifest.speech is None:
         return GenerationOptions()
     prompt = manifest.generation.prompt

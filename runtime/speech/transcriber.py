@@ -122,7 +122,8 @@ class Transcriber:
         queue: Queue[int],
     ) -> Iterator[tuple[int, Result]]:
         """Open recordings while there is room, and queue their first windows; yields a result for
-        each that cannot be opened."""
+        each that cannot be opened.
+        """
         while len(opened) < rows and sum(p.seconds for p in opened.values()) < MAX_OPEN_SECONDS:
             following = next(waiting, None)
             if following is None:

@@ -164,7 +164,8 @@ class TextFrontEnd:
 def _largest_first(accepted: Mapping[int, PendingText]) -> list[int]:
     """Sources in the order in which they are decoded: those of one width together, since they can
     share batches, and the longest first, so that what does not fit into memory fails at once, not
-    after an hour."""
+    after an hour.
+    """
 
     def size(index: int) -> tuple[int, int]:
         pending = accepted[index]

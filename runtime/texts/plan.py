@@ -71,7 +71,8 @@ class TextPlan:
     @property
     def given(self) -> Sequence[int]:
         """What the output begins with: the prefix, after a token that is forced to be the first,
-        such as a language; nothing without a prefix."""
+        such as a language; nothing without a prefix.
+        """
         forced, prefix = self.settings.forced_first_token_id, self.phrases.prefix
         return (forced, *prefix) if prefix and forced is not None else prefix
 

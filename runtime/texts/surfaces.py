@@ -135,7 +135,8 @@ def _adds_up(codec: Codec, anchor: _Anchor, vocabulary: int) -> bool:
 
 def _bytes_of(piece: str) -> bytes:
     """The bytes of a piece that has some of a character: written in hexadecimal, as by
-    SentencePiece, or each as a letter of the byte-level alphabet, as by GPT-2."""
+    SentencePiece, or each as a letter of the byte-level alphabet, as by GPT-2.
+    """
     byte = _BYTE.fullmatch(piece)
     if byte:
         return bytes([int(byte[1], 16)])

@@ -203,7 +203,8 @@ class _Sizes:
 
     def empty(self, tensor: TensorSpec) -> ir.Value:
         """Zeros in place of an input of the decoder's step: caches with room for all tokens, and
-        positions."""
+        positions.
+        """
         zero = ir.tensor(np.zeros(1, np.dtype(tensor.dtype)))
         node = ir.node("ConstantOfShape", [self._shape(tensor.shape)], {"value": zero})
         return self._named(node, f"empty/{tensor.name}")

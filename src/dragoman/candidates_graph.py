@@ -42,7 +42,8 @@ def candidates_spec(decoder: GraphSpec, suppressed: Sequence[int]) -> GraphSpec:
 
 def candidates_graph(spec: GraphSpec) -> ir.Model:
     """From logits [B, Q, V]: the best tokens int64 [B, K] after the last query, best first, and
-    their log-probabilities float32 [B, K], among all tokens."""
+    their log-probabilities float32 [B, K], among all tokens.
+    """
     (logits,) = (_value(tensor) for tensor in spec.inputs)
     count = int(spec.output("candidate_token").shape[1])
     last, best = _constant("last", np.array(-1)), _constant("count", np.array([count]))

@@ -70,7 +70,8 @@ def write_graphs(
 
 class _Stored:
     """The tensors written so far. Only tensors with the same type, shape and first bytes are
-    compared byte by byte, which is rare: nothing needs to be hashed as a whole."""
+    compared byte by byte, which is rare: nothing needs to be hashed as a whole.
+    """
 
     def __init__(self) -> None:
         self._tensors: dict[object, list[tuple[ir.TensorProtocol, int]]] = {}

@@ -7,7 +7,8 @@ from typing import Protocol
 
 class Progress(Protocol):
     """Receives progress while work is done. Methods return at once and raise nothing; they may be
-    called from another thread, one at a time."""
+    called from another thread, one at a time.
+    """
 
     def stage(self, description: str) -> None:
         """A stage begins, such as "exporting the encoder"."""

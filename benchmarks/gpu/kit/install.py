@@ -209,7 +209,8 @@ def unmet(needs: Mapping[str, str], installed: Mapping[str, str]) -> list[str]:
 
 def accepts(accepted: str, version: str) -> bool:
     """Whether a version is in a range such as ">=1.26,<3". Only the numbers are compared: 2.0rc1
-    counts as 2.0."""
+    counts as 2.0.
+    """
     found = numbers(version)
     for operator, bound in re.findall(r"([<>=!]+)([\d.]+)", accepted):
         pairs = list(zip_longest(found, numbers(bound), fillvalue=0))
@@ -241,7 +242,8 @@ def installed_versions(target: Path) -> dict[str, str]:
 
 def missing_libraries(names: Iterable[str]) -> list[str]:
     """Libraries that are neither beside the machine's packages (as PyTorch brings CUDA's) nor known
-    to the loader."""
+    to the loader.
+    """
     lines = []
     for name in names:
         if not any(next(Path(path).glob(f"nvidia/*/lib/{name}"), None) for path in sys.path):
@@ -273,7 +275,8 @@ def read_kit(directory: Path) -> dict[str, Any]:
 
 def run(kit: Mapping[str, Any], folders: Sequence[Path], directory: Path) -> int:
     """Install what can be installed, and report. Returns the exit status: 0 if everything that is
-    not optional is there and the machine has what it needs."""
+    not optional is there and the machine has what it needs.
+    """
     check_machine(kit)
     for folder in folders:
         if not folder.is_dir():

@@ -19,7 +19,8 @@ MOST_BARS = 48
 
 def draw_products(found: Sensitivity, name: str) -> Chart:
     """The error of each product's output, and what it alone does to predictions; the worst first.
-    Products that are not quantized have an error only, and come last."""
+    Products that are not quantized have an error only, and come last.
+    """
     worst = found.worst
     left = [product for product in found.products if product.alone is None]
     shown = [*worst, *left][:MOST_BARS]

@@ -20,7 +20,8 @@ Curves = dict[str, list[Timing]]
 def draw_speed(bundles: Sequence[BundleReport]) -> list[Chart]:
     """Those for which there are at least two points of a bundle. All bundles are in each: lengths
     and batch sizes that stay the same within a chart are of those that all have measured, since
-    capacities differ."""
+    capacities differ.
+    """
     measured = {b.label: [*b.speed.timings] for b in bundles if b.speed is not None}
     measured = {label: timings for label, timings in measured.items() if timings}
     audio = any(bundle.speed.audio for bundle in bundles if bundle.speed is not None)

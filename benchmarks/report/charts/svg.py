@@ -122,7 +122,8 @@ def styles() -> Iterator[tuple[str, str]]:
 
 def _for_page(svg: str, name: str, alt: str) -> Markup:
     """An SVG file as an element of a page: without what a file begins with, with names that are its
-    own, colours of the page and a width that may shrink."""
+    own, colours of the page and a width that may shrink.
+    """
     svg = svg[svg.index("<svg") :]
     svg = re.sub(r"<metadata>.*?</metadata>|<style .*?</style>", "", svg, flags=re.DOTALL)
     svg = re.sub(r'\bid="', f'id="{name}-', svg)

@@ -60,7 +60,8 @@ def _ranks(checkpoint: TokenizerCheckpoint) -> TokenizerFiles | None:
 
 def _encoding(size: int, vocab_size: int) -> Encoding:
     """Special tokens follow the ranks. The vocabulary's size tells how many languages there are; if
-    it is another, only the checkpoint can list them."""
+    it is another, only the checkpoint can list them.
+    """
     for languages in (_LANGUAGES[:-1], _LANGUAGES):
         names = ("endoftext", "startoftranscript", *languages, *_AFTER_LANGUAGES)
         if size + len(names) == vocab_size:

@@ -1,5 +1,6 @@
 """Device memory by name. A reservation keeps its address until a larger one is needed, so that
-graphs captured with it can be launched again for later batches."""
+graphs captured with it can be launched again for later batches.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +35,8 @@ class Arena:
 
     def grow(self, sizes: Mapping[str, int], stream: int) -> None:
         """Make reservations at least as large as this. Their contents stay, in the order of the
-        stream. If memory does not suffice, nothing has changed."""
+        stream. If memory does not suffice, nothing has changed.
+        """
         new: dict[str, tuple[int, int]] = {}
         try:
             for name, size in sizes.items():

@@ -171,7 +171,8 @@ class DeviceBackend(ABC):
 
     def _take(self) -> Workspace:
         """An idle one, preferably the one that this thread used before, because ONNX Runtime
-        captures graphs for each thread separately."""
+        captures graphs for each thread separately.
+        """
         thread = threading.get_ident()
         with self._lock:
             if self._closed:

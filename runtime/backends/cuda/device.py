@@ -67,7 +67,8 @@ class Device(Protocol):
         stream: int,
     ) -> None:
         """The first `width` bytes of each of `height` lines, which lie `pitch` bytes apart and get
-        to lie `to_pitch` bytes apart. No line may overlap one that is written."""
+        to lie `to_pitch` bytes apart. No line may overlap one that is written.
+        """
 
     def clear(self, address: int, size: int, stream: int) -> None:
         """Set bytes to zero."""

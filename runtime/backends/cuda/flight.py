@@ -1,5 +1,6 @@
 """Steps that are enqueued long before their tokens are read: the device feeds back its own choice,
-and the host reads the tokens of several steps together, later."""
+and the host reads the tokens of several steps together, later.
+"""
 
 from __future__ import annotations
 

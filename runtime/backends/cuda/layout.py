@@ -112,7 +112,8 @@ def row_layout(tensor: TensorSpec, sizes: Sizes) -> RowLayout:
 
 def tensors_with_memory(manifest: Manifest) -> list[TensorSpec]:
     """The tensors that need memory: all but outputs that update an input, and `RESULTS`. The graph
-    that shows attention does not run on the device."""
+    that shows attention does not run on the device.
+    """
     own = {
         tensor.slot: tensor
         for name, graph in manifest.graphs.items()

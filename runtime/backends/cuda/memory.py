@@ -67,7 +67,8 @@ class BatchMemory:
 
     def clear_caches(self, first: int = 0) -> None:
         """Of all rows from this one on: a position not yet written is masked, but NaN would pass
-        the mask. Of the only query of a step, the first is read."""
+        the mask. Of the only query of a step, the first is read.
+        """
         if self._read is not None:
             size = self._size(self._read, self.sizes)
             self._workspace.device.clear(
@@ -81,7 +82,8 @@ class BatchMemory:
 
     def take_source(self, other: BatchMemory, source: int, to: int) -> None:
         """A source of this or of another batch is copied to a place. If it has more positions than
-        there are here, the last ones must be padding."""
+        there are here, the last ones must be padding.
+        """
         for tensor in self._of_sources:
             mine, theirs = row_layout(tensor, self.sizes), row_layout(tensor, other.sizes)
             there = self.address[tensor.slot] + to * mine.size
@@ -92,7 +94,8 @@ class BatchMemory:
 
     def take_row(self, other: BatchMemory, row: int, to: int, begin: int, end: int) -> None:
         """What a row of this or of another batch has decoded at positions `begin` to `end` is
-        copied to a row here."""
+        copied to a row here.
+        """
         for tensor in self._caches if begin < end else ():
             mine, theirs = row_layout(tensor, self.sizes), row_layout(tensor, other.sizes)
             there = self.address[tensor.slot] + to * mine.size + begin * mine.position
@@ -119,7 +122,8 @@ class BatchMemory:
 
     def lay_out(self, sizes: Sizes) -> None:
         """Lay out the tensors for this size, for which there is room. New places get a copy of the
-        first source: a row without any token would produce NaN."""
+        first source: a row without any token would produce NaN.
+        """
         present, self.sizes = self.sizes, sizes
         if sizes.source != present.source:
             for tensor in self._of_sources:

@@ -35,7 +35,8 @@ class Positions:
     @property
     def next(self) -> NDArray[np.int64]:
         """[rows on the device], where each decodes next; beyond the last position, nobody reads
-        what it decodes."""
+        what it decodes.
+        """
         return self._begin + self._steps
 
     def place(self, row: int, position: int) -> None:

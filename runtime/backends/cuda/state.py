@@ -112,7 +112,8 @@ class DeviceState:
 
     def join(self, other: DecodingState, sources: NDArray[np.intp]) -> None:
         """If there is no memory for the others, this batch stays as it is. Steps that have run
-        ahead without them are decoded again."""
+        ahead without them are decoded again.
+        """
         if not isinstance(other, DeviceState):
             raise TypeError(f"expected a DeviceState, found {type(other).__name__}")
         self._rewind()
@@ -172,7 +173,8 @@ class DeviceState:
 
     def _read_prompt(self, prompt: NDArray[np.int64], lengths: NDArray[np.int64]) -> None:
         """Decode it token by token for its keys and values; the last token is the next step's. All
-        rows end together: shorter ones read their first token until they begin."""
+        rows end together: shorter ones read their first token until they begin.
+        """
         missing = prompt.shape[1] - lengths
         for row in np.flatnonzero(missing).tolist():
             self._positions.place(row, -int(missing[row]))
@@ -201,7 +203,8 @@ class DeviceState:
 
     def _rewind(self) -> None:
         """Go back to the step after the last one that was read: later steps used the graph's own
-        choice."""
+        choice.
+        """
         steps = self._flight.discard()
         if steps:
             self._positions.go_back(steps)

@@ -28,7 +28,8 @@ def size_of(dtype: DataType, shape: tuple[int, ...]) -> int:
 
 def as_numbers(memory: Bytes, dtype: DataType, shape: tuple[int, ...]) -> NDArray[Any]:
     """A copy of the tensor at the beginning of the memory; bfloat16, which NumPy lacks, becomes
-    float32."""
+    float32.
+    """
     raw = memory[: size_of(dtype, shape)]
     if dtype == "bfloat16":
         wide = raw.view(np.uint16).astype(np.uint32) << 16

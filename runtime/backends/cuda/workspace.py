@@ -53,7 +53,8 @@ class Workspace(ABC):
     @abstractmethod
     def select_candidates(self, sizes: Sizes, addresses: Addresses) -> None:
         """Enqueue the selection of candidates from the logits of the last step; the bundle has a
-        graph for it."""
+        graph for it.
+        """
 
     @abstractmethod
     def forget_addresses(self) -> None:

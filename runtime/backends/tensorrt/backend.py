@@ -46,7 +46,8 @@ class TensorRTBackend(DeviceBackend):
     def rows_that_fit(self, source: int) -> int:
         """A power of two, because batches are rounded up to one; at least 1: whether a single row
         fits shows when it is started. There is as much room again for others that join them, which
-        are started in a workspace of their own."""
+        are started in a workspace of their own.
+        """
         sizes = sizes_for(self._built.profiles, 1, source)
         each = row_bytes(self.manifest, sizes) + 8 * self.manifest.model.max_target_positions
         with self._lock:

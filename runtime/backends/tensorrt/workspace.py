@@ -53,7 +53,8 @@ class EngineWorkspace(Workspace):
 
     def step(self) -> None:
         """New sizes run directly once, then as a captured graph. What cannot be captured runs
-        directly."""
+        directly.
+        """
         sizes = self._sizes
         if sizes in self._graphs:
             self.device.launch(self._graphs[sizes], self.stream)
@@ -101,7 +102,8 @@ class EngineWorkspace(Workspace):
 
     def _context(self, name: str, sizes: Sizes, addresses: Addresses) -> Context:
         """The context of an engine for batches of this size, created at its first use and bound
-        again when an address has changed."""
+        again when an address has changed.
+        """
         scratch = self.arena.reserve("scratch", self._scratch)
         self.forget_what_moved()
         key = (name, sizes)

@@ -73,7 +73,8 @@ async def _translate(service: Service, keys: Keys, request: Request) -> Response
 
 async def _languages(service: Service, keys: Keys, request: Request) -> Response:
     """Every language that a bundle translates from, with those that it translates to. A key may be
-    in the body, where the client puts it, although the method is GET."""
+    in the body, where the client puts it, although the method is GET.
+    """
     form = await _form(request)
     keys.check(request.headers, form.get("api_key"))
     targets: dict[str, set[str]] = {}
@@ -110,7 +111,8 @@ def _translates(host: Host) -> bool:
 
 def _pairs(host: Host) -> list[tuple[str, str]]:
     """Of a bundle that knows its languages; of another one, those that its name ends with, as in
-    opus-mt-en-de."""
+    opus-mt-en-de.
+    """
     if not _translates(host):
         return []
     languages = host.manifest.languages

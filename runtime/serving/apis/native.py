@@ -47,7 +47,8 @@ def routes(service: Service) -> list[BaseRoute]:
 
 async def _generate(service: Service, request: Request) -> Response:
     """{"model", "source" or "sources" or "audio", "stream", "pieces", "timeout", and any option};
-    pieces: whether hypotheses have them."""
+    pieces: whether hypotheses have them.
+    """
     fields = Fields(json_object(await request.body()))
     host = service.hosts.get(fields.take("model", str))
     stream, seconds = fields.take("stream", bool, False), fields.take("timeout", (float, int))
@@ -175,7 +176,8 @@ def _plain(result: Any) -> dict[str, Any]:
 async def _attention(service: Service, request: Request) -> Response:
     """{"model", "source" or "audio", "target", "timeout", and options of scoring}: what aligns
     words, [target, source], and its tokens; of a decoder or an encoder alone, the mean of its last
-    layer."""
+    layer.
+    """
     fields = Fields(json_object(await request.body()))
     host = service.hosts.get(fields.take("model", str))
     source = await _attended(service, host, fields)

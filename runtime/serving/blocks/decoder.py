@@ -42,7 +42,8 @@ class Decoded:
 
 class Decoder:
     """A model that decodes blocks. It is loaded where it works, by the first method that needs it:
-    what is wrong with it is told by a method, as everything that is."""
+    what is wrong with it is told by a method, as everything that is.
+    """
 
     def __init__(
         self,

@@ -157,7 +157,8 @@ class Engine:
 
 def threads_of(loops: int, threads: int) -> int:
     """How many threads a model must be loaded with for so many loops of so many threads each: loops
-    compute in their own threads, and share the others."""
+    compute in their own threads, and share the others.
+    """
     return loops * (threads - 1) + 1
 
 

@@ -151,7 +151,8 @@ class Line(Generic[Item]):
         self, busy: int, most: int, fits: Callable[[Sequence[Item]], bool]
     ) -> Iterator[tuple[Item, int, float]]:
         """The first items that fit, until a taker has its share of all work: the last one may be
-        more than that, or several rows that belong together would wait although there is room."""
+        more than that, or several rows that belong together would wait although there is room.
+        """
         everything = sum(rows for _, rows, _ in self._items) + sum(self._busy.values())
         share = math.ceil(everything / self._takers)
         taken: list[Item] = []
@@ -181,7 +182,8 @@ class _Pace:
 
     def seconds_for(self, items: int) -> float:
         """About how long it takes until this many have been taken: from 1 to 60, 1 if nothing is
-        known."""
+        known.
+        """
         now = time.monotonic()
         recent = [(at, count) for at, count in self._taken if now - at <= self.SECONDS]
         if len(recent) < 2:

@@ -1,5 +1,6 @@
 """A thread that decodes: a batch of rows for each width, which requests enter and leave at any
-step."""
+step.
+"""
 
 from __future__ import annotations
 
@@ -93,7 +94,8 @@ class LoopThread(Thread):
 
     def _batches(self, group: Jobs) -> Iterator[Jobs]:
         """Jobs that can be encoded together without much padding; not those that are not wanted any
-        more."""
+        more.
+        """
         now = time.monotonic()
         wanted = [job for job in group if not job.key.ticket.is_over(now)]
         for job in wanted:
@@ -116,7 +118,8 @@ class LoopThread(Thread):
 
     def _admit(self, batch: Jobs) -> None:
         """Encode jobs and let them join the batch of their width. If that fails, they wait for what
-        is running, or else are tried apart."""
+        is running, or else are tried apart.
+        """
         width = batch[0].strategy.width
         capacity = max(self._capacity, *(job.request.capacity for job in batch))
         loop = self._loops.get(width)
@@ -176,7 +179,8 @@ class LoopThread(Thread):
 
     def _apart(self, jobs: Jobs) -> None:
         """After a failure: together once more, then in halves, so that only those fail that fail by
-        themselves. Others wait meanwhile."""
+        themselves. Others wait meanwhile.
+        """
         queue: Queue[Entry] = Queue(
             self._backend, self._model, rows=self._rows, tokens=DEFAULT_BATCH_TOKENS
         )

@@ -124,7 +124,8 @@ class DecodingTicket(Ticket[Result]):
 
     def add(self, number: int, outcome: Decoding[Any] | Failed[Any]) -> Job[Entry] | None:
         """Take what has become of a job; the one that follows it, if there is one. What the backend
-        cannot do is no fault of the request: it fails, instead of having a result that says so."""
+        cannot do is no fault of the request: it fails, instead of having a result that says so.
+        """
         if self.future.done():
             return None
         if isinstance(outcome, Failed):

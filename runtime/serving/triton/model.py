@@ -1,5 +1,6 @@
 """What Triton's Python backend runs for a model of a repository, next to its bundle; it is copied
-there. All else is in the `dragoman` that is installed where Triton runs."""
+there. All else is in the `dragoman` that is installed where Triton runs.
+"""
 
 from __future__ import annotations
 

@@ -19,7 +19,8 @@ LONGEST_REPLACEMENT = 256
 
 def charsmap_problem(charsmap: bytes) -> str | None:
     """What is wrong with rules: a search that leaves the trie, a replacement that is none, or one
-    that makes texts very much longer. None if nothing is."""
+    that makes texts very much longer. None if nothing is.
+    """
     size = int.from_bytes(charsmap[:4], "little")
     if size == 0 or size % 4 or 4 + size > len(charsmap):
         return f"expected a trie of at most {max(len(charsmap) - 4, 0)} bytes, found {size}"

@@ -23,7 +23,8 @@ class TokenizerError(RejectedError):
 
 class TextStream(Protocol):
     """Decodes tokens one at a time. The pieces add up to the text of all tokens, except for an
-    incomplete character at the end."""
+    incomplete character at the end.
+    """
 
     def step(self, token: int) -> str:
         """The text that this token adds; empty while a character is incomplete.

@@ -110,7 +110,8 @@ def load_tokenizer(path: Path) -> Tokenizer:
 
 def _keep_special_tokens_from_texts(tokenizer: Tokenizer) -> None:
     """Special tokens may also be pieces of the model's vocabulary, with high scores: T5 would
-    encode a typed `</s>` as the end token. Texts are split after a piece's first character."""
+    encode a typed `</s>` as the end token. Texts are split after a piece's first character.
+    """
     reachable = sorted(
         token.content
         for token_id, token in tokenizer.get_added_tokens_decoder().items()

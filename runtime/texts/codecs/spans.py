@@ -39,7 +39,8 @@ def tokens_as_words(text: str, spans: Sequence[Span | None]) -> Words:
 
 def words_at(text: str, spans: Iterable[Span | None]) -> list[int | None]:
     """The word of `text.split()`, counted from 0, that each part belongs to: that of its last
-    character. None: it is None, empty, or white space."""
+    character. None: it is None, empty, or white space.
+    """
     numbers: list[int | None] = []
     word, within = -1, False
     for character in text:

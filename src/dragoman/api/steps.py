@@ -116,7 +116,8 @@ def describe_problem(
     parity: Parity, neutral: Bundle, bundle: Bundle, inputs: ParityInputs
 ) -> str | None:
     """What failed, and the first tensor that differs from the neutral bundle's; None if parity
-    holds."""
+    holds.
+    """
     if parity.passed:
         return None
     if not can_be_located(parity, bundle):

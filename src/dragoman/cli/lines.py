@@ -13,7 +13,8 @@ __all__ = ["IDS_EXPECTED", "Line", "arriving_lines", "in_parts", "token_ids", "u
 
 def arriving_lines(file: BinaryIO) -> Iterator[list[Line]]:
     """Groups of lines as they arrive, so that a pipe is answered without delay and a file is
-    decoded in large batches."""
+    decoded in large batches.
+    """
     rest = b""
     while chunk := os.read(file.fileno(), 1 << 20):
         *lines, rest = (rest + chunk).split(b"\n")

@@ -14,7 +14,8 @@ from dragoman import DragomanError
 @contextmanager
 def option_names(command: click.Command) -> Iterator[None]:
     """Let errors that name an option of the library name that of the command line, which has the
-    library's name for a parameter: `num_beams` becomes `--beams`."""
+    library's name for a parameter: `num_beams` becomes `--beams`.
+    """
     try:
         yield
     except DragomanError as error:

@@ -21,7 +21,8 @@ from rich.text import Text
 
 class TerminalProgress:
     """A line on standard error that shows the present stage, and a bar once its length is known.
-    See `dragoman.progress.Progress`."""
+    See `dragoman.progress.Progress`.
+    """
 
     def __init__(self, progress: Progress) -> None:
         self._progress = progress

@@ -20,7 +20,8 @@ class SectionedOption(click.Option):
 
 class SectionedCommand(click.Command):
     """Lists options by section, in the order in which sections first occur; those of no section
-    stand under `Options`."""
+    stand under `Options`.
+    """
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         sections: dict[str, list[tuple[str, str]]] = {}

@@ -85,7 +85,8 @@ def _word_errors() -> Score:
 
     def score(hypothesis: str, references: Sequence[str]) -> tuple[float, float]:
         """Insertions, deletions and substitutions, and the words that were said: to the reference
-        with the smallest share of errors."""
+        with the smallest share of errors.
+        """
         words = words_of(hypothesis)
         candidates = [words_of(reference) for reference in references]
         counts = [(Levenshtein.distance(words, said), len(said)) for said in candidates]

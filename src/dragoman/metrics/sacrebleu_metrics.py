@@ -99,7 +99,8 @@ class SacreBleu:
 
 def streams(references: References) -> list[Sequence[str]]:
     """The first references of all texts, the second ones, and so on, as sacrebleu takes them: None
-    where a text has no more, which its documentation allows and its types do not."""
+    where a text has no more, which its documentation allows and its types do not.
+    """
     return cast(list[Sequence[str]], list(zip_longest(*references)))
 
 

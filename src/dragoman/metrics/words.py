@@ -10,7 +10,8 @@ NORMALIZATION = "NFKC, lower case, no punctuation"
 
 def words_of(text: str) -> list[str]:
     """Words in lower case, without punctuation and symbols, which separate words, as a hyphen does;
-    apostrophes belong to words."""
+    apostrophes belong to words.
+    """
     plain = (
         unicodedata.normalize("NFKC", text).lower().replace("\N{RIGHT SINGLE QUOTATION MARK}", "'")
     )

@@ -92,7 +92,8 @@ def forced_batches(
 
 def oracle_batches(spec: ModelSpec, lengths: Sequence[tuple[int, int]]) -> Iterator[list[int]]:
     """As `forcing_batches`; windows of audio one by one, since the oracle's attention holds all
-    scores of all heads."""
+    scores of all heads.
+    """
     return forcing_batches(spec, lengths, 1 if spec.takes_audio else DEFAULT_BATCH_SIZE)
 
 

@@ -61,7 +61,8 @@ def describe_failure(parity: Parity) -> str:
 
 def describe_proof(parity: Parity) -> str:
     """What a check that passed excludes, and what it does not; "" of a record that does not say
-    what it reached."""
+    what it reached.
+    """
     covered = parity.coverage
     if covered is None or not parity.passed:
         return ""

@@ -144,7 +144,8 @@ def session_options(threads: int | None) -> onnxruntime.SessionOptions:
     """Each session has its own threads. They spin while it works, and no longer: the decoder's
     would make the encoder take up to one and a half times as long when there are as many threads as
     cores (docs/speed.md). A common pool would serve as well, but once ONNX Runtime has one, every
-    other session of the process, including the user's, must be configured to use it, or fails."""
+    other session of the process, including the user's, must be configured to use it, or fails.
+    """
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = threads or 0
     options.inter_op_num_threads = 1

@@ -173,7 +173,8 @@ class BoundState:
 
     def _written(self) -> None:
         """The caches hold what the last run decoded. What it wrote after the last query that was
-        read is masked, and written over."""
+        read is masked, and written over.
+        """
         position, queries = self._buffers[_POSITION].read(), self._buffers[_TOKEN].shape[1]
         if self._lineage is not None:
             self._lineage.write(position, queries)

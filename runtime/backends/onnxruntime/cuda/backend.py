@@ -18,7 +18,8 @@ from .workspace import ProviderWorkspace
 
 class CudaProviderBackend(DeviceBackend):
     """Every batch has a workspace with its own sessions, reused by later batches, because the
-    provider binds a session to one stream."""
+    provider binds a session to one stream.
+    """
 
     def __init__(self, bundle: Bundle, device: Device, open_sessions: OpenSessions) -> None:
         super().__init__(bundle.manifest, device, PositionRounding(bundle.manifest.model))

@@ -153,7 +153,8 @@ def _answer(
 
 def _compression(text: str) -> float:
     """How much shorter a text is when compressed, by which repetitions show (Radford et al. 2022,
-    section 4.5)."""
+    section 4.5).
+    """
     data = text.encode()
     return round(len(data) / len(zlib.compress(data)), 3)
 

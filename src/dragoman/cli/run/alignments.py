@@ -51,7 +51,8 @@ class Aligner:
 
     def replaced(self, source: Any, result: Result) -> Result:
         """A result with source words in place of unknown tokens, if that is asked for; with an
-        error if that is not possible."""
+        error if that is not possible.
+        """
         from dragoman import DragomanError
 
         if not self._replace or result.error is not None or not result.hypotheses:

@@ -77,7 +77,8 @@ def _compared(expected: Sequence[list[int]], found: Sequence[list[int]]) -> list
 
 def _whole(found: list[int], rules: Rules, end_token: int, vocabulary: int) -> list[int]:
     """An output up to a number that is no token of the vocabulary; one that ends before an end
-    token or the limit, with the end token that it stands for."""
+    token or the limit, with the end token that it stands for.
+    """
     for step, token in enumerate(found):
         if not 0 <= token < vocabulary:
             return found[: step + 1]

@@ -63,7 +63,8 @@ class Excess:
     @property
     def more_inputs(self) -> int | None:
         """About how many more texts would make a loss of this size significant, in two digits; None
-        for a single text, which has no spread."""
+        for a single text, which has no spread.
+        """
         if self.texts == 1:
             return None
         # The number at which `chance` is `SIGNIFICANT`, with the same share of differing texts.

@@ -1,5 +1,6 @@
 """The texts or recordings to compare on, each with where it is from and its references, and which
-part of them is compared."""
+part of them is compared.
+"""
 
 from __future__ import annotations
 

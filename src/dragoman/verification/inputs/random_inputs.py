@@ -23,7 +23,8 @@ def random_inputs(
     model: ReferenceModel, count: int = RANDOM_SOURCES, *, seed: int = 0
 ) -> ParityInputs:
     """Uniformly random tokens in ragged lengths from 1, or random sound, for models that come
-    without inputs."""
+    without inputs.
+    """
     generator = np.random.default_rng(seed)
     config = model.config
     features = audio_features(config)

@@ -88,7 +88,8 @@ def whole_recordings(windows: Sequence[int], limit: int) -> list[int]:
 
 def _scored(given: Given, items: Sequence[Item], windows: Sequence[Windows]) -> References | None:
     """The transcripts whose probability is compared: those of recordings of one window, which is
-    what a model reads at once."""
+    what a model reads at once.
+    """
     short = [item for item, each in zip(items, windows, strict=True) if len(each) == 1]
     if not short:
         return None

@@ -77,7 +77,8 @@ class ReferenceFile:
 
 def _of_sources(pairs: Sequence[Item], items: Sequence[Item]) -> list[Item | None]:
     """The pair of each item. A source that is there several times may have other references each
-    time: lines tell which, or else all of them count."""
+    time: lines tell which, or else all of them count.
+    """
     if [pair.key for pair in pairs] == [item.key for item in items]:
         return list(pairs)
     known: dict[str | Path, Item] = {}

@@ -109,7 +109,8 @@ def encoder_lines(
 
 def assumed_language(languages: Languages | None) -> str | None:
     """The language that texts are assumed to be in: the model's default, else English, else the
-    first of its languages. Numbers are compared, not translations."""
+    first of its languages. Numbers are compared, not translations.
+    """
     if languages is None:
         return None
     english = (code for code in sorted(languages.tokens) if code.startswith("en"))

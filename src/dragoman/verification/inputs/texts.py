@@ -59,7 +59,8 @@ def of_texts(
 
 def stated_target(directory: Path, languages: Languages | None) -> str | None:
     """The language that a checkpoint writes, as far as its files state it: `target_lang` of
-    Marian's tokenizer, for instance. None: unknown."""
+    Marian's tokenizer, for instance. None: unknown.
+    """
     if languages is not None:
         return languages.default_target
     stated = read_json_if_present(directory / "tokenizer_config.json").get("target_lang")

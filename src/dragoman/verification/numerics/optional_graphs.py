@@ -1,5 +1,6 @@
 """The graphs that do not compute outputs: the one that shows attention, and the one that selects
-candidates on a GPU."""
+candidates on a GPU.
+"""
 
 from __future__ import annotations
 

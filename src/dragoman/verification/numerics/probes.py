@@ -125,7 +125,8 @@ def _shuffled(generator: np.random.Generator, vocabulary: int) -> list[int]:
 
 def _piece(ids: Sequence[int], first: int, length: int) -> list[int]:
     """So many ids from the first on; where they end, they begin again. None where there are
-    none."""
+    none.
+    """
     return [ids[(first + i) % len(ids)] for i in range(max(1, length))] if ids else []
 
 

@@ -222,7 +222,8 @@ def _weights(node: ir.Node) -> Iterator[tuple[ir.Value, list[ir.Node]]]:
 
 def _within(graph: str, name: str | None) -> tuple[str, str]:
     """The graph that a node or a weight belongs to, and its name there. The graph that shows
-    attention is made of the others, by whose names its own names begin."""
+    attention is made of the others, by whose names its own names begin.
+    """
     if graph != "attention":
         return graph, name or ""
     part, _, own = (name or "").partition("/")
@@ -286,7 +287,8 @@ def _differing(setting: str, expected: str, found: str, witnesses: str) -> Findi
 
 def _contradictions(graphs: _Graphs, target: Target, precision: Precision) -> list[str]:
     """What speaks against graphs being of a target and a precision: what was expected and what was
-    found, a line each."""
+    found, a line each.
+    """
     if precision not in target.precisions:
         return [f"expected {', '.join(target.precisions)} of target {target.name}"]
     recipe, schemes, plain = target.recipe, None, precision
@@ -315,7 +317,8 @@ def _contradictions(graphs: _Graphs, target: Target, precision: Precision) -> li
 
 def _of_operators(graphs: _Graphs, target: Target) -> Iterator[str]:
     """What operators say against a target. Only cpu writes ONNX Runtime's own operators, and it
-    leaves no weight to be dequantized."""
+    leaves no weight to be dequantized.
+    """
     if target.name != "cpu":
         if graphs.for_processor:
             yield f"expected standard operators of target {target.name}, found others"
@@ -336,7 +339,8 @@ def _is_explained(use: WeightUse, wanted: str, plain: str, record: _Record) -> b
 
 def _kept(manifest: Manifest, graphs: _Graphs) -> Iterator[Finding]:
     """What was found of each module that is kept in fp32 by what the manifest says, or by what the
-    passes recorded."""
+    passes recorded.
+    """
     uses = [use for use in graphs.uses if use.quantizable]
     allowed = {"fp32"}
     if manifest.precision in QUANTIZED:  # engines compute in 16 bits what is not quantized

@@ -88,7 +88,8 @@ class CheckpointWeights:
 
     def alike(self, own: Array) -> str | None:
         """The name of the tensor that a matrix without a name holds, transposed or not: exporters
-        that fold a transposition lose the name."""
+        that fold a transposition lose the name.
+        """
         if own.ndim != 2 or own.dtype != np.float32 or not np.any(own):
             return None
         apart = {
@@ -101,7 +102,8 @@ class CheckpointWeights:
 
     def sources(self, name: str, own: Array) -> set[str]:
         """The checkpoint's tensors that a weight of a graph is made of, by its name or else by what
-        it holds."""
+        it holds.
+        """
         named = set(sources_of(name))
         if not named.isdisjoint(self.tensors):
             return named
@@ -139,7 +141,8 @@ class CheckpointWeights:
 
     def _factor(self, plain: Array, own: Array) -> np.float32:
         """What a weight was multiplied by: the scale of scores, or else what its numbers say. They
-        are regressed on themselves: without bias where they are rounded."""
+        are regressed on themselves: without bias where they are rounded.
+        """
         wide = own.astype(np.float64)
         found = np.vdot(wide, wide) / (np.vdot(plain.astype(np.float64), wide) or 1.0)
         near = abs(found / self.score_scale - 1) < SCALED_NEAR

@@ -162,7 +162,8 @@ def _record_of(checkpoint: OpenedCheckpoint) -> Tokenizers | None:
 
 def _architecture(manifest: Manifest, model: ReferenceModel) -> dict[str, Any]:
     """The configuration that a manifest states. Fields that a bundle of an older version does not
-    have are the defaults."""
+    have are the defaults.
+    """
     stated = {key: value for key, value in manifest.architecture.items() if key != "family"}
     try:
         return type(model.config).from_dict(stated).to_dict()

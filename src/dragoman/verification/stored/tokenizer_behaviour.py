@@ -1,5 +1,6 @@
 """What two tokenizers do, compared: to texts that tokenizers treat differently, to every token id,
-and to the characters of Unicode."""
+and to the characters of Unicode.
+"""
 
 from __future__ import annotations
 
@@ -52,7 +53,8 @@ Text = str | tuple[str, str]
 
 class Differences:
     """What differs between tokenizers: the first difference as a sentence, and the token ids that
-    any of them concerns."""
+    any of them concerns.
+    """
 
     def __init__(self) -> None:
         self.problem = ""

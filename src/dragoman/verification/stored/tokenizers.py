@@ -45,7 +45,8 @@ from .tokenizer_behaviour import (
 
 class _Side(NamedTuple):
     """The tokenizer of one side of a model: its file and, of a SentencePiece model, the file with
-    the ids of its pieces."""
+    the ids of its pieces.
+    """
 
     model: Path
     vocabulary: Path | None
@@ -295,7 +296,8 @@ def _compare_settings(
 
 def _parts(tokenizer: Tokenizer) -> dict[str, Any]:
     """A tokenizer as this version of the library writes it, whichever version its file is of. The
-    vocabulary is left out; scores and merges stand by themselves."""
+    vocabulary is left out; scores and merges stand by themselves.
+    """
     data: dict[str, Any] = json.loads(tokenizer.to_str())
     vocabulary = data["model"].pop("vocab", None)
     data["scores"] = vocabulary if isinstance(vocabulary, list) else []

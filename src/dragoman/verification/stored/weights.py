@@ -131,7 +131,8 @@ _FLOATS = (ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.BFLOAT16)
 
 def _missing(reference: ReferenceModel, seen: set[str]) -> list[str]:
     """Parameters that no graph has. Exporters merge those that hold the same numbers, and leave out
-    biases of zeros."""
+    biases of zeros.
+    """
     present, absent = set[bytes](), dict[str, bytes]()
     for name, parameter in reference.named_parameters(remove_duplicate=False):
         numbers = parameter.detach().contiguous().numpy()
@@ -209,7 +210,8 @@ def _rounding_problems(weight: QuantizedWeight, expected: Array) -> Iterator[tup
 
 def _rounding_step(weight: QuantizedWeight, expected: Array, largest: int) -> Array:
     """The step of each number, [inputs, outputs]: at least the one that the checkpoint's own
-    numbers would have. Scales are smaller where compensation made the numbers smaller."""
+    numbers would have. Scales are smaller where compensation made the numbers smaller.
+    """
     inputs, outputs = expected.shape
     padded = np.pad(np.abs(expected), ((0, -inputs % weight.block), (0, 0)))
     blocks = padded.reshape(-1, weight.block, outputs).max(axis=1) / largest
@@ -243,7 +245,8 @@ def _gain_problems(
 ) -> Iterator[tuple[float, str]]:
     """The checkpoint's weights regressed on the rounded ones: without bias where the scale is the
     best one, since errors of rounding do not depend on what is rounded. Compensated errors do, and
-    bias a gain by their share of the power."""
+    bias a gain by their share of the power.
+    """
     power = np.maximum((found**2).sum(axis=0), 1e-9)
     gains = (exact * found).sum(axis=0) / power
     shares = len(found) * root**2 / power
