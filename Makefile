@@ -22,27 +22,32 @@ DRAGOMAN_BROWSER ?= $(firstword $(foreach name,chromium chromium-browser google-
 HELD_OUT := reference_model/pretrained/g2p-en/held_out.tsv
 HELD_OUT_VERSES := reference_model/pretrained/bible-en-es/held_out.tsv
 
-.PHONY: demo demo-translation demo-speech test test-beams test-mutants test-browser test-engines test-ray test-triton test-peers test-real lint format docs dist bench-peers bench-beams bench-throughput bench-growth bench-encoders bench-language-models bench-serving soak gpu gpu-kit test-kit clean
+.PHONY: demo demo-translation demo-speech test test-beams test-mutants test-browser test-engines test-shipped test-ray test-triton test-peers test-real lint format docs dist bench-peers bench-beams bench-throughput bench-growth bench-encoders bench-language-models bench-serving soak gpu clean
 
 demo: $(VENV)/installed
 	$(BIN)/dragoman build g2p-en --output bundles/g2p-en --limit 1000 --force
-	$(BIN)/python -m dragoman.benchmarks.demo bundles/g2p-en $(HELD_OUT)
+	$(BIN)/python -m docs.tools.demo bundles/g2p-en $(HELD_OUT)
 
 # English verses to Spanish: builds, verifies, translates verses that the model has never seen, and reports.
 demo-translation: $(VENV)/installed-report
 	$(BIN)/dragoman build bible-en-es --output bundles/bible-en-es --limit 100 --with-attention --force
-	$(BIN)/python -m dragoman.benchmarks.demo_translation bundles/bible-en-es $(HELD_OUT_VERSES)
+	$(BIN)/python -m docs.tools.demo bundles/bible-en-es $(HELD_OUT_VERSES) --beams 4 --limit 300
 	$(BIN)/dragoman report bundles/bible-en-es --output bundles/bible-en-es.html --checkpoint bible-en-es --no-measurements --force
 
-# One worker for each core, one thread for each worker.
+# One worker for each core, one thread for each worker. Graphs that the tests export are kept in
+# .cache, and used again until the exporter changes. Python may keep compiled tests, too.
 test: $(VENV)/installed-dev
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses auto --dist loadfile
+	OMP_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest --numprocesses auto --dist loadfile --durations 10
+
+# Whole held-out sets of the models that come with Dragoman; the suite has a small part of each.
+test-shipped: $(VENV)/installed-dev
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m shipped --numprocesses auto --dist loadfile
 
 # Every combination of beam search's settings, for every family; the suite has a third of them.
 test-beams: $(VENV)/installed-dev
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m combinations --numprocesses auto tests/export/families
 
-# Every fault of the trial of parity, and all right bundles; the suite has a tenth of them.
+# Every fault of the trial of parity, and all right bundles; the suite has one of each kind.
 # docs/guides/proof.md has the results.
 test-mutants: $(VENV)/installed-dev
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m mutants --numprocesses auto tests/mutants
@@ -54,7 +59,7 @@ test-browser: $(VENV)/installed-dev
 
 # TensorRT-RTX engines of every preset, an encoder alone and a decoder alone; building them needs no GPU.
 test-engines: $(VENV)/installed-dev
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m engines --numprocesses auto --dist loadgroup tests/engines
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m engines --numprocesses auto --dist loadgroup
 
 # Model repositories in a real Triton, which is in an environment without PyTorch.
 test-triton: $(VENV)/installed-dev $(TRITON_VENV)/installed
@@ -65,7 +70,7 @@ test-triton: $(VENV)/installed-dev $(TRITON_VENV)/installed
 
 # Downloads Whisper tiny.en (71 MB, kept in .real) and transcribes clips with it.
 demo-speech: $(VENV)/installed-speech
-	$(BIN)/python -m dragoman.benchmarks.real_models tiny.en
+	$(BIN)/python -m dragoman.benchmarks.models.real_models tiny.en
 	$(BIN)/dragoman build .real/whisper-tiny.en --output bundles/whisper-tiny.en --inputs tests/real/clips --force
 	$(BIN)/dragoman run bundles/whisper-tiny.en tests/real/clips/librivox-*.flac
 
@@ -109,75 +114,56 @@ test-peers: $(PEERS_VENV)/installed $(OPENVINO_VENV)/installed
 	DRAGOMAN_OPENVINO_PYTHON=$(OPENVINO_BIN)/python $(PEERS_BIN)/python -m pytest -m peers \
 		tests/benchmarks tests/optimize/fusions tests/export/families/test_ctranslate2.py
 
+COMPARE := $(PEERS_BIN)/python -m dragoman.benchmarks.compare
+COMPARE_OPTIONS := --openvino-python $(OPENVINO_BIN)/python --output benchmarks/results
+
+# The latency of greedy decoding.
 bench-peers: $(PEERS_VENV)/installed $(OPENVINO_VENV)/installed
-	$(PEERS_BIN)/python -m dragoman.benchmarks.compare \
-		--openvino-python $(OPENVINO_BIN)/python --output benchmarks/results
+	$(COMPARE) greedy $(COMPARE_OPTIONS)
 
 # The same with 4 beams.
 bench-beams: $(PEERS_VENV)/installed $(OPENVINO_VENV)/installed
-	$(PEERS_BIN)/python -m dragoman.benchmarks.compare --beams 4 --batch-size 1 --batch-size 8 \
-		--no-quality --openvino-python $(OPENVINO_BIN)/python --output benchmarks/results
+	$(COMPARE) beams $(COMPARE_OPTIONS)
 
 # Throughput at a queue of sentences, each tool arranged as suits it best.
 bench-throughput: $(PEERS_VENV)/installed $(OPENVINO_VENV)/installed
-	$(PEERS_BIN)/python -m dragoman.benchmarks.throughput \
-		--openvino-python $(OPENVINO_BIN)/python --output benchmarks/results
+	$(COMPARE) throughput $(COMPARE_OPTIONS)
 
 # Latency and throughput as batches grow, and as sources grow longer.
 bench-growth: $(PEERS_VENV)/installed $(OPENVINO_VENV)/installed
-	$(PEERS_BIN)/python -m dragoman.benchmarks.growth \
-		--openvino-python $(OPENVINO_BIN)/python --output benchmarks/results
+	$(COMPARE) growth $(COMPARE_OPTIONS)
 
-# Encoders alone: vectors of sentences. Downloads MiniLM-L6 (80 MB, kept in .real).
+# Encoder-only models: sentence embeddings. Downloads MiniLM-L6 (80 MB, kept in .real).
 bench-encoders: $(PEERS_VENV)/installed $(OPENVINO_VENV)/installed
-	$(PEERS_BIN)/python -m dragoman.benchmarks.encoding \
-		--openvino-python $(OPENVINO_BIN)/python --output benchmarks/results
+	$(COMPARE) encoding $(COMPARE_OPTIONS)
 
-# Decoders alone: a model of GPT-2's shape.
+# Decoder-only models: a model of GPT-2's shape.
 bench-language-models: $(PEERS_VENV)/installed $(OPENVINO_VENV)/installed
-	$(PEERS_BIN)/python -m dragoman.benchmarks.language_model \
-		--openvino-python $(OPENVINO_BIN)/python --output benchmarks/results
+	$(COMPARE) language-model $(COMPARE_OPTIONS)
 
-# Goodput of servers under load, of texts and of speech: Dragoman's, and other tools over the same HTTP
+# Goodput of servers of texts and of speech under load: Dragoman's, and other tools behind the same HTTP
 # layer. Downloads Whisper tiny.en (71 MB, kept in .real).
 bench-serving: $(PEERS_VENV)/installed
-	$(PEERS_BIN)/python -m dragoman.benchmarks.real_models tiny.en
-	$(PEERS_BIN)/python -m dragoman.benchmarks.serving --output benchmarks/results
-	$(PEERS_BIN)/python -m dragoman.benchmarks.serving --whisper .real/whisper-tiny.en \
-		--clips tests/real/clips --output benchmarks/results
+	$(PEERS_BIN)/python -m dragoman.benchmarks.models.real_models tiny.en
+	$(COMPARE) serving --output benchmarks/results
+	$(COMPARE) serving --whisper .real/whisper-tiny.en --clips tests/real/clips \
+		--output benchmarks/results
 
 # Clients that use and misuse a server for SOAK_MINUTES; every answer is compared with the library's.
 SOAK_MINUTES ?= 30
 soak: $(VENV)/installed-dev
 	$(BIN)/dragoman build g2p-en --output bundles/soak/g2p-en --limit 100 --force
-	$(BIN)/python -m dragoman.benchmarks.serving.soak bundles/soak/g2p-en --minutes $(SOAK_MINUTES)
+	$(BIN)/python -m dragoman.benchmarks.compare soak bundles/soak/g2p-en --minutes $(SOAK_MINUTES)
 
 # All checks and measurements that need an NVIDIA GPU: nine minutes once installed. GPU_OPTIONS, such
-# as --resume, are those of the module. On a machine without a network: make gpu GPU_KIT=folder, with
-# what make gpu-kit collected; see docs/gpu-without-a-network.md.
-ifdef GPU_KIT
-gpu:
-	PYTHONPATH=src:$(abspath $(GPU_KIT)) DRAGOMAN_REAL=$(abspath $(GPU_KIT)) \
-		$(PYTHON) -m dragoman.benchmarks.gpu --output benchmarks/results $(GPU_OPTIONS)
-else
+# as --resume, are those of the module. docs/gpu-without-a-network.md is for machines without one.
 gpu: $(GPU_VENV)/installed
-	-$(GPU_BIN)/python -m dragoman.benchmarks.real_models tiny.en
+	-$(GPU_BIN)/python -m dragoman.benchmarks.models.real_models tiny.en
 	$(GPU_BIN)/python -m dragoman.benchmarks.gpu --output benchmarks/results $(GPU_OPTIONS)
-endif
-
-# What make gpu needs on a GPU machine without a network, in parts of at most 45 MB, in gpu-kit/.
-gpu-kit: $(VENV)/installed
-	$(BIN)/python $(PIP_INSTALL) --constraint constraints.txt --group gpu-kit
-	rm -rf build gpu-kit
-	$(BIN)/python -m dragoman.benchmarks.gpu.kit --output gpu-kit $(KIT_OPTIONS)
-
-# Makes a kit for this machine's Python from real downloads (500 MB), and imports from it.
-test-kit: $(VENV)/installed-dev
-	$(BIN)/python -m pytest -m kit tests/benchmarks
 
 clean:
-	rm -rf $(VENV) $(DOCS_VENV) $(PEERS_VENV) $(OPENVINO_VENV) $(RAY_VENV) $(TRITON_VENV) $(GPU_VENV) bundles build dist gpu-kit site
-	rm -rf .mypy_cache .pytest_cache .ruff_cache .import_linter_cache
+	rm -rf $(VENV) $(DOCS_VENV) $(PEERS_VENV) $(OPENVINO_VENV) $(RAY_VENV) $(TRITON_VENV) $(GPU_VENV) bundles build dist site
+	rm -rf .cache .mypy_cache .pytest_cache .ruff_cache .import_linter_cache
 	find . -name __pycache__ -prune -exec rm -rf {} +
 
 # Marker files: an environment is updated when the files that specify it change.

@@ -1,5 +1,6 @@
-"""Measurements: parity with the trained model, latency, throughput, comparisons with other tools.
+"""Measurements: the speed of a bundle, and comparisons with other tools.
 
-Commands (`python -m dragoman.benchmarks.NAME`): compare, queue, speech, gpu,
-operator_profile, fusion_table, real_models, demo.
+The modules of this package are what `dragoman bench` and `dragoman report` import, and part of the
+wheel. Its packages are tools of the repository: `compare` and `gpu` measure Dragoman and other
+tools, `peers` adapts these, `models` makes what is measured.
 """

@@ -1,5 +1,6 @@
-"""Which arrangement of loops and threads gets most out of this machine, as a server runs a bundle:
-requests of unlike lengths, more than there are rows, in one process.
+"""Measures which arrangement of workers and threads is fastest on this machine, for a server.
+
+The requests have different lengths, and there are more of them than rows.
 """
 
 from __future__ import annotations
@@ -17,21 +18,22 @@ from dragoman.runtime import GenerationOptions, load, read_bundle
 from dragoman.runtime.decoding.results import Result
 from dragoman.runtime.format.manifest import Manifest
 from dragoman.runtime.serving.arrangement import Arrangement, usable_cores
-from dragoman.runtime.serving.engine.engine import Engine, threads_of
-from dragoman.runtime.serving.engine.texts import TextsEngine, TextsTicket
+from dragoman.runtime.serving.engine.encoder_engine import EncoderEngine, EncoderHandle
+from dragoman.runtime.serving.engine.engine import DecodingEngine, threads_of
 
 ROWS = (16, 32, 64)
 LENGTHS = (5, 60)
-"""Of sources and of outputs, in tokens, as far as the model has positions."""
+"""Lengths of sources and of outputs in tokens, as far as the model has positions."""
 SEED = 23
 ROUNDS = 3
 
 
 @dataclass(frozen=True)
 class Tried:
-    """
+    """An arrangement that was tried.
+
     Attributes:
-        per_second: new tokens; of an encoder alone, texts. The median of some rounds
+        per_second: new tokens, or texts of an encoder-only model; the median of some rounds
     """
 
     arrangement: Arrangement
@@ -39,9 +41,9 @@ class Tried:
 
 
 def arrangements(cores: int, rows: Sequence[int] = ROWS) -> list[Arrangement]:
-    """All cores with one loop, with two, four and so on, and a loop for each core."""
-    loops = sorted({*(2**n for n in range(cores.bit_length()) if 2**n <= cores), cores})
-    return [Arrangement(n, cores // n, most) for n in loops for most in rows]
+    """Return all cores with one worker, with two, four and so on, and a worker for each core."""
+    workers = sorted({*(2**n for n in range(cores.bit_length()) if 2**n <= cores), cores})
+    return [Arrangement(n, cores // n, most) for n in workers for most in rows]
 
 
 def try_arrangements(
@@ -51,7 +53,7 @@ def try_arrangements(
     backend: str | None = None,
     progress: Callable[[str], None] = lambda stage: None,
 ) -> list[Tried]:
-    """Each arrangement of the cores that this process may use, best first.
+    """Try each arrangement of the cores that this process may use; the best comes first.
 
     Raises:
         DragomanError: the bundle cannot be loaded, or does not take tokens.
@@ -65,12 +67,16 @@ def try_arrangements(
     tried = []
     for one in arrangements(usable_cores()):
         progress(str(one))
-        model = load(directory, threads=threads_of(one.loops, one.threads), backend=backend)
+        model = load(directory, threads=threads_of(one.workers, one.threads), backend=backend)
         if manifest.head is None:
-            engine: Any = Engine(model, loops=one.loops, rows=one.rows, waiting=requests)
+            engine: Any = DecodingEngine(
+                model, workers=one.workers, batch_size=one.batch_size, max_waiting=requests
+            )
             work = _decoding(engine, manifest, requests)
         else:
-            engine = TextsEngine(model, loops=one.loops, rows=one.rows, waiting=requests)
+            engine = EncoderEngine(
+                model, workers=one.workers, batch_size=one.batch_size, max_waiting=requests
+            )
             work = _encoding(engine, manifest, requests)
         try:
             work()  # warms up
@@ -86,8 +92,8 @@ def _timed(work: Callable[[], int]) -> float:
     return count / (time.perf_counter() - started)
 
 
-def _decoding(engine: Engine, manifest: Manifest, requests: int) -> Callable[[], int]:
-    """Decodes all requests; returns the number of new tokens."""
+def _decoding(engine: DecodingEngine, manifest: Manifest, requests: int) -> Callable[[], int]:
+    """Return a function that decodes all requests and returns the number of new tokens."""
     generator = np.random.default_rng(SEED)
     model = manifest.model
     positions = model.input_positions
@@ -98,35 +104,35 @@ def _decoding(engine: Engine, manifest: Manifest, requests: int) -> Callable[[],
     limits = generator.integers(min(LENGTHS[0], most), most + 1, requests).tolist()
 
     def work() -> int:
-        tickets = []
+        handles = []
         for source, limit in zip(sources, limits, strict=True):
             options = GenerationOptions(max_new_tokens=limit, num_beams=1, do_sample=False)
-            ticket = engine.prepare(source, options)
-            if isinstance(ticket, Result):
-                raise DragomanError(f"arrangement: {ticket.error}")
-            tickets.append(ticket)
-        for ticket in tickets:
-            engine.enter(ticket)
-        return sum(max(1, len(ticket.future.result().tokens)) for ticket in tickets)
+            handle = engine.prepare(source, options)
+            if isinstance(handle, Result):
+                raise DragomanError(f"arrangement: {handle.error}")
+            handles.append(handle)
+        for handle in handles:
+            engine.submit(handle)
+        return sum(max(1, len(handle.future.result().tokens)) for handle in handles)
 
     return work
 
 
-def _encoding(engine: TextsEngine, manifest: Manifest, requests: int) -> Callable[[], int]:
-    """Reads all texts; returns their number."""
+def _encoding(engine: EncoderEngine, manifest: Manifest, requests: int) -> Callable[[], int]:
+    """Return a function that encodes all texts and returns their number."""
     generator, model = np.random.default_rng(SEED), manifest.model
     vocabulary = model.source_vocab_size or 0
     sources = _sources(generator, requests, model.max_source_positions, vocabulary)
 
     def work() -> int:
-        tickets = [
-            TextsTicket("hidden_states", [source], {"truncate": False}) for source in sources
+        handles = [
+            EncoderHandle("hidden_states", [source], {"truncate": False}) for source in sources
         ]
-        for ticket in tickets:
-            engine.enter(ticket)
-        for ticket in tickets:
-            ticket.future.result()
-        return len(tickets)
+        for handle in handles:
+            engine.submit(handle)
+        for handle in handles:
+            handle.future.result()
+        return len(handles)
 
     return work
 

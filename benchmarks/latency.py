@@ -1,5 +1,4 @@
-"""Latency and throughput of one bundle: each of its graphs separately, percentiles, memory, load
-time.
+"""Latency, throughput, memory and load time of one bundle, each of its graphs separately.
 
 The end token is ignored, so that every batch does the same work.
 """
@@ -18,32 +17,19 @@ import numpy as np
 
 from dragoman import __version__
 from dragoman.errors import DragomanError
-from dragoman.optimize.random_sources import random_sources
+from dragoman.optimize.random_inputs import random_sources
 from dragoman.runtime import Model, load
 from dragoman.runtime.backends import default_backend
 from dragoman.runtime.decoding.batching import as_batch
 from dragoman.runtime.format.model_spec import ModelSpec
+from dragoman.verification.report.contents import Percentiles
 
 from .machine import machine, peak_memory_mb
 
-PERCENTILES = (50, 90, 99)
 BATCH_SIZES, WINDOWS = (1, 8, 32), (1, 4)
 """Batch sizes that are measured by default, for text and for speech models."""
 SOURCE_LENGTH, NEW_TOKENS = 32, 64
-"""By default, or as many as the model has positions for."""
-
-
-@dataclass(frozen=True)
-class Percentiles:
-    """Percentiles of durations, in milliseconds."""
-
-    p50: float
-    p90: float
-    p99: float
-
-    @classmethod
-    def of(cls, seconds: Sequence[float]) -> Percentiles:
-        return cls(*(round(float(p) * 1e3, 4) for p in np.percentile(seconds, PERCENTILES)))
+"""Tokens by default, or as many as the model has positions for."""
 
 
 @dataclass(frozen=True)
@@ -51,13 +37,13 @@ class BatchFigures:
     """The figures of one batch size.
 
     Attributes:
-        encoder: one call of the encoder, caches allocated, ms; None of a decoder alone
-        prompt: of a decoder alone, reading the prompts and choosing the first new token, ms
-        step: one decoding step of the whole batch, ms; None of an encoder alone
-        sentence: from source tokens to the last new token, or to what an encoder alone computes,
-            for each sentence of the batch, ms
-        tokens_per_second: new tokens of all rows over the median time of a batch; of an encoder
-            alone, the tokens that it reads
+        encoder: one call of the encoder, caches allocated, ms; None for a decoder-only model
+        prompt: reading the prompts and choosing the first new token, ms; decoder-only models
+        step: one decoding step of the whole batch, ms; None for an encoder-only model
+        sentence: from source tokens to the last new token, or to the encoder's outputs, for each
+            sentence of the batch, ms
+        tokens_per_second: new tokens of all rows over the median time of a batch; for an
+            encoder-only model, the tokens that it reads
     """
 
     batch_size: int
@@ -70,6 +56,8 @@ class BatchFigures:
 
 @dataclass(frozen=True)
 class BenchReport:
+    """The figures of a bundle, with what they were measured with."""
+
     bundle: str
     precision: str
     backend: str
@@ -86,6 +74,7 @@ class BenchReport:
     command: str
 
     def to_json(self) -> str:
+        """Return the report as JSON."""
         return json.dumps(asdict(self), indent=1) + "\n"
 
 
@@ -105,9 +94,10 @@ def bench(
 
     Args:
         batch_sizes: None: `BATCH_SIZES`, or `WINDOWS` for a speech model
-        source_length: tokens of every source, of a decoder alone of every prompt; None:
+        source_length: tokens of every source, or of every prompt of a decoder-only model; None:
             `SOURCE_LENGTH`; for a speech model, always a window's
-        new_tokens: decoding steps of every batch; None: `NEW_TOKENS`, none of an encoder alone
+        new_tokens: decoding steps of every batch; None: `NEW_TOKENS`, none for an encoder-only
+            model
         runs: batches to measure for each size
         progress: called after each run, including warm-up runs
 
@@ -197,8 +187,9 @@ def _lengths(
 
 
 def _timed(model: Model, size: int, source_length: int, new_tokens: int) -> dict[str, list[float]]:
-    """The seconds that the parts of one batch take: a call of the encoder, reading prompts, steps.
-    Every batch is the same.
+    """Return the seconds that the parts of one batch take.
+
+    The parts are a call of the encoder, reading prompts, and steps. Every batch is the same.
     """
     manifest, spec = model.manifest, model.manifest.model
     sources = random_sources(manifest, [source_length] * size, np.random.default_rng(0))
@@ -227,7 +218,7 @@ def _timed(model: Model, size: int, source_length: int, new_tokens: int) -> dict
 
 
 def _version(package: str) -> str:
-    """The version of an installed package; ONNX Runtime's package has two names."""
+    """Return the version of an installed package; ONNX Runtime's package has two names."""
     for name in (package, f"{package}-gpu"):
         try:
             return version(name)

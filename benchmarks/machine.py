@@ -9,7 +9,7 @@ from pathlib import Path
 
 
 def machine() -> str:
-    """A description of the processor, such as "AMD EPYC, 2 cores"."""
+    """Return a description of the processor, such as "AMD EPYC, 2 cores"."""
     cpuinfo = Path("/proc/cpuinfo")
     lines = cpuinfo.read_text(encoding="utf-8").splitlines() if cpuinfo.exists() else []
     names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
@@ -18,7 +18,7 @@ def machine() -> str:
 
 
 def peak_memory_mb() -> float:
-    """The peak resident memory of this process, in MB of 10^6 bytes.
+    """Return the peak resident memory of this process, in MB of 10^6 bytes.
 
     Read from /proc on Linux, where getrusage also counts what the parent process held before exec.
     """

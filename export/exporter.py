@@ -1,8 +1,19 @@
-"""PyTorch -> ONNX: graphs with the names and dynamic axes of the contract."""
+"""PyTorch -> ONNX: neutral graphs with the names and dynamic axes of the contract.
+
+The exporter's output is simplified:
+
+1. Weights get the names of the checkpoint.
+2. `nn.Linear` keeps [out, in] and exports a Transpose before each MatMul. Weights without other
+   uses are stored as [in, out] instead, under the same name. A tied embedding keeps its Transpose
+   and is stored once.
+3. Constant folding, common-subexpression elimination and dead-node elimination remove redundant
+   nodes. Weights are not folded.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import gc
 import logging
 import warnings
 from collections.abc import Iterator
@@ -11,9 +22,18 @@ from typing import Any
 
 import onnx_ir as ir
 import torch
+from onnx_ir.passes.common import (
+    CommonSubexpressionEliminationPass,
+    IdentityEliminationPass,
+    LiftConstantsToInitializersPass,
+    RemoveUnusedNodesPass,
+)
+from onnx_ir.tensor_adapters import TorchTensor
+from onnxscript import optimizer
 from torch import Tensor, nn
 from torch.export import Dim
 
+from dragoman.onnx_graphs.graph_files import ORIGIN
 from dragoman.reference_model import EncoderModel, LanguageModel, ReferenceModel
 from dragoman.runtime.format.contract import CONTRACTS, GraphName, GraphSpec, TensorSpec
 from dragoman.runtime.format.neutral_graphs import kind_of, neutral_graph
@@ -27,7 +47,6 @@ from .graphs import (
     exporting,
 )
 from .model_description import audio_features, head, model_spec
-from .simplify import simplify
 
 GRAPH_FILES: dict[GraphName, str] = {"encoder": "encoder.onnx", "decoder": "decoder.onnx"}
 
@@ -47,12 +66,12 @@ class ExportedGraph:
 
 
 def graph_names(model: ReferenceModel) -> list[GraphName]:
-    """The graphs that a model is exported to."""
+    """Return the names of the graphs that a model is exported to."""
     return [name for name in GRAPH_FILES if name in CONTRACTS[kind_of(model_spec(model.config))]]
 
 
 def graph_spec(model: ReferenceModel, name: GraphName) -> GraphSpec:
-    """What the contract says of a graph of this model."""
+    """Return the specification of a graph of this model in the contract."""
     config = model.config
     spec, audio = model_spec(config), audio_features(config)
     return neutral_graph(name, GRAPH_FILES[name], spec, audio, head(config))
@@ -67,7 +86,7 @@ def export_graph(model: ReferenceModel, name: GraphName) -> ExportedGraph:
     graph = _module(model, name)
     arguments = _arguments([_example(tensor) for tensor in spec.inputs], spec)
     dynamic_shapes = _arguments([_dynamic_axes(tensor) for tensor in spec.inputs], spec)
-    with exporting(model), torch.no_grad(), _quiet():
+    with exporting(model), torch.no_grad(), _quiet(), _no_garbage_collection():
         program = torch.onnx.export(
             graph.eval(),  # and the model within it: `exporting` restores its mode
             arguments,
@@ -94,8 +113,9 @@ def _module(model: ReferenceModel, name: GraphName) -> nn.Module:
 
 
 def _example(tensor: TensorSpec) -> Tensor:
-    """A tensor to trace with. Each input needs its own, since the exporter merges inputs that are
-    the same tensor.
+    """A tensor to trace with.
+
+    Each input needs its own, since the exporter merges inputs that are the same tensor.
     """
     shape = [TRACED_SIZES[d] if isinstance(d, str) else d for d in tensor.shape]
     fill = torch.ones if tensor.dtype == "bool" else torch.zeros
@@ -107,8 +127,9 @@ def _dynamic_axes(tensor: TensorSpec) -> dict[int, Any]:
 
 
 def _arguments(values: list[Any], spec: GraphSpec) -> tuple[Any, ...]:
-    """Values of a graph's inputs as the arguments of its module: key and value of a layer are a
-    pair, and the pairs of all layers a list.
+    """Values of a graph's inputs as the arguments of its module.
+
+    Key and value of a layer are a pair, and the pairs of all layers a list.
     """
     single = [v for v, tensor in zip(values, spec.inputs, strict=True) if tensor.layer is None]
     layered = [v for v, tensor in zip(values, spec.inputs, strict=True) if tensor.layer is not None]
@@ -132,3 +153,75 @@ def _quiet() -> Iterator[None]:
             yield
     finally:
         logger.setLevel(level)
+
+
+@contextlib.contextmanager
+def _no_garbage_collection() -> Iterator[None]:
+    """Pause the garbage collector.
+
+    Tracing makes a million small objects and hardly any garbage, and looking for it takes a
+    quarter of the time.
+    """
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
+
+
+def simplify(graph: ir.Model, model: nn.Module) -> None:
+    """Simplify an exported graph in place. `model` is the module it was exported from."""
+    name_weights(graph, model)
+    transpose_weights(graph)
+    weights = {name for name, _ in _tensors(model)}
+    optimizer.optimize_ir(graph, should_fold=lambda node: _may_fold(node, weights))
+    passes = ir.passes.Sequential(
+        LiftConstantsToInitializersPass(),
+        CommonSubexpressionEliminationPass(),
+        IdentityEliminationPass(),
+        RemoveUnusedNodesPass(),
+    )
+    passes(graph)
+    graph.graph.metadata_props.clear()
+    for value in (*graph.graph.inputs, *graph.graph.outputs):
+        value.metadata_props.clear()
+    for node in graph.graph:
+        origin = node.metadata_props.get(ORIGIN)
+        node.metadata_props.clear()
+        if origin is not None:
+            node.metadata_props[ORIGIN] = origin
+
+
+def name_weights(graph: ir.Model, model: nn.Module) -> None:
+    """Give every weight its name in the model, and a tied weight the first of its names."""
+    names = {tensor.data_ptr(): name for name, tensor in reversed(_tensors(model))}
+    for value in list(graph.graph.initializers.values()):
+        raw = getattr(value.const_value, "raw", None)
+        if raw is not None and raw.data_ptr() in names:
+            value.name = names[raw.data_ptr()]
+
+
+def transpose_weights(graph: ir.Model) -> None:
+    """Replace Transpose(weight) by the transposed weight if nothing else uses the weight."""
+    for value in list(graph.graph.initializers.values()):
+        users = [usage.node for usage in value.uses()]
+        if not users or any(node.op_type != "Transpose" for node in users):
+            continue
+        assert isinstance(value.const_value, ir.TensorProtocol) and value.name is not None
+        transposed = TorchTensor(value.const_value.raw.t(), name=value.name)
+        value.const_value = transposed
+        value.shape = transposed.shape
+        for node in users:
+            node.outputs[0].replace_all_uses_with(value)
+            graph.graph.remove(node, safe=True)
+
+
+def _tensors(model: nn.Module) -> list[tuple[str, Tensor]]:
+    return [*model.named_parameters(), *model.named_buffers()]
+
+
+def _may_fold(node: ir.Node, weights: set[str]) -> bool | None:
+    """False for nodes that would turn a weight into an unnamed copy; None for the default rules."""
+    return False if any(v is not None and v.name in weights for v in node.inputs) else None

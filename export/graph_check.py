@@ -1,4 +1,4 @@
-"""Checks exported graphs against the graph contract. A breach is a bug in the exporter."""
+"""The check of exported graphs against the graph contract. A breach is a bug in the exporter."""
 
 from __future__ import annotations
 
@@ -82,8 +82,9 @@ def _differences(value: ir.Value, name: str, shape: tuple[int | str, ...]) -> li
 
 
 def _caches_not_in_place(exported: ExportedGraph) -> list[str]:
-    """An output that updates an input must be TensorScatter of that input: only then can a runtime
-    bind both to one address.
+    """A problem for each output that updates an input otherwise than by TensorScatter.
+
+    Only with TensorScatter can a runtime bind both to one address.
     """
     inputs = {spec.name: spec.slot for spec in exported.spec.inputs}
     problems = []

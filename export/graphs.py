@@ -1,4 +1,4 @@
-"""The graphs of the contract as PyTorch modules: thin wrappers around the reference models.
+"""The graphs of the contract as PyTorch modules, thin wrappers around the reference models.
 
 The exporter traces the reference model's own code, with two replacements:
 `scaled_dot_product_attention` by ONNX `Attention` (opset 24; q, k, v and mask only), and the
@@ -19,11 +19,11 @@ from dragoman.reference_model.attention import MultiHeadAttention
 OPSET = 24
 
 SUPPRESSED_LOGIT = -1e4
-"""Added to the logit of a token that must not be chosen; representable in 16 bits."""
+"""Added to the logit of a token that must not be selected; representable in 16 bits."""
 
 
 class EncoderGraph(nn.Module):
-    """source, source_mask -> cross_key_i, cross_value_i of every decoder layer i.
+    """The encoder: source, source_mask -> cross_key_i, cross_value_i of every decoder layer i.
 
     For a speech model, the source is features and there is no mask.
     """
@@ -33,13 +33,22 @@ class EncoderGraph(nn.Module):
         self.model = model
 
     def forward(self, source: Tensor, source_mask: Tensor | None = None) -> list[KeysValues]:
-        """int64 [B, S], bool [B, S], or float [B, mel bins, 2 * S] -> pairs of [B, H, S, Dh]"""
+        """Encode a source.
+
+        Args:
+            source: tokens, int64 [B, S], or features, float [B, mel bins, 2 * S]
+            source_mask: bool [B, S]; None for features
+
+        Returns:
+            per decoder layer, keys and values [B, H, S, Dh]
+        """
         return self.model.encode(source, source_mask)
 
 
 class EncoderModelGraph(nn.Module):
-    """source, source_mask and, if the model tells segments apart, token_type -> what the head
-    gives. See `EncoderModel.forward`.
+    """An encoder-only model: source, source_mask, token_type -> the outputs of its head.
+
+    There is no token_type if the model does not distinguish segments.
     """
 
     def __init__(self, model: EncoderModel) -> None:
@@ -49,15 +58,16 @@ class EncoderModelGraph(nn.Module):
     def forward(
         self, source: Tensor, source_mask: Tensor, token_type: Tensor | None = None
     ) -> tuple[Tensor, ...]:
+        """Compute the outputs of the head, as `EncoderModel.forward`."""
         outputs: tuple[Tensor, ...] = self.model(source, source_mask, token_type)
         return outputs
 
 
-class GreedyChoice(nn.Module):
-    """Logits -> the most probable token after the last query."""
+class GreedySelection(nn.Module):
+    """Selects the most probable token after the last query."""
 
     suppression: Tensor | None
-    """Added to the logits before the choice."""
+    """Added to the logits before a token is selected."""
 
     def __init__(self, suppressed: Sequence[int], vocabulary: int) -> None:
         super().__init__()
@@ -68,20 +78,20 @@ class GreedyChoice(nn.Module):
         self.register_buffer("suppression", suppression)
 
     def forward(self, logits: Tensor) -> tuple[Tensor, Tensor]:
-        """[B, Q, V] -> token int64 [B], its log-probability float32 [B]"""
+        """Select from logits [B, Q, V] a token int64 [B]; return its log-probability [B], too."""
         allowed = logits if self.suppression is None else logits + self.suppression
         last = allowed[:, -1]
         return last.argmax(-1), torch.log_softmax(last.float(), dim=-1).amax(-1)
 
 
 class DecoderStepGraph(nn.Module):
-    """Queries at given positions -> logits, the greedy choice after the last, updated caches."""
+    """A step of a decoder: queries -> their logits, the greedy token after the last, new caches."""
 
     def __init__(self, model: Transformer) -> None:
         super().__init__()
         self.model = model
         suppressed = model.generation.suppressed_token_ids
-        self.choose = GreedyChoice(suppressed, model.config.target_vocab_size)
+        self.choose = GreedySelection(suppressed, model.config.target_vocab_size)
 
     def forward(
         self,
@@ -91,7 +101,7 @@ class DecoderStepGraph(nn.Module):
         cross: Sequence[KeysValues],
         past: Sequence[KeysValues],
     ) -> tuple[Tensor, Tensor, Tensor, list[KeysValues]]:
-        """One step.
+        """Compute one step.
 
         Args:
             token: int64 [B, Q]; row b of B belongs to source b // (B / G) of G
@@ -110,25 +120,26 @@ class DecoderStepGraph(nn.Module):
 
 
 class LanguageModelStepGraph(nn.Module):
-    """The same of a decoder alone, whose prompts differ in length: logits are computed only for
-    the queries that are read, which in a prompt is each row's last.
+    """A step of a decoder-only model, which computes logits only for the queries that are read.
+
+    In a batch of prompts of different lengths, that is the last query of each row.
     """
 
     def __init__(self, model: LanguageModel) -> None:
         super().__init__()
         self.model = model
         suppressed = model.generation.suppressed_token_ids
-        self.choose = GreedyChoice(suppressed, model.config.target_vocab_size)
+        self.choose = GreedySelection(suppressed, model.config.target_vocab_size)
 
     def forward(
         self, token: Tensor, position: Tensor, read: Tensor, past: Sequence[KeysValues]
     ) -> tuple[Tensor, Tensor, Tensor, list[KeysValues]]:
-        """One step.
+        """Compute one step.
 
         Args:
             token: int64 [B, Q]
             position: int64 [B], where each row's first query is written
-            read: int64 [B, R], which of its queries
+            read: int64 [B, R], the queries of each row whose logits are computed
             past: per layer, caches [B, H, C, Dh]
 
         Returns:
@@ -150,11 +161,13 @@ class ScatteredCaches:
         self.present: list[KeysValues] = []
 
     def append(self, layer: int, key: Tensor, value: Tensor) -> KeysValues:
+        """Write a layer's new keys and values into its caches; return the caches."""
         past_key, past_value = self.past[layer]
         self.present.append((self._scatter(past_key, key), self._scatter(past_value, value)))
         return self.present[-1]
 
     def length(self, queries: int) -> int:
+        """Return the capacity of the caches."""
         return self.past[0][0].shape[2]
 
     def _scatter(self, cache: Tensor, new: Tensor) -> Tensor:
@@ -171,7 +184,7 @@ class ScatteredCaches:
 def onnx_attention(
     query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, scale: float | None
 ) -> Tensor:
-    """`reference_model.scaled_dot_product_attention` as one ONNX operator.
+    """Compute `reference_model.scaled_dot_product_attention` by one ONNX operator.
 
     ONNX Runtime does not broadcast the query axis of a mask, so a bool mask is expanded here. A
     mask of floats has scores for every head and query already.
@@ -193,7 +206,7 @@ def onnx_attention(
 
 @contextlib.contextmanager
 def exporting(model: nn.Module) -> Iterator[None]:
-    """Within the block, attention becomes ONNX operators and the model is in evaluation mode."""
+    """Turn attention into ONNX operators, and the model to evaluation mode, within the block."""
     training = {module: module.training for module in model.modules()}
     attentions = [m for m in model.modules() if isinstance(m, MultiHeadAttention)]
     originals = [attention.attend for attention in attentions]

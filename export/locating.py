@@ -1,17 +1,19 @@
-"""Where a checkpoint is: its name on the command line -> a directory.
+"""Finding a checkpoint: its name on the command line -> a directory.
 
 Nothing heavy is imported, so that the command line can refuse a wrong name at once.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from dragoman.errors import DragomanError
 from dragoman.progress import Progress, Silent
 from dragoman.reference_model.pretrained import PRETRAINED, find_checkpoint
-from dragoman.runtime.format.records import Origin
+from dragoman.runtime.format.manifest import Origin
 
 from .formats.detection import check_is_checkpoint
 from .formats.hub import fetch, is_model_id
@@ -22,16 +24,20 @@ LONGEST_NAME = 100
 
 @dataclass(frozen=True)
 class LocatedCheckpoint:
-    """
+    """The directory of a checkpoint.
+
     Attributes:
+        config: the fields of its `config.json`; {} where there is none
         origin: the model of the Hugging Face Hub that the directory holds, if it does
     """
 
     directory: Path
+    config: Mapping[str, Any] = field(repr=False)
     origin: Origin | None = None
 
     @property
     def name(self) -> str:
+        """The last part of the directory's path, or of the model's id at the hub."""
         if self.origin is None:
             return self.directory.resolve().name
         return self.origin.model.rpartition("/")[2]
@@ -40,13 +46,13 @@ class LocatedCheckpoint:
 def locate_checkpoint(
     name_or_path: str | Path, revision: str | None = None, progress: Progress | None = None
 ) -> LocatedCheckpoint:
-    """The directory of a checkpoint, whose model is fetched first if it is at the Hugging Face Hub.
+    """Find the directory of a checkpoint, and fetch its model if that is at the Hugging Face Hub.
 
     Args:
         name_or_path: the name of one that comes with Dragoman, such as "g2p-en"; a directory; or
             the id of a model at the hub, `owner/model`, as a text. The first that exists is meant.
         revision: of a model at the hub: a branch, a tag or a commit; None: main
-        progress: told of what is fetched
+        progress: receives what is fetched
 
     Raises:
         DragomanError: there is no such checkpoint, its format is unknown, or it cannot be fetched.
@@ -58,18 +64,17 @@ def locate_checkpoint(
                 "revision: expected one only with the id of a model at the Hugging Face Hub, "
                 f"found {revision!r} with {name}"
             )
-        located = LocatedCheckpoint(find_checkpoint(name))
+        directory, origin = find_checkpoint(name), None
     elif isinstance(name_or_path, str) and is_model_id(name):
         directory = fetch(name, revision, progress or Silent())
-        located = LocatedCheckpoint(directory, Origin(name, directory.name))
+        origin = Origin(name, directory.name)
     else:
         raise DragomanError(
             "expected the directory of a checkpoint, the id of a model at the Hugging Face Hub "
             "(owner/model), or the name of one that ships with Dragoman "
             f"({', '.join(PRETRAINED)}), found {_shortened(name)!r}"
         )
-    check_is_checkpoint(located.directory)
-    return located
+    return LocatedCheckpoint(directory, check_is_checkpoint(directory), origin)
 
 
 def _exists(path: Path) -> bool:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 from dragoman.reference_model import (
     AutoregressiveModel,
     EncoderModel,
@@ -9,16 +11,16 @@ from dragoman.reference_model import (
     ModelConfig,
     ReferenceModel,
 )
-from dragoman.runtime.format.audio import AudioFeatures
-from dragoman.runtime.format.generation_settings import GenerationSettings
-from dragoman.runtime.format.head import Head
 from dragoman.runtime.format.model_spec import ModelSpec
-from dragoman.runtime.format.speech import SpeechTokens
+from dragoman.settings.generation import GenerationSettings
+from dragoman.settings.head import Head
+from dragoman.settings.speech import AudioFeatures, SpeechTokens
 
 DEFAULT_MAX_NEW_TOKENS = 256
 
 
 def model_spec(config: ModelConfig) -> ModelSpec:
+    """Return the sizes and special tokens that the runtime needs."""
     decodes = config.has_decoder
     return ModelSpec(
         source_vocab_size=config.source_vocab_size,
@@ -36,7 +38,7 @@ def model_spec(config: ModelConfig) -> ModelSpec:
 
 
 def head(config: ModelConfig) -> Head | None:
-    """What an encoder alone gives; None for a model with a decoder."""
+    """Return the head of an encoder-only model; None for a model with a decoder."""
     if config.head is None:
         return None
     given = config.head
@@ -61,7 +63,7 @@ def head(config: ModelConfig) -> Head | None:
 
 
 def audio_features(config: ModelConfig) -> AudioFeatures | None:
-    """How audio becomes the source of a speech model; None for a text model."""
+    """Return how audio becomes the source of a speech model; None for a text model."""
     if config.feature_size is None:
         return None
     usual = AudioFeatures(config.feature_size)
@@ -70,51 +72,20 @@ def audio_features(config: ModelConfig) -> AudioFeatures | None:
 
 
 def generation_settings(generation: GenerationConfig) -> GenerationSettings:
-    return GenerationSettings(
-        prompt=generation.prompt,
-        forced_first_token_id=generation.forced_first_token_id,
-        forced_last_token_id=generation.forced_last_token_id,
-        end_token_ids=generation.end_token_ids,
-        suppressed_token_ids=generation.suppressed_token_ids,
-        first_suppressed_token_ids=generation.first_suppressed_token_ids,
-        bad_words=generation.bad_words,
-        min_length=generation.min_length,
-        min_new_tokens=generation.min_new_tokens,
-        no_repeat_ngram_size=generation.no_repeat_ngram_size,
-        encoder_no_repeat_ngram_size=generation.encoder_no_repeat_ngram_size,
-        repetition_penalty=generation.repetition_penalty,
-        num_beams=generation.num_beams,
-        length_penalty=generation.length_penalty,
-        early_stopping=generation.early_stopping,
-        do_sample=generation.do_sample,
-        temperature=generation.temperature,
-        top_k=generation.top_k,
-        top_p=generation.top_p,
-        min_p=generation.min_p,
-        alignment_heads=generation.alignment_heads,
-    )
+    """Return what a manifest records of a model's generation settings."""
+    names = [field.name for field in dataclasses.fields(GenerationSettings)]
+    return GenerationSettings(**{name: getattr(generation, name) for name in names})
 
 
 def speech_tokens(model: AutoregressiveModel) -> SpeechTokens | None:
-    """What prompts of a speech model consist of; None for a text model."""
+    """Return the tokens that prompts of a speech model consist of; None for a text model."""
     if model.config.feature_size is None:
         return None
-    speech = model.generation.speech
-    if speech is None:
-        return SpeechTokens()
-    return SpeechTokens(
-        languages=speech.languages,
-        tasks=speech.tasks,
-        no_timestamps_token_id=speech.no_timestamps_token_id,
-        max_initial_timestamp_index=speech.max_initial_timestamp_index,
-        default_language=speech.default_language,
-        default_task=speech.default_task,
-        default_timestamps=speech.default_timestamps,
-    )
+    return model.generation.speech or SpeechTokens()
 
 
 def default_max_new_tokens(model: ReferenceModel) -> int:
-    """The publisher's limit, as far as the model's positions allow; 0 of an encoder alone."""
+    """Return the model's own limit, or what its positions allow; 0 for an encoder-only model."""
     if isinstance(model, EncoderModel):
         return 0
     room = model.config.max_target_positions - len(model.generation.prompt)

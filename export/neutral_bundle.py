@@ -7,19 +7,16 @@ from importlib.metadata import version
 from pathlib import Path
 
 from dragoman import __version__
-from dragoman.attention_graph import attention_graph
-from dragoman.candidates_graph import candidates_graph, candidates_spec
-from dragoman.graph_files import write_graphs
+from dragoman.onnx_graphs.attention_graph import attention_graph
+from dragoman.onnx_graphs.candidates_graph import candidates_graph, candidates_spec
+from dragoman.onnx_graphs.graph_files import write_graphs
 from dragoman.reference_model import EncoderModel, GenerationConfig, ReferenceModel
 from dragoman.runtime.format.bundle import Bundle
 from dragoman.runtime.format.contract import GraphSpec
-from dragoman.runtime.format.executables import OnnxGraphs
-from dragoman.runtime.format.languages import Languages
-from dragoman.runtime.format.manifest import SCHEMA_VERSION, Manifest
+from dragoman.runtime.format.manifest import SCHEMA_VERSION, Manifest, OnnxGraphs, Origin
 from dragoman.runtime.format.neutral_graphs import kind_of
 from dragoman.runtime.format.plain_data import to_plain
-from dragoman.runtime.format.records import Origin
-from dragoman.runtime.format.tokenizers import Tokenizers
+from dragoman.runtime.format.texts import Languages, Tokenizers
 from dragoman.runtime.format.writing import BundleWriter
 
 from .exporter import ExportedGraph, export_graph, graph_names
@@ -57,7 +54,7 @@ def export_bundle(
         notes: of the checkpoint, see `Checkpoint`
         origin: where the model comes from, for the manifest
         attention: whether to add the graph that shows attention
-        writer: how files are written; `ScratchWriter` if the bundle is only a step on the way
+        writer: `ScratchWriter` for a bundle that is only an intermediate result
         progress: called with each stage as it begins
 
     Raises:
@@ -107,7 +104,7 @@ def manifest_of(
     notes: Sequence[str] = (),
     origin: Origin | None = None,
 ) -> Manifest:
-    """The manifest of a model's neutral bundle in fp32, without records of its files.
+    """Make the manifest of a model's neutral bundle in fp32, without records of its files.
 
     `verify` makes it anew from the checkpoint and compares a bundle's with it.
 

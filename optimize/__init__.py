@@ -4,6 +4,5 @@ A bundle of neutral graphs becomes one for a target (`target_bundle`), and any O
 becomes a graph of standard operators (`onnx_file`). Every pass is checked by running the graph
 before and after it (`pipeline`).
 
-Reading order: graph_pass, pipeline, fusions, targets, recipe, a target's folder, precision,
-target_bundle.
+Reading order: graph_pass, pipeline, fusions, targets, a target's folder, precision, target_bundle.
 """

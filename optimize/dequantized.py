@@ -1,7 +1,7 @@
-"""The weights that a graph holds as integers, as the nodes that read them do.
+"""The weights that a graph holds as integers, dequantized as the nodes that read them do.
 
-Every quantization that passes write is known: what a scale, a zero point or a nibble means is said
-by the operator, not by the pass. So a weight is what the graph computes with, whoever wrote it.
+Every quantization that passes write is known. The operator defines what a scale, a zero point or a
+nibble means, so that a weight is what the graph computes with, whoever wrote it.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ class QuantizedWeight:
     """A weight that a graph holds as integers.
 
     Attributes:
-        name: of the weight that was rounded, without the suffix of its integers
+        name: the name of the weight before quantization
         numbers: the integers times their scales, [inputs, outputs]
         step: the distance of neighbouring numbers, [inputs, outputs]
-        bits: of the integers
+        bits: the number of bits of the integers
         block: how many inputs share a scale
         table: whether it is looked up, so that each output is the row of a token
     """
@@ -45,7 +45,7 @@ class QuantizedWeight:
 
 
 def quantized_weights(model: ir.Model) -> list[QuantizedWeight]:
-    """All weights that a graph holds as integers, as its nodes read them."""
+    """Return all weights that a graph holds as integers, as its nodes read them."""
     found: dict[str, QuantizedWeight] = {}
     for node in model.graph:
         read = _READERS.get((node.domain, node.op_type))
@@ -65,12 +65,12 @@ def _base(value: ir.Value) -> str:
 
 
 def array(node: ir.Node, index: int) -> Array | None:
-    """A constant input of a node; None if it is missing or computed."""
+    """Return a constant input of a node; None if it is missing or computed."""
     return constant(node.inputs[index]) if index < len(node.inputs) else None
 
 
 def _integers(value: ir.Value | None) -> bool:
-    """Whether a value is an initializer of integers of at most 8 bits."""
+    """Return whether a value is an initializer of integers of at most 8 bits."""
     tensor = None if value is None or not value.is_initializer() else value.const_value
     return tensor is not None and tensor.dtype in (
         *(ir.DataType.INT8, ir.DataType.UINT8, ir.DataType.INT4, ir.DataType.UINT4),
@@ -80,7 +80,7 @@ def _integers(value: ir.Value | None) -> bool:
 def _by_column(
     value: ir.Value, integers: Array, scale: Array, zero: Array | None, bits: int, *, table: bool
 ) -> QuantizedWeight:
-    """Integers [inputs, outputs] with a scale for each output."""
+    """Make a weight from integers [inputs, outputs] with a scale for each output."""
     offset = np.float32(0) if zero is None else np.asarray(zero, np.float32)
     step = np.broadcast_to(np.asarray(scale, np.float32), integers.shape)
     numbers = (integers.astype(np.float32) - offset) * step
@@ -88,27 +88,33 @@ def _by_column(
 
 
 def product_of_integers(node: ir.Node) -> QuantizedWeight | None:
-    """`MatMulIntegerToFloat`: A, B, a_scale, b_scale, a_zero_point, b_zero_point, bias."""
-    integers, scale = array(node, 1), array(node, 3)
-    value = node.inputs[1]
-    if value is None or not _integers(value) or integers is None or scale is None:
-        return None
-    return _by_column(value, integers, scale, array(node, 5), 8, table=False)
+    """Return the weight of `MatMulIntegerToFloat`.
+
+    Its inputs are A, B, a_scale, b_scale, a_zero_point, b_zero_point and bias.
+    """
+    return _product(node, 1, 3, 5)
 
 
 def table_product(node: ir.Node) -> QuantizedWeight | None:
-    """`QGemm`: A, a_scale, a_zero_point, B, b_scale, b_zero_point, C."""
-    integers, scale = array(node, 3), array(node, 4)
-    value = node.inputs[3]
-    if value is None or not _integers(value) or integers is None or scale is None:
+    """Return the weight of `QGemm`.
+
+    Its inputs are A, a_scale, a_zero_point, B, b_scale, b_zero_point and C.
+    """
+    return _product(node, 3, 4, 5)
+
+
+def _product(node: ir.Node, weight: int, scale: int, zero: int) -> QuantizedWeight | None:
+    """Return the weight of a product of integers, from these inputs of the node."""
+    value, integers, scales = node.inputs[weight], array(node, weight), array(node, scale)
+    if value is None or not _integers(value) or integers is None or scales is None:
         return None
     if node.attributes.get_int("transB", 0):
         integers = integers.T
-    return _by_column(value, integers, scale, array(node, 5), 8, table=False)
+    return _by_column(value, integers, scales, array(node, zero), 8, table=False)
 
 
 def lookup(node: ir.Node) -> QuantizedWeight | None:
-    """`Gather` of rows of integers, which are cast and multiplied by the scales of the rows."""
+    """Return the weight of a `Gather` of integers, which are cast and multiplied by row scales."""
     value = node.inputs[0]
     if value is None or not _integers(value):
         return None
@@ -121,7 +127,10 @@ def lookup(node: ir.Node) -> QuantizedWeight | None:
 
 
 def block_product(node: ir.Node) -> QuantizedWeight | None:
-    """`MatMulNBits`: A, B [N, G, bytes], scales [N, G], zero_points, g_idx, bias."""
+    """Return the weight of `MatMulNBits`.
+
+    Its inputs are A, B [N, G, bytes], scales [N, G], zero_points, g_idx and bias.
+    """
     packed, scales = array(node, 1), array(node, 2)
     value = node.inputs[1]
     if value is None or packed is None or scales is None or array(node, 4) is not None:
@@ -141,7 +150,10 @@ def block_product(node: ir.Node) -> QuantizedWeight | None:
 
 
 def block_lookup(node: ir.Node) -> QuantizedWeight | None:
-    """`GatherBlockQuantized`: data [V, G, bytes], indices, scales [V, G, 1], zero_points."""
+    """Return the weight of `GatherBlockQuantized`.
+
+    Its inputs are data [V, G, bytes], indices, scales [V, G, 1] and zero_points.
+    """
     value = node.inputs[0]
     packed = None if value is None else constant(value)
     graph = node.graph
@@ -167,7 +179,7 @@ def _of_blocks(
     *,
     table: bool,
 ) -> QuantizedWeight:
-    """Unsigned integers [outputs, blocks, bytes] with a scale for each block of inputs."""
+    """Make a weight from unsigned integers [outputs, blocks, bytes] with a scale for each block."""
     outputs, blocks = scales.shape
     integers = _unpacked(packed.reshape(outputs, blocks, -1), bits).astype(np.float32)
     middle: Array = np.full((outputs, blocks), 2.0 ** (bits - 1), np.float32)
@@ -182,7 +194,7 @@ def _of_blocks(
 
 
 def _unpacked(packed: Array, bits: int) -> Array:
-    """The integers in bytes, the first of two in the lower half."""
+    """Return the integers in bytes, the first of two in the lower half."""
     if bits == 8:
         return packed
     both = np.stack([packed & 15, packed >> 4], axis=-1)
@@ -190,7 +202,7 @@ def _unpacked(packed: Array, bits: int) -> Array:
 
 
 def dequantized(node: ir.Node) -> QuantizedWeight | None:
-    """`DequantizeLinear` (opset 21) of a weight: x, x_scale, x_zero_point."""
+    """Return the weight of `DequantizeLinear` (opset 21): x, x_scale, x_zero_point."""
     value = node.inputs[0]
     if value is None or not _integers(value):
         return None
@@ -218,7 +230,7 @@ def dequantized(node: ir.Node) -> QuantizedWeight | None:
 
 
 def _is_table(node: ir.Node) -> bool:
-    """Whether a dequantized weight [V, D] is looked up, or transposed before a product."""
+    """Return whether a dequantized weight [V, D] is looked up, or transposed before a product."""
     return any(user.op_type in ("Gather", "Transpose") for user in users(node.outputs[0]))
 
 

@@ -1,9 +1,8 @@
-"""Emulating 16-bit arithmetic on the CPU: the same graph in float32, with each node's result
-rounded to 16 bits.
+"""Emulating 16-bit arithmetic on the CPU, in float32 with each result rounded to 16 bits.
 
-ONNX Runtime has no bfloat16 kernels for the CPU, and computes whole subgraphs in float32 where it
-lacks float16 kernels, so that values that overflow on an accelerator do not overflow there. An
-accelerator's kernels accumulate in float32 and round what they write; the emulated graph does the
+ONNX Runtime has no bfloat16 kernels for the CPU. Where it lacks float16 kernels, it computes whole
+subgraphs in float32, so that values that overflow on an accelerator do not overflow there. An
+accelerator's kernels accumulate in float32 and round what they write. The emulated graph does the
 same, node by node.
 """
 
@@ -12,9 +11,10 @@ from __future__ import annotations
 import dataclasses
 from pathlib import Path
 
+import numpy as np
 import onnx_ir as ir
 
-from dragoman.graph_files import write_graphs
+from dragoman.onnx_graphs.graph_files import write_graphs
 from dragoman.runtime.format.bundle import Bundle
 from dragoman.runtime.format.contract import GraphSpec, TensorSpec
 from dragoman.runtime.format.writing import ScratchWriter
@@ -26,14 +26,15 @@ HALVES = frozenset({ir.DataType.FLOAT16, ir.DataType.BFLOAT16})
 
 
 def has_halves(model: ir.Model) -> bool:
-    """Whether any input or intermediate value of a graph is float16 or bfloat16."""
+    """Return whether any input or intermediate value of a graph is float16 or bfloat16."""
     values = [v for node in model.graph.all_nodes() for v in node.outputs]
     return any(value.dtype in HALVES for value in (*model.graph.inputs, *values))
 
 
 def emulate_half(model: ir.Model) -> None:
-    """Turn a graph into its emulation, in place: all float tensors become float32, and all of their
-    values remain representable in 16 bits.
+    """Turn a graph into its emulation, in place.
+
+    All float tensors become float32, and their values remain representable in 16 bits.
     """
     graph = model.graph
     for value in graph.initializers.values():
@@ -47,8 +48,18 @@ def emulate_half(model: ir.Model) -> None:
         for output in node.outputs:
             if output.dtype in HALVES:
                 _round(graph, node, output)
-        if node.op_type == "Cast" and node.attributes.get_int("to", 0) in HALVES:
-            node.attributes["to"] = ir.AttrInt64("to", int(FLOAT))
+        widen_result(node)
+
+
+def widen_result(node: ir.Node) -> None:
+    """Let a node whose attribute states a 16-bit result compute float32."""
+    if node.op_type == "Cast" and node.attributes.get_int("to", 0) in HALVES:
+        node.attributes["to"] = ir.AttrInt64("to", int(FLOAT))
+    elif node.op_type == "ConstantOfShape" and "value" in node.attributes:
+        value = node.attributes["value"].as_tensor()
+        if value.dtype in HALVES:
+            wide = ir.tensor(np.asarray(value.numpy()).astype(np.float32))
+            node.attributes["value"] = ir.AttrTensor("value", wide)
 
 
 def _round(graph: ir.Graph, node: ir.Node, value: ir.Value) -> None:
@@ -64,8 +75,10 @@ def _round(graph: ir.Graph, node: ir.Node, value: ir.Value) -> None:
 
 
 def emulated_bundle(bundle: Bundle, directory: Path) -> Bundle:
-    """A 16-bit bundle as one in float32 that computes the same numbers, in an empty directory. The
-    manifest's precision stays unchanged.
+    """Write a bundle in float32 that computes the same numbers as a 16-bit bundle.
+
+    Args:
+        directory: empty; the manifest's precision stays unchanged
     """
     known = bundle.manifest.model_graphs
     graphs = {name: ir.load(bundle.graph_path(name)) for name in known}

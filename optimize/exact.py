@@ -1,10 +1,10 @@
 """The exact form of a graph: the same computation without any rounding, in float32.
 
-Weights that a graph holds as integers become the numbers that they stand for, nothing is rounded to
-integers or to 16 bits, and caches hold float32. Scales and zero points stay where they are: where
-the two sides of a quantization do not fit together, such as a scale that is multiplied and another
-one that was divided by, the exact form is as wrong as the graph. So it shows every fault of a graph
-but rounding itself, at the tolerance of fp32.
+Weights that a graph holds as integers become the numbers that they represent, nothing is rounded to
+integers or to 16 bits, and caches hold float32. Scales and zero points stay. Where the two sides of
+a quantization do not fit together, such as a scale that is multiplied and another one that was
+divided by, the exact form is as wrong as the graph. It therefore shows every fault of a graph but
+rounding itself, at the tolerance of fp32.
 """
 
 from __future__ import annotations
@@ -19,10 +19,7 @@ import onnxruntime
 from numpy.typing import NDArray
 from onnx_ir.passes.common import IdentityEliminationPass, RemoveUnusedNodesPass
 
-from dragoman.runtime.backends.onnxruntime.cpu.backend import (
-    OnnxRuntimeBackend,
-    session_options,
-)
+from dragoman.runtime.backends.onnxruntime.cpu import OnnxRuntimeBackend, session_options
 from dragoman.runtime.format.bundle import Bundle
 from dragoman.runtime.format.contract import TensorSpec
 from dragoman.runtime.model import Model
@@ -37,20 +34,21 @@ from .dequantized import (
     product_of_integers,
     table_product,
 )
-from .emulation import HALVES
+from .emulation import HALVES, widen_result
 from .graph_pass import PassError
 from .graph_values import MICROSOFT, new_weight, producer, replace_by
-from .in_memory import InMemorySession
+from .running import InMemorySession
 
 Array = NDArray[Any]
 Float = NDArray[np.float32]
 Replacement = Callable[[str, Array], Array | None]
-"""The name of a weight and its numbers, [inputs, outputs] if it is of integers -> those that should
-stand in their place; None: its own."""
+"""Takes the name of a weight and its numbers, and returns the numbers to use; None: its own.
+
+Numbers are [inputs, outputs] if the weight is held as integers."""
 
 
 def own_weights(name: str, numbers: Array) -> None:
-    """The `Replacement` that keeps every weight."""
+    """Keep every weight; see `Replacement`."""
 
 
 FLOAT = ir.DataType.FLOAT
@@ -63,7 +61,7 @@ def make_exact(model: ir.Model, replacement: Replacement = own_weights) -> None:
     """Turn a graph into its exact form, in place.
 
     Args:
-        replacement: what stands in the place of weights that are integers or 16-bit numbers
+        replacement: returns the numbers to use for weights that are integers or 16-bit numbers
     """
     graph = model.graph
     for node in list(graph):
@@ -78,14 +76,15 @@ def make_exact(model: ir.Model, replacement: Replacement = own_weights) -> None:
 def exact_model(
     bundle: Bundle, replacement: Replacement = own_weights, threads: int | None = None
 ) -> Model:
-    """The exact form of a bundle of graphs, on ONNX Runtime, in memory. Its precision is fp32.
+    """Return the exact form of a bundle of graphs, in fp32, on ONNX Runtime, in memory.
 
     Args:
         replacement: see `make_exact`
-        threads: of the processor; None: all cores
+        threads: processor threads; None: all cores
 
     Raises:
-        PassError: a graph has no exact form that ONNX Runtime loads, as no right one has.
+        PassError: a graph has no exact form that ONNX Runtime loads, although every correct graph
+            has one.
     """
     known = {n: spec for n, spec in bundle.manifest.graphs.items() if n != "candidates"}
     graphs = {name: ir.load(bundle.graph_path(name)) for name in known}
@@ -123,13 +122,13 @@ class _InMemoryBackend(OnnxRuntimeBackend):
 
 
 def _numbers(weight: QuantizedWeight, replacement: Replacement) -> Float:
-    """What stands in the place of a weight, [inputs, outputs]."""
+    """Return the numbers to use for a weight, [inputs, outputs]."""
     given = replacement(weight.name, weight.numbers)
     return np.ascontiguousarray(weight.numbers if given is None else given, np.float32)
 
 
 def _exact_input(graph: ir.Graph, node: ir.Node, places: tuple[int, int, int]) -> list[ir.Node]:
-    """Nodes for what a product of integers reads, without rounding: the last one computes it.
+    """Make nodes that compute the input of a product of integers without rounding.
 
     Args:
         places: of the integers, their scale and their zero point among the node's inputs
@@ -160,12 +159,23 @@ def _exact_input(graph: ir.Graph, node: ir.Node, places: tuple[int, int, int]) -
 
 def _multiply_exactly(graph: ir.Graph, node: ir.Node, replacement: Replacement) -> None:
     weight = product_of_integers(node)
-    if weight is None:
-        return
-    x = _exact_input(graph, node, (0, 2, 4))
+    if weight is not None:
+        x = _exact_input(graph, node, (0, 2, 4))
+        bias = node.inputs[6] if len(node.inputs) > 6 else None
+        _replace_by_product(graph, node, x, weight, replacement, bias)
+
+
+def _replace_by_product(
+    graph: ir.Graph,
+    node: ir.Node,
+    x: list[ir.Node],
+    weight: QuantizedWeight,
+    replacement: Replacement,
+    bias: ir.Value | None,
+) -> None:
+    """Replace a node by the product of what the last of some nodes computes and a weight."""
     numbers = new_weight(graph, f"{weight.name}.exact", _numbers(weight, replacement))
     nodes = [*x, ir.node("MatMul", [x[-1].outputs[0], numbers])]
-    bias = node.inputs[6] if len(node.inputs) > 6 else None
     if bias is not None:
         nodes.append(ir.node("Add", [nodes[-1].outputs[0], bias]))
     replace_by(graph, node, nodes)
@@ -173,15 +183,13 @@ def _multiply_exactly(graph: ir.Graph, node: ir.Node, replacement: Replacement) 
 
 def _multiply_table_exactly(graph: ir.Graph, node: ir.Node, replacement: Replacement) -> None:
     weight = table_product(node)
-    if weight is None:
-        return
-    x = _exact_input(graph, node, (0, 1, 2))
-    numbers = new_weight(graph, f"{weight.name}.exact", _numbers(weight, replacement))
-    replace_by(graph, node, [*x, ir.node("MatMul", [x[-1].outputs[0], numbers])])
+    if weight is not None:
+        x = _exact_input(graph, node, (0, 1, 2))
+        _replace_by_product(graph, node, x, weight, replacement, None)
 
 
 def _look_up_exactly(graph: ir.Graph, node: ir.Node, replacement: Replacement) -> None:
-    """The cast and the product by the scales stay: rows hold their numbers divided by them."""
+    """Keep the cast and the product by the scales; rows are divided by the scales."""
     weight, value = lookup(node), node.inputs[0]
     if weight is None or value is None:
         return
@@ -192,20 +200,17 @@ def _look_up_exactly(graph: ir.Graph, node: ir.Node, replacement: Replacement) -
 
 
 def _multiply_blocks_exactly(graph: ir.Graph, node: ir.Node, replacement: Replacement) -> None:
-    weight, x = block_product(node), node.inputs[0]
-    if weight is None or x is None:
-        return
-    numbers = new_weight(graph, f"{weight.name}.exact", _numbers(weight, replacement))
-    nodes = [ir.node("MatMul", [x, numbers])]
-    bias = node.inputs[5] if len(node.inputs) > 5 else None
-    if bias is not None:
-        nodes.append(ir.node("Add", [nodes[-1].outputs[0], bias]))
-    replace_by(graph, node, nodes)
+    weight = block_product(node)
+    if weight is not None:
+        x = [ir.node("Identity", [node.inputs[0]])]
+        bias = node.inputs[5] if len(node.inputs) > 5 else None
+        _replace_by_product(graph, node, x, weight, replacement, bias)
 
 
 def _look_up_blocks_exactly(graph: ir.Graph, node: ir.Node, replacement: Replacement) -> None:
-    """The scales that the node reads may be others than the table's: blocks are divided by the one
-    and multiplied by the other.
+    """Divide blocks by the table's scales and multiply them by those that the node reads.
+
+    The two may differ in a wrong graph.
     """
     weight, ids, scales = block_lookup(node), node.inputs[1], node.inputs[2]
     if weight is None or ids is None or scales is None:
@@ -232,7 +237,7 @@ def _dequantize_exactly(graph: ir.Graph, node: ir.Node, replacement: Replacement
 
 
 def _cache_exactly(graph: ir.Graph, node: ir.Node, replacement: Replacement) -> None:
-    """`GroupQueryAttention` with caches in 8 bits, whose scales are two of its inputs."""
+    """Turn the 8-bit caches of `GroupQueryAttention` into float32; two inputs are scales."""
     if "kv_cache_bit_width" not in node.attributes:
         return
     for name in QUANTIZED_CACHE:
@@ -260,7 +265,7 @@ _CHANGES: Mapping[tuple[str, str], Callable[[ir.Graph, ir.Node, Replacement], No
 
 
 def _widen(model: ir.Model, replacement: Replacement) -> None:
-    """16-bit numbers become float32."""
+    """Turn 16-bit numbers into float32."""
     graph = model.graph
     for value in graph.initializers.values():
         tensor = value.const_value
@@ -277,5 +282,4 @@ def _widen(model: ir.Model, replacement: Replacement) -> None:
         for output in node.outputs:
             if output.dtype in HALVES:
                 output.type = ir.TensorType(FLOAT)
-        if node.op_type == "Cast" and node.attributes.get_int("to", 0) in HALVES:
-            node.attributes["to"] = ir.AttrInt64("to", int(FLOAT))
+        widen_result(node)

@@ -1,7 +1,7 @@
-"""Graph passes: each changes a graph in place and reports what it changed and what it refused.
+"""Graph passes, which change a graph in place and report what they changed and refused.
 
 A pass declares the properties that it requires of a graph and those that it ensures. Fusions are
-rewrite rules of `onnxscript.rewriter`; a `RulePass` applies them and reports why the remaining
+rewrite rules of `onnxscript.rewriter`. A `RulePass` applies them and reports why the remaining
 candidates were not rewritten.
 """
 
@@ -21,29 +21,30 @@ from onnxscript.rewriter import (
 )
 
 from dragoman.errors import DragomanError
-from dragoman.runtime.format.records import Choice, Refusal
+from dragoman.runtime.format.manifest import Choice, Refusal
 
 Property = str
 """A property of a graph, such as "opset 24" or "fused attention"."""
 
 
 class PassError(DragomanError):
-    """A pass cannot be applied to a graph, or changes its outputs too much; names the pass, and the
-    node where there is one.
+    """A pass cannot be applied to a graph, or changes its outputs too much.
+
+    It names the pass, and the node where there is one.
     """
 
 
 @dataclass(frozen=True)
 class Changes:
-    """What a pass did to a graph.
+    """The changes that a pass made to a graph.
 
     Attributes:
         matches: number of changes
         refusals: candidates that were left unchanged, with reasons
         uncounted: whether the graph may have changed in ways that `matches` does not count
         rounding: the difference that this number of changes may add up to, relative to an output's
-            largest value or 1; counts where it exceeds the pass's tolerance
-        choices: what was taken where there were several ways
+            largest value or 1; it applies where it exceeds the pass's tolerance
+        choices: the decisions where there were several ways
     """
 
     matches: int
@@ -59,26 +60,26 @@ class Changes:
 
 
 class GraphPass(Protocol):
-    """A transformation of a graph.
-
-    Attributes:
-        name: in reports and records, such as "layer-norm"
-        requires, ensures: properties of the graph before and after the pass
-        tolerance: the largest difference that it may cause in any output, relative to the output's
-            largest value or 1; see also `Changes.rounding`
-    """
+    """A transformation of a graph."""
 
     @property
-    def name(self) -> str: ...
+    def name(self) -> str:
+        """The name in reports and records, such as "layer-norm"."""
 
     @property
-    def requires(self) -> frozenset[Property]: ...
+    def requires(self) -> frozenset[Property]:
+        """The properties that a graph must have."""
 
     @property
-    def ensures(self) -> frozenset[Property]: ...
+    def ensures(self) -> frozenset[Property]:
+        """The properties that a graph has afterwards."""
 
     @property
-    def tolerance(self) -> float: ...
+    def tolerance(self) -> float:
+        """The largest difference in any output, relative to its largest value or 1.
+
+        See also `Changes.rounding`.
+        """
 
     def apply(self, model: ir.Model) -> Changes:
         """Change the model in place.
@@ -92,13 +93,14 @@ ROUNDING = 1e-5
 """The tolerance of a fusion, which computes the same sums in another order, in fp32."""
 
 ROUNDING_EACH, ROUNDING_MOST = 2e-6, 5e-5
-"""The tolerance per match of a fusion, since differences add up in deep models, and the limit of
-their sum, which is half of what parity allows."""
+"""The tolerance for each match of a fusion, and the limit of their sum.
+
+Differences add up in deep models. The limit is half of what parity allows."""
 
 
 @dataclass(frozen=True)
 class RulePass:
-    """Applies rewrite rules until none matches.
+    """A pass that applies rewrite rules until none matches.
 
     Attributes:
         rules: creates the rules, once for each application
@@ -114,6 +116,7 @@ class RulePass:
     tolerance: float = ROUNDING
 
     def apply(self, model: ir.Model) -> Changes:
+        """Change the model in place."""
         rules = RewriteRuleSet(list(self.rules()))
         matches = 0
         while count := rules.apply_to_model(model):
@@ -129,7 +132,7 @@ class RulePass:
 
 
 MATCHED = 1_000_000
-"""Greater than the number of nodes in any pattern."""
+"""The score of a complete match, greater than the number of nodes in any pattern."""
 
 
 @dataclass

@@ -1,8 +1,8 @@
-"""Values of a graph as passes need them: constants, weights, products and their producers."""
+"""The values of a graph as passes need them: constants, weights, products and their producers."""
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import onnx_ir as ir
@@ -13,7 +13,7 @@ MICROSOFT = "com.microsoft"
 
 
 class Product(NamedTuple):
-    """x @ weight [in, out] + bias [out]; the bias may be missing."""
+    """The product x @ weight [in, out] + bias [out]; the bias may be missing."""
 
     x: ir.Value
     weight: ir.Value
@@ -21,7 +21,7 @@ class Product(NamedTuple):
 
 
 def constant(value: ir.Value | None) -> NDArray[np.generic] | None:
-    """The array of a constant or initializer; None if the value depends on an input."""
+    """Return the array of a constant or initializer; None if the value depends on an input."""
     if value is None or value.is_graph_input():
         return None
     tensor = value.const_value
@@ -34,7 +34,7 @@ def constant(value: ir.Value | None) -> NDArray[np.generic] | None:
 
 
 def number(value: ir.Value | None) -> float | None:
-    """The number held by a constant of one element; None if the value is anything else."""
+    """Return the number of a constant of one element; None if the value is anything else."""
     array = constant(value)
     if array is None or array.size != 1 or array.dtype.kind not in "fiuV":
         return None
@@ -42,14 +42,14 @@ def number(value: ir.Value | None) -> float | None:
 
 
 def floats(value: ir.Value) -> NDArray[np.float32]:
-    """A weight as a float32 array."""
+    """Return a weight as a float32 array."""
     numbers = constant(value)
     assert numbers is not None
     return np.asarray(numbers, np.float32)
 
 
 def is_weight(value: ir.Value | None, rank: int) -> bool:
-    """Whether a value is an initializer of this rank."""
+    """Return whether a value is an initializer of this rank."""
     return (
         value is not None
         and value.is_initializer()
@@ -59,7 +59,7 @@ def is_weight(value: ir.Value | None, rank: int) -> bool:
 
 
 def product(value: ir.Value | None) -> Product | None:
-    """A value as the product of an input and a weight; None if it is anything else."""
+    """Return a value as the product of an input and a weight; None if it is anything else."""
     node = None if value is None else value.producer()
     bias = None
     if node is not None and node.op_type == "Add":
@@ -74,18 +74,18 @@ def product(value: ir.Value | None) -> Product | None:
 
 
 def producer(value: ir.Value | None, *operators: str) -> ir.Node | None:
-    """The node that computes a value, if it is one of these standard ONNX operators."""
+    """Return the node that computes a value, if it is one of these standard ONNX operators."""
     node = value.producer() if value is not None else None
     return node if node is not None and not node.domain and node.op_type in operators else None
 
 
 def users(value: ir.Value) -> list[ir.Node]:
-    """The nodes that read a value."""
+    """Return the nodes that read a value."""
     return [usage.node for usage in value.uses()]
 
 
 def new_weight(graph: ir.Graph, name: str, numbers: NDArray[np.generic]) -> ir.Value:
-    """Add an initializer to a graph; if there is one with this name, return that one instead."""
+    """Add an initializer to a graph, or return the one that has this name."""
     if name in graph.initializers:
         return graph.initializers[name]
     tensor = ir.tensor(numbers, name=name)
@@ -99,8 +99,14 @@ def new_weight(graph: ir.Graph, name: str, numbers: NDArray[np.generic]) -> ir.V
     return value
 
 
+def folded_weight(op: Any, name: str, numbers: NDArray[np.generic]) -> ir.Value:
+    """Make an initializer in the replacement of a rewrite rule."""
+    value: ir.Value = op.initializer(ir.tensor(numbers, name=name), name=name)
+    return value
+
+
 def replace_by(graph: ir.Graph, node: ir.Node, nodes: list[ir.Node]) -> None:
-    """Put nodes in the place of one; the last of them computes its output, under the same name."""
+    """Replace a node by others; the last one computes its output, under the same name."""
     old, new = node.outputs[0], nodes[-1].outputs[0]
     for made in nodes:
         made.metadata_props.update(node.metadata_props)

@@ -1,4 +1,4 @@
-"""Optimizing any ONNX Transformer: fused to standard operators, then to those of a target."""
+"""Optimizing any ONNX Transformer: fusing it to standard operators, then to those of a target."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ import onnx
 import onnx_ir as ir
 
 from dragoman.errors import DragomanError, refuse_existing
-from dragoman.regular_files import check_regular
-from dragoman.runtime.format.records import PassRecord
+from dragoman.files.regular_files import check_regular
+from dragoman.runtime.format.manifest import PassRecord
 
 from .fusions import STANDARD_PASSES
 from .pipeline import apply_passes
-from .samples import Samples, samples_for_model
+from .running import Samples, samples_for_model
 from .targets import find_target
 
 
@@ -35,11 +35,11 @@ def optimize_file(
         target: "neutral" fuses to standard operators; "cpu" then fuses to ONNX Runtime's own
         samples: values for the graph's inputs; None: random ones, by names, types and shapes
         compare: whether to run the graph before and after each pass and compare the outputs
-        overwrite: replace the destination if it exists
+        overwrite: whether to replace the destination if it exists
         progress: called with a description of each pass as it begins
 
     Returns:
-        what each pass did, in order
+        a record of each pass, in order
 
     Raises:
         DragomanError: the source is not an ONNX file, or the destination exists or cannot be
@@ -74,7 +74,7 @@ def _check_external_files(model: ir.Model) -> None:
 
 
 def _save(model: ir.Model, destination: Path) -> None:
-    """Write one file, or where that would exceed protobuf's limit, the weights in a second one."""
+    """Write one file, or a second one with the weights where protobuf's limit would be exceeded."""
     weights = sum(
         value.const_value.nbytes
         for value in model.graph.initializers.values()

@@ -1,4 +1,4 @@
-"""Applying passes in order, and checking each: its requirements, and how far it changes outputs."""
+"""Applying passes in order, and checking the requirements and the effect on outputs of each."""
 
 from __future__ import annotations
 
@@ -6,11 +6,10 @@ from collections.abc import Callable, Sequence
 
 import onnx_ir as ir
 
-from dragoman.runtime.format.records import PassRecord
+from dragoman.runtime.format.manifest import PassRecord
 
-from .compare import NOT_FINITE, Outputs, difference, resolution, run
 from .graph_pass import GraphPass, PassError, Property
-from .samples import Samples
+from .running import NOT_FINITE, Outputs, Samples, difference, resolution, run
 
 
 def apply_passes(
@@ -28,11 +27,11 @@ def apply_passes(
         graph: the graph's name in records and messages
         samples: inputs on which the outputs before and after each pass are compared; None: outputs
             are not compared
-        properties: of the graph before the passes
+        properties: the properties of the graph before the passes
         progress: called with a description of each pass as it begins
 
     Returns:
-        what each pass did, in order
+        a record of each pass, in order
 
     Raises:
         PassError: a pass requires a property that the graph does not have, fails, or changes an
@@ -99,7 +98,7 @@ class _Outputs:
         return None if self._last is None else 0.0
 
     def change(self, model: ir.Model, allowed: float) -> float | None:
-        """The largest difference from the previous outputs; None if there are none to compare.
+        """Return the largest difference from the previous outputs; None if there are none.
 
         Raises:
             PassError: the difference exceeds what is allowed, or the graph ran before and no longer
@@ -126,5 +125,5 @@ class _Outputs:
 
 
 def count_nodes(model: ir.Model) -> int:
-    """The number of nodes in the graph and its subgraphs, Constant nodes excluded."""
+    """Return the number of nodes in the graph and its subgraphs, without Constant nodes."""
     return sum(node.op_type != "Constant" for node in model.graph.all_nodes())

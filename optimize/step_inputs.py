@@ -1,43 +1,52 @@
-"""Real inputs of a model's graphs: what they get while sources are decoded, step by step."""
+"""Real inputs of a model's graphs, recorded step by step, also as files for Polygraphy.
+
+Polygraphy is NVIDIA's tool for comparing inference backends. With these files and commands it gives
+an independent opinion on graphs and engines.
+"""
 
 from __future__ import annotations
 
+import shlex
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dragoman.errors import DragomanError
-from dragoman.runtime.backends.onnxruntime.cpu.backend import OnnxRuntimeBackend
-from dragoman.runtime.decoding.batching import Encodable, as_batch
+from dragoman.runtime.backends.onnxruntime.cpu import OnnxRuntimeBackend
+from dragoman.runtime.decoding.batching import EncoderInput, as_batch
 from dragoman.runtime.format.bundle import Bundle
 from dragoman.runtime.format.contract import ROLES, Change, GraphSpec, Slot
-from dragoman.runtime.format.executables import Range, TensorRTEngines
+from dragoman.runtime.format.manifest import Precision, Range, TensorRTEngines
+from dragoman.runtime.format.writing import new_directory
 
-from .random_sources import random_sources
+from .random_inputs import random_sources
 
 Feed = Mapping[str, NDArray[Any]]
 """A value for each input of a graph, by name."""
 
 ROWS = 2
-"""Of texts, of the same length. Windows of audio are large: one."""
+"""The number of texts, which have the same length; of windows of audio, which are large, one."""
 LONGEST = 32
 STEPS = 16
 """Tokens of a source, and steps that are decoded, if model and engines allow as many."""
 PROMPT = 5
-"""Tokens of a random prompt of a decoder alone."""
+"""Tokens of a random prompt of a decoder-only model."""
 
 
 @dataclass(frozen=True)
 class StepInputs:
-    """
+    """The inputs of graphs at some decoding steps.
+
     Attributes:
-        rows: of every input
-        encoder: its only inputs; None of a decoder alone
-        decoder: by the index of the step; every step reads one token. None of an encoder alone.
+        rows: the number of rows of every input
+        encoder: the encoder's inputs; None for a decoder-only model
+        decoder: the decoder's inputs by the index of the step, which reads one token; empty for an
+            encoder-only model
     """
 
     rows: int
@@ -46,18 +55,19 @@ class StepInputs:
 
 
 def record_steps(
-    graphs: Bundle, receiver: Bundle | None = None, sources: Sequence[Encodable] | None = None
+    graphs: Bundle, receiver: Bundle | None = None, sources: Sequence[EncoderInput] | None = None
 ) -> StepInputs:
-    """Decode a few sources greedily on the processor, and keep the inputs of the first two steps,
-    of one in the middle and of the last. A prompt is read token by token; of a
-    decoder alone the sources are prompts.
+    """Decode a few sources greedily on the processor and record inputs of graphs.
+
+    The inputs of the first two steps, of one in the middle and of the last are recorded. A prompt
+    is read token by token. The sources of a decoder-only model are prompts.
 
     Args:
         graphs: ONNX graphs that ONNX Runtime runs, with an axis for the caches' capacity
-        receiver: a bundle of the same model that is to get the inputs: they have its types, and
-            sizes that it takes; None: the graphs themselves
-        sources: token ids or features; some that fit are decoded, of the same length, since numbers
-            at padding, which nothing reads, may differ; None: random ones
+        receiver: a bundle of the same model that is to get the inputs, in its types and in sizes
+            that it takes; None: the graphs themselves
+        sources: token ids or features; some that fit are decoded. They have the same length, since
+            numbers at padding, which nothing reads, may differ. None: random ones
 
     Raises:
         BackendError: ONNX Runtime cannot run the graphs.
@@ -105,7 +115,7 @@ def _decoder_feeds(
     encoded: Mapping[Slot, NDArray[Any]],
     prompt: NDArray[np.int64],
 ) -> dict[int, Feed]:
-    """Of the steps that are kept, while prompts [rows, tokens] are read and continued."""
+    """Return inputs of some steps, while prompts [rows, tokens] are read and continued."""
     rows, length = prompt.shape
     _, _, capacity = _sizes(receiver)
     spec = receiver.manifest.graphs["decoder"]
@@ -134,7 +144,7 @@ def _decoder_feeds(
 
 
 def _sizes(bundle: Bundle) -> tuple[int, Range, int]:
-    """Rows, tokens of a source, and the capacity of caches."""
+    """Return the number of rows, the tokens of a source, and the capacity of caches."""
     model, engines = bundle.manifest.model, bundle.manifest.executable
     rows = 1 if model.takes_audio else ROWS
     longest = min(LONGEST, model.input_positions)
@@ -156,8 +166,8 @@ def _sizes(bundle: Bundle) -> tuple[int, Range, int]:
     )
 
 
-def _fitting(sources: Sequence[Encodable], rows: int, lengths: Range) -> list[Encodable]:
-    """Some of the most frequent length that is not too long, repeated where they are too few."""
+def _fitting(sources: Sequence[EncoderInput], rows: int, lengths: Range) -> list[EncoderInput]:
+    """Return sources of the most frequent length that fits, repeated where they are too few."""
     fitting = [s for s in sources if isinstance(s, np.ndarray) or len(s) <= lengths.largest]
     if not fitting:
         raise DragomanError(
@@ -171,3 +181,184 @@ def _fitting(sources: Sequence[Encodable], rows: int, lengths: Range) -> list[En
 
 def _feed(spec: GraphSpec, values: Mapping[Slot, NDArray[Any]]) -> dict[str, NDArray[Any]]:
     return {t.name: values[t.slot].astype(t.dtype, copy=False) for t in spec.inputs}
+
+
+COMMANDS = "commands.sh"
+LARGEST_DIFFERENCE: dict[Precision, float] = {"fp32": 1e-3, "fp16": 0.05, "int8": 1.0, "int4": 2.0}
+"""The largest absolute difference of any number, roughly as the formats allow.
+
+Polygraphy prints the differences that it finds."""
+
+
+@dataclass(frozen=True)
+class PolygraphyFiles:
+    """The files that were written for Polygraphy.
+
+    Attributes:
+        rows: the number of rows of every input
+        steps: the steps of the decoder whose inputs were written
+        size: the size of all files in bytes
+    """
+
+    directory: Path
+    rows: int
+    steps: tuple[int, ...]
+    size: int
+
+
+def write_polygraphy_files(
+    bundle: Bundle,
+    directory: Path,
+    *,
+    graphs: Bundle | None = None,
+    sources: Sequence[EncoderInput] | None = None,
+) -> PolygraphyFiles:
+    """Write `<graph>-inputs.json` for each graph, and `commands.sh`.
+
+    Args:
+        directory: a path that does not exist yet; it appears whole or not at all
+        graphs: ONNX graphs of the same model, which the bundle is compared with. They are needed if
+            it holds engines, which run on a GPU only, with inputs that graphs have computed.
+        sources: see `record_steps`
+
+    Raises:
+        BackendError, DragomanError: see `record_steps` and `new_directory`.
+    """
+    from polygraphy.json import save_json
+
+    inputs = record_steps(graphs or bundle, bundle, sources)
+    feeds: dict[str, list[Feed]] = {}
+    if inputs.encoder is not None:
+        feeds["encoder"] = [inputs.encoder]
+    if inputs.decoder:
+        feeds["decoder"] = list(inputs.decoder.values())
+    steps, rows = tuple(inputs.decoder), inputs.rows
+    with new_directory(directory) as partial:
+        for graph, iterations in feeds.items():
+            save_json([dict(feed) for feed in iterations], str(partial / _inputs(graph)))
+        script = partial / COMMANDS
+        lines = _script(bundle, graphs, inputs)
+        script.write_text("\n".join(lines) + "\n", encoding="utf-8")
+        script.chmod(0o755)
+        size = sum(file.stat().st_size for file in partial.iterdir())
+    return PolygraphyFiles(directory, rows, steps, size)
+
+
+def _script(bundle: Bundle, graphs: Bundle | None, inputs: StepInputs) -> Iterator[str]:
+    manifest = bundle.manifest
+    reference, what = (bundle, "BUNDLE") if graphs is None else (graphs, "GRAPHS")
+    names = tuple(manifest.model_graphs)
+    yield from (
+        "#!/bin/sh",
+        f"# Inputs of {inputs.rows} rows, recorded while {_on_one_line(manifest.name)} ran:",
+        f"# those of {' and of '.join(_recorded(inputs))}.",
+        f"#   sh {COMMANDS}        what runs on every machine",
+        f"#   sh {COMMANDS} gpu    what needs an NVIDIA GPU, afterwards",
+        "set -eu",
+        "status=0",
+        'cd "$(dirname "$0")"',
+        f"BUNDLE=${{BUNDLE:-{shlex.quote(str(bundle.directory.resolve()))}}}",
+    )
+    if graphs is not None:
+        yield f"GRAPHS=${{GRAPHS:-{shlex.quote(str(graphs.directory.resolve()))}}}"
+    yield 'if [ "${1-}" != gpu ]; then'
+    for name in names:
+        file = _file(what, reference.manifest.graphs[name].file)
+        yield f"polygraphy inspect data {_inputs(name)}"
+        yield f"polygraphy inspect model {file}"
+        yield (
+            f"polygraphy run {file} --onnxrt --load-inputs {_inputs(name)} --validate "
+            f"--save-outputs {_outputs(name)}"
+        )
+    if graphs is not None and manifest.executable.format == "onnx":
+        for name in names:
+            run = _run(manifest.graphs[name].file)
+            yield f"{run} --onnxrt {_compared(name, manifest.precision)} || status=1"
+    yield "else"
+    yield from _gpu_commands(bundle, inputs.encoder)
+    yield "fi"
+    yield 'exit "$status"'
+
+
+def _recorded(inputs: StepInputs) -> Iterator[str]:
+    if inputs.encoder is not None:
+        yield "the encoder"
+    if inputs.decoder:
+        yield f"the decoder at the steps {', '.join(map(str, inputs.decoder))}"
+
+
+def _gpu_commands(bundle: Bundle, encoder: Feed | None) -> Iterator[str]:
+    manifest = bundle.manifest
+    if manifest.target != "tensorrt":
+        yield "export POLYGRAPHY_USE_TENSORRT_RTX=1"
+    if manifest.executable.format == "tensorrt":
+        for name, graph in manifest.model_graphs.items():
+            yield f"polygraphy inspect model {_file('BUNDLE', graph.file)} --model-type engine"
+            yield (
+                f"{_run(graph.file)} --trt --model-type engine "
+                f"{_compared(name, manifest.precision)} || status=1"
+            )
+        return
+    if manifest.model.has_decoder:
+        yield "# The decoder's caches need a fixed capacity: build engines, and compare these with"
+        yield "#   dragoman inspect ENGINES --polygraphy DIRECTORY --graphs BUNDLE"
+    if manifest.target == "cpu":
+        yield 'echo "the graphs of target cpu have operators that TensorRT does not have" >&2'
+        yield "exit 2"
+        return
+    if encoder is None:
+        yield 'echo "the decoder needs engines: see above" >&2'
+        yield "exit 2"
+        return
+    graph = manifest.graphs["encoder"]
+    yield " \\\n  ".join(
+        (
+            f"{_run(graph.file)} --trt --decomposable-attentions",
+            f"--trt-min-shapes {_shapes(graph, encoder, smallest=True)}",
+            f"--trt-opt-shapes {_shapes(graph, encoder)}",
+            f"--trt-max-shapes {_shapes(graph, encoder)}",
+            _compared("encoder", manifest.precision),
+        )
+    )
+
+
+def _run(file: str) -> str:
+    return f"polygraphy run {_file('BUNDLE', file)}"
+
+
+def _file(variable: str, name: str) -> str:
+    return f'"${variable}"/{shlex.quote(name)}'
+
+
+def _on_one_line(text: str) -> str:
+    return " ".join(text.split())
+
+
+def _compared(graph: str, precision: Precision) -> str:
+    limit = f"{LARGEST_DIFFERENCE[precision]:g}"
+    if graph == "decoder" and precision != "fp32":  # tokens may change where numbers do
+        limit += " next_token:1e9"
+    return (
+        f"--load-inputs {_inputs(graph)} --load-outputs {_outputs(graph)} "
+        f"--check-error-stat max --atol {limit} --rtol {limit}"
+    )
+
+
+def _shapes(graph: GraphSpec, feed: Feed, *, smallest: bool = False) -> str:
+    """Return shapes in Polygraphy's notation, `name:[2,16]`; the smallest has 1 on dynamic axes."""
+    words = []
+    for tensor in graph.inputs:
+        sizes = feed[tensor.name].shape
+        if smallest:
+            sizes = tuple(1 if isinstance(d, str) else d for d in tensor.shape)
+        words.append(shlex.quote(f"{tensor.name}:[{','.join(map(str, sizes))}]"))
+    return " ".join(words)
+
+
+def _inputs(graph: str) -> str:
+    return f"{graph}-inputs.json"
+
+
+def _outputs(graph: str) -> str:
+    """Return the file of ONNX Runtime's outputs, which the commands write."""
+    return f"{graph}-outputs.json"

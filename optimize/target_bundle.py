@@ -1,4 +1,4 @@
-"""A neutral bundle -> a bundle for one target, in one precision."""
+"""Optimizing a neutral bundle for one target, in one precision."""
 
 from __future__ import annotations
 
@@ -10,26 +10,24 @@ from typing import cast
 import onnx_ir as ir
 import onnxruntime
 
-from dragoman.attention_graph import attention_graph
-from dragoman.candidates_graph import candidates_graph, candidates_spec
-from dragoman.graph_files import write_graphs
-from dragoman.runtime.decoding.batching import Encodable
+from dragoman.onnx_graphs.attention_graph import attention_graph
+from dragoman.onnx_graphs.candidates_graph import candidates_graph, candidates_spec
+from dragoman.onnx_graphs.graph_files import write_graphs
+from dragoman.runtime.decoding.batching import EncoderInput
 from dragoman.runtime.format.bundle import Bundle
 from dragoman.runtime.format.contract import DataType, GraphSpec, TensorSpec
-from dragoman.runtime.format.manifest import Precision
-from dragoman.runtime.format.records import PassRecord
+from dragoman.runtime.format.manifest import PassRecord, Precision
 from dragoman.runtime.format.writing import BundleWriter
 
 from .pipeline import apply_passes
-from .precision.observed import observe
+from .precision.calibration import calibration_batches
 from .precision.plan import precision_passes
 from .precision.products import kept_products, rounded_products
-from .recipe import Graphs
-from .samples import Samples, samples_for_graph
-from .targets import Target, find_target
+from .running import Samples, samples_for_graph
+from .targets import Graphs, Target, find_target
 
 COMPARED_ROWS = 4
-"""The number of calibration inputs that a precision pass is compared on."""
+"""The number of calibration inputs on which the outputs before and after a pass are compared."""
 
 Progress = Callable[[str], None]
 
@@ -40,7 +38,7 @@ def optimize_bundle(
     *,
     target: str = "cpu",
     precision: Precision = "fp32",
-    calibration: Sequence[Encodable] | None = None,
+    calibration: Sequence[EncoderInput] | None = None,
     calibration_types: Sequence[Sequence[int]] | None = None,
     keep_fp32: Collection[str] = (),
     writer: type[BundleWriter] = BundleWriter,
@@ -48,25 +46,25 @@ def optimize_bundle(
 ) -> Bundle:
     """Optimize a neutral fp32 bundle for a target and write the result into an existing directory.
 
-    Of a target that builds engines, the result holds the graphs that they are built from. The graph
-    that shows attention is made again of the others; engines have none.
+    For a target that builds engines, the result holds the graphs that they are built from. The
+    graph that shows attention is made again from the others; engines have none.
 
     Args:
-        target: a row of `targets.TARGETS`
-        precision: one that the target offers
+        target: the name of a row of `targets.TARGETS`
+        precision: a precision that the target offers
         calibration: source token ids or features on which errors are weighed and measured, and
             ranges observed; random if None
-        calibration_types: of an encoder alone, the segments of their tokens; None: all 0
+        calibration_types: the token types of the sources of an encoder-only model; None: all 0
         keep_fp32: names of products, modules or layers whose weights int8 and int4 leave in fp32
-        writer: how files are written; `ScratchWriter` if the bundle is only a step on the way
+        writer: how files are written; `ScratchWriter` for a temporary bundle
         progress: called with each stage as it begins
 
     Returns:
         the bundle, with a record of every pass, not verified
 
     Raises:
-        DragomanError: the bundle is not neutral fp32, the target lacks the precision, or there is
-            nothing of a name to keep.
+        DragomanError: the bundle is not neutral fp32, the target lacks the precision, or no product
+            has a name of `keep_fp32`.
         PassError: a pass failed; names it.
     """
     chosen = find_target(target)
@@ -75,7 +73,7 @@ def optimize_bundle(
     kept = kept_products(rounded_products(graphs), keep_fp32)
     if precision != "fp32":
         progress("decoding the calibration's sources")
-        observed = observe(bundle, calibration, calibration_types)
+        observed = calibration_batches(bundle, calibration, calibration_types)
         progress("measuring")
         weights = [product.weight for product in kept]
         passes = precision_passes(graphs, chosen.recipe, precision, observed, weights)
@@ -115,11 +113,10 @@ def optimize_bundle(
 def fused_graphs(
     bundle: Bundle, target: Target, precision: Precision, progress: Progress
 ) -> tuple[Graphs, dict[str, list[PassRecord]]]:
-    """The graphs of a neutral bundle after the target's passes that keep fp32, and the records of
-    each graph.
+    """Return a neutral bundle's graphs after the target's fp32 passes, and the records of each.
 
     Args:
-        precision: that the graphs will have
+        precision: the precision that the graphs will have
 
     Raises:
         PassError: a pass failed; names it.
@@ -147,7 +144,7 @@ def _first_rows(samples: Samples) -> Samples:
 
 
 def with_types(model: ir.Model, spec: GraphSpec) -> GraphSpec:
-    """The contract's view of a graph, with the number formats that it has now."""
+    """Return the specification of a graph with its present number formats."""
     types = {v.name: v.dtype for v in (*model.graph.inputs, *model.graph.outputs) if v.dtype}
 
     def with_type(tensor: TensorSpec) -> TensorSpec:

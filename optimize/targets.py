@@ -1,35 +1,105 @@
-"""Every target, a row each. A new target is a folder beside this file and a row here.
+"""The targets that bundles are optimized for, and what each does to their graphs.
 
-The rows are light, so that the command line can show and check them without importing ONNX; what a
-target does is in its module, a `recipe.TargetRecipe`.
+A new target is a row of `TARGETS` and a module with its `RECIPE`. The rows are light: the command
+line shows and checks them without importing ONNX.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias
 
 from dragoman.errors import DragomanError
 from dragoman.runtime.format.bundle import Bundle
 from dragoman.runtime.format.manifest import Precision
 
 if TYPE_CHECKING:
-    from .recipe import TargetRecipe
+    import onnx_ir as ir
+
+    from dragoman.runtime.format.contract import GraphSpec
+    from dragoman.runtime.format.manifest import PassRecord
+    from dragoman.runtime.format.model_spec import ModelSpec
+
+    from .graph_pass import GraphPass
+    from .precision.calibration import CalibrationBatch
+    from .precision.weights import Scheme
 
 ALL_PRECISIONS: tuple[Precision, ...] = ("fp32", "fp16", "bf16", "int8", "int4")
+
+Graphs: TypeAlias = "Mapping[str, tuple[ir.Model, GraphSpec]]"
+"""The graphs of a bundle by name, each with its specification in the contract."""
+
+
+class Schemes(NamedTuple):
+    """How the weights of products and of embeddings are quantized.
+
+    Attributes:
+        products: the scheme of each graph, by the graph's name
+        embedding: the scheme of tables that token ids are looked up in
+    """
+
+    products: Mapping[str, Scheme]
+    embedding: Scheme
+
+
+class BuiltEngines(NamedTuple):
+    """A bundle of engines.
+
+    Attributes:
+        warnings: for whoever builds, a line each
+    """
+
+    bundle: Bundle
+    warnings: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class TargetRecipe:
+    """The steps from a neutral fp32 bundle to a target's bundle.
+
+    Attributes:
+        passes: returns the passes of a graph, by its name, that precede the change of precision
+        schemes: returns the quantization of int8 and int4, for graphs of these names, whose
+            embeddings have these widths
+        half_activations: the precision of activations if weights are quantized; None: fp32, or
+            what the scheme itself makes of them
+        check: raises a PassError unless the passes matched everything that they are meant for;
+            takes the records of each graph, the number of Attention operators that each graph had
+            before, and the model
+        file_passes: the passes of an ONNX file, after `fusions.STANDARD_PASSES`; None: the target
+            needs a bundle
+        caches: makes the pass that quantizes the decoder's caches in int8 and int4, from the graph
+            before its weights are rounded and its observed inputs; None: caches are not quantized
+        build_engines: turns the optimized graphs into engines, see `tensorrt.engine_bundle`; None:
+            the graphs are the result
+        candidates: whether to add a graph that selects candidates. On a GPU it keeps the logits on
+            the device; on a processor it would be slower.
+    """
+
+    passes: Callable[[str, ModelSpec, Precision], Sequence[GraphPass]]
+    schemes: Callable[[Precision, Collection[str], Collection[int]], Schemes]
+    half_activations: Precision | None = None
+    check: Callable[[Mapping[str, Sequence[PassRecord]], Mapping[str, int], ModelSpec], None] = (
+        lambda records, attentions, model: None
+    )
+    file_passes: tuple[GraphPass, ...] | None = None
+    caches: Callable[[ir.Model, Sequence[CalibrationBatch]], GraphPass] | None = None
+    build_engines: Callable[..., BuiltEngines] | None = None
+    candidates: bool = False
 
 
 @dataclass(frozen=True)
 class Target:
-    """What bundles can be optimized for.
+    """A target that bundles can be optimized for.
 
     Attributes:
         name: as users give it
         summary: for the command line's help
-        module: within `dragoman.optimize`; its `RECIPE` says what the target does
-        precisions: that it offers. int8 and int4 quantize weights only, and the cpu target's also
-            activations; what TensorRT multiplies such weights with is fp16
+        module: the module within `dragoman.optimize` whose `RECIPE` says what the target does
+        precisions: the precisions that it offers. int8 and int4 quantize weights only, except for
+            target cpu, which quantizes activations too. TensorRT multiplies such weights in fp16.
         executable: what its bundles hold, see `runtime.format.executables`
     """
 
@@ -41,14 +111,15 @@ class Target:
 
     @property
     def recipe(self) -> TargetRecipe:
-        """Imported on first use."""
+        """What the target does to graphs; its module is imported on first use."""
         recipe: TargetRecipe = import_module(f"dragoman.optimize.{self.module}").RECIPE
         return recipe
 
     def check_precision(self, precision: Precision) -> None:
-        """
+        """Check that the target offers a precision.
+
         Raises:
-            DragomanError: the target does not offer the precision.
+            DragomanError: it does not.
         """
         if precision not in self.precisions:
             raise DragomanError(
@@ -57,10 +128,11 @@ class Target:
             )
 
     def check_source(self, bundle: Bundle, precision: Precision) -> None:
-        """
+        """Check that a bundle can be optimized for the target in this precision.
+
         Raises:
-            DragomanError: the bundle is not neutral in fp32, or the result would be the same; or
-                the target does not offer the precision.
+            DragomanError: the bundle is not neutral in fp32, the result would be the same, or the
+                target does not offer the precision.
         """
         manifest = bundle.manifest
         if (manifest.target, manifest.precision) != ("neutral", "fp32"):
@@ -74,38 +146,16 @@ class Target:
 
 
 TARGETS: tuple[Target, ...] = (
-    Target(
-        "cpu",
-        "ONNX Runtime's operators",
-        "cpu.target",
-        ("fp32", "int8", "int4"),
-    ),
-    Target(
-        "neutral",
-        "standard ONNX",
-        "neutral.target",
-        ALL_PRECISIONS,
-    ),
-    Target(
-        "tensorrt-rtx",
-        "TensorRT-RTX engines",
-        "tensorrt.target",
-        ALL_PRECISIONS,
-        "tensorrt",
-    ),
-    Target(
-        "tensorrt",
-        "TensorRT engines",
-        "tensorrt.target",
-        ALL_PRECISIONS,
-        "tensorrt",
-    ),
+    Target("cpu", "ONNX Runtime's operators", "cpu.target", ("fp32", "int8", "int4")),
+    Target("neutral", "standard ONNX", "precision.weight_only", ALL_PRECISIONS),
+    Target("tensorrt-rtx", "TensorRT-RTX engines", "tensorrt.target", ALL_PRECISIONS, "tensorrt"),
+    Target("tensorrt", "TensorRT engines", "tensorrt.target", ALL_PRECISIONS, "tensorrt"),
 )
 """In order of preference: without a name, the first that offers the precision is taken."""
 
 
 def find_target(name: str) -> Target:
-    """The target of that name.
+    """Return the target of that name.
 
     Raises:
         DragomanError: there is no such target; lists the known ones.
@@ -118,7 +168,7 @@ def find_target(name: str) -> Target:
 
 
 def choose_target(name: str | None, precision: Precision) -> Target:
-    """The target of that name; without one, the first that offers the precision.
+    """Return the target of that name; without one, the first that offers the precision.
 
     Raises:
         DragomanError: there is no such target or precision, or it does not offer the precision.

@@ -1,30 +1,35 @@
 """The Transformer of "Attention Is All You Need" in PyTorch: the definition of correct output.
 
-Reading order: config, attention, layers, embedding, stacks; generation; the models made of them:
-transformer, language_model (a decoder alone), heads and encoder_model (an encoder alone); decoding,
-beam_search, checkpoint, training.
+Reading order: config, attention, layers, stacks, models; generation, decoding,
+beam_search; checkpoint, training, recipes.
 """
 
 from typing import TYPE_CHECKING
 
-from .lazy import lazy_attributes
+from dragoman.lazy import lazy_attributes
 
 if TYPE_CHECKING:
     from .attention import scaled_dot_product_attention
     from .beam_search import Hypothesis, beam_search_uncached
     from .checkpoint import load_checkpoint, load_weights, save_checkpoint
-    from .config import ModelConfig
-    from .decoding import AutoregressiveModel, KeyValueCache, greedy_cached, greedy_uncached
-    from .encoder_model import EncoderModel
-    from .errors import CheckpointError, ConfigError
-    from .generation import GenerationConfig, Speech
+    from .config import PRESETS, ModelConfig, preset
+    from .decoding import KeyValueCache, greedy_cached, greedy_uncached
+    from .generation import GenerationConfig
     from .head_config import HeadConfig
-    from .language_model import LanguageModel
     from .layers import KeysValues
-    from .models import ReferenceModel, make_model
-    from .presets import PRESETS, preset
+    from .models import (
+        AutoregressiveModel,
+        EncoderModel,
+        LanguageModel,
+        ReferenceModel,
+        Source,
+        Transformer,
+        as_batch,
+        make_model,
+        pad,
+    )
+    from .settings import CheckpointError, ConfigError
     from .stacks import Memory, NoMemory
-    from .transformer import Source, Transformer, as_batch, pad
 else:
     __getattr__ = lazy_attributes(
         __name__,
@@ -32,20 +37,17 @@ else:
             "attention": ("scaled_dot_product_attention",),
             "beam_search": ("Hypothesis", "beam_search_uncached"),
             "checkpoint": ("load_checkpoint", "load_weights", "save_checkpoint"),
-            "config": ("ModelConfig",),
-            "decoding": (
-                *("AutoregressiveModel", "KeyValueCache", "greedy_cached", "greedy_uncached"),
-            ),
-            "encoder_model": ("EncoderModel",),
-            "errors": ("CheckpointError", "ConfigError"),
-            "generation": ("GenerationConfig", "Speech"),
+            "config": ("PRESETS", "ModelConfig", "preset"),
+            "decoding": ("KeyValueCache", "greedy_cached", "greedy_uncached"),
+            "generation": ("GenerationConfig",),
             "head_config": ("HeadConfig",),
-            "language_model": ("LanguageModel",),
             "layers": ("KeysValues",),
-            "models": ("ReferenceModel", "make_model"),
-            "presets": ("PRESETS", "preset"),
+            "models": (
+                *("Transformer", "LanguageModel", "EncoderModel", "make_model"),
+                *("AutoregressiveModel", "ReferenceModel", "Source", "as_batch", "pad"),
+            ),
+            "settings": ("CheckpointError", "ConfigError"),
             "stacks": ("Memory", "NoMemory"),
-            "transformer": ("Source", "Transformer", "as_batch", "pad"),
         },
     )
 
@@ -66,7 +68,6 @@ __all__ = [
     "NoMemory",
     "ReferenceModel",
     "Source",
-    "Speech",
     "Transformer",
     "as_batch",
     "beam_search_uncached",

@@ -29,7 +29,7 @@ def scaled_dot_product_attention(
     mask: Tensor | None,
     scale: float | None = None,
 ) -> Tensor:
-    """Attention(Q, K, V) = softmax(Q K^T / sqrt(d_k)) V, equation 1.
+    """Compute Attention(Q, K, V) = softmax(Q K^T / sqrt(d_k)) V, equation 1.
 
     Args:
         query: [B, H, Q, Dh]
@@ -48,10 +48,10 @@ def scaled_dot_product_attention(
 def attention_weights(
     query: Tensor, key: Tensor, mask: Tensor | None, scale: float | None = None
 ) -> Tensor:
-    """softmax(Q K^T / sqrt(d_k)): how much each query attends to each key.
+    """Return how much each query attends to each key: softmax(Q K^T / sqrt(d_k)).
 
     Args:
-        as for `scaled_dot_product_attention`
+        query: see `scaled_dot_product_attention`, as for the other arguments
 
     Returns:
         [B, H, Q, K]; each row sums to 1, and is 0 at keys that the mask excludes
@@ -64,7 +64,7 @@ def attention_weights(
 
 
 def causal_mask(position: Tensor, queries: int, keys: int) -> Tensor:
-    """Which keys each query may attend to: its own position and all earlier ones.
+    """Return which keys each query may attend to: its own position and all earlier ones.
 
     Args:
         position: int64 [B], the position of each row's first query
@@ -78,9 +78,10 @@ def causal_mask(position: Tensor, queries: int, keys: int) -> Tensor:
 
 
 class RelativePositions(nn.Module):
-    """Relative position biases: each head adds to the score of a key a learned number that depends
-    on the bucket of its distance from the query (Raffel et al. 2020, section 2.1). All layers of a
-    stack share them.
+    """Relative position biases, shared by all layers of a stack (Raffel et al. 2020, section 2.1).
+
+    Each head adds to the score of a key a learned number, which depends on the bucket of the key's
+    distance from the query.
 
     Half of the buckets hold one distance each; the widths of the others grow logarithmically up to
     `max_distance`. Where queries attend to keys on both sides, each side has half of the buckets.
@@ -100,14 +101,18 @@ class RelativePositions(nn.Module):
         self.register_buffer("bucket", table, persistent=False)
 
     def forward(self, position: Tensor, keys: int) -> Tensor:
-        """Biases for queries at positions int64 [B, Q] and keys at 0 ... K - 1 -> [B, H, Q, K]"""
+        """Compute biases [B, H, Q, K] for queries at positions [B, Q] and keys at 0 ... K - 1."""
         key = torch.arange(keys, device=position.device)
         distance = (key - position[:, :, None]).clamp(-self.max_distance, self.max_distance)
         by_distance = F.embedding(self.bucket, self.table)
         return F.embedding(distance + self.max_distance, by_distance).permute(0, 3, 1, 2)
 
     def masked(self, position: Tensor, mask: Tensor) -> Tensor:
-        """Biases, or `MASKED_SCORE` where mask, bool broadcastable to [B, H, Q, K], is False."""
+        """Compute the biases, with `MASKED_SCORE` where the mask is False.
+
+        Args:
+            mask: bool, broadcastable to [B, H, Q, K]
+        """
         return torch.where(mask, self(position, mask.shape[-1]), MASKED_SCORE)
 
 
@@ -128,7 +133,7 @@ def _buckets(distance: Tensor, buckets: int, max_distance: int, *, both_sides: b
 
 
 class MultiHeadAttention(nn.Module):
-    """MultiHead(Q, K, V) = Concat(head_1, ..., head_h) W^O, section 3.2.2.
+    """Multi-head attention, Concat(head_1, ..., head_h) W^O, section 3.2.2.
 
     Keys and values are projected separately from the query, so that a decoder can cache them:
     those of the source are computed once per sentence, those of a target token once per token.
@@ -148,7 +153,8 @@ class MultiHeadAttention(nn.Module):
         scale: float | None = None,
         bilinear: bool = False,
     ) -> None:
-        """
+        """Make the projections.
+
         Args:
             value_size: of each head; None: the head size
             scale: what scores are multiplied by; None: 1 / sqrt(head_size)
@@ -168,42 +174,50 @@ class MultiHeadAttention(nn.Module):
         self.attend: AttentionFunction = scaled_dot_product_attention
 
     def keys_values(self, memory: Tensor) -> tuple[Tensor, Tensor]:
-        """Memory [B, K, D] -> key [B, H, K, Dh], value [B, H, K, Dv]."""
+        """Project memory [B, K, D] to keys [B, H, K, Dh] and values [B, H, K, Dv]."""
         return self._split_heads(self.key(memory)), self._split_heads(self.value(memory))
 
     def forward(self, x: Tensor, key: Tensor, value: Tensor, mask: Tensor | None) -> Tensor:
-        """X [B, Q, D], key [B, H, K, Dh], value [B, H, K, Dv], mask as in `AttentionFunction` ->
-        [B, Q, D].
+        """Attend to keys and values.
+
+        Args:
+            x: [B, Q, D]
+            key: [B, H, K, Dh]
+            value: [B, H, K, Dv]
+            mask: see `scaled_dot_product_attention`
+
+        Returns:
+            [B, Q, D]
         """
         heads = self._attended(self._split_heads(self.query(x)), key, value, mask)
         return self.output(heads.transpose(1, 2).flatten(-2))
 
     def _attended(self, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None) -> Tensor:
-        """[B, H, Q, Dh], ... -> [B, H, Q, Dv]"""
+        """Query [B, H, Q, Dh], key, value and mask -> [B, H, Q, Dv]."""
         if self.bilinear is not None:
             query = query @ self.bilinear
         return self.attend(query, key, value, mask, self.scale)
 
     def _split_heads(self, x: Tensor) -> Tensor:
-        """[B, K, H * Dh] -> [B, H, K, Dh]; of values with Dv"""
+        """[B, K, H * Dh] -> [B, H, K, Dh], and with Dv for values."""
         return x.unflatten(-1, (self.num_heads, -1)).transpose(1, 2)
 
 
 class CrossAttention(MultiHeadAttention):
-    """Attention to sources, of which each may have several rows, such as the beams of a search.
+    """Attention to a source, which several rows may share, such as the beams of a search.
 
-    The queries of all rows of a source attend together: its keys and values exist once and are read
+    The queries of all rows of a source attend together. Its keys and values exist once and are read
     once, however many rows there are.
     """
 
     def forward(self, x: Tensor, key: Tensor, value: Tensor, mask: Tensor | None) -> Tensor:
-        """Row b of B attends to source b // (B / G) of G, with B a multiple of G.
+        """Attend to sources: row b of B to source b // (B / G) of G, with B a multiple of G.
 
         Args:
             x: [B, Q, D]
             key: [G, H, S, Dh]
             value: [G, H, S, Dv]
-            mask: as in `AttentionFunction`, broadcastable to [G, H, B / G * Q, S]
+            mask: broadcastable to [G, H, B / G * Q, S], see `scaled_dot_product_attention`
 
         Returns:
             [B, Q, D]

@@ -1,12 +1,13 @@
-"""Beam search in PyTorch, without a cache (Sutskever et al. 2014, section 3.2): slow, and the
-oracle of every other.
+"""Beam search in PyTorch, without a cache (Sutskever et al. 2014, section 3.2).
 
-It finds what `generate` of Hugging Face finds (`transformers` 5.23, `_beam_search`), where
-- a batch is decoded until the last of its sources is done, and sources that are done earlier are
-  frozen one by one. Here each is decoded alone, which is the same;
-- copies with scores of -1e9 and less fill up where the rules leave fewer continuations than there
-  are beams, and may be returned. Here there are fewer hypotheses. (Copies count as finished: with
-  `early_stopping` True, a search among fewer tokens than beams may end sooner there.)
+It is slow, and the oracle of every other beam search. It finds the same hypotheses as `generate` of
+Hugging Face (`transformers` 5.23, `_beam_search`), which differs in two ways:
+
+- It decodes a batch until the last source is done, and freezes the sources that are done earlier.
+  Here each source is decoded by itself, which gives the same.
+- Where the rules leave fewer next tokens than there are beams, it fills up with copies that have
+  scores of -1e9 and less, and may return them. Here there are fewer hypotheses. (Copies count as
+  finished: with `early_stopping` True, its search among fewer tokens than beams may end sooner.)
 """
 
 from __future__ import annotations
@@ -18,19 +19,19 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from .decoding import AutoregressiveModel, most_new_tokens
+from .decoding import most_new_tokens
 from .generation import GenerationConfig
-from .transformer import Source
+from .models import AutoregressiveModel, Source
 
 
 @dataclass(frozen=True)
 class Hypothesis:
-    """An output that beam search found.
+    """A finished output of beam search.
 
     Attributes:
         tokens: generated ids, without start token and prompt, up to and including the end token
-        score: what ranks it: its log-probability divided by its length to the power of
-            `length_penalty`; all tokens count
+        score: its rank: the log-probability of all tokens, divided by their number to the power of
+            `length_penalty`
         token_log_probabilities: of each token, in nats, under the rules: 0 if it was forced, and
             otherwise the model's own times any repetition penalty
     """
@@ -48,17 +49,17 @@ def beam_search_uncached(
     *,
     generation: GenerationConfig | None = None,
 ) -> list[list[Hypothesis]]:
-    """The best hypotheses for each source. Every step recomputes all targets.
+    """Find the best hypotheses for each source. Every step recomputes all targets.
 
     Args:
         sources: as for `greedy_uncached`
-        max_new_tokens: maximum number of tokens to generate, including the end token; what reaches
-            it is finished
+        max_new_tokens: maximum number of tokens to generate, including the end token; a hypothesis
+            of that length is finished
         generation: the rules, `num_beams`, `length_penalty` and `early_stopping`; None: the model's
 
     Returns:
-        best first, `num_beams` for each source (Hugging Face's `num_return_sequences` takes the
-        first so many); fewer if there are not as many, none if the rules leave no token before
+        up to `num_beams` hypotheses for each source, best first (Hugging Face's
+        `num_return_sequences` takes the first of them); none if the rules leave no token before
         any is finished
     """
     generation = generation or model.generation
@@ -71,14 +72,14 @@ def _search(
     beams, penalty = generation.num_beams, generation.length_penalty
     ends = generation.end_tokens(model.config.end_token_id)
     limit = most_new_tokens(model, model.prompt(source), limit)
-    continuations = _Continuations(model, source, limit, generation)
+    next_tokens = _NextTokens(model, source, limit, generation)
     running = [_Beam((), ())]
     finished: list[Hypothesis] = []
     for length in range(1, limit + 1):
-        candidates = continuations.best(running)
+        candidates = next_tokens.best(running)
         finished += [
             Hypothesis(beam.tokens, beam.score(length, penalty), beam.log_probabilities)
-            for beam in candidates[:beams]  # the others only take the places of these
+            for beam in candidates[:beams]  # the rest only replaces beams that are finished
             if length == limit or beam.tokens[-1] in ends
         ]
         finished = sorted(finished, key=lambda hypothesis: hypothesis.score, reverse=True)[:beams]
@@ -90,7 +91,7 @@ def _search(
 
 @dataclass(frozen=True)
 class _Beam:
-    """The beginning of an output, with the log-probability of each token."""
+    """An unfinished hypothesis, with the log-probability of each token."""
 
     tokens: tuple[int, ...]
     log_probabilities: tuple[float, ...]
@@ -105,22 +106,22 @@ def _is_done(
     """Whether to end the search before the limit.
 
     Args:
-        best: of those that go on
-        length: of each of these
+        best: the best unfinished hypothesis
+        length: of each unfinished hypothesis
     """
     if len(finished) < generation.num_beams:
         return False
     if generation.early_stopping is True:
         return True
-    # The best score in reach is estimated as if further tokens cost nothing: at the present length,
-    # which misses better ones if longer is better, or at the length that makes most of it.
+    # The best score in reach is estimated as if further tokens had probability 1: at the present
+    # length, which misses better scores if longer is better, or at the most favourable length.
     if generation.early_stopping == "never" and generation.length_penalty > 0:
         length = limit
     return best.score(length, generation.length_penalty) <= finished[-1].score
 
 
-class _Continuations:
-    """What may follow the beginnings of an output for one source."""
+class _NextTokens:
+    """The next tokens of unfinished hypotheses for one source."""
 
     def __init__(
         self, model: AutoregressiveModel, source: Source, limit: int, generation: GenerationConfig
@@ -128,13 +129,15 @@ class _Continuations:
         self._limit, self._generation = limit, generation
         self._source, self._prompt = model.source_tokens(source), model.prompt(source)
         self._end_tokens = generation.end_tokens(model.config.end_token_id)
-        # Each beam may end with each end token: as many others are left as there are beams.
+        # Each beam may end with each end token; then `num_beams` unfinished hypotheses are left.
         self._count = (1 + len(self._end_tokens)) * generation.num_beams
         self._logits = model.target_logits([source])
 
     def best(self, beams: Sequence[_Beam]) -> list[_Beam]:
-        """The beams by one token longer, the most probable first; of equals, the first beam's,
-        then the lowest token's.
+        """Return the most probable beams that are one token longer.
+
+        The most probable comes first. Equal ones are in the order of their beams, then of their
+        tokens.
         """
         scores = self._token_scores(beams)
         sums = torch.tensor([math.fsum(b.log_probabilities) for b in beams], dtype=torch.float64)

@@ -3,25 +3,27 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence, Sized
+from collections.abc import Callable, Mapping, Sequence, Sized
 from pathlib import Path
+from typing import Any
 
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
-from dragoman.regular_files import (
+from dragoman.files.regular_files import (
     SETTINGS_BYTES,
     FileError,
     check_regular,
     memory_of_machine,
     read_regular,
+    write_whole,
 )
 
 from .config import ModelConfig
-from .errors import CheckpointError, ConfigError
-from .files import write_whole
 from .models import ReferenceModel, make_model
+from .settings import CheckpointError, ConfigError
 
 CONFIG_FILE = "config.json"
 WEIGHTS_FILE = "model.safetensors"
@@ -38,12 +40,15 @@ def save_checkpoint(model: ReferenceModel, directory: Path) -> None:
     directory.mkdir(parents=True, exist_ok=True)
     weights = {name: p.detach().contiguous() for name, p in model.named_parameters()}
     config = json.dumps(model.config.to_dict(), indent=2) + "\n"
-    write_whole(directory / WEIGHTS_FILE, lambda path: save_file(weights, path))
+    write_tensors(directory / WEIGHTS_FILE, lambda path: save_file(weights, path))
     write_whole(directory / CONFIG_FILE, lambda path: path.write_text(config, encoding="utf-8"))
 
 
-def load_checkpoint(directory: Path) -> ReferenceModel:
+def load_checkpoint(directory: Path, values: Mapping[str, Any] | None = None) -> ReferenceModel:
     """Load a checkpoint as a model in evaluation mode, fp32.
+
+    Args:
+        values: the fields of `config.json`, if they have been read already
 
     Raises:
         CheckpointError: files are missing or unreadable; weights are missing, unknown, misshapen,
@@ -59,7 +64,8 @@ def load_checkpoint(directory: Path) -> ReferenceModel:
                 for n in missing
             ],
         )
-    config = _read_config(directory / CONFIG_FILE)
+    path = directory / CONFIG_FILE
+    config = _read_config(path) if values is None else ModelConfig.from_dict(values)
     check_positions(config)
     weights = read_safetensors(directory / WEIGHTS_FILE)
     # Before any memory is allocated: a damaged configuration may demand more than there is.
@@ -73,8 +79,21 @@ def load_checkpoint(directory: Path) -> ReferenceModel:
     return model.eval()
 
 
+def write_tensors(path: Path, write: Callable[[Path], object]) -> None:
+    """Write a file of tensors completely or not at all.
+
+    Args:
+        write: writes it with safetensors or PyTorch
+
+    Raises:
+        DragomanError: the file cannot be written; a previous file at `path` is left unchanged.
+    """
+    # safetensors raises its own error, torch.save a RuntimeError.
+    write_whole(path, write, (OSError, SafetensorError, RuntimeError))
+
+
 def read_safetensors(path: Path) -> dict[str, Tensor]:
-    """The tensors of a safetensors file.
+    """Read the tensors of a safetensors file.
 
     Raises:
         CheckpointError: it is no regular file, is larger than memory, or is damaged.
@@ -145,7 +164,7 @@ def check_positions(config: ModelConfig) -> None:
 
 
 def weight_shapes(config: ModelConfig) -> dict[str, torch.Size]:
-    """The shape of each weight that a configuration requires, computed without allocating them.
+    """Compute the shape of each weight that a configuration requires, without allocating them.
 
     The layers of a stack are alike: one of each is built, however many there are.
 
@@ -178,7 +197,7 @@ def check_layers(config: ModelConfig, weights: Sized) -> None:
     """Refuse absurd numbers of layers before anything is built.
 
     Args:
-        weights: the tensors of the file, of which each layer needs several
+        weights: the tensors of the file; each layer needs several of them
 
     Raises:
         ConfigError: there are more layers than tensors.
@@ -193,7 +212,7 @@ def check_layers(config: ModelConfig, weights: Sized) -> None:
 
 
 def too_large(error: Exception) -> ConfigError:
-    """The error for a model whose tensors cannot be allocated."""
+    """Return the error for a model whose tensors cannot be allocated."""
     reason = (str(error).splitlines() or [type(error).__name__])[0]
     return ConfigError([f"the model is too large for this machine: {reason}"])
 

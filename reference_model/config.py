@@ -1,17 +1,17 @@
-"""The hyper-parameters of a Transformer: an encoder and a decoder, or one of them alone."""
+"""The hyper-parameters of a Transformer: encoder-decoder, encoder-only or decoder-only."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+import math
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from dragoman.strict_json import parse_json
+from dragoman.files.strict_json import parse_json
 
-from .config_checks import out_of_range, wrong_types
-from .errors import ConfigError
 from .head_config import HeadConfig
+from .settings import ConfigError, wrong_types
 
 Activation = Literal["relu", "gelu", "gelu_tanh", "quick_gelu", "silu", "tanh"]
 NormOrder = Literal["post", "pre"]
@@ -24,7 +24,7 @@ class ModelConfig:
     """Everything that determines the shape and the arithmetic of a model.
 
     The defaults are those of "Attention Is All You Need" (Vaswani et al. 2017), base model, with
-    one difference: the paper has no biases in attention (section 3.2.2 projects by matrices alone),
+    one difference: the paper has no biases in attention (section 3.2.2 projects by matrices only),
     most implementations and published weights do. `query_bias`, `key_bias`, `value_bias` and
     `attention_output_bias` switch them off.
 
@@ -52,7 +52,7 @@ class ModelConfig:
     d_value: int | None = None
     """Size of each head's values (d_v in the paper); None: the same."""
     score_scale: float | None = None
-    """What scores are multiplied by; None: 1 / sqrt(d_k), section 3.2.1. 1: not scaled."""
+    """The factor of scores; None: 1 / sqrt(d_k), section 3.2.1. 1: not scaled."""
     bilinear_scores: bool = False
     """Each head's score of a query q and a key k is q^T W k with a learned matrix W ("general" in
     Luong et al. 2015, section 3.1), scaled likewise."""
@@ -104,7 +104,7 @@ class ModelConfig:
     """Kinds of segments in a source, each with an embedding of its own (Devlin et al. 2018, section
     3); 0: none."""
     head: HeadConfig | None = None
-    """What stands on an encoder alone; None: there is a decoder."""
+    """The head of an encoder-only model; None: there is a decoder."""
 
     dropout: float = 0.1
     pad_token_id: int = 0
@@ -114,26 +114,28 @@ class ModelConfig:
 
     def __post_init__(self) -> None:
         wrong = wrong_types(self)
-        problems = [*wrong.values(), *out_of_range(self, frozenset(wrong))]
+        problems = [*wrong.values(), *_out_of_range(self, frozenset(wrong))]
         if problems:
             raise ConfigError(problems)
 
     @property
     def has_encoder(self) -> bool:
+        """Whether there is an encoder."""
         return self.source_vocab_size != 0
 
     @property
     def has_decoder(self) -> bool:
+        """Whether there is a decoder."""
         return self.target_vocab_size != 0
 
     @property
     def head_size(self) -> int:
-        """d_k: the size of each head's queries and keys."""
+        """The size d_k of each head's queries and keys."""
         return self.d_model // self.num_heads if self.d_head is None else self.d_head
 
     @property
     def value_size(self) -> int:
-        """d_v: the size of each head's values."""
+        """The size d_v of each head's values."""
         return self.head_size if self.d_value is None else self.d_value
 
     @property
@@ -148,19 +150,20 @@ class ModelConfig:
 
     @property
     def feature_frames(self) -> int:
-        """Frames in a speech model's source: the second convolution halves their number."""
+        """The frames in a speech model's source, whose number the second convolution halves."""
         return 2 * self.max_source_positions
 
     def replace(self, **changes: Any) -> ModelConfig:
-        """A validated copy with some fields changed."""
+        """Return a checked copy with some fields changed."""
         return dataclasses.replace(self, **changes)
 
     def to_dict(self) -> dict[str, Any]:
+        """Return the fields as plain data."""
         return dataclasses.asdict(self)
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> ModelConfig:
-        """Build from plain data.
+        """Make a configuration of plain data.
 
         Raises:
             ConfigError: names every unknown, missing or invalid field.
@@ -188,6 +191,11 @@ class ModelConfig:
 
     @classmethod
     def from_json(cls, text: str) -> ModelConfig:
+        """Make a configuration of a JSON object.
+
+        Raises:
+            ConfigError: the text is no JSON object; otherwise as `from_dict`.
+        """
         try:
             values = parse_json(text)
         except ValueError as error:
@@ -195,3 +203,201 @@ class ModelConfig:
         if not isinstance(values, dict):
             raise ConfigError([f"expected a JSON object, found {type(values).__name__}"])
         return cls.from_dict(values)
+
+
+SIDES = {
+    "encoder": ("source_vocab_size", "encoder_layers", "max_source_positions"),
+    "decoder": ("target_vocab_size", "decoder_layers", "max_target_positions"),
+}
+"""The sizes of each side, which are 0 in a model without that side."""
+
+
+def _out_of_range(config: ModelConfig, unusable: frozenset[str]) -> list[str]:
+    """Return the values out of range; checks that read a field of the wrong type are skipped."""
+    checks = _Checks(config, unusable)
+    for side, names in SIDES.items():
+        _check_side(checks, side, names)
+    for name in ("d_model", "num_heads", "d_ff", "feature_size"):
+        checks.add(
+            [name],
+            lambda value: value is not None and value < 1,
+            f"{name} must be at least 1, found {{}}",
+        )
+    for name in ("d_head", "d_value"):
+        checks.add(
+            [name],
+            lambda size: size is not None and size < 1,
+            f"{name} must be at least 1 or null, found {{}}",
+        )
+    checks.add(
+        ["d_model", "num_heads", "d_head"],
+        lambda width, heads, size: size is None and heads > 0 and width % heads,
+        "d_model {} is not a multiple of num_heads {}: choose another number or set d_head",
+    )
+    checks.add(
+        ["score_scale"],
+        lambda scale: scale is not None and not 0 < scale < math.inf,
+        "score_scale must be positive and finite or null, found {}",
+    )
+    checks.add(
+        ["d_model", "positions"],
+        lambda width, kind: kind == "sinusoidal" and width % 2,
+        "sinusoidal positions need an even d_model, found {}",
+    )
+    checks.add(["dropout"], lambda p: not 0 <= p < 1, "dropout must be in [0, 1), found {}")
+    checks.add(
+        ["norm_epsilon"],
+        lambda epsilon: not 0 < epsilon < math.inf,
+        "norm_epsilon must be positive and finite, found {}",
+    )
+    checks.add(
+        ["source_vocab_size", "feature_size"],
+        lambda vocabulary, features: (vocabulary is None) == (features is None),
+        "expected exactly one of source_vocab_size (tokens) and feature_size (speech), found "
+        "{} and {}",
+    )
+    checks.add(
+        ["feature_size", "positions"],
+        lambda features, kind: features is not None and kind == "relative",
+        "a speech model (feature_size {}) needs sinusoidal or learned positions, found {}",
+    )
+    checks.add(
+        ["norm", "norm_bias"],
+        lambda kind, bias: kind == "rms" and bias,
+        "norm {} has no bias: expected norm_bias false, found {}",
+    )
+    checks.add(
+        ["positions", "relative_buckets", "relative_max_distance"],
+        lambda kind, buckets, distance: (
+            kind == "relative" and (buckets < 4 or distance <= buckets // 2)
+        ),
+        "{} positions need relative_buckets of at least 4 and a relative_max_distance greater "
+        "than half of relative_buckets, found {} and {}",
+    )
+    _check_head(checks)
+    _check_tokens(checks)
+    return checks.problems
+
+
+class _Checks:
+    """Collects problems; checks that read a field of the wrong type are skipped."""
+
+    def __init__(self, config: ModelConfig, unusable: frozenset[str]) -> None:
+        self.config = config
+        self.unusable = unusable
+        self.problems: list[str] = []
+
+    def add(self, fields: list[str], wrong: Callable[..., object], problem: str) -> None:
+        """Record the problem, formatted with the fields' values, if `wrong` is true of them."""
+        if self.unusable.isdisjoint(fields):
+            values = [getattr(self.config, field) for field in fields]
+            if wrong(*values):
+                self.problems.append(problem.format(*values))
+
+
+def _check_side(checks: _Checks, side: str, names: tuple[str, ...]) -> None:
+    """Sizes of a side are all at least 1 or, where the model does not have it, all 0."""
+    vocabulary = names[0]
+    for name in names:
+        checks.add(
+            [vocabulary, name],
+            lambda vocabulary, size: vocabulary != 0 and size is not None and size < 1,
+            f"{name} must be at least 1, found {{1}}",
+        )
+        checks.add(
+            [vocabulary, name],
+            lambda vocabulary, size: vocabulary == 0 and size != 0,
+            f"{name} must be 0 in a model without {side} ({vocabulary} {{}}), found {{}}",
+        )
+
+
+def _check_head(checks: _Checks) -> None:
+    checks.add(
+        ["source_vocab_size", "target_vocab_size"],
+        lambda source, target: source == target == 0,
+        "expected an encoder or a decoder, found source_vocab_size {} and target_vocab_size {}",
+    )
+    checks.add(
+        ["target_vocab_size", "head"],
+        lambda target, head: (target == 0) != (head is not None),
+        "a model has either a decoder or a head, found target_vocab_size {} and head {}",
+    )
+    checks.add(
+        ["head", "feature_size"],
+        lambda head, features: head is not None and features is not None,
+        "a head is for sources of tokens, found {} and feature_size {}",
+    )
+    checks.add(
+        ["token_types", "source_vocab_size"],
+        lambda types, source: types < 0 or (types > 0 and not source),
+        "token_types must be at least 0, and 0 where the source is not tokens, found {}",
+    )
+    checks.add(
+        ["head", "d_model"],
+        lambda head, width: (
+            head is not None
+            and head.task not in ("embedding", "token-classification", "question-answering")
+            and head.dense_size not in (0, width)
+        ),
+        "the dense layer of this head has d_model outputs: expected {1}, found {0.dense_size}",
+    )
+    checks.add(
+        ["head", "source_vocab_size"],
+        lambda head, size: head is not None and size is not None and head.mask_token_id >= size,
+        "head.mask_token_id must be in the vocabulary of {1} tokens, found {0.mask_token_id}",
+    )
+
+
+def _check_tokens(checks: _Checks) -> None:
+    checks.add(
+        ["source_vocab_size", "target_vocab_size", "tie_source_target"],
+        lambda source, target, tie: tie and 0 not in (source, target) and source != target,
+        "tie_source_target needs equal vocabularies, found {} (source) and {} (target)",
+    )
+    for name in ("start_token_id", "end_token_id"):
+        checks.add(
+            ["target_vocab_size", name],
+            lambda size, token: size != 0 and not 0 <= token < size,
+            f"{name} must be in the target vocabulary [0, {{}}), found {{}}",
+        )
+    checks.add(
+        ["source_vocab_size", "target_vocab_size", "pad_token_id"],
+        lambda source, target, token: not 0 <= token < min(source or target, target or source),
+        "pad_token_id must be in both vocabularies, of {} and {} tokens, found {}",
+    )
+
+
+PRESETS: Mapping[str, Mapping[str, Any]] = {
+    "tiny": {
+        "encoder_layers": 2,
+        "decoder_layers": 2,
+        "d_model": 64,
+        "num_heads": 4,
+        "d_ff": 128,
+        "max_source_positions": 128,
+        "max_target_positions": 128,
+    },
+    "base": {},
+    "big": {"d_model": 1024, "num_heads": 16, "d_ff": 4096, "dropout": 0.3},
+}
+"""Base and big of the paper's table 3, and a model small enough for tests."""
+
+
+def preset(
+    name: str, *, source_vocab_size: int, target_vocab_size: int, **changes: Any
+) -> ModelConfig:
+    """Make a preset's configuration for these vocabulary sizes.
+
+    Args:
+        changes: fields that replace the preset's
+
+    Raises:
+        ConfigError: the preset is unknown (lists those there are), or the result is invalid.
+    """
+    if name not in PRESETS:
+        raise ConfigError([f"unknown preset {name!r}, expected one of {', '.join(PRESETS)}"])
+    return ModelConfig(
+        source_vocab_size=source_vocab_size,
+        target_vocab_size=target_vocab_size,
+        **{**PRESETS[name], **changes},
+    )

@@ -1,4 +1,4 @@
-"""Greedy decoding in PyTorch: without a cache (the oracle of all parity checks) and with one."""
+"""Greedy decoding in PyTorch, without a cache (the oracle of all parity checks) and with one."""
 
 from __future__ import annotations
 
@@ -8,9 +8,8 @@ import torch
 from torch import Tensor
 
 from .config import ModelConfig
-from .language_model import LanguageModel
 from .layers import KeysValues
-from .transformer import Source, Transformer, as_batch
+from .models import AutoregressiveModel, LanguageModel, Source, Transformer, as_batch
 
 
 class KeyValueCache:
@@ -34,6 +33,7 @@ class KeyValueCache:
         ]
 
     def append(self, layer: int, key: Tensor, value: Tensor) -> KeysValues:
+        """Write keys and values at the next positions; return all of the layer's."""
         keys, values = self.layers[layer]
         row = torch.arange(key.shape[0])[:, None]
         slot = self.position[:, None] + torch.arange(key.shape[2])
@@ -42,16 +42,14 @@ class KeyValueCache:
         return keys, values
 
     def length(self, queries: int) -> int:
+        """Return the capacity."""
         return self.capacity
 
 
-AutoregressiveModel = Transformer | LanguageModel
-"""Models that choose tokens one by one."""
-
-
 def most_new_tokens(model: AutoregressiveModel, prompt: Sequence[int], limit: int) -> int:
-    """The limit, or what a language model has room for after its prompt: the last new token is not
-    read.
+    """Return the limit, or how many tokens a language model has room for after its prompt.
+
+    The last new token needs no position, since it is not read.
     """
     if not isinstance(model, LanguageModel):
         return limit
@@ -62,11 +60,11 @@ def most_new_tokens(model: AutoregressiveModel, prompt: Sequence[int], limit: in
 def greedy_uncached(
     model: AutoregressiveModel, sources: Sequence[Source], max_new_tokens: int
 ) -> list[list[int]]:
-    """Greedy output for each source. Every step recomputes the whole target: slow, and the oracle.
+    """Decode each source greedily. Every step recomputes the whole target: slow, and the oracle.
 
     Args:
-        sources: token ids (at least one) or features of each source; for a language model, what it
-            continues
+        sources: token ids (at least one) or features of each source; for a language model, the
+            text that it continues
         max_new_tokens: maximum number of tokens to generate, including the end token; a language
             model generates fewer where it has no more positions
 
@@ -97,7 +95,7 @@ def _with_equal_prompts(model: AutoregressiveModel, sources: Sequence[Source]) -
 def greedy_cached(
     model: Transformer, sources: Sequence[Source], max_new_tokens: int
 ) -> list[list[int]]:
-    """The same output as `greedy_uncached`, computing one new position per step."""
+    """Decode as `greedy_uncached` does, computing one new position per step."""
     source, source_mask = as_batch(sources, model.config)
     rows = _Rows(model, sources, max_new_tokens)
     cross = model.encode(source, source_mask)
@@ -112,11 +110,12 @@ def greedy_cached(
 
 
 class _Rows:
-    """The outputs of a batch so far. Finished rows keep decoding; the surplus is cut off at the
-    end.
+    """The outputs of a batch so far.
+
+    Finished rows keep decoding; the surplus is cut off at the end.
 
     Attributes:
-        prompts: the tokens that each row starts with, as many in all
+        prompts: the tokens that each row starts with, the same number in each
         new: generated tokens of each row
     """
 

@@ -1,142 +1,44 @@
-"""Generation settings that a model is published with: how the next token is chosen, and the rules
-that constrain every choice.
-"""
+"""Generation settings of a trained model, and the rules that constrain its next token."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field, fields
-from typing import TYPE_CHECKING, Literal
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from dragoman.settings.generation import GenerationSettings, Part
+from dragoman.settings.speech import SpeechTokens
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-EarlyStopping = bool | Literal["never"]
-
-WITHOUT_RULES = (
-    *("prompt", "end_token_ids", "max_new_tokens", "speech", "alignment_heads"),
-    *("num_beams", "length_penalty", "early_stopping"),
-    *("do_sample", "temperature", "top_k", "top_p", "min_p"),
-)
-"""Settings that leave the logits of a step as they are."""
-
 
 @dataclass(frozen=True, kw_only=True)
-class Speech:
-    """The prompt tokens of a Whisper model (Radford et al. 2022, section 2.3).
-
-    Attributes:
-        languages: language code -> token; empty for a model of one language, whose prompt does not
-            name it
-        tasks: "transcribe" and "translate" -> token; empty if the prompt names no task
-        no_timestamps_token_id: the last prompt token when timestamps are not wanted; the timestamp
-            tokens follow it in the vocabulary. None: the model has no timestamps.
-        max_initial_timestamp_index: the latest first timestamp, in steps of 0.02 s; None: no limit
-        default_language: a code; None: the language that the model finds most probable
-        default_task: None: as in Hugging Face Transformers, "transcribe" if the user names the
-            language, and no task token if the language is detected
-        default_timestamps: whether timestamps are generated unless the user says otherwise
-    """
-
-    languages: dict[str, int] = field(default_factory=dict)
-    tasks: dict[str, int] = field(default_factory=dict)
-    no_timestamps_token_id: int | None = None
-    max_initial_timestamp_index: int | None = None
-    default_language: str | None = None
-    default_task: str | None = None
-    default_timestamps: bool = False
-
-
-@dataclass(frozen=True, kw_only=True)
-class GenerationConfig:
-    """How a model is decoded, with the meaning of Hugging Face's generation settings.
+class GenerationConfig(GenerationSettings):
+    """How a trained model is decoded, with the meaning of Hugging Face's generation settings.
 
     `greedy_uncached` obeys the rules and decodes greedily whatever the strategy is;
     `beam_search_uncached` obeys the settings of beam search, too.
 
     Attributes:
-        prompt: decoder input tokens after the start token; not part of the output. For a speech
-            model with languages: one of the possible prompts.
-        forced_first_token_id: the first new token, regardless of the logits (mBART-50 and NLLB:
-            the target language)
-        forced_last_token_id: the new token at the output's maximum length
-        end_token_ids: tokens that end an output; none: only the maximum length does. None: the
-            model's end token
-        suppressed_token_ids: tokens that are never chosen
-        first_suppressed_token_ids: tokens that are not chosen as the first unforced token
-        bad_words: sequences of at least two tokens that are not generated: the last token of each
-            is not chosen after the others
-        min_length: no end token is chosen while start token, prompt and output together have fewer
-            tokens
-        min_new_tokens: no end token is chosen before this many new tokens
-        no_repeat_ngram_size: no n-gram of this size occurs twice; 0: no constraint
-        encoder_no_repeat_ngram_size: no n-gram of this size in the source occurs in the output; 0:
-            no constraint
-        repetition_penalty: logits of tokens that occurred before are divided by it if positive and
-            multiplied by it if negative (Keskar et al. 2019, section 4.1)
         max_new_tokens: the default maximum number of tokens to generate; None: unspecified
         speech: the prompt tokens of a speech model; None: unspecified, or not a speech model
-        alignment_heads: layer and head, both counted from 0, of each cross-attention that aligns
-            words; none: unspecified
-        num_beams: how many hypotheses beam search keeps; 1: no beam search
-        length_penalty: hypotheses are ranked by their log-probability divided by their length to
-            this power: 0 ranks by the log-probability, and more favours longer ones
-        early_stopping: beam search ends as soon as it has `num_beams` finished hypotheses (True);
-            when the best unfinished one would rank below them as it is (False), or at the most
-            favourable length ("never")
-        do_sample: tokens are drawn from the distribution instead
-        temperature: logits are divided by it before a token is drawn
-        top_k: tokens are drawn among this many most probable ones; 0: among all
-        top_p: tokens are drawn among the fewest most probable ones that together have at least
-            this probability; 1: among all
-        min_p: tokens are drawn among those that have at least this share of the probability of the
-            most probable one; 0: among all
     """
 
-    prompt: tuple[int, ...] = ()
-    forced_first_token_id: int | None = None
-    forced_last_token_id: int | None = None
-    end_token_ids: tuple[int, ...] | None = None
-    suppressed_token_ids: tuple[int, ...] = ()
-    first_suppressed_token_ids: tuple[int, ...] = ()
-    bad_words: tuple[tuple[int, ...], ...] = ()
-    min_length: int = 0
-    min_new_tokens: int = 0
-    no_repeat_ngram_size: int = 0
-    encoder_no_repeat_ngram_size: int = 0
-    repetition_penalty: float = 1.0
     max_new_tokens: int | None = None
-    speech: Speech | None = None
-    num_beams: int = 1
-    length_penalty: float = 1.0
-    early_stopping: EarlyStopping = False
-    do_sample: bool = False
-    temperature: float = 1.0
-    top_k: int = 0
-    top_p: float = 1.0
-    min_p: float = 0.0
-    alignment_heads: tuple[tuple[int, int], ...] = ()
+    speech: SpeechTokens | None = None
 
     @property
     def is_plain(self) -> bool:
         """Whether no rule changes the logits: the greedy choice is their argmax."""
-        rules = (field for field in fields(self) if field.name not in WITHOUT_RULES)
-        return all(getattr(self, rule.name) == rule.default for rule in rules)
-
-    def end_tokens(self, model_end_token_id: int) -> tuple[int, ...]:
-        """The tokens that end an output."""
-        return (model_end_token_id,) if self.end_token_ids is None else self.end_token_ids
+        return not self.changed(Part.RULES)
 
     def _forced(self, count: int, limit: int) -> int | None:
-        """The count-th new token (the first is 1) if it is forced."""
+        """Return the count-th new token (the first is 1) if it is forced."""
         if count == limit and self.forced_last_token_id is not None:
             return self.forced_last_token_id
         return self.forced_first_token_id if count == 1 else None
-
-    def _is_first(self, count: int) -> bool:
-        """Whether the count-th new token is the first unforced one."""
-        return count == (1 if self.forced_first_token_id is None else 2)
 
     def scores(
         self,
@@ -148,9 +50,10 @@ class GenerationConfig:
         end_tokens: Sequence[int],
         limit: int,
     ) -> Tensor:
-        """The scores [V] of one sequence's next token under the rules: minus infinity for tokens
-        that they forbid, 0 for one that they force. The greedy choice is the argmax, 0 if no token
-        is left.
+        """Return the scores [V] of one sequence's next token under the rules.
+
+        They are minus infinity for tokens that a rule forbids, and 0 for one that a rule forces.
+        The greedy choice is the argmax, 0 if no token is left.
 
         As at Hugging Face, they act on logits in greedy decoding and on log-probabilities in beam
         search, which are not normalized again.
@@ -169,7 +72,7 @@ class GenerationConfig:
         if forced is not None:
             scores[:] = -math.inf
             scores[forced] = 0
-            if self._is_first(count):  # Hugging Face suppresses after it has forced
+            if count == self.first_free:  # Hugging Face suppresses after it has forced
                 scores[list(self.first_suppressed_token_ids)] = -math.inf
             return scores
         tokens = prompt + new
@@ -178,7 +81,7 @@ class GenerationConfig:
             score = scores[token]
             scores[token] = score * penalty if score < 0 else score / penalty
         scores[list(self.suppressed_token_ids)] = -math.inf
-        if self._is_first(count):
+        if count == self.first_free:
             scores[list(self.first_suppressed_token_ids)] = -math.inf
         if len(new) < self.min_new_tokens or len(tokens) < self.min_length:
             scores[list(end_tokens)] = -math.inf
@@ -196,8 +99,9 @@ class GenerationConfig:
 
 
 def _completing(tokens: Sequence[int], earlier: Sequence[int], size: int) -> set[int]:
-    """Tokens that, after `tokens`, would complete an n-gram of this size that occurs in `earlier`;
-    none for size 0.
+    """Return the tokens that, after `tokens`, complete an n-gram that occurs in `earlier`.
+
+    There are none for size 0.
     """
     if not size or len(tokens) < size - 1:
         return set()

@@ -1,4 +1,4 @@
-"""What stands on an encoder alone: the hyper-parameters of its head."""
+"""Hyper-parameters of the head of an encoder-only model."""
 
 from __future__ import annotations
 
@@ -7,25 +7,22 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, get_args, get_type_hints
 
-from .errors import ConfigError
+from dragoman.settings.head import HeadTask
 
-Task = Literal[
-    "embedding",
-    "sequence-classification",
-    "token-classification",
-    "masked-language-model",
-    "question-answering",
-]
+from .settings import ConfigError
+
 Pooling = Literal["mean", "cls", "max"]
 DenseActivation = Literal["identity", "relu", "gelu", "gelu_tanh", "quick_gelu", "silu", "tanh"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class HeadConfig:
-    """The shape and the arithmetic of a head (Devlin et al. 2018, section 3.2 and figure 4; Reimers
-    & Gurevych 2019, section 3).
+class HeadConfig(HeadTask):
+    """The shape and the arithmetic of a head.
 
-    - embedding: hidden states -> a vector: pooling, then a dense layer and normalization if wanted
+    See Devlin et al. 2018, section 3.2 and figure 4, and Reimers & Gurevych 2019, section 3.
+
+    - embedding: hidden states -> an embedding: pooling, then optionally a dense layer and
+      normalization
     - sequence-classification: the first token's hidden state -> a dense layer -> a logit per label
     - token-classification: each token's hidden state -> a logit per label
     - masked-language-model: each token's hidden state -> a dense layer -> LayerNorm -> a logit for
@@ -37,22 +34,17 @@ class HeadConfig:
         ConfigError: on construction, naming every field that is out of range.
     """
 
-    task: Task
     pooling: Pooling = "mean"
-    """Of an embedding. mean: over all tokens; cls: the first token's hidden state; max: of each
-    component over all tokens."""
+    """Embeddings are pooled. mean: over all tokens; cls: the first token's hidden state; max: of
+    each component over all tokens."""
     dense_size: int = 0
-    """Outputs of the dense layer; 0: none. Otherwise d_model but in an embedding."""
+    """Outputs of the dense layer; 0: there is none. Except for an embedding, it is d_model."""
     dense_activation: DenseActivation = "tanh"
     dense_bias: bool = True
     normalize: bool = False
-    """An embedding is divided by its Euclidean length."""
-    labels: tuple[str, ...] = ()
-    """Of a classification; one alone is a number that is estimated (regression)."""
-    multi_label: bool = False
-    """Several labels of a sequence may be true: each has a probability of its own."""
+    """Whether an embedding is divided by its Euclidean length."""
     mask_token_id: int = 0
-    """Of a masked language model: the token that stands where one is to be found."""
+    """The mask token of a masked language model, which stands where it predicts a token."""
 
     def __post_init__(self) -> None:
         problems = [*_wrong_types(self)]
@@ -65,9 +57,8 @@ class HeadConfig:
         problems = []
         if self.dense_size < 0:
             problems.append(f"dense_size must be at least 0, found {self.dense_size}")
-        classifies = self.task in ("sequence-classification", "token-classification")
-        if classifies != bool(self.labels):
-            expected = "at least one" if classifies else "none"
+        if self.classifies != bool(self.labels):
+            expected = "at least one" if self.classifies else "none"
             problems.append(f"labels: expected {expected} for {self.task}, found {self.labels}")
         if self.multi_label and self.task != "sequence-classification":
             problems.append(f"multi_label is for sequence-classification, found {self.task}")

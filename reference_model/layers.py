@@ -17,7 +17,7 @@ KeysValues = tuple[Tensor, Tensor]
 
 
 def quick_gelu(x: Tensor) -> Tensor:
-    """GELU as x * sigmoid(1.702 x) (Hendrycks & Gimpel 2016)."""
+    """Approximate GELU by x * sigmoid(1.702 x) (Hendrycks & Gimpel 2016)."""
     return x * torch.sigmoid(1.702 * x)
 
 
@@ -32,7 +32,10 @@ ACTIVATIONS: dict[Activation, Callable[[Tensor], Tensor]] = {
 
 
 class LayerNorm(nn.Module):
-    """(x - mean) / sqrt(variance + epsilon) * gain + bias over the last axis (Ba et al. 2016)."""
+    """Layer normalization over the last axis (Ba et al. 2016).
+
+    (x - mean) / sqrt(variance + epsilon) * gain + bias
+    """
 
     def __init__(self, size: int, *, gain: bool, bias: bool, epsilon: float) -> None:
         super().__init__()
@@ -42,11 +45,15 @@ class LayerNorm(nn.Module):
         self.bias = nn.Parameter(torch.zeros(size)) if bias else None
 
     def forward(self, x: Tensor) -> Tensor:
+        """Normalize x, [..., D] -> [..., D]."""
         return F.layer_norm(x, (self.size,), self.gain, self.bias, self.epsilon)
 
 
 class RMSNorm(nn.Module):
-    """x / sqrt(mean of x^2 + epsilon) * gain over the last axis (Zhang & Sennrich 2019)."""
+    """Root mean square normalization over the last axis (Zhang & Sennrich 2019).
+
+    x / sqrt(mean of x^2 + epsilon) * gain
+    """
 
     def __init__(self, size: int, *, gain: bool, epsilon: float) -> None:
         super().__init__()
@@ -55,6 +62,7 @@ class RMSNorm(nn.Module):
         self.gain = nn.Parameter(torch.ones(size)) if gain else None
 
     def forward(self, x: Tensor) -> Tensor:
+        """Normalize x, [..., D] -> [..., D]."""
         return F.rms_norm(x, (self.size,), self.gain, self.epsilon)
 
 
@@ -62,7 +70,7 @@ Norm = LayerNorm | RMSNorm
 
 
 class FeedForward(nn.Module):
-    """FFN(x) = activation(x W_1 + b_1) W_2 + b_2, equation 2."""
+    """The feed-forward network activation(x W_1 + b_1) W_2 + b_2, equation 2."""
 
     def __init__(self, d_model: int, d_ff: int, activation: Activation, *, bias: bool) -> None:
         super().__init__()
@@ -71,12 +79,15 @@ class FeedForward(nn.Module):
         self.activation = ACTIVATIONS[activation]
 
     def forward(self, x: Tensor) -> Tensor:
-        """[B, T, D] -> [B, T, D]"""
+        """Transform each position, [B, T, D] -> [B, T, D]."""
         return self.outer(self.activation(self.inner(x)))
 
 
 class GatedFeedForward(nn.Module):
-    """(activation(x W_gate) * x W_1) W_2 (Shazeer 2020, equation 6)."""
+    """The gated feed-forward network of Shazeer 2020, equation 6.
+
+    (activation(x W_gate) * x W_1) W_2
+    """
 
     def __init__(self, d_model: int, d_ff: int, activation: Activation, *, bias: bool) -> None:
         super().__init__()
@@ -86,7 +97,7 @@ class GatedFeedForward(nn.Module):
         self.activation = ACTIVATIONS[activation]
 
     def forward(self, x: Tensor) -> Tensor:
-        """[B, T, D] -> [B, T, D]"""
+        """Transform each position, [B, T, D] -> [B, T, D]."""
         return self.outer(self.activation(self.gate(x)) * self.inner(x))
 
 
@@ -100,6 +111,7 @@ class Residual(nn.Module):
         self.dropout = nn.Dropout(dropout)
 
     def forward(self, x: Tensor, sublayer: Callable[[Tensor], Tensor]) -> Tensor:
+        """Apply the sub-layer to x, [B, T, D] -> [B, T, D]."""
         if self.order == "pre":
             return x + self.dropout(sublayer(self.norm(x)))
         normalized: Tensor = self.norm(x + self.dropout(sublayer(x)))
@@ -107,6 +119,7 @@ class Residual(nn.Module):
 
 
 def make_norm(config: ModelConfig) -> Norm:
+    """Make a norm of the kind that a configuration states."""
     if config.norm == "rms":
         return RMSNorm(config.d_model, gain=config.norm_gain, epsilon=config.norm_epsilon)
     return LayerNorm(
@@ -141,6 +154,8 @@ def _residual(config: ModelConfig) -> Residual:
 
 
 class EncoderLayer(nn.Module):
+    """A layer of an encoder: self-attention, then a feed-forward network."""
+
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
         self.self_attention = _attention(config)
@@ -149,7 +164,7 @@ class EncoderLayer(nn.Module):
         self.feed_forward_residual = _residual(config)
 
     def forward(self, x: Tensor, mask: Tensor | None) -> Tensor:
-        """X [B, S, D], mask as in `AttentionFunction` -> [B, S, D]"""
+        """Apply the layer, [B, S, D] -> [B, S, D], with a mask as in `MultiHeadAttention`."""
         attention = self.self_attention
         x = self.self_attention_residual(x, lambda y: attention(y, *attention.keys_values(y), mask))
         x = self.feed_forward_residual(x, self.feed_forward)
@@ -157,7 +172,10 @@ class EncoderLayer(nn.Module):
 
 
 class DecoderLayer(nn.Module):
-    """A layer of a decoder; of one without an encoder, it has no cross-attention."""
+    """A layer of a decoder: self-attention, cross-attention, then a feed-forward network.
+
+    Without an encoder there is no cross-attention.
+    """
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
@@ -178,7 +196,7 @@ class DecoderLayer(nn.Module):
         cross: KeysValues | None,
         cross_mask: Tensor | None,
     ) -> Tensor:
-        """One decoder layer over the queries x.
+        """Apply the layer to queries.
 
         Args:
             x: [B, Q, D]

@@ -1,18 +1,310 @@
-"""A configuration -> the model that it describes."""
+"""The models: encoder-decoder, decoder-only and encoder-only.
+
+`make_model` makes the one that a configuration describes.
+"""
 
 from __future__ import annotations
 
-from .config import ModelConfig
-from .encoder_model import EncoderModel
-from .generation import GenerationConfig
-from .language_model import LanguageModel
-from .transformer import Transformer
+import math
+from collections.abc import Callable, Sequence
+from typing import cast
 
-ReferenceModel = Transformer | LanguageModel | EncoderModel
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from .config import ModelConfig
+from .generation import GenerationConfig
+from .head_config import HeadConfig
+from .layers import ACTIVATIONS, KeysValues, make_norm
+from .stacks import (
+    Decoder,
+    Embedding,
+    Encoder,
+    Memory,
+    NoMemory,
+    initialize,
+    source_embedding,
+    target_output,
+    token_embedding,
+)
+
+Source = Sequence[int] | Tensor
+"""Token ids, or audio features [mel bins, frames]."""
+
+
+class Transformer(nn.Module):
+    """The encoder-decoder Transformer: figure 1 of "Attention Is All You Need"."""
+
+    def __init__(self, config: ModelConfig, generation: GenerationConfig | None = None) -> None:
+        super().__init__()
+        self.config = config
+        self.generation = generation or GenerationConfig()
+        target_tokens = nn.Embedding(config.target_vocab_size, config.d_model)
+        self.encoder = Encoder(config, source_embedding(config, target_tokens))
+        self.decoder = Decoder(
+            config, token_embedding(config, target_tokens, config.max_target_positions)
+        )
+        self.output = target_output(config, target_tokens)
+        initialize(self, config)
+
+    def encode(self, source: Tensor, source_mask: Tensor | None) -> list[KeysValues]:
+        """Compute what the decoder attends to, once per source.
+
+        Args:
+            source: tokens, int64 [B, S], or features, float [B, mel bins, 2 * S]
+            source_mask: bool [B, S], True at tokens, False at padding; None for features
+
+        Returns:
+            keys and values for each decoder layer's cross-attention, [B, H, S, Dh] each
+        """
+        return self.decoder.cross_keys_values(self.encoder(source, source_mask))
+
+    def decode(
+        self,
+        token: Tensor,
+        position: Tensor,
+        source_mask: Tensor,
+        cross: Sequence[KeysValues],
+        memory: Memory,
+    ) -> Tensor:
+        """Compute the logits [B, Q, V] of queries; takes the arguments of `Decoder.forward`."""
+        logits: Tensor = self.output(self.decoder(token, position, source_mask, cross, memory))
+        return logits
+
+    def forward(self, source: Tensor, source_mask: Tensor, target: Tensor) -> Tensor:
+        """Compute the next-token logits [B, T, V] of each prefix of a target [B, T]."""
+        start = torch.zeros(target.shape[0], dtype=torch.long, device=target.device)
+        return self.decode(target, start, source_mask, self.encode(source, source_mask), NoMemory())
+
+    def prompt(self, source: Source) -> list[int]:
+        """Return the tokens before the first new one, the same for every source."""
+        return [self.config.start_token_id, *self.generation.prompt]
+
+    def source_tokens(self, source: Source) -> Sequence[int]:
+        """Return the tokens that rules on a source apply to; none for audio."""
+        return () if isinstance(source, Tensor) else source
+
+    def target_logits(self, sources: Sequence[Source]) -> Callable[[Tensor], Tensor]:
+        """Encode sources once, and return the function that computes logits.
+
+        Returns:
+            targets [B, T], prompts included, the same number for each source -> logits [B, T, V]
+        """
+        source, mask = as_batch(sources, self.config)
+        cross = self.encode(source, mask)
+
+        def logits(target: Tensor) -> Tensor:
+            start = torch.zeros(target.shape[0], dtype=torch.long)
+            return self.decode(target, start, mask, cross, NoMemory())
+
+        return logits
+
+
+def pad(rows: Sequence[Sequence[int]], pad_token_id: int) -> tuple[Tensor, Tensor]:
+    """Pad token lists to tokens int64 [B, S], with a mask bool [B, S] that is True at tokens."""
+    length = max(len(row) for row in rows)
+    tokens = torch.full((len(rows), length), pad_token_id, dtype=torch.long)
+    mask = torch.zeros((len(rows), length), dtype=torch.bool)
+    for index, row in enumerate(rows):
+        tokens[index, : len(row)] = torch.tensor(row, dtype=torch.long)
+        mask[index, : len(row)] = True
+    return tokens, mask
+
+
+def as_batch(sources: Sequence[Source], config: ModelConfig) -> tuple[Tensor, Tensor]:
+    """Make the arguments of `Transformer.encode`: tokens or features, and a mask [B, S]."""
+    features = [source for source in sources if isinstance(source, Tensor)]
+    if features:
+        mask = torch.ones((len(features), config.max_source_positions), dtype=torch.bool)
+        return torch.stack(features), mask
+    return pad([s for s in sources if not isinstance(s, Tensor)], config.pad_token_id)
+
+
+class LanguageModel(nn.Module):
+    """The decoder-only model, which continues a text (Radford et al. 2019, GPT-2)."""
+
+    def __init__(self, config: ModelConfig, generation: GenerationConfig | None = None) -> None:
+        super().__init__()
+        self.config = config
+        self.generation = generation or GenerationConfig()
+        tokens = nn.Embedding(config.target_vocab_size, config.d_model)
+        self.decoder = Decoder(config, token_embedding(config, tokens, config.max_target_positions))
+        self.output = target_output(config, tokens)
+        initialize(self, config)
+
+    def decode(self, token: Tensor, position: Tensor, memory: Memory) -> Tensor:
+        """Compute the hidden states [B, Q, D] of queries.
+
+        Args:
+            token: int64 [B, Q]
+            position: int64 [B], the position of each row's first query
+            memory: of earlier positions
+        """
+        hidden: Tensor = self.decoder(token, position, None, None, memory)
+        return hidden
+
+    def forward(self, token: Tensor) -> Tensor:
+        """Compute the next-token logits [B, T, V] of each prefix of tokens [B, T]."""
+        start = torch.zeros(token.shape[0], dtype=torch.long, device=token.device)
+        logits: Tensor = self.output(self.decode(token, start, NoMemory()))
+        return logits
+
+    def prompt(self, source: Source) -> list[int]:
+        """Return the tokens before the first new one: the source, and the prompt."""
+        assert not isinstance(source, Tensor)
+        return [*source, *self.generation.prompt]
+
+    def source_tokens(self, source: Source) -> Sequence[int]:
+        """Return no tokens: the source is a part of the target."""
+        return ()
+
+    def target_logits(self, sources: Sequence[Source]) -> Callable[[Tensor], Tensor]:
+        """Return the function that computes logits: targets [B, T] with prompts -> [B, T, V]."""
+        return self
+
+
+class Dense(nn.Module):
+    """A linear layer and an activation, f(x W + b)."""
+
+    def __init__(self, head: HeadConfig, d_model: int) -> None:
+        super().__init__()
+        self.linear = nn.Linear(d_model, head.dense_size, bias=head.dense_bias)
+        name = head.dense_activation
+        self.activation = nn.Identity() if name == "identity" else ACTIVATIONS[name]
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Apply the layer, [..., D] -> [..., dense_size]."""
+        return self.activation(self.linear(x))
+
+
+def _dense(head: HeadConfig, d_model: int) -> Dense | nn.Identity:
+    return Dense(head, d_model) if head.dense_size else nn.Identity()
+
+
+class EmbeddingHead(nn.Module):
+    """Pooling, a dense layer and normalization (Reimers & Gurevych 2019, section 3)."""
+
+    def __init__(self, config: ModelConfig, head: HeadConfig) -> None:
+        super().__init__()
+        self.pooling, self.normalize = head.pooling, head.normalize
+        self.dense = _dense(head, config.d_model)
+
+    def forward(self, hidden: Tensor, mask: Tensor) -> Tensor:
+        """Pool hidden states [B, S, D], with a mask bool [B, S], to embeddings [B, E]."""
+        vector = self.dense(self._pooled(hidden, mask[..., None]))
+        return F.normalize(vector, dim=-1) if self.normalize else vector
+
+    def _pooled(self, hidden: Tensor, mask: Tensor) -> Tensor:
+        match self.pooling:
+            case "cls":
+                return hidden[:, 0]
+            case "max":
+                return hidden.masked_fill(~mask, -math.inf).amax(1)
+            case "mean":
+                weight = mask.to(hidden.dtype)
+                return (hidden * weight).sum(1) / weight.sum(1)
+
+
+class SequenceClassificationHead(nn.Module):
+    """A dense layer on the first token's hidden state, then a linear map."""
+
+    def __init__(self, config: ModelConfig, head: HeadConfig) -> None:
+        super().__init__()
+        self.dense = _dense(head, config.d_model)
+        self.output = nn.Linear(config.d_model, len(head.labels))
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        """Compute logits, [B, S, D] -> [B, labels]."""
+        return self.output(self.dense(hidden[:, 0]))
+
+
+class TokenHead(nn.Module):
+    """A linear map of each token's hidden state."""
+
+    def __init__(self, config: ModelConfig, outputs: int) -> None:
+        super().__init__()
+        self.output = nn.Linear(config.d_model, outputs)
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        """Compute logits, [B, S, D] -> [B, S, outputs]."""
+        return self.output(hidden)
+
+
+class MaskedLanguageModelHead(nn.Module):
+    """A dense layer and LayerNorm, then the token embedding's transpose, and a bias."""
+
+    def __init__(self, config: ModelConfig, head: HeadConfig, table: Tensor) -> None:
+        super().__init__()
+        self.dense = _dense(head, config.d_model)
+        self.norm = make_norm(config)
+        self.weight = table
+        self.bias = nn.Parameter(torch.zeros(table.shape[0]))
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        """Compute logits, [B, S, D] -> [B, S, V]."""
+        return F.linear(self.norm(self.dense(hidden)), self.weight, self.bias)
+
+
+Head = EmbeddingHead | SequenceClassificationHead | TokenHead | MaskedLanguageModelHead
+
+
+class EncoderModel(nn.Module):
+    """The encoder-only model, an encoder with a head: see `HeadConfig` (Devlin et al. 2018)."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        self.config = config
+        self.encoder = Encoder(config, source_embedding(config, None))
+        self.head = self._make_head(config.head or HeadConfig(task="embedding"))
+        initialize(self, config)
+
+    def forward(
+        self, source: Tensor, source_mask: Tensor, token_type: Tensor | None = None
+    ) -> tuple[Tensor, ...]:
+        """Compute the outputs of the head.
+
+        Args:
+            source: int64 [B, S]
+            source_mask: bool [B, S], True at tokens
+            token_type: int64 [B, S]; None: all 0
+
+        Returns:
+            by the head's task:
+            embedding: hidden states [B, S, D] and embeddings [B, E]
+            sequence-classification: logits [B, labels]
+            token-classification: logits [B, S, labels]
+            masked-language-model: logits [B, S, V]
+            question-answering: logits [B, S, 2], that the answer begins and that it ends there
+        """
+        hidden = self.encoder(source, source_mask, token_type)
+        if isinstance(self.head, EmbeddingHead):
+            return hidden, self.head(hidden, source_mask)
+        return (self.head(hidden),)
+
+    def _make_head(self, head: HeadConfig) -> Head:
+        match head.task:
+            case "embedding":
+                return EmbeddingHead(self.config, head)
+            case "sequence-classification":
+                return SequenceClassificationHead(self.config, head)
+            case "masked-language-model":
+                table = cast(Embedding, self.encoder.embedding).tokens.weight
+                return MaskedLanguageModelHead(self.config, head, table)
+            case "token-classification":
+                return TokenHead(self.config, len(head.labels))
+            case "question-answering":
+                return TokenHead(self.config, 2)
+
+
+AutoregressiveModel = Transformer | LanguageModel
+"""Models that generate tokens one after another."""
+
+ReferenceModel = AutoregressiveModel | EncoderModel
 
 
 def make_model(config: ModelConfig, generation: GenerationConfig | None = None) -> ReferenceModel:
-    """A model with random weights: encoder and decoder, or the one that the configuration has."""
+    """Make the model that a configuration describes, with random weights."""
     if not config.has_decoder:
         return EncoderModel(config)
     if not config.has_encoder:

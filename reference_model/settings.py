@@ -1,20 +1,45 @@
-"""Settings that people write: dataclasses whose types and ranges are checked."""
+"""Records of settings whose types and ranges are checked, and the errors that list all problems."""
 
 from __future__ import annotations
 
 import dataclasses
+import sys
 from collections.abc import Callable, Iterable
-from typing import Any, TypeVar
+from pathlib import Path
+from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
 from dragoman.errors import DragomanError
 
-from .config_checks import wrong_types
+
+class ConfigError(DragomanError):
+    """An invalid model configuration; lists every problem found.
+
+    Attributes:
+        problems: one sentence each
+    """
+
+    def __init__(self, problems: list[str]) -> None:
+        self.problems = problems
+        super().__init__("invalid model configuration: " + "; ".join(problems))
+
+
+class CheckpointError(DragomanError):
+    """A checkpoint that is unreadable or does not match its configuration; lists every problem.
+
+    Attributes:
+        problems: one sentence each
+    """
+
+    def __init__(self, path: Path, problems: list[str]) -> None:
+        self.problems = problems
+        super().__init__(f"{path}: " + "; ".join(problems))
+
 
 Settings = TypeVar("Settings")
 
 
 def check_settings(settings: object, out_of_range: Callable[[], Iterable[str]]) -> None:
-    """For `__post_init__`.
+    """Check the fields of a dataclass, in its `__post_init__`.
 
     Args:
         out_of_range: problems of the values, a sentence each; called if all types are right
@@ -28,7 +53,7 @@ def check_settings(settings: object, out_of_range: Callable[[], Iterable[str]]) 
 
 
 def read_settings(kind: type[Settings], values: object, where: str) -> Settings:
-    """Settings from plain data.
+    """Read settings from plain data.
 
     Args:
         kind: a dataclass
@@ -56,3 +81,34 @@ def read_settings(kind: type[Settings], values: object, where: str) -> Settings:
         return kind(**known)
     except DragomanError as error:
         raise DragomanError(f"{where}: {error}") from error
+
+
+def wrong_types(settings: object) -> dict[str, str]:
+    """Return the problems of a dataclass's fields whose values are of another type, by name."""
+    problems = {}
+    for name, hint in get_type_hints(type(settings)).items():
+        value = getattr(settings, name)
+        optional = type(None) in get_args(hint)
+        kind = next(iter(get_args(hint))) if optional else hint
+        if kind is float:
+            good = isinstance(value, int | float) and not isinstance(value, bool)
+            good = good and not abs(value) > sys.float_info.max
+            expected = "a number"
+        elif kind is bool:
+            good, expected = isinstance(value, bool), "true or false"
+        elif kind is int:
+            good = isinstance(value, int) and not isinstance(value, bool)
+            good = good and -(2**63) <= value < 2**63
+            expected = "an integer" if type(value) is not int else "an integer of 64 bits"
+        elif get_origin(kind) is Literal:
+            good = value in get_args(kind)
+            expected = "one of " + ", ".join(get_args(kind))
+        elif get_origin(kind) is tuple:
+            good = isinstance(value, tuple) and len(value) == len(get_args(kind))
+            good = good and all(isinstance(x, int | float) for x in value)
+            expected = f"{len(get_args(kind))} numbers"
+        else:
+            good, expected = isinstance(value, kind), f"a {kind.__name__}"
+        if not (good or (optional and value is None)):
+            problems[name] = f"{name} must be {expected}, found {value!r}"
+    return problems

@@ -1,7 +1,11 @@
-"""The two stacks, encoder and decoder, from token ids or features to hidden states."""
+"""The two stacks, encoder and decoder, from tokens or features to hidden states.
+
+Each begins with an embedding: sections 3.4 and 3.5 of "Attention Is All You Need".
+"""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Protocol
 
@@ -11,31 +15,156 @@ from torch import Tensor, nn
 
 from .attention import RelativePositions, causal_mask
 from .config import ModelConfig
-from .embedding import AudioEmbedding, Embedding, LearnedPositions, SinusoidalPositions
-from .layers import DecoderLayer, EncoderLayer, KeysValues, make_norm
+from .layers import DecoderLayer, EncoderLayer, KeysValues, Norm, make_norm
+
+
+def sinusoids(positions: int, d_model: int) -> Tensor:
+    """Compute the sinusoidal positions of section 3.5.
+
+    PE(pos, 2i) = sin(pos / 10000^(2i/d_model)), PE(pos, 2i+1) = cos(same).
+
+    Computed in float64, returned as float32 [positions, d_model].
+    """
+    exponent = torch.arange(0, d_model, 2, dtype=torch.float64) / d_model
+    angle = torch.arange(positions, dtype=torch.float64)[:, None] / 10000.0**exponent
+    return torch.stack([angle.sin(), angle.cos()], dim=-1).flatten(-2).float()
+
+
+class SinusoidalPositions(nn.Module):
+    """The fixed table of section 3.5. It is a buffer, not a weight, so checkpoints omit it."""
+
+    table: Tensor
+
+    def __init__(self, positions: int, d_model: int) -> None:
+        super().__init__()
+        self.register_buffer("table", sinusoids(positions, d_model), persistent=False)
+
+    def forward(self, position: Tensor) -> Tensor:
+        """Look positions up, int64 [...] -> [..., D]."""
+        return F.embedding(position, self.table)
+
+
+class LearnedPositions(nn.Module):
+    """A learned table of positions."""
+
+    def __init__(self, positions: int, d_model: int) -> None:
+        super().__init__()
+        self.table = nn.Parameter(torch.empty(positions, d_model))
+        nn.init.normal_(self.table, std=d_model**-0.5)
+
+    def forward(self, position: Tensor) -> Tensor:
+        """Look positions up, int64 [...] -> [..., D]."""
+        return F.embedding(position, self.table)
+
+
+class Embedding(nn.Module):
+    """The input of a stack: dropout(token embedding * sqrt(d_model) + position), section 5.4."""
+
+    def __init__(
+        self,
+        tokens: nn.Embedding,
+        positions: SinusoidalPositions | LearnedPositions | None,
+        *,
+        types: int = 0,
+        scale: bool,
+        norm: Norm | None,
+        dropout: float,
+        without_position: int | None = None,
+    ) -> None:
+        """Make the embeddings of segments, if there are any.
+
+        Args:
+            types: kinds of segments, whose embeddings are added (Devlin et al. 2018, figure 2)
+            without_position: a token that gets no position embedding
+        """
+        super().__init__()
+        self.tokens = tokens
+        self.without_position = without_position
+        self.positions = positions
+        self.types = nn.Embedding(types, tokens.embedding_dim) if types else None
+        self.scale = math.sqrt(tokens.embedding_dim) if scale else 1.0
+        self.norm = norm
+        self.dropout = nn.Dropout(dropout)
+
+    def forward(self, token: Tensor, position: Tensor, token_type: Tensor | None = None) -> Tensor:
+        """Embed tokens.
+
+        Args:
+            token: int64 [B, T]
+            position: int64, broadcastable to [B, T]
+            token_type: int64 [B, T]; None: all 0
+
+        Returns:
+            [B, T, D]
+        """
+        x = self.tokens(token)
+        if self.scale != 1.0:
+            x = x * self.scale
+        if self.positions is not None:
+            positions = self.positions(position)
+            if self.without_position is not None:
+                positions = positions * (token != self.without_position)[..., None]
+            x = x + positions
+        if self.types is not None:
+            x = x + (self.types.weight[0] if token_type is None else self.types(token_type))
+        if self.norm is not None:
+            x = self.norm(x)
+        return self.dropout(x)
+
+
+class AudioEmbedding(nn.Module):
+    """The input of a speech model's encoder (Radford et al. 2022, section 2.2).
+
+    Two convolutions over the frames, each followed by GELU, the second with stride 2; then
+    positions.
+    """
+
+    def __init__(
+        self,
+        feature_size: int,
+        d_model: int,
+        positions: SinusoidalPositions | LearnedPositions,
+        *,
+        dropout: float,
+    ) -> None:
+        super().__init__()
+        self.first_convolution = nn.Conv1d(feature_size, d_model, kernel_size=3, padding=1)
+        self.second_convolution = nn.Conv1d(d_model, d_model, kernel_size=3, stride=2, padding=1)
+        self.positions = positions
+        self.dropout = nn.Dropout(dropout)
+
+    def forward(self, features: Tensor) -> Tensor:
+        """Embed features, float [B, mel bins, 2 * S] -> [B, S, D]."""
+        x = F.gelu(self.first_convolution(features))
+        x = F.gelu(self.second_convolution(x)).transpose(1, 2)
+        return self.dropout(x + self.positions(torch.arange(x.shape[1], device=x.device)))
 
 
 class Memory(Protocol):
     """A decoder's memory of earlier target positions."""
 
     def append(self, layer: int, key: Tensor, value: Tensor) -> KeysValues:
-        """New keys and values [B, H, Q, Dh] of a layer -> all of that layer's, [B, H, K, Dh]."""
+        """Add a layer's new keys and values, [B, H, Q, Dh]; return all of them, [B, H, K, Dh]."""
 
     def length(self, queries: int) -> int:
-        """K, the number of keys that `append` returns for this number of queries."""
+        """Return the number K of keys that `append` returns for this number of queries."""
 
 
 class NoMemory:
     """Decoding without a cache: the queries are the complete target."""
 
     def append(self, layer: int, key: Tensor, value: Tensor) -> KeysValues:
+        """Return these keys and values, which are all there are."""
         return key, value
 
     def length(self, queries: int) -> int:
+        """Return the number of queries."""
         return queries
 
 
 class Encoder(nn.Module):
+    """The encoder: an embedding, and layers that look at the whole source."""
+
     def __init__(self, config: ModelConfig, embedding: Embedding | AudioEmbedding) -> None:
         super().__init__()
         self.embedding = embedding
@@ -74,6 +203,8 @@ class Encoder(nn.Module):
 
 
 class Decoder(nn.Module):
+    """The decoder: an embedding, and layers that look at earlier positions and at the source."""
+
     def __init__(self, config: ModelConfig, embedding: Embedding) -> None:
         super().__init__()
         self.embedding = embedding
@@ -82,7 +213,7 @@ class Decoder(nn.Module):
         self.norm = make_norm(config) if config.has_final_norm else nn.Identity()
 
     def cross_keys_values(self, encoded: Tensor) -> list[KeysValues]:
-        """Encoder output [B, S, D] -> cross-attention keys and values [B, H, S, Dh] per layer."""
+        """Project encoder output [B, S, D] to keys and values [B, H, S, Dh] for each layer."""
         return [layer.cross_attention.keys_values(encoded) for layer in self.layers]  # type: ignore[union-attr,operator]
 
     def forward(
@@ -93,7 +224,7 @@ class Decoder(nn.Module):
         cross: Sequence[KeysValues] | None,
         memory: Memory,
     ) -> Tensor:
-        """Hidden states of the queries.
+        """Compute the hidden states of queries.
 
         Several rows may be decoded from each source, such as the beams of a search: row b of B
         belongs to source b // (B / G) of G, with B a multiple of G.
@@ -102,7 +233,8 @@ class Decoder(nn.Module):
             token: int64 [B, Q]
             position: int64 [B], the position of each row's first query
             source_mask: bool [G, S]; None: there is no encoder
-            cross: per layer, keys and values of the sources [G, H, S, Dh]; None: likewise
+            cross: per layer, keys and values of the sources [G, H, S, Dh]; None: there is no
+                encoder
             memory: of earlier positions
 
         Returns:
@@ -135,12 +267,12 @@ class Output(nn.Module):
         self.bias = nn.Parameter(torch.zeros(weight.shape[0])) if bias else None
 
     def forward(self, x: Tensor) -> Tensor:
-        """[B, Q, D] -> logits [B, Q, V]"""
+        """Compute logits, [B, Q, D] -> [B, Q, V]."""
         return F.linear(x, self.weight, self.bias)
 
 
 def target_output(config: ModelConfig, target_tokens: nn.Embedding) -> Output:
-    """The decoder's projection to logits, of its token embedding's weight if they are tied."""
+    """Make the projection to logits, with the token embedding's weight if they are tied."""
     weight = (
         target_tokens.weight
         if config.tie_target_output
@@ -150,7 +282,7 @@ def target_output(config: ModelConfig, target_tokens: nn.Embedding) -> Output:
 
 
 def initialize(model: nn.Module, config: ModelConfig) -> None:
-    """Glorot uniform for linear maps (Glorot & Bengio 2010), N(0, 1/d_model) for embeddings."""
+    """Initialize weights: linear maps as in Glorot & Bengio 2010, embeddings by N(0, 1/d_model)."""
     for name, parameter in model.named_parameters():
         if parameter.dim() < 2:
             continue
@@ -167,9 +299,10 @@ def initialize(model: nn.Module, config: ModelConfig) -> None:
 def source_embedding(
     config: ModelConfig, target_tokens: nn.Embedding | None
 ) -> Embedding | AudioEmbedding:
-    """
+    """Make the embedding of an encoder.
+
     Args:
-        target_tokens: the decoder's; None: there is none
+        target_tokens: the decoder's token embedding; None: there is no decoder
     """
     if config.source_vocab_size is not None:
         tokens = (
@@ -188,6 +321,7 @@ def source_embedding(
 def token_embedding(
     config: ModelConfig, tokens: nn.Embedding, positions: int, *, types: int = 0
 ) -> Embedding:
+    """Make the embedding of a stack that reads tokens."""
     return Embedding(
         tokens,
         _positions(config, positions),

@@ -7,17 +7,17 @@ for result in model.generate(["dragoman", "transformer"]):
 """
 
 from dragoman.errors import DragomanError
+from dragoman.settings.generation import GenerationOptions
 
-from .abilities import AbilityError
+from .arguments import AbilityError
 from .attention.alignment import Alignment
 from .attention.maps import Attention
-from .backends.errors import BackendError, DeviceLostError
-from .decoding.options import GenerationOptions
-from .decoding.rejection import RejectedError
+from .backends.interface import BackendError, DeviceLostError
 from .decoding.results import (
     Alternative,
     FinishReason,
     Hypothesis,
+    RejectedError,
     Result,
     Segment,
     Token,
@@ -33,8 +33,8 @@ from .encoding.results import (
     Tagging,
 )
 from .format.bundle import Bundle, read_bundle
-from .format.languages import LanguageError, Languages
 from .format.manifest import BundleError, Manifest
+from .format.texts import LanguageError, Languages
 from .loading import load
 from .model import Model
 from .scoring.options import ScoringOptions

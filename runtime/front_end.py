@@ -1,4 +1,4 @@
-"""What `Model` asks of the part that knows its kind of input: texts or speech."""
+"""The interface of front ends, which know one kind of input: texts or speech."""
 
 from __future__ import annotations
 
@@ -7,35 +7,41 @@ from itertools import repeat
 from typing import Any, Protocol, TypeVar
 
 from dragoman.errors import DragomanError
+from dragoman.settings.generation import GenerationOptions
 
-from .decoding.loop import Decoding, Job
-from .decoding.options import GenerationOptions
 from .decoding.results import Result
-from .decoding.scheduling import Failed
-from .decoding.streaming import Choice
+from .decoding.running_batch import DecodedJob, Job, SelectedToken
+from .decoding.scheduler import FailedJob
 
 Plan = TypeVar("Plan")
 
 
 class Pending(Protocol):
-    """An input on its way to its result: by one job, several at once, or one after another."""
+    """An input between its decoding jobs and its result.
+
+    It has one job, several at once, or several one after another.
+    """
 
     @property
     def jobs(self) -> Sequence[Job[int]]:
-        """Those that can be decoded at first, numbered from 0."""
+        """The jobs that can be decoded at first, numbered from 0."""
 
     @property
-    def given(self) -> Sequence[int]:
-        """What the output begins with before anything is decoded."""
+    def prefix(self) -> Sequence[int]:
+        """The tokens that the output begins with before anything is decoded."""
 
-    def add(self, number: int, outcome: Decoding[Any] | Failed[Any]) -> Result | Job[int] | None:
-        """Take what has become of a job: the result, if it was the last; the job that follows it;
-        None while others are still decoded. After a result nothing more may be added.
+    def add(
+        self, number: int, outcome: DecodedJob[Any] | FailedJob[Any]
+    ) -> Result | Job[int] | None:
+        """Add the outcome of a job. Nothing may be added after the result.
+
+        Returns:
+            the result, after the last job; the job that follows; None if others are not finished
         """
 
 
 class FrontEnd(Protocol):
-    """Turns inputs into sources, decodes them in batches, and turns tokens into results."""
+    """Turns inputs into decoding jobs, decodes them, and turns the outputs into results."""
 
     def generate(
         self, sources: Sequence[Any], options: GenerationOptions | Sequence[GenerationOptions]
@@ -43,7 +49,8 @@ class FrontEnd(Protocol):
         """Decode inputs of any number and lengths.
 
         Args:
-            options: for all sources; or for each its own, of which wrong ones reject their source
+            options: the options of all sources; or a list with those of each, in which wrong ones
+                reject their source
 
         Raises:
             DragomanError: an option is out of range, or not for this kind of model.
@@ -52,16 +59,15 @@ class FrontEnd(Protocol):
         """
 
     def begin(self, source: Any, options: GenerationOptions) -> Pending | Result:
-        """An input ready to be decoded, by whoever has a loop for its jobs; the result of one that
-        is empty or cannot be decoded.
+        """Prepare an input for decoding; return its result if it is empty or rejected.
 
         Raises:
             DragomanError: an option is out of range, or not for this kind of model.
             LanguageError: a language is unknown, missing, or given to a model without languages.
         """
 
-    def stream(self, source: Any, options: GenerationOptions) -> Iterator[Choice]:
-        """The choices for one input, as they are made.
+    def stream(self, source: Any, options: GenerationOptions) -> Iterator[SelectedToken]:
+        """Yield the tokens for one input as they are selected.
 
         Raises:
             RejectedError: the input cannot be decoded.
@@ -69,7 +75,7 @@ class FrontEnd(Protocol):
         """
 
     def tokenize(self, source: Any, source_language: str | None) -> list[int]:
-        """The source token ids of an input; none for an empty one.
+        """Return the source token ids of an input; none for an empty one.
 
         Raises:
             LanguageError: the language of a text is unknown, or is needed and missing.
@@ -77,7 +83,7 @@ class FrontEnd(Protocol):
         """
 
     def text(self, tokens: Sequence[int]) -> str | None:
-        """The text of target tokens, without special tokens; None without tokenizers."""
+        """Return the text of target tokens, without special tokens; None without tokenizers."""
 
 
 def planned(
@@ -85,11 +91,10 @@ def planned(
     count: int,
     plan: Callable[[GenerationOptions], Plan],
 ) -> Iterator[Plan | DragomanError]:
-    """The plan of each of `count` sources. If all sources have the same options, wrong ones are an
-    error of the call; else of the source.
+    """Return the plan of each of `count` sources, or the error of its options.
 
     Raises:
-        DragomanError: see `plan`.
+        DragomanError: all sources have the same options, and these are wrong.
     """
     if isinstance(options, GenerationOptions):
         return repeat(plan(options), count)

@@ -1,4 +1,4 @@
-"""A directory -> a model ready to run."""
+"""Loads bundles."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ import os
 from pathlib import Path
 
 from dragoman.errors import DragomanError
+from dragoman.settings.fields import is_integer, shown
 
 from .backends import open_backend
-from .decoding.options import is_integer, shown
 from .format.bundle import Bundle, read_bundle
 from .model import Model
 
@@ -19,12 +19,12 @@ def load(
     """Load a bundle.
 
     Args:
-        directory: the bundle, or what `read_bundle` made of it: then its files are not read again
-            to be checked
-        threads: processor threads to use; all cores if None
+        directory: the bundle's directory; or the result of `read_bundle`, whose files are not
+            checked again
+        threads: number of processor threads; None: one for each core
         backend: a name in `backends.BACKENDS`: "onnxruntime" (processor), "onnxruntime-cuda",
-            "tensorrt-rtx" or "tensorrt"; if None, the first that runs the bundle: engines run on
-            the package that built them, graphs on the processor
+            "tensorrt-rtx" or "tensorrt"; None: the first that runs the bundle. Engines run on the
+            package that built them, graphs on the processor.
 
     Raises:
         BundleError: the bundle is damaged or of a newer schema; lists everything that is wrong.

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import functools
+import gc
 import os
 import signal
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -15,7 +17,7 @@ from torch.onnx._internal.exporter import _registration as exporter
 from dragoman.export import neutral_bundle
 from dragoman.export.exporter import export_graph
 
-from .exported_once import exported_once
+from .export_cache import cached_export, prune
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -46,20 +48,49 @@ def _operators_read_once() -> Iterator[None]:
         yield
 
 
+@pytest.fixture(scope="session", autouse=True)
+def _collect_seldom() -> Iterator[None]:
+    """PyTorch and Transformers are a million objects, which every full collection of garbage visits
+    in vain: a fifth of the time of the suite."""
+    before = gc.get_threshold()
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(20_000, 20, 100)
+    yield
+    gc.set_threshold(*before)
+    gc.unfreeze()
+
+
 @pytest.fixture(scope="session")
-def exports(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder that all workers share."""
+def shared_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder of this run that all workers share."""
     base = tmp_path_factory.getbasetemp()
-    folder = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "exports"
+    folder = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "shared"
     folder.mkdir(exist_ok=True)
     return folder
 
 
-@pytest.fixture(scope="module", autouse=True)
-def _each_model_exported_once(request: pytest.FixtureRequest, exports: Path) -> Iterator[None]:
-    """But for the tests of exporting itself."""
-    with pytest.MonkeyPatch.context() as patch:
-        if request.path.parent != Path(__file__).parent / "export":
-            once = exported_once(export_graph, exports)
-            patch.setattr(neutral_bundle, "export_graph", once)
-        yield
+CACHED_EXPORT = cached_export(export_graph)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Before any fixture of a test: models that it does not seed are the same in every run, and
+    exported graphs come from the cache, except in the tests of exporting itself."""
+    torch.manual_seed(0)
+    of_exporting = item.path.parent == Path(__file__).parent / "export"
+    neutral_bundle.export_graph = export_graph if of_exporting else CACHED_EXPORT
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    if "PYTEST_XDIST_WORKER" not in os.environ:
+        prune()
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    from .scheduling import LongestFirst, ModelByModel
+
+    kinds = {"loadfile": LongestFirst, "loadgroup": ModelByModel}
+    kind = kinds.get(config.getvalue("dist"))
+    return kind and kind(config, log)

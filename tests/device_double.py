@@ -19,7 +19,8 @@ import numpy as np
 import onnxruntime
 from numpy.typing import NDArray
 
-from dragoman.runtime.backends.errors import BackendError
+from dragoman.runtime.backends.cuda import Device
+from dragoman.runtime.backends.interface import BackendError
 from dragoman.runtime.format.contract import GraphSpec
 
 Work = Callable[[], None]
@@ -56,8 +57,8 @@ def locked(method: Any) -> Any:
 
 
 @dataclass
-class DoubleDevice:
-    """See `cuda.Device`.
+class DoubleDevice(Device):
+    """A simulated `cuda.Device`.
 
     Attributes:
         room: bytes that can be allocated

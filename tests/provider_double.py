@@ -20,8 +20,7 @@ import numpy as np
 import onnxruntime
 
 from dragoman.runtime import Bundle
-from dragoman.runtime.backends.onnxruntime.cuda.backend import CudaProviderBackend
-from dragoman.runtime.backends.onnxruntime.cuda.sessions import Sessions
+from dragoman.runtime.backends.onnxruntime.cuda import CudaProviderBackend, Sessions
 from dragoman.runtime.format.contract import TensorSpec
 from dragoman.runtime.model import Model
 

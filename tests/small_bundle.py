@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from dragoman.benchmarks.models.random_model import random_model
+from dragoman.benchmarks.models.random_checkpoint import random_model
 from dragoman.export import export_bundle
 from dragoman.reference_model import ModelConfig
 

@@ -14,7 +14,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from dragoman.runtime.format.contract import GraphSpec
-from dragoman.runtime.format.executables import Profile
+from dragoman.runtime.format.manifest import Profile
 from dragoman.runtime.format.plain_data import Problems, from_plain, to_plain
 
 from .device_double import ALIGNMENT, DoubleDevice, GraphOnDevice, Work

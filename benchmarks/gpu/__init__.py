@@ -1,1 +1,1 @@
-"""Everything that needs an NVIDIA GPU: `python -m dragoman.benchmarks.gpu`, or `make gpu`."""
+"""Checks and measures what needs an NVIDIA GPU: `make gpu`, `python -m dragoman.benchmarks.gpu`."""

@@ -1,11 +1,11 @@
-"""Everything that needs an NVIDIA GPU, by one command.
+"""Checks and measures everything that needs an NVIDIA GPU.
 
     python -m dragoman.benchmarks.gpu --output benchmarks/results
 
-Answers, in this order: which GPU is this, do TensorRT-RTX engines run on it at all, does every
-backend keep parity in every precision, how fast are they compared with PyTorch and CTranslate2, and
-where does the time of a step go? Every part runs in a separate process: one that fails or takes too
-long is reported, and the others go on. A part's record is written as soon as it ends.
+The parts answer which GPU this is, whether TensorRT-RTX engines run on it at all, whether every
+backend keeps parity in every precision, how fast they are compared with PyTorch and CTranslate2,
+and where the time of a step goes. Every part runs in a separate process. A part that fails or takes
+too long is reported, and the others go on. A part's record is written as soon as it ends.
 """
 
 from __future__ import annotations
@@ -21,11 +21,10 @@ from rich.console import Console
 
 from dragoman.errors import DragomanError
 
-from ..circumstances import command_line, installed_versions, today
-from .floor import with_floor
+from ..compare.record import command_line, installed_versions, today
+from .device import with_floor
 from .parts import DEVICE, NO_TIME, PARTS, Part, run
-from .records import FILE, Record, read_records, write_records
-from .report import show
+from .report import FILE, Record, read_records, show, write_records
 
 SECONDS = 540
 """For all parts together."""
@@ -36,7 +35,7 @@ SECONDS = 540
     "--output",
     type=click.Path(path_type=Path),
     required=True,
-    help=f"Folder to write the figures to, as {FILE} and plots. Records that are there already are "
+    help=f"Folder to write the figures to, as {FILE} and plots. Existing records are "
     "kept, except those of parts that run again.",
 )
 @click.option(

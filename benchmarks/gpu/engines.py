@@ -1,6 +1,6 @@
-"""Do TensorRT-RTX engines run on this GPU at all?
+"""Tries whether TensorRT-RTX engines run on this GPU at all.
 
-An engine is built for the default GPUs, then one for each compute capability alone. For each: is it
+An engine is built for the default GPUs, then one for each compute capability. For each: is it
 valid according to the package, does it load, and does it decode correctly?
 """
 
@@ -13,20 +13,19 @@ from typing import Any
 
 import click
 
-from dragoman.optimize.engine_options import EngineOptions
-from dragoman.optimize.tensorrt.capabilities import GPUS
 from dragoman.optimize.tensorrt.engine_bundle import build_engines
+from dragoman.optimize.tensorrt.request import GPUS, EngineOptions
 from dragoman.runtime import BackendError, Bundle, Model, load, read_bundle
 from dragoman.runtime.backends.cuda import find_gpu
-from dragoman.runtime.backends.cuda.driver import CudaDevice
+from dragoman.runtime.backends.cuda.device import Device
 from dragoman.runtime.backends.tensorrt.backend import TensorRTBackend
-from dragoman.runtime.backends.tensorrt.compatibility import check_validity
+from dragoman.runtime.backends.tensorrt.engines import check_validity
 from dragoman.runtime.backends.tensorrt.packages import find_package
-from dragoman.runtime.format.executables import Profile, Range, TensorRTEngines
+from dragoman.runtime.format.manifest import Profile, Range, TensorRTEngines
 
 from ..models.bundles import optimized_bundle
-from ..shipped import exported
-from .errors import one_line
+from ..models.shipped import exported
+from .parts import one_line
 
 WORD = "dragoman"
 
@@ -58,8 +57,9 @@ def main(output: Path) -> None:
 def _build_and_run(
     graphs: Bundle, directory: Path, capabilities: tuple[str, ...], expected: str | None
 ) -> str:
-    """The outcome. The engine is loaded and run even if the validity check rejects it:
-    whether that check is right is part of the question.
+    """Build an engine and decode with it, and return the outcome.
+
+    The engine runs even if the validity check rejects it, since that check may be wrong.
     """
     directory.mkdir()
     profile = Profile(Range(1, 1, 1), Range(1, 16, 32))
@@ -72,7 +72,7 @@ def _build_and_run(
         check_validity(bundle, package, find_gpu())
     except BackendError as error:
         validity = str(error)
-    with Model(bundle, TensorRTBackend(bundle, engines, package, CudaDevice())) as model:
+    with Model(bundle, TensorRTBackend(bundle, engines, package, Device())) as model:
         result = model.generate([WORD], max_new_tokens=32)[0]
     if result.error:
         return f"{validity}; loads, but does not decode: {result.error}"

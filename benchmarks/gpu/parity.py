@@ -1,11 +1,14 @@
-"""A model on every backend that runs, in every precision: parity and speed."""
+"""Checks parity and speed of trained models on every backend, in every precision."""
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import tempfile
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -15,12 +18,20 @@ from dragoman.metrics import shown_figure
 from dragoman.optimize.targets import find_target
 from dragoman.optimize.tensorrt.profiles import default_source_range
 from dragoman.runtime import load, read_bundle
-from dragoman.runtime.format.executables import Range
-from dragoman.verification import check_parity
+from dragoman.runtime.format.manifest import Range
+from dragoman.verification.comparison import Comparison
+from dragoman.verification.parity import check_parity
 
 from ..models.bundles import bundle_with_engines, optimized_bundle
-from .errors import one_line
-from .subjects import SUBJECTS, Subject
+from ..models.real_models import cache, downloaded_whisper
+from ..models.shipped import MODEL, held_out
+from .parts import one_line
+
+if TYPE_CHECKING:
+    from dragoman.export.tokenizers import TokenizerFiles
+    from dragoman.reference_model import AutoregressiveModel
+    from dragoman.verification.inputs.parity_inputs import ParityInputs
+
 
 BACKENDS = (
     ("tensorrt-rtx", "tensorrt-rtx"),
@@ -33,6 +44,107 @@ PRECISIONS = ("fp16", "fp32", "bf16", "int8", "int4")
 """In the order in which they are worth knowing."""
 
 COLUMNS = ("passed", "logits", "divergence", "tokens", "task")
+WORDS = 200
+PROMPTS = 8
+"""Prompts that PyTorch continues without a cache, again for every bundle."""
+WINDOWS = 8
+VERSES = "verses-en"
+REPOSITORY_CLIPS = Path("tests/real/clips")
+"""The clips of the repository."""
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A model and what to check it on.
+
+    Attributes:
+        description: for the record
+        batch_sizes: that are timed; the last is the largest that engines are built for
+    """
+
+    description: str
+    model: AutoregressiveModel
+    tokenizers: TokenizerFiles | None
+    inputs: ParityInputs
+    batch_sizes: tuple[int, ...]
+
+
+def g2p_en(workspace: Path) -> Subject:
+    """Open the shipped model with some of its held-out words."""
+    from dragoman.export.checkpoints import open_checkpoint
+    from dragoman.export.locating import locate_checkpoint
+
+    model, inputs = held_out(WORDS)
+    return Subject(
+        MODEL, model, open_checkpoint(locate_checkpoint(MODEL)).tokenizers, inputs, (1, 32)
+    )
+
+
+def verses_en(workspace: Path) -> Subject:
+    """Open the shipped decoder-only model with beginnings of held-out verses."""
+    from dragoman.export.checkpoints import open_checkpoint
+    from dragoman.export.locating import locate_checkpoint
+    from dragoman.reference_model import LanguageModel
+    from dragoman.verification.inputs.choosing import inputs_for
+
+    opened = open_checkpoint(locate_checkpoint(VERSES))
+    assert isinstance(opened.model, LanguageModel)
+    inputs = inputs_for(opened, Comparison(limit=PROMPTS))
+    return Subject(VERSES, opened.model, opened.tokenizers, inputs, (1, 32))
+
+
+def whisper_tiny_en(workspace: Path) -> Subject:
+    """Open trained Whisper tiny.en with windows of clips.
+
+    Its weights are not downloaded here. Without them, random ones in its shape are used, and
+    without clips or the libraries that read them, random sound.
+    """
+    from dragoman.export.checkpoints import open_checkpoint
+    from dragoman.export.locating import locate_checkpoint
+    from dragoman.reference_model import Transformer
+    from dragoman.verification.inputs.choosing import inputs_for
+
+    from ..models import shapes as configs
+    from ..models.random_checkpoint import write_random_checkpoint
+
+    directory, description = downloaded_whisper("tiny.en"), "Whisper tiny.en"
+    if directory is None:
+        description = (
+            f"random weights in the shape of Whisper tiny.en, which is not in {cache().resolve()}"
+        )
+        directory = workspace / "random-whisper"
+        write_random_checkpoint(
+            configs.WHISPER_TINY_EN,
+            directory,
+            seed=1,
+            sharpness=2.0,
+            generation=configs.WHISPER_GENERATION,
+        )
+    opened = open_checkpoint(locate_checkpoint(directory))
+    inputs = inputs_for(opened, Comparison(clips(), WINDOWS))
+    if directory.parent == workspace:  # nothing is expected of random weights
+        inputs = dataclasses.replace(inputs, random=True)
+    assert isinstance(opened.model, Transformer)
+    return Subject(description, opened.model, opened.tokenizers, inputs, (1, WINDOWS))
+
+
+def clips() -> Path | None:
+    """Find a folder of clips; None if there is none, or no library to read them."""
+    try:
+        import soundfile  # noqa: F401
+        import soxr  # noqa: F401
+    except (ImportError, OSError):  # OSError: its own library cannot be loaded
+        return None
+    folders = (cache() / "clips", REPOSITORY_CLIPS)
+    return next((folder for folder in folders if folder.is_dir()), None)
+
+
+SUBJECTS: Mapping[str, Callable[[Path], Subject]] = {
+    MODEL: g2p_en,
+    VERSES: verses_en,
+    "whisper-tiny.en": whisper_tiny_en,
+}
+"""The models by name; each is made in an existing folder."""
 
 
 @click.command()
@@ -59,7 +171,7 @@ def main(output: Path, name: str) -> None:
 def _row(
     subject: Subject, neutral: Path, directory: Path, backend: str, target: str, precision: str
 ) -> dict[str, Any]:
-    """What is found of a bundle; what cannot be found is "" and the reason is in `error`."""
+    """Check a bundle; figures that cannot be found are "", and the reason is in `error`."""
     times = {f"ms/step, batch {size}": size for size in subject.batch_sizes}
     row: dict[str, Any] = {"backend": backend, "precision": precision}
     row |= dict.fromkeys((*COLUMNS, *times, "error"), "")
@@ -92,7 +204,7 @@ def _of(found: float, allowed: float | None) -> str:
 
 
 def _speed(bundle: Path, backend: str, times: dict[str, int]) -> dict[str, Any]:
-    """The median decoding step of each batch size, in milliseconds, by column."""
+    """Measure the median decoding step of each batch size, in milliseconds, by column."""
     report = bench(
         bundle,
         backend=backend,
@@ -115,7 +227,7 @@ def _bundle(subject: Subject, neutral: Path, directory: Path, target: str, preci
         return optimized_bundle(neutral, directory, target=target, precision=precision)
     manifest = read_bundle(neutral).manifest
     model, largest = manifest.model, subject.batch_sizes[-1]
-    # Of a decoder alone, prompts need positions, too.
+    # Prompts of a decoder-only model need positions, too.
     capacity = manifest.default_max_new_tokens if model.has_encoder else model.max_target_positions
     return bundle_with_engines(
         neutral,

@@ -1,5 +1,6 @@
-"""The parts of `make gpu`, in the order in which they are worth knowing: each is a module and runs
-in a separate process for a limited time.
+"""The parts of `make gpu`, the most informative first.
+
+Each part is a module that runs in a separate process for a limited time.
 """
 
 from __future__ import annotations
@@ -13,8 +14,6 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-
-from .cuda_libraries import with_cuda_libraries
 
 
 @dataclass(frozen=True)
@@ -35,7 +34,7 @@ class Part:
 
 def _compare(shape: str, seconds: int, batch_sizes: tuple[int, ...], *options: str) -> Part:
     sizes = [word for size in batch_sizes for word in ("--batch-size", str(size))]
-    fixed = ("--device", "cuda", "--shape", shape, "--rounds", "3", "--no-quality")
+    fixed = ("greedy", "--device", "cuda", "--shape", shape, "--rounds", "3", "--no-quality")
     arguments = (*fixed, *sizes, *options)
     return Part(f"speed, {shape}", seconds, "dragoman.benchmarks.compare", arguments)
 
@@ -47,10 +46,10 @@ NO_TIME = "no time was left"
 HALF = ("--only", " fp16", "--only", " float16")
 BRAIN = ("--only", " bf16", "--only", " bfloat16")
 SUMMARIES = ("--source-length", "260", "--longest-source", "440", "--new-tokens", "128")
-"""What NVIDIA measured, see `published`."""
+"""The lengths that NVIDIA measured, see `report.published`."""
 
 PARTS = (
-    Part(DEVICE, 20, "dragoman.benchmarks.gpu.environment"),
+    Part(DEVICE, 20, "dragoman.benchmarks.gpu.device"),
     Part("engines", 60, "dragoman.benchmarks.gpu.engines"),
     Part("parity, g2p-en", 110, "dragoman.benchmarks.gpu.parity", ("--model", "g2p-en")),
     Part("parity, verses-en", 80, "dragoman.benchmarks.gpu.parity", ("--model", "verses-en")),
@@ -61,8 +60,8 @@ PARTS = (
     _compare("bart-large-cnn", 300, (32, 64, 128), *SUMMARIES, *BRAIN),
     Part("where the time goes", 70, "dragoman.benchmarks.gpu.time_split"),
 )
-"""Precisions below fp16 are left out of the speed because they take minutes to prepare; all
-precisions are measured by `python -m dragoman.benchmarks.compare --device cuda --shape big`."""
+"""Precisions below fp16 are left out of the speed because they take minutes to prepare. All are
+measured by `python -m dragoman.benchmarks.compare greedy --device cuda --shape big`."""
 
 
 def run(part: Part, directory: Path, seconds_left: float) -> tuple[dict[str, Any], str]:
@@ -110,3 +109,27 @@ def _read_results(directory: Path) -> dict[str, Any]:
         with contextlib.suppress(ValueError):
             results[file.stem] = json.loads(file.read_text())
     return results
+
+
+VARIABLE = "LD_LIBRARY_PATH"
+
+
+def with_cuda_libraries(environment: dict[str, str]) -> dict[str, str]:
+    """Extend an environment so that libraries find CUDA's.
+
+    Pip installs them as `nvidia/*/lib` next to PyTorch, where libraries in other folders do not
+    look for them.
+    """
+    folders = [
+        str(folder)
+        for path in sys.path
+        for folder in sorted(Path(path).glob("nvidia/*/lib"))
+        if folder.is_dir()
+    ]
+    before = environment.get(VARIABLE)
+    return environment | {VARIABLE: os.pathsep.join([*folders, *([before] if before else [])])}
+
+
+def one_line(error: Exception) -> str:
+    """Format an error's type and message on one line."""
+    return f"{type(error).__name__}: {' '.join(str(error).split())}"

@@ -1,14 +1,18 @@
-"""The records of all parts as tables.
+"""Keeps the records of all parts in one file, and shows them as tables.
 
     python -m dragoman.benchmarks.gpu.report FILE... [--output FILE]
 
-prints them, joins those of several runs, and writes the joined ones.
+prints records, joins those of several runs, and writes the joined ones.
 """
 
 from __future__ import annotations
 
+import json
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import click
 from rich.console import Console
@@ -16,9 +20,7 @@ from rich.table import Table
 
 from dragoman.errors import DragomanError
 
-from .floor import shortest_step
-from .published import published
-from .records import Record, Records, joined, write_records
+from .device import shortest_step
 
 WIDTH = 150
 
@@ -124,6 +126,101 @@ def _show_speed(console: Console, comparison: dict[str, Any], device: dict[str, 
             soft_wrap=True,
             markup=False,
         )
+
+
+FILE = "gpu.json"
+
+
+@dataclass(frozen=True)
+class Record:
+    """The outcome of a part.
+
+    Attributes:
+        date: ISO 8601, UTC
+        command: what to run to repeat it
+        seconds: that it took
+        device: the GPU and its driver, as the part "device" writes them
+        versions: of the installed packages that take part
+        failure: why the results are not complete; "" if they are
+        results: what the part wrote, by the name of the file
+    """
+
+    date: str
+    command: str
+    seconds: float
+    device: dict[str, Any]
+    versions: dict[str, str]
+    failure: str
+    results: dict[str, Any]
+
+
+Records = dict[str, Record]
+"""By the name of the part."""
+
+
+def read_records(file: Path) -> Records:
+    """Read the records of a file; none if it does not exist.
+
+    Raises:
+        DragomanError: it has no records of parts.
+    """
+    if not file.exists():
+        return {}
+    try:
+        parts = json.loads(file.read_text(encoding="utf-8"))["parts"]
+        return {name: Record(**record) for name, record in parts.items()}
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise DragomanError(
+            f"{file}: expected records of `make gpu`, found: {type(error).__name__} {error}"
+        ) from error
+
+
+def write_records(file: Path, records: Mapping[str, Record]) -> None:
+    """Write the file whole; a reader finds the previous one until then."""
+    parts = {name: asdict(record) for name, record in records.items()}
+    partial = file.with_suffix(".partial")
+    partial.write_text(json.dumps({"parts": parts}, indent=1) + "\n", encoding="utf-8")
+    partial.replace(file)
+
+
+def joined(files: Iterable[Path]) -> Records:
+    """Read the records of several files; the last record of a part counts."""
+    records: Records = {}
+    for file in files:
+        if not file.exists():
+            raise DragomanError(f"{file}: expected records of `make gpu`, found no such file")
+        records |= read_records(file)
+    return records
+
+
+class Published(NamedTuple):
+    """Figures of NVIDIA in new tokens per second on an H100.
+
+    The model is bart-large-cnn in bf16, decoded greedily, with sources of 260 to 440 tokens and 128
+    new tokens.
+
+    Attributes:
+        engines: with TensorRT-LLM's TensorRT engines, which have been removed since
+        successor: with what replaced them, TensorRT-LLM's PyTorch backend
+    """
+
+    engines: int
+    successor: int
+
+
+SHAPE = "bart-large-cnn"
+BART_LARGE_CNN = {
+    32: Published(12_611, 10_662),
+    64: Published(22_007, 16_209),
+    128: Published(31_544, 23_518),
+}
+"""By batch size."""
+
+
+def published(shape: str, batch_size: int) -> Published | None:
+    """Find what NVIDIA published for a shape and a batch size; None if nothing."""
+    known = re.search(rf" {SHAPE},", shape) is not None
+    return BART_LARGE_CNN.get(batch_size) if known else None
 
 
 if __name__ == "__main__":

@@ -1,8 +1,8 @@
-"""Engines run by Polygraphy, NVIDIA's tool, and compared with ONNX Runtime on real inputs.
+"""Runs engines by Polygraphy, NVIDIA's tool, and compares them with ONNX Runtime on real inputs.
 
-A difference that is found here too is the engine's; one that only `parity` finds is our runtime's.
-Polygraphy's `TrtRunner` asks an engine which outputs are aliases of inputs and binds them to the
-same memory, as caches that are updated in place need it.
+A difference that is found here, too, is the engine's. One that only `parity` finds is the
+runtime's. Polygraphy's `TrtRunner` asks an engine which outputs are aliases of inputs and binds
+them to the same memory, as caches that are updated in place need it.
 """
 
 from __future__ import annotations
@@ -20,13 +20,12 @@ import click
 from dragoman.optimize.step_inputs import Feed, StepInputs, record_steps
 from dragoman.optimize.targets import find_target
 from dragoman.runtime import Bundle, read_bundle
-from dragoman.runtime.format.executables import Range
-from dragoman.runtime.format.manifest import Precision
-from dragoman.verification import TOLERANCES
+from dragoman.runtime.format.manifest import Precision, Range
+from dragoman.verification.tolerances import TOLERANCES
 
 from ..models.bundles import bundle_with_engines
-from ..shipped import exported, held_out
-from .errors import one_line
+from ..models.shipped import exported, held_out
+from .parts import one_line
 
 TARGET = "tensorrt-rtx"
 SOURCES = 8
@@ -132,7 +131,7 @@ def compare(
 
 
 def _largest(iterations: Sequence[Any]) -> dict[str, float]:
-    """The largest absolute value of each output in any step."""
+    """Find the largest absolute value of each output in any step."""
     names = list(iterations[0])
     return {n: max(float(abs(i[n].astype(float)).max()) for i in iterations) for n in names}
 

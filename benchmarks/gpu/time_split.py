@@ -1,4 +1,4 @@
-"""Where the time of a decoding step goes: kernels, gaps between them, the host.
+"""Measures how the time of a decoding step divides into kernels, gaps between them and the host.
 
 For Dragoman's backends two more times are measured, without a profiler: how long the host takes to
 enqueue a step, and how long a step takes when steps follow each other without their tokens being
@@ -10,9 +10,10 @@ from __future__ import annotations
 import json
 import tempfile
 import time
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import Any, NamedTuple
 
 import click
 import numpy as np
@@ -21,15 +22,15 @@ from dragoman.runtime import Model, load
 from dragoman.runtime.backends.cuda.state import DeviceState
 from dragoman.runtime.decoding.batching import as_batch
 
-from ..harness import in_own_process, prepare
+from ..compare.rounds import prepare
+from ..compare.tasks.decoding import Workload
+from ..compare.tasks.gpu_contenders import BackendContender, engine_sizes, gpu_contenders
+from ..compare.tasks.text_contenders import REFERENCE, TextContender, generator
 from ..models.shapes import describe
 from ..peers.interface import Batch, Generate
-from ..text.contenders import REFERENCE, TextContender, generator
-from ..text.workload import Workload
-from .contenders import BackendContender, engine_sizes, gpu_contenders
-from .errors import one_line
-from .floor import NEW_TOKENS, SOURCE_LENGTH
-from .kernel_times import activities_of, split
+from ..processes import HERE, call_in
+from .device import NEW_TOKENS, SOURCE_LENGTH
+from .parts import one_line
 
 SHAPE, VOCABULARY = "big", 32000
 BATCH_SIZES = (1, 32)
@@ -41,6 +42,70 @@ COLUMNS = (
     *("enqueueing", "back-to-back steps", "error"),
 )
 
+LAUNCH_GAP = 20.0
+"""The longest idle time, in microseconds, that is counted as a gap between two kernels that were
+both enqueued already. If the device is idle for longer, the host had not enqueued the next one."""
+
+
+class Activity(NamedTuple):
+    """A kernel or a copy on the device: when it started and ended, in microseconds."""
+
+    start: float
+    end: float
+
+
+def activities_of(call: Callable[[], object]) -> list[Activity]:
+    """Record what the device does during a call.
+
+    Raises:
+        ImportError: PyTorch is not installed.
+        RuntimeError: PyTorch finds no GPU.
+    """
+    import torch
+    from torch.profiler import ProfilerActivity, profile
+
+    if not torch.cuda.is_available():
+        raise RuntimeError("PyTorch, whose profiler times the kernels, finds no GPU")
+    with profile(activities=[ProfilerActivity.CUDA]) as profiler:
+        call()
+        torch.cuda.synchronize()
+    return [
+        Activity(event.time_range.start, event.time_range.end)
+        for event in profiler.events()
+        if event.device_type.name == "CUDA"
+    ]
+
+
+def split(activities: Iterable[Activity], ms_per_step: float, steps: int) -> dict[str, float]:
+    """Divide the time of a decoding step, in milliseconds.
+
+    Args:
+        activities: everything that the device did in one call
+        ms_per_step: of the same call without the profiler
+        steps: of the call
+
+    Returns:
+        `kernels`: the device works; `launch gaps`: it goes from one kernel to the next; `host`: the
+        rest, in which it waits for the host; and the number of `kernels per step`
+    """
+    busy = gaps = 0.0
+    count, end = 0, None
+    for activity in sorted(activities):
+        count += 1
+        if end is None:
+            end = activity.start
+        idle = activity.start - end
+        gaps += idle if 0 < idle <= LAUNCH_GAP else 0.0
+        busy += max(0.0, activity.end - max(end, activity.start))
+        end = max(end, activity.end)
+    kernels, launching = busy / steps / 1e3, gaps / steps / 1e3
+    return {
+        "kernels": round(kernels, 4),
+        "kernels per step": round(count / steps, 1),
+        "launch gaps": round(launching, 4),
+        "host": round(max(0.0, ms_per_step - kernels - launching), 4),
+    }
+
 
 @click.command()
 @click.option("--output", type=click.Path(path_type=Path), required=True)
@@ -48,6 +113,7 @@ COLUMNS = (
 def main(output: Path, only: tuple[str, ...]) -> None:
     """Write time_split.json; it is rewritten after every contender."""
     from ..models.random_checkpoint import write_random_text_model
+    from . import time_split  # whose functions another process can import, unlike those of a script
 
     workload = _workload()
     rows: list[dict[str, Any]] = []
@@ -59,14 +125,14 @@ def main(output: Path, only: tuple[str, ...]) -> None:
                 continue
             try:
                 prepared = prepare(contender, checkpoint, Path(workspace) / str(number))
-                rows += in_own_process(measure, contender, prepared)
+                rows += call_in(HERE, time_split.measure, contender, prepared)
             except Exception as error:  # whatever it is, it belongs in the row
                 rows.append({**_empty_row(contender, 0), "error": one_line(error)})
             (output / "time_split.json").write_text(json.dumps(rows, indent=1) + "\n")
 
 
 def measure(contender: TextContender, prepared: Path) -> list[dict[str, Any]]:
-    """A row for each batch size."""
+    """Measure a contender, with a row for each batch size."""
     model: Model | None = None
     if isinstance(contender, BackendContender):
         model = load(prepared, backend=contender.backend)
@@ -93,8 +159,10 @@ def _workload() -> Workload:
 
 
 def stream_times(model: Model, batch: Batch) -> dict[str, float]:
-    """Milliseconds that the host takes to enqueue a step, and that a step takes when steps follow
-    each other in the stream; empty for a backend without a stream.
+    """Time how long the host enqueues a step, and how long steps in a stream take, in milliseconds.
+
+    Returns:
+        nothing for a backend without a stream
     """
     spec, steps = model.manifest.model, batch.new_tokens
     source, mask = as_batch(batch.sources, spec)
@@ -119,7 +187,7 @@ def stream_times(model: Model, batch: Batch) -> dict[str, float]:
 
 
 def _milliseconds(generate: Generate, batch: Batch) -> float:
-    """The median time of a call, after the warm-ups."""
+    """Measure the median time of a call after the warm-ups, in milliseconds."""
     seconds = []
     for _ in range(WARM_UPS + RUNS):
         started = time.perf_counter()

@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, cast
 
 if TYPE_CHECKING:
     from dragoman.runtime.format.bundle import Bundle
-    from dragoman.runtime.format.executables import Range
-    from dragoman.runtime.format.manifest import Precision
+    from dragoman.runtime.format.manifest import Precision, Range
     from dragoman.verification.inputs.sources import Sources
 
 NEUTRAL = "dragoman-neutral"
@@ -134,11 +133,11 @@ def bundle_with_engines(
     Raises:
         BackendError: the package that builds the engines is not installed.
     """
-    from dragoman.optimize.engine_options import EngineOptions
     from dragoman.optimize.tensorrt.engine_bundle import build_engines
+    from dragoman.optimize.tensorrt.request import EngineOptions
     from dragoman.runtime import read_bundle
     from dragoman.runtime.backends.tensorrt.packages import find_package
-    from dragoman.runtime.format.executables import Profile
+    from dragoman.runtime.format.manifest import Profile
 
     find_package(target)  # fails before anything is done for nothing
     graphs = optimized_bundle(

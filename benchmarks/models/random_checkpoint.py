@@ -1,5 +1,7 @@
-"""Checkpoints of seeded random weights in Hugging Face's format, which every tool in the comparison
-reads.
+"""Seeded random weights whose greedy output varies with the source, in Hugging Face's format.
+
+Every tool in a comparison reads the same checkpoint. Outputs do not end early, unless that is what
+a checkpoint is for.
 """
 
 from __future__ import annotations
@@ -9,15 +11,51 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
-from safetensors.torch import save_file
+from numpy.typing import NDArray
+from safetensors.torch import load_file, save_file
 
 from dragoman.export.families import FAMILIES
 from dragoman.export.families.bart import LOGITS_BIAS, POSITIONS, SHARED, TOKENS
+from dragoman.export.families.hugging_face import load_hugging_face
+from dragoman.reference_model import ModelConfig, Transformer, greedy_cached, pad
 
-from .checkpoint_configs import config_of
-from .random_model import random_model
-from .shapes import SHAPES
+from ..peers.interface import import_library
+from .shapes import LANGUAGE_MODELS, SHAPES, config_of
+
+PROBES, STEPS = 16, 48
+"""Sources, and tokens of each, whose largest logits are looked at."""
+END = "<|endoftext|>"
+SHARPNESS = 4.0
+"""Of attention, see `random_model`."""
+
+
+def random_model(config: ModelConfig, *, seed: int, sharpness: float = SHARPNESS) -> Transformer:
+    """Return a model in evaluation mode, the same for the same seed.
+
+    It never chooses its end token: the logit of that is always 0 (unless there is a logits bias),
+    which is far below the largest logit of any realistic vocabulary.
+
+    Args:
+        sharpness: of attention, which grows with its square. Rounding errors grow with it too, from
+            layer to layer: deep models need less.
+    """
+    torch.manual_seed(seed)
+    model = Transformer(config).eval()
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            # With PyTorch's initialization a model with tied embeddings repeats one token: the
+            # residual stream keeps pointing at the input token. Gains of both signs prevent that;
+            # sharper attention makes the output depend on the inputs.
+            if name.endswith("gain"):
+                parameter.normal_()
+            elif "query" in name or "key" in name:
+                parameter.mul_(sharpness)
+            elif parameter.dim() == 2 and "embedding" not in name:
+                parameter.mul_(0.5)
+        model.output.weight[config.end_token_id] = 0
+    return model
 
 
 def write_random_checkpoint(
@@ -25,14 +63,13 @@ def write_random_checkpoint(
     directory: Path,
     *,
     seed: int,
-    sharpness: float = 4.0,
+    sharpness: float = SHARPNESS,
     generation: Mapping[str, Any] | None = None,
 ) -> None:
     """Write a checkpoint, the same for the same seed.
 
     Args:
-        config: fields of `config.json`, such as `checkpoint_configs` has; of Marian, BART or
-            Whisper
+        config: fields of `config.json`, such as `shapes` has; of Marian, BART or Whisper
         directory: created if it does not exist
         sharpness: of attention, see `random_model`
         generation: fields of `generation_config.json`, besides those of tokens
@@ -42,10 +79,10 @@ def write_random_checkpoint(
     weights = {
         family.weight_name(name): parameter.detach() for name, parameter in model.named_parameters()
     }
-    if family.model_type == "marian":  # computed by whoever reads it
+    if config["model_type"] == "marian":  # computed by whoever reads it
         for name in POSITIONS.values():
             del weights[name]
-    if family.model_type == "bart":  # the first two rows are not used
+    if config["model_type"] == "bart":  # the first two rows are not used
         for name in POSITIONS.values():
             weights[name] = torch.cat([torch.zeros_like(weights[name][:2]), weights[name]])
     if LOGITS_BIAS in weights:
@@ -73,6 +110,94 @@ def write_random_text_model(
     """
     config, sizes = config_of(shape, vocab_size=vocab_size), SHAPES[shape]
     write_random_checkpoint(config, directory, seed=seed, sharpness=sizes.sharpness)
+
+
+def write_ending_text_model(
+    shape: str, directory: Path, *, vocab_size: int, mean_length: int
+) -> None:
+    """Write a checkpoint of a text model whose outputs end, each after another number of tokens.
+
+    It is the same for the same arguments. The end token's logit, which does not depend on anything,
+    gets a bias with which it is the largest at one step in `mean_length`. So lengths are spread as
+    those of a geometric distribution are, and all tools, which compute nearly the same logits, end
+    after nearly as many tokens.
+
+    Args:
+        shape: a key of `SHAPES`
+        mean_length: of outputs, in tokens
+    """
+    write_random_text_model(shape, directory, vocab_size=vocab_size)
+    model = load_hugging_face(directory)
+    largest = _largest_logits(model, vocab_size)
+    file = directory / "model.safetensors"
+    weights = load_file(file)
+    weights[LOGITS_BIAS] = weights[LOGITS_BIAS].clone()
+    end = model.config.end_token_id
+    weights[LOGITS_BIAS][0, end] = float(np.quantile(largest, 1 / mean_length))
+    save_file(weights, file, metadata={"format": "pt"})
+
+
+def _largest_logits(model: Transformer, vocab_size: int) -> NDArray[np.float32]:
+    """Return the largest logit of each step of some outputs."""
+    generator = np.random.default_rng(0)
+    sources = generator.integers(1, vocab_size - 1, (PROBES, 32)).tolist()
+    with torch.inference_mode():
+        tokens = greedy_cached(model, sources, STEPS)
+        source, mask = pad(sources, model.config.pad_token_id)
+        read = torch.tensor([[model.config.start_token_id, *row[:-1]] for row in tokens])
+        return np.asarray(model(source, mask, read).amax(-1).flatten().numpy())
+
+
+def write_random_language_model(shape: str, directory: Path, *, seed: int = 1) -> None:
+    """Write a checkpoint of GPT-2, as Hugging Face's transformers does, the same for the same seed.
+
+    Like `random_model`, it does not repeat one token, and never chooses its end token, the last of
+    the vocabulary.
+
+    Args:
+        shape: a key of `LANGUAGE_MODELS`
+        directory: created if it does not exist
+
+    Raises:
+        DragomanError: transformers is not installed.
+    """
+    transformers = import_library("transformers")
+    sizes = LANGUAGE_MODELS[shape]
+    end = sizes.vocab_size - 1
+    torch.manual_seed(seed)
+    model = transformers.GPT2LMHeadModel(
+        transformers.GPT2Config(
+            n_layer=sizes.layers,
+            n_embd=sizes.d_model,
+            n_head=sizes.heads,
+            vocab_size=sizes.vocab_size,
+            n_positions=sizes.positions,
+            bos_token_id=end,
+            eos_token_id=end,
+            pad_token_id=end,
+        )
+    )
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if name.endswith(("ln_1.weight", "ln_2.weight", "ln_f.weight")):
+                parameter.normal_()
+            elif name.endswith("c_attn.weight"):  # query, key and value side by side
+                parameter[:, : 2 * sizes.d_model] *= SHARPNESS
+        model.transformer.wte.weight[end] = 0
+    model.save_pretrained(directory)
+    _write_tokenizer(directory, sizes.vocab_size)
+
+
+def _write_tokenizer(directory: Path, vocab_size: int) -> None:
+    """Write what tools ask for that get token ids: pieces in their order, and no merges."""
+    pieces = {f"t{index}": index for index in range(vocab_size - 1)} | {END: vocab_size - 1}
+    files = {
+        "vocab.json": json.dumps(pieces),
+        "merges.txt": "#version: 0.2\n",
+        "tokenizer_config.json": json.dumps({"tokenizer_class": "GPT2Tokenizer"}),
+    }
+    for name, text in files.items():
+        (directory / name).write_text(text, encoding="utf-8")
 
 
 def _write_json(file: Path, values: dict[str, Any]) -> None:

@@ -1,12 +1,15 @@
-"""Shapes of the models that are measured with random weights."""
+"""Shapes of the models that are measured with random weights, in Hugging Face's fields too."""
 
 from __future__ import annotations
 
-from typing import Literal, NamedTuple
+from collections.abc import Callable
+from typing import Any, Literal, NamedTuple
+
+from dragoman.errors import DragomanError
 
 
 class Shape(NamedTuple):
-    """Of an encoder-decoder with as many layers in the decoder as in the encoder.
+    """An encoder-decoder with as many layers in the decoder as in the encoder.
 
     Attributes:
         activation: of the feed-forward blocks, in Hugging Face's spelling
@@ -53,6 +56,148 @@ FAMILY_NAMES = {"marian": "Marian", "bart": "BART"}
 
 
 def describe(shape: str, vocab_size: int) -> str:
-    """The model as records name it."""
+    """Return the name of the model in records."""
     family = FAMILY_NAMES[SHAPES[shape].family]
     return f"{family} {shape}, vocabulary {vocab_size}, random weights"
+
+
+def check_lengths(
+    shape: str, source_length: int, longest_source: int | None, new_tokens: int
+) -> None:
+    """Check that a shape has positions for sources and new tokens.
+
+    Args:
+        longest_source: None if all sources have the same length
+
+    Raises:
+        DragomanError: it has not, or the longest source is shorter than the others.
+    """
+    positions = SHAPES[shape].positions
+    if max(source_length, longest_source or 0, new_tokens + 1) > positions:
+        raise DragomanError(
+            f"expected sources of at most {positions} tokens and at most {positions - 1} new ones, "
+            f"which {shape} has positions for, found {longest_source or source_length} and "
+            f"{new_tokens}"
+        )
+    if longest_source is not None and longest_source < source_length:
+        raise DragomanError(
+            f"expected --longest-source to be at least --source-length, found {longest_source} and "
+            f"{source_length}"
+        )
+
+
+class LanguageModelShape(NamedTuple):
+    """A decoder-only model."""
+
+    layers: int
+    d_model: int
+    heads: int
+    vocab_size: int
+    positions: int
+
+
+LANGUAGE_MODELS = {
+    "tiny": LanguageModelShape(layers=2, d_model=64, heads=4, vocab_size=200, positions=128),
+    "gpt2": LanguageModelShape(layers=12, d_model=768, heads=12, vocab_size=50257, positions=1024),
+}
+"""gpt2 is that of the smallest GPT-2 (124 M parameters); tiny is small enough for tests."""
+
+
+def describe_language_model(shape: str) -> str:
+    """Return the name of the model in records."""
+    sizes = LANGUAGE_MODELS[shape]
+    return (
+        f"GPT-2, {sizes.layers} layers of {sizes.d_model}, vocabulary {sizes.vocab_size}, "
+        "random weights"
+    )
+
+
+def config_of(shape: str, *, vocab_size: int | None = None) -> dict[str, Any]:
+    """Return the `config.json` of a text model with random weights.
+
+    Args:
+        shape: a key of `SHAPES`
+        vocab_size: None: the shape's own
+    """
+    sizes = SHAPES[shape]
+    return CONFIGS[sizes.family](sizes, vocab_size or sizes.vocab_size)
+
+
+def _marian(sizes: Shape, vocab_size: int) -> dict[str, Any]:
+    return _common(sizes, vocab_size) | {
+        "architectures": ["MarianMTModel"],
+        "model_type": "marian",
+        "decoder_vocab_size": vocab_size,
+        "share_encoder_decoder_embeddings": True,
+        "scale_embedding": True,
+    }
+
+
+def _bart(sizes: Shape, vocab_size: int) -> dict[str, Any]:
+    return _common(sizes, vocab_size) | {
+        "architectures": ["BartForConditionalGeneration"],
+        "model_type": "bart",
+        "scale_embedding": False,
+    }
+
+
+def _common(sizes: Shape, vocab_size: int) -> dict[str, Any]:
+    """Return the fields that families share.
+
+    The end token is the first of the vocabulary; padding and start are the last.
+    """
+    pad = vocab_size - 1
+    return {
+        "is_encoder_decoder": True,
+        "vocab_size": vocab_size,
+        "tie_word_embeddings": True,
+        "encoder_layers": sizes.layers,
+        "decoder_layers": sizes.layers,
+        "d_model": sizes.d_model,
+        "encoder_attention_heads": sizes.heads,
+        "decoder_attention_heads": sizes.heads,
+        "encoder_ffn_dim": sizes.d_ff,
+        "decoder_ffn_dim": sizes.d_ff,
+        "activation_function": sizes.activation,
+        "max_position_embeddings": sizes.positions,
+        "eos_token_id": 0,
+        "forced_eos_token_id": None,
+        "bos_token_id": None,
+        "pad_token_id": pad,
+        "decoder_start_token_id": pad,
+    }
+
+
+CONFIGS: dict[str, Callable[[Shape, int], dict[str, Any]]] = {"marian": _marian, "bart": _bart}
+
+WHISPER_TINY_EN = {
+    "architectures": ["WhisperForConditionalGeneration"],
+    "model_type": "whisper",
+    "is_encoder_decoder": True,
+    "vocab_size": 51864,
+    "num_mel_bins": 80,
+    "encoder_layers": 4,
+    "decoder_layers": 4,
+    "d_model": 384,
+    "encoder_attention_heads": 6,
+    "decoder_attention_heads": 6,
+    "encoder_ffn_dim": 1536,
+    "decoder_ffn_dim": 1536,
+    "max_source_positions": 1500,
+    "max_target_positions": 448,
+    "activation_function": "gelu",
+    "tie_word_embeddings": True,
+    "bos_token_id": 50256,
+    "eos_token_id": 50256,
+    "pad_token_id": 50256,
+    "decoder_start_token_id": 50257,
+}
+"""The `config.json` of Whisper tiny.en."""
+
+WHISPER_GENERATION = {
+    "is_multilingual": False,
+    "no_timestamps_token_id": 50362,
+    "max_new_tokens": 32,
+}
+"""What Whisper tiny.en's `generation_config.json` has besides tokens; of random weights, every
+output is as long as it may be."""

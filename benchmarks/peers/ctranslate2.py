@@ -1,6 +1,6 @@
 """CTranslate2: a reference model converted to its format.
 
-The format differs in layout alone: projections of the same input are stacked into one matrix,
+The format differs only in layout: projections of the same input are stacked into one matrix,
 position tables are ordinary weights, and tokens are identified by name.
 
 Dimensions as in `reference_model`, and: V vocabulary, P positions, F d_ff, I = H * Dh.
@@ -23,7 +23,6 @@ from dragoman.export.families.hugging_face import load_hugging_face
 from dragoman.reference_model import ModelConfig, Transformer
 from dragoman.reference_model.attention import MultiHeadAttention
 from dragoman.reference_model.config import Activation
-from dragoman.reference_model.embedding import Embedding
 from dragoman.reference_model.layers import (
     DecoderLayer,
     EncoderLayer,
@@ -32,9 +31,10 @@ from dragoman.reference_model.layers import (
     LayerNorm,
     Norm,
 )
+from dragoman.reference_model.stacks import Embedding
 
-from .ctranslate2_translator import CTranslate2Peer, source_names, target_names
-from .library import import_library
+from .ctranslate2_runtime import CTranslate2Peer, source_names, target_names
+from .interface import import_library
 
 ACTIVATIONS: dict[Activation, str] = {
     "relu": "RELU",
@@ -48,7 +48,7 @@ ACTIVATIONS: dict[Activation, str] = {
 
 
 def compute_types() -> list[str]:
-    """The distinct types that CTranslate2 can compute matrix products in on this processor.
+    """Return the distinct types that CTranslate2 can compute matrix products in on this processor.
 
     Several names may select the same type ("int8" and "int8_float32"): a small model is loaded
     under each of them to tell which. float32 comes first.
@@ -134,7 +134,7 @@ def _check_options(config: ModelConfig) -> None:
 
 
 def _specification(specs: Any, config: ModelConfig) -> Any:
-    """A `ctranslate2.specs.TransformerSpec`, its weights not yet set."""
+    """Return a `ctranslate2.specs.TransformerSpec`, whose weights are not yet set."""
     options = {
         "pre_norm": config.norm_order == "pre",
         "activation": specs.Activation[ACTIVATIONS[config.activation]],
@@ -172,7 +172,7 @@ def _set_weights(spec: Any, model: Transformer) -> None:
 
 
 def _set_embedding(stack_spec: Any, tokens_spec: Any, embedding: Embedding) -> None:
-    """Tokens [V, D], positions [P, D], the scale of the tokens, the norm of the sum."""
+    """Set tokens [V, D], positions [P, D], the scale of the tokens, the norm of the sum."""
     tokens_spec.weight = _array(embedding.tokens.weight)
     assert embedding.positions is not None
     stack_spec.position_encodings.encodings = _array(embedding.positions.table)
@@ -182,7 +182,7 @@ def _set_embedding(stack_spec: Any, tokens_spec: Any, embedding: Embedding) -> N
 
 
 def _set_layer(spec: Any, layer: EncoderLayer | DecoderLayer) -> None:
-    """Sub-layers, each with the norm of its residual connection."""
+    """Set sub-layers, each with the norm of its residual connection."""
     _set_self_attention(spec.self_attention, layer.self_attention)
     _set_norm(spec.self_attention.layer_norm, layer.self_attention_residual.norm)
     if isinstance(layer, DecoderLayer):
@@ -193,27 +193,27 @@ def _set_layer(spec: Any, layer: EncoderLayer | DecoderLayer) -> None:
 
 
 def _set_self_attention(spec: Any, attention: MultiHeadAttention) -> None:
-    """Query, key and value stacked [3 I, D]; output [D, I]."""
+    """Set query, key and value stacked [3 I, D]; output [D, I]."""
     _set_linears(spec.linear[0], attention.query, attention.key, attention.value)
     _set_linears(spec.linear[1], attention.output)
 
 
 def _set_cross_attention(spec: Any, attention: MultiHeadAttention) -> None:
-    """Query [I, D]; key and value stacked [2 I, D]; output [D, I]."""
+    """Set query [I, D]; key and value stacked [2 I, D]; output [D, I]."""
     _set_linears(spec.linear[0], attention.query)
     _set_linears(spec.linear[1], attention.key, attention.value)
     _set_linears(spec.linear[2], attention.output)
 
 
 def _set_feed_forward(spec: Any, feed_forward: FeedForward | GatedFeedForward) -> None:
-    """Inner [F, D]; outer [D, F]."""
+    """Set inner [F, D]; outer [D, F]."""
     assert isinstance(feed_forward, FeedForward)
     _set_linears(spec.linear_0, feed_forward.inner)
     _set_linears(spec.linear_1, feed_forward.outer)
 
 
 def _set_norm(spec: Any, norm: Norm) -> None:
-    """Gain and bias [D]; CTranslate2 requires both, so ones and zeros stand in."""
+    """Set gain and bias [D]; CTranslate2 requires both, so ones and zeros stand in."""
     assert isinstance(norm, LayerNorm)
     spec.gamma = np.ones(norm.size, np.float32) if norm.gain is None else _array(norm.gain)
     spec.beta = np.zeros(norm.size, np.float32) if norm.bias is None else _array(norm.bias)
@@ -224,7 +224,7 @@ def _set_linears(spec: Any, *linears: nn.Linear) -> None:
 
 
 def _set_product(spec: Any, parts: Sequence[tuple[Tensor, Tensor | None]]) -> None:
-    """Weights [out, in] and biases [out] of the same input, stacked along out.
+    """Set weights [out, in] and biases [out] of the same input, stacked along out.
 
     Parts without a bias get zeros if another part has one; without any, the bias is left unset.
     """
@@ -235,6 +235,6 @@ def _set_product(spec: Any, parts: Sequence[tuple[Tensor, Tensor | None]]) -> No
 
 
 def _array(tensor: Tensor) -> NDArray[np.float32]:
-    """A copy: CTranslate2 quantizes its arrays in place."""
+    """Return a copy: CTranslate2 quantizes its arrays in place."""
     array: NDArray[np.float32] = tensor.detach().to("cpu", torch.float32, copy=True).numpy()
     return array

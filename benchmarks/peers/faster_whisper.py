@@ -6,8 +6,7 @@ import time
 from pathlib import Path
 from typing import BinaryIO
 
-from .interface import LANGUAGE, Stages
-from .library import import_library
+from .interface import LANGUAGE, Stages, import_library
 
 
 class FasterWhisperPeer:
@@ -15,7 +14,7 @@ class FasterWhisperPeer:
 
     Args:
         threads: for one clip
-        workers: clips that are transcribed beside each other, from as many threads
+        workers: clips that are transcribed at the same time, from as many threads
     """
 
     def __init__(

@@ -8,8 +8,7 @@ from typing import Any
 
 import torch
 
-from .interface import Batch, Generate, Rows
-from .library import import_library
+from .interface import Batch, Generate, Rows, import_library
 
 
 def load(directory: Path, threads: int) -> Generate:
@@ -20,7 +19,7 @@ def load(directory: Path, threads: int) -> Generate:
 
 
 def load_language_model(directory: Path, threads: int, *, dtype: str = "float32") -> Generate:
-    """Load the checkpoint of a decoder alone.
+    """Load the checkpoint of a decoder-only model.
 
     Args:
         dtype: name of a torch dtype, such as "bfloat16"
@@ -32,8 +31,11 @@ def load_language_model(directory: Path, threads: int, *, dtype: str = "float32"
 
 
 def generator(model: Any) -> Generate:
-    """Decode with a model's `generate`. The sources of a batch must have the same length."""
-    alone = not model.config.is_encoder_decoder
+    """Return a function that decodes with a model's `generate`.
+
+    The sources of a batch must have the same length.
+    """
+    decoder_only = not model.config.is_encoder_decoder
 
     def generate(batch: Batch) -> Rows:
         source = torch.tensor(batch.sources)
@@ -48,15 +50,17 @@ def generator(model: Any) -> Generate:
                 max_new_tokens=batch.new_tokens,
                 **ranking,
             )
-        generated: Rows = rows[:, source.shape[1] if alone else 1 :].tolist()
+        generated: Rows = rows[:, source.shape[1] if decoder_only else 1 :].tolist()
         return generated
 
     return generate
 
 
 def until_the_end(model: Any) -> Callable[[Sequence[list[int]], int, int], Rows]:
-    """Decode sources of any lengths greedily until their end tokens with the `generate` of an
-    encoder-decoder.
+    """Return a function that decodes sources of any lengths greedily, until their end tokens.
+
+    Args:
+        model: an encoder-decoder with Hugging Face's `generate`
 
     Returns:
         a function of sources, the most that are decoded together, of similar length, and the most

@@ -1,16 +1,23 @@
-"""The interface of loaded models of all tools: decode tokens, transcribe a clip, encode texts."""
+"""What loaded models of all tools have in common: decode tokens, transcribe a clip, encode texts.
+
+What tools leave to their caller that run only the graph of an encoder is here too: tokens of texts,
+and embeddings from hidden states.
+"""
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
+from dragoman.errors import DragomanError
+
 LANGUAGE = "en"
-"""Of all clips, which tools for speech are told."""
+"""The language of all clips, which tools for speech get as an option."""
 
 
 class Batch(NamedTuple):
@@ -51,8 +58,9 @@ class Transcriber(Protocol):
     """A speech model, loaded; decodes greedily, without timestamps."""
 
     def transcribe(self, clip: Path) -> str:
-        """The text of an audio file by the tool's own call: reading the file and computing its
-        features are included.
+        """Return the text of an audio file by the tool's own call.
+
+        Reading the file and computing its features are included.
         """
 
     def stages(self, clip: Path) -> Stages:
@@ -60,4 +68,58 @@ class Transcriber(Protocol):
 
 
 Encode = Callable[[Sequence[str]], NDArray[np.float32]]
-"""Encodes texts as one batch: a vector for each, [N, D]."""
+"""Encodes texts as one batch: an embedding for each, [N, D]."""
+
+
+def import_library(name: str, *, group: str = "peers") -> Any:
+    """Import an optional module, untyped.
+
+    Args:
+        group: of dependencies, which installs it
+
+    Raises:
+        DragomanError: it cannot be imported.
+    """
+    try:
+        return importlib.import_module(name)
+    except ImportError as error:
+        raise DragomanError(
+            f"cannot import {name} ({error}): pip install --group {group}"
+        ) from error
+
+
+Inputs = dict[str, NDArray[np.int64]]
+"""[B, S] each, by the names of Hugging Face's exports."""
+
+Tokenize = Callable[[Sequence[str]], Inputs]
+
+
+def load_tokenizer(directory: Path) -> Tokenize:
+    """Load the tokenizer of a checkpoint; texts are padded to the longest."""
+    from tokenizers import Tokenizer
+
+    library = Tokenizer.from_file(str(directory / "tokenizer.json"))
+    library.no_truncation()
+    library.enable_padding()
+
+    def tokenize(texts: Sequence[str]) -> Inputs:
+        encodings = library.encode_batch(list(texts))
+        return {
+            "input_ids": np.array([e.ids for e in encodings], np.int64),
+            "attention_mask": np.array([e.attention_mask for e in encodings], np.int64),
+            "token_type_ids": np.array([e.type_ids for e in encodings], np.int64),
+        }
+
+    return tokenize
+
+
+def mean_vectors(hidden: NDArray[np.float32], mask: NDArray[np.int64]) -> NDArray[np.float32]:
+    """Return unit vectors [B, D] in the direction of the mean hidden state of each text.
+
+    Args:
+        hidden: [B, S, D]
+        mask: [B, S]
+    """
+    sums = (mask[:, None].astype(np.float32) @ hidden)[:, 0]
+    vectors: NDArray[np.float32] = sums / np.linalg.norm(sums, axis=1, keepdims=True)
+    return vectors

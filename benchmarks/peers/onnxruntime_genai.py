@@ -1,5 +1,6 @@
-"""ONNX Runtime's generate() API (onnxruntime-genai), with a graph that Optimum exported: its own
-model builder refuses GPT-2 ("not currently supported"). Loads without PyTorch.
+"""ONNX Runtime's generate() API (onnxruntime-genai), with a graph that Optimum exported.
+
+Its own model builder refuses GPT-2 ("not currently supported"). It loads without PyTorch.
 """
 
 from __future__ import annotations
@@ -10,11 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from .interface import Batch, Generate, Rows
-from .library import import_library
+from .interface import Batch, Generate, Rows, import_library
 
 if TYPE_CHECKING:
-    from .optimum_one_graph import Variant
+    from .optimum_onnx import GraphVariant
 
 CACHES = {
     "inputs": {
@@ -32,15 +32,15 @@ CACHES = {
 }
 
 
-def prepare(source: Path, directory: Path, *, variant: Variant) -> Path:
+def prepare(source: Path, directory: Path, *, variant: GraphVariant) -> Path:
     """Export a GPT-2 checkpoint, and describe the graph as the library wants it.
 
     Returns:
         the directory to load
     """
-    from . import optimum_one_graph
+    from . import optimum_onnx
 
-    graph = optimum_one_graph.prepare(source, directory, kind="CausalLM", variant=variant)
+    graph = optimum_onnx.prepare_graph(source, directory, kind="CausalLM", variant=variant)
     config = json.loads((source / "config.json").read_text(encoding="utf-8"))
     description = _description(config)
     (graph / "genai_config.json").write_text(json.dumps(description), encoding="utf-8")
@@ -76,7 +76,7 @@ def load(directory: Path, threads: int) -> Generate:
 
 
 def _description(config: dict[str, Any]) -> dict[str, Any]:
-    """Of a decoder with caches that grow, which is what Optimum exports."""
+    """Describe a decoder with caches that grow, which is what Optimum exports."""
     decoder = {
         "filename": "model.onnx",
         "session_options": {},

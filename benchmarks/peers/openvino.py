@@ -1,22 +1,34 @@
-"""OpenVINO by Optimum-Intel: its export of a Marian checkpoint or of a decoder alone, decoded by
-Hugging Face's `generate`. The export of Whisper is for `.openvino_whisper`.
+"""OpenVINO: text models by Optimum-Intel, encoder-only models by itself, Whisper by OpenVINO GenAI.
 
-Optimum-Intel and Optimum-ONNX require different versions of Optimum, so it has an environment of
-its own: `pip install --group peers-openvino`.
+Optimum-Intel exports all of them. It and Optimum-ONNX require different versions of Optimum, so it
+has an environment of its own: `pip install --group peers-openvino`. Encoder-only models and Whisper
+load without PyTorch.
 """
 
 from __future__ import annotations
 
 import logging
+import shutil
 import warnings
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal
 
-from .interface import Generate
-from .library import import_library
+import numpy as np
+from numpy.typing import NDArray
+
+from .interface import (
+    LANGUAGE,
+    Encode,
+    Generate,
+    Stages,
+    import_library,
+    load_tokenizer,
+    mean_vectors,
+)
 
 Kind = Literal["Seq2SeqLM", "CausalLM", "SpeechSeq2Seq"]
-"""Of the model class, such as `OVModelForCausalLM`."""
+"""The end of the model class's name, such as `OVModelForCausalLM`."""
 
 Mode = Literal["f32", "bf16", "int8"]
 MODES: tuple[Mode, ...] = ("f32", "bf16", "int8")
@@ -30,7 +42,8 @@ CONFIGURATIONS: dict[Mode, dict[str, Any]] = {
 OpenVINO prefers on the processor."""
 
 GROUP = "peers-openvino"
-EXPORTED = "openvino-fp32"
+EXPORTED, EXPORTED_ENCODER = "openvino-fp32", "openvino-encoder"
+ENCODER_FILE, FEATURES_FILE = "openvino_model.xml", "preprocessor_config.json"
 
 
 def prepare(source: Path, directory: Path, *, mode: Mode, kind: Kind = "Seq2SeqLM") -> Path:
@@ -61,8 +74,9 @@ def load(directory: Path, threads: int, *, mode: Mode, kind: Kind = "Seq2SeqLM")
 
 
 def load_model(directory: Path, threads: int, *, mode: Mode, kind: Kind = "Seq2SeqLM") -> Any:
-    """Load what `prepare` wrote, for the lowest latency, with Hugging Face's interface; silences
-    warnings for the whole process too.
+    """Load what `prepare` wrote, for the lowest latency, with Hugging Face's interface.
+
+    Warnings are silenced for the whole process.
     """
     import torch
 
@@ -79,3 +93,137 @@ def load_model(directory: Path, threads: int, *, mode: Mode, kind: Kind = "Seq2S
 
 def _model_class(kind: Kind) -> Any:
     return getattr(import_library("optimum.intel", group=GROUP), f"OVModelFor{kind}")
+
+
+def prepare_encoder(
+    source: Path, directory: Path, *, mode: Mode, calibration: Sequence[str]
+) -> Path:
+    """Export a checkpoint; for int8, quantize it as NNCF does Transformers.
+
+    f32 and bf16 run the same files, which are written once, beside `directory`. Silences warnings
+    for the whole process, so use a separate one.
+
+    Args:
+        calibration: texts that the ranges of activations are taken from
+
+    Returns:
+        the directory to load
+    """
+    warnings.simplefilter("ignore")
+    logging.disable(logging.WARNING)
+    exported = directory.with_name(EXPORTED_ENCODER)
+    if not exported.exists():
+        library = import_library("optimum.intel", group=GROUP)
+        library.OVModelForFeatureExtraction.from_pretrained(
+            source, export=True, compile=False
+        ).save_pretrained(exported)
+        shutil.copyfile(source / "tokenizer.json", exported / "tokenizer.json")
+    if mode != "int8":
+        return exported
+    openvino = import_library("openvino", group=GROUP)
+    nncf = import_library("nncf", group=GROUP)
+    tokenize = load_tokenizer(source)
+    quantized = nncf.quantize(
+        openvino.Core().read_model(exported / ENCODER_FILE),
+        nncf.Dataset([tokenize([text]) for text in calibration]),
+        model_type=nncf.ModelType.TRANSFORMER,
+        subset_size=len(calibration),
+    )
+    directory.mkdir()
+    openvino.save_model(quantized, directory / ENCODER_FILE, compress_to_fp16=False)
+    for name in ("config.json", "tokenizer.json"):
+        shutil.copyfile(exported / name, directory / name)
+    return directory
+
+
+def encoder_configuration(threads: int, mode: Mode) -> dict[str, Any]:
+    """Return the settings for the lowest latency."""
+    return {
+        "PERFORMANCE_HINT": "LATENCY",
+        "INFERENCE_NUM_THREADS": threads,
+        **(CONFIGURATIONS[mode] if mode != "int8" else {}),  # activations are calibrated
+    }
+
+
+def load_encoder(directory: Path, threads: int, *, mode: Mode) -> Encode:
+    """Load what `prepare_encoder` wrote."""
+    openvino = import_library("openvino", group=GROUP)
+    model = openvino.Core().compile_model(
+        directory / ENCODER_FILE, "CPU", encoder_configuration(threads, mode)
+    )
+    names = [name for put in model.inputs for name in put.get_names()]
+    request = model.create_infer_request()
+    tokenize = load_tokenizer(directory)
+
+    def encode(texts: Sequence[str]) -> NDArray[np.float32]:
+        inputs = tokenize(texts)
+        outputs = request.infer({n: inputs[n] for n in names if n in inputs}, share_outputs=True)
+        return mean_vectors(outputs["last_hidden_state"], inputs["attention_mask"])
+
+    return encode
+
+
+def prepare_whisper(source: Path, directory: Path, *, mode: Mode) -> Path:
+    """Export a checkpoint of Whisper by `prepare`, its tokenizer included.
+
+    Returns:
+        the directory to load
+    """
+    exported = prepare(source, directory, mode=mode, kind="SpeechSeq2Seq")
+    if not (exported / FEATURES_FILE).exists():
+        save = import_library("openvino", group=GROUP).save_model
+        convert = import_library("openvino_tokenizers", group=GROUP).convert_tokenizer
+        transformers = import_library("transformers", group=GROUP)
+        models = convert(transformers.AutoTokenizer.from_pretrained(source), with_detokenizer=True)
+        for name, model in zip(("tokenizer", "detokenizer"), models, strict=True):
+            save(model, exported / f"openvino_{name}.xml")
+        shutil.copyfile(source / FEATURES_FILE, exported / FEATURES_FILE)
+    return exported
+
+
+class OpenVINOWhisperPeer:
+    """What `prepare_whisper` wrote, loaded for the lowest latency.
+
+    It decodes greedily, without timestamps.
+    """
+
+    def __init__(self, directory: Path, threads: int, mode: Mode) -> None:
+        library = import_library("openvino_genai", group=GROUP)
+        self._pipeline = library.WhisperPipeline(
+            str(directory),
+            "CPU",
+            PERFORMANCE_HINT="LATENCY",
+            INFERENCE_NUM_THREADS=threads,
+            **CONFIGURATIONS[mode],
+        )
+        settings = self._pipeline.get_generation_config()
+        settings.num_beams = 1
+        settings.do_sample = False
+        settings.return_timestamps = False
+        if settings.is_multilingual:
+            settings.language = f"<|{LANGUAGE}|>"
+            settings.task = "transcribe"
+        self._settings = settings
+
+    def transcribe(self, clip: Path) -> str:
+        """Read the file and transcribe it by `WhisperPipeline.generate`."""
+        (text,) = self._generate(clip).texts
+        return str(text).strip()
+
+    def stages(self, clip: Path) -> Stages:
+        """Return the stages by the pipeline's own clock.
+
+        The encoder's are its calls. The decoder's are what else `generate` takes except for the
+        features: the decoder, the choice of tokens and their text. Keys and values of
+        cross-attention are the decoder's, whose first call computes them.
+        """
+        metrics = self._generate(clip).perf_metrics
+        parts, total = metrics.whisper_raw_metrics, metrics.raw_metrics.generate_durations
+        encoder = sum(parts.encode_inference_durations)
+        decoder = sum(total) - sum(parts.features_extraction_durations) - encoder
+        return Stages(encoder / 1e6, decoder / 1e6, metrics.get_num_generated_tokens())
+
+    def _generate(self, clip: Path) -> Any:
+        from dragoman.runtime.audio import read_audio
+
+        return self._pipeline.generate(read_audio(clip).tolist(), self._settings)

@@ -1,7 +1,8 @@
-"""Optimum-ONNX: its export of a Marian checkpoint, decoded by Hugging Face's `generate`.
+"""Optimum-ONNX: its exports, its optimizer and quantizer, and models that run them.
 
-fp32 is its default export, in which one merged decoder graph serves the first and all further
-steps. Its optimizer and quantizer do not accept a merged graph, so O2 and int8 have two decoders.
+Of a Marian checkpoint, fp32 is the default export, in which one merged decoder graph serves the
+first and all further steps. Optimizer and quantizer do not accept a merged graph, so O2 and int8
+have two decoders. Encoder-only and decoder-only models are one graph.
 """
 
 from __future__ import annotations
@@ -10,14 +11,26 @@ import logging
 import shutil
 import tempfile
 import warnings
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from .hugging_face import generator
-from .interface import Generate
-from .library import import_library
+from .interface import Encode, Generate, import_library, mean_vectors
+
+Kind = Literal["CausalLM", "FeatureExtraction"]
+"""The end of the model class's name, such as `ORTModelForCausalLM`."""
+
+GraphVariant = Literal["fp32", "optimized", "int8"]
+GRAPH_VARIANTS: tuple[GraphVariant, ...] = ("fp32", "optimized", "int8")
+"""optimized: by ONNX Runtime's optimizer of Transformers, in Optimum's level O2."""
+
+MODEL_FILE = "model.onnx"
+EXPORTED = "optimum-fp32"
 
 Variant = Literal["fp32", "O2", "int8"]
 VARIANTS: tuple[Variant, ...] = ("fp32", "O2", "int8")
@@ -70,9 +83,80 @@ def load(directory: Path, threads: int) -> Generate:
 
 
 def dynamic_int8() -> Any:
-    """Optimum's recommended configuration for this processor, without calibration."""
+    """Return Optimum's recommended configuration for this processor, without calibration."""
     configurations = import_library("optimum.onnxruntime.configuration").AutoQuantizationConfig
     cpuinfo = Path("/proc/cpuinfo")
     flags = cpuinfo.read_text(encoding="utf-8") if cpuinfo.exists() else ""
     recommended = configurations.avx512_vnni if "avx512_vnni" in flags else configurations.avx2
     return recommended(is_static=False, per_channel=False)
+
+
+def prepare_graph(source: Path, directory: Path, *, kind: Kind, variant: GraphVariant) -> Path:
+    """Export a checkpoint, then optimize or quantize the graph.
+
+    The export is written once, as `optimum-fp32` beside `directory`, and serves all variants.
+    Silences the many warnings of the export for the whole process, so use a separate one.
+
+    Returns:
+        the directory to load
+    """
+    silence()
+    exported = directory.with_name(EXPORTED)
+    library = import_library("optimum.onnxruntime")
+    if not exported.exists():
+        model_class = getattr(library, f"ORTModelFor{kind}")
+        model_class.from_pretrained(source, export=True).save_pretrained(exported)
+        for file in [*source.glob("*token*"), *source.glob("vocab*")]:
+            shutil.copyfile(file, exported / file.name)
+    if variant == "fp32":
+        return exported
+    if variant == "optimized":
+        configuration = import_library("optimum.onnxruntime.configuration")
+        library.ORTOptimizer.from_pretrained(exported, file_names=[MODEL_FILE]).optimize(
+            save_dir=directory,
+            optimization_config=configuration.AutoOptimizationConfig.O2(),
+            file_suffix="",
+        )
+    else:
+        library.ORTQuantizer.from_pretrained(exported, file_name=MODEL_FILE).quantize(
+            save_dir=directory, quantization_config=dynamic_int8(), file_suffix=""
+        )
+    for file in exported.iterdir():
+        if file.name != MODEL_FILE and not (directory / file.name).exists():
+            shutil.copyfile(file, directory / file.name)
+    return directory
+
+
+def load_language_model(directory: Path, threads: int) -> Generate:
+    """Load what `prepare_graph` wrote of a decoder-only model."""
+    return generator(load_graph(directory, threads, kind="CausalLM"))
+
+
+def load_graph(directory: Path, threads: int, *, kind: Kind) -> Any:
+    """Load what `prepare_graph` wrote; silences warnings for the whole process too."""
+    silence()
+    torch.set_num_threads(threads)
+    options = import_library("onnxruntime").SessionOptions()
+    options.intra_op_num_threads = threads
+    model_class = getattr(import_library("optimum.onnxruntime"), f"ORTModelFor{kind}")
+    return model_class.from_pretrained(directory, session_options=options)
+
+
+def silence() -> None:
+    """Leave out the many warnings of this process."""
+    warnings.simplefilter("ignore")
+    logging.disable(logging.WARNING)
+
+
+def load_encoder(directory: Path, threads: int) -> Encode:
+    """Load what `prepare_graph` wrote of an encoder-only model."""
+    model = load_graph(directory, threads, kind="FeatureExtraction")
+    tokenizer = import_library("transformers").AutoTokenizer.from_pretrained(directory)
+
+    def encode(texts: Sequence[str]) -> NDArray[np.float32]:
+        inputs = tokenizer(list(texts), padding=True, return_tensors="pt")
+        with torch.inference_mode():
+            hidden = model(**inputs).last_hidden_state
+        return mean_vectors(hidden.numpy(), inputs["attention_mask"].numpy())
+
+    return encode

@@ -5,7 +5,8 @@ from __future__ import annotations
 import logging
 import shutil
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -13,9 +14,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from . import openvino_encoder, optimum_one_graph
-from .interface import Encode
-from .library import import_library
+from . import openvino, optimum_onnx
+from .interface import Encode, import_library
 
 GRAPH_SUFFIXES = (".onnx", ".xml", ".bin")
 
@@ -23,20 +23,46 @@ TorchMode = Literal["fp32", "bf16", "int8"]
 TORCH_MODES: tuple[TorchMode, ...] = ("fp32", "bf16", "int8")
 """int8: linear layers by PyTorch's dynamic quantization."""
 
+ONNX_VARIANTS: tuple[optimum_onnx.GraphVariant, ...] = ("fp32", "int8")
 
-def prepare_onnx(source: Path, directory: Path, *, variant: optimum_one_graph.Variant) -> Path:
-    """A directory for the backend ONNX Runtime."""
+
+Preparation = Callable[[Path, Path], Path]
+Loading = Callable[[Path, int], Encode]
+
+
+def backends(calibration: Sequence[str]) -> Iterator[tuple[str, str, Preparation, Loading]]:
+    """Yield each backend and mode, with what prepares and what loads it.
+
+    Args:
+        calibration: texts that OpenVINO's int8 is calibrated on
+    """
+    for mode in TORCH_MODES:
+        yield "PyTorch", mode, prepare_torch, partial(load_torch, mode=mode)
+    for variant in ONNX_VARIANTS:
+        yield "ONNX", variant, partial(prepare_onnx, variant=variant), load_onnx
+    for kind in openvino.MODES:
+        prepare = partial(prepare_openvino, mode=kind, calibration=calibration)
+        yield "OpenVINO", kind, prepare, partial(load_openvino, mode=kind)
+
+
+def prepare_torch(source: Path, directory: Path) -> Path:
+    """Return the checkpoint, which PyTorch loads as it is."""
+    return source
+
+
+def prepare_onnx(source: Path, directory: Path, *, variant: optimum_onnx.GraphVariant) -> Path:
+    """Write a directory for the backend ONNX Runtime."""
     beside = directory.with_name(f"{directory.name}-graph")
-    graph = optimum_one_graph.prepare(source, beside, kind="FeatureExtraction", variant=variant)
+    graph = optimum_onnx.prepare_graph(source, beside, kind="FeatureExtraction", variant=variant)
     return _with_graph(source, directory, "onnx", graph)
 
 
 def prepare_openvino(
-    source: Path, directory: Path, *, mode: openvino_encoder.Mode, calibration: Sequence[str]
+    source: Path, directory: Path, *, mode: openvino.Mode, calibration: Sequence[str]
 ) -> Path:
-    """A directory for the backend OpenVINO."""
+    """Write a directory for the backend OpenVINO."""
     beside = directory.with_name(f"{directory.name}-graph")
-    graph = openvino_encoder.prepare(source, beside, mode=mode, calibration=calibration)
+    graph = openvino.prepare_encoder(source, beside, mode=mode, calibration=calibration)
     return _with_graph(source, directory, "openvino", graph)
 
 
@@ -58,9 +84,9 @@ def load_onnx(directory: Path, threads: int) -> Encode:
     return _encoder(_load(directory, threads, backend="onnx", model_kwargs=settings))
 
 
-def load_openvino(directory: Path, threads: int, *, mode: openvino_encoder.Mode) -> Encode:
+def load_openvino(directory: Path, threads: int, *, mode: openvino.Mode) -> Encode:
     """Load what `prepare_openvino` wrote."""
-    settings = {"ov_config": openvino_encoder.configuration(threads, mode)}
+    settings = {"ov_config": openvino.encoder_configuration(threads, mode)}
     return _encoder(_load(directory, threads, backend="openvino", model_kwargs=settings))
 
 
@@ -83,7 +109,7 @@ def _encoder(model: Any) -> Encode:
 
 
 def _with_graph(source: Path, directory: Path, backend: str, graph: Path) -> Path:
-    """A directory of sentence-transformers with a graph in place of the weights."""
+    """Write a directory of sentence-transformers with a graph in place of the weights."""
     weights = shutil.ignore_patterns("*.safetensors", "*.bin", "*.onnx")
     shutil.copytree(source, directory, ignore=weights)
     (directory / backend).mkdir()

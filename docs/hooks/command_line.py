@@ -20,7 +20,10 @@ def on_page_markdown(markdown: str, page: Page, **_: Any) -> str:
         return markdown
     root = click.Context(cli, info_name="dragoman", **cli.context_settings)
     lines = [markdown, *_section(root)]
-    for name, command in cli.commands.items():
+    for name in cli.list_commands(root):
+        command = cli.get_command(root, name)
+        if command is None:
+            continue
         context = click.Context(command, info_name=name, parent=root)
         lines += _section(context)
         for inner, subcommand in getattr(command, "commands", {}).items():

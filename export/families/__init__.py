@@ -1,33 +1,47 @@
 """Families of checkpoints: configuration, weights and tokenizers -> reference models.
 
-Reading order: family (the record), bart (from which most descend), the other families,
-hugging_face (which reads a directory of any of them); state_dict_family, torch_transformer and
-pytorch_seq2seq; ctranslate2.
+`export.registry` names the families. Reading order: family (the record), bart (from which most
+descend), the other families, hugging_face (which reads a directory of any of them); encoders;
+state_dictionaries; ctranslate2.
 """
 
-from .bart import BART
-from .checkpoint import Checkpoint
+from __future__ import annotations
+
+from collections.abc import Callable
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from dragoman.reference_model import Transformer
+
+from ..formats.json_files import Values
+from ..registry import MODEL_TYPES, Registration
+from .encoders.family import EncoderFamily
 from .family import Family
-from .gpt2 import GPT2
-from .m2m_100 import M2M_100
-from .marian import MARIAN
-from .mbart import MBART
-from .pegasus import PEGASUS
-from .pytorch_seq2seq import PYTORCH_SEQ2SEQ
-from .state_dict_family import StateDictFamily
-from .t5 import MT5, T5
-from .torch_transformer import TORCH_TRANSFORMER
-from .whisper import WHISPER
+
+
+def _registered(row: Registration) -> Any:
+    return getattr(import_module(f"{__name__}.{row.module}"), row.family)
+
+
+_REGISTERED = {model_type: _registered(row) for model_type, row in MODEL_TYPES.items()}
 
 FAMILIES: dict[str, Family] = {
-    family.model_type: family
-    for family in (MARIAN, BART, MBART, M2M_100, PEGASUS, T5, MT5, WHISPER, GPT2)
+    name: family for name, family in _REGISTERED.items() if isinstance(family, Family)
 }
-"""By the `model_type` of Hugging Face's `config.json`. `formats.detection` has the same names."""
+"""Families of encoder-decoder and decoder-only models at Hugging Face, by `model_type`."""
 
-STATE_DICT_FAMILIES: dict[str, StateDictFamily] = {
-    family.model_type: family for family in (TORCH_TRANSFORMER, PYTORCH_SEQ2SEQ)
+ENCODER_FAMILIES: dict[str, EncoderFamily] = {
+    name: family for name, family in _REGISTERED.items() if isinstance(family, EncoderFamily)
+}
+"""Families of encoder-only models at Hugging Face, by `model_type`."""
+
+StateDictReader = Callable[[Path, Values], Transformer]
+"""Directory and fields of its `config.json` -> a model in evaluation mode, fp32."""
+
+STATE_DICT_READERS: dict[str, StateDictReader] = {
+    name: read
+    for name, read in _REGISTERED.items()
+    if MODEL_TYPES[name].format == "state dictionary"
 }
 """By the `model_type` that the owner of the weights writes into `config.json`."""
-
-__all__ = ["FAMILIES", "STATE_DICT_FAMILIES", "Checkpoint", "Family", "StateDictFamily"]

@@ -1,4 +1,4 @@
-"""BART (Lewis et al. 2020), and what its relatives share.
+"""BART (Lewis et al. 2020), and the names and fields that its relatives share.
 
 At Hugging Face, mBART, Marian, M2M100, NLLB, Pegasus and Whisper descend from the same
 implementation: they share names of weights and fields, and differ in positions and norms.
@@ -6,22 +6,29 @@ implementation: they share names of weights and fields, and differ in positions 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import torch
 from tokenizers import processors
-from torch import Tensor
 
-from dragoman.reference_model import ConfigError, ModelConfig
+from dragoman.reference_model import ModelConfig
 
 from ..formats.json_files import Values
 from ..formats.tensor_files import Weights
 from ..tokenizers import TokenizerCheckpoint, TokenizerFiles, TokenizerKind
-from ..tokenizers.library import byte_level, library_file, prefix_space
-from ..tokenizers.reading import check_has_tokens
+from ..tokenizers.files import check_has_tokens
+from ..tokenizers.readers import byte_level, library_file, prefix_space
 from ..tokenizers.tiktoken import tokenizer_of_ranks
-from .family import Family, activation, merge_tied, renamed
+from .family import (
+    ComputedWeights,
+    Family,
+    activation,
+    make_config,
+    merge_tied,
+    renamed,
+    with_defaults,
+)
 
 PARTS: Mapping[str, str] = {
     "embedding.tokens": "embed_tokens",
@@ -87,7 +94,7 @@ DEFAULTS: Mapping[str, Any] = {
 
 
 def weight_name(name: str) -> str:
-    """The name that a checkpoint gives a parameter of `Transformer`."""
+    """Return the name that a checkpoint gives a parameter of `Transformer`."""
     if name == "output.bias":
         return LOGITS_BIAS
     if name == "output.weight":
@@ -96,7 +103,7 @@ def weight_name(name: str) -> str:
 
 
 def config_of(values: Values, defaults: Mapping[str, Any], **fields: Any) -> ModelConfig:
-    """The configuration that a `config.json` describes.
+    """Make the configuration that a `config.json` describes.
 
     Args:
         defaults: values for fields that are left out, where they differ from BART's
@@ -105,8 +112,7 @@ def config_of(values: Values, defaults: Mapping[str, Any], **fields: Any) -> Mod
     Raises:
         ConfigError: no `ModelConfig` can express it; all problems are listed.
     """
-    stated = {name: value for name, value in values.items() if value is not None}
-    known = {**DEFAULTS, **defaults, **stated}
+    known = with_defaults(values, {**DEFAULTS, **defaults})
     problems = [
         f"encoder_{name} and decoder_{name} must be equal, found {encoder} and {decoder}"
         for name in ("attention_heads", "ffn_dim")
@@ -114,23 +120,18 @@ def config_of(values: Values, defaults: Mapping[str, Any], **fields: Any) -> Mod
     ]
     tied = known.get("tie_word_embeddings", True)
     start = {**DEFAULTS, **defaults, **values}["decoder_start_token_id"]
-    try:
-        config = ModelConfig(
-            **{ours: known[theirs] for ours, theirs in FIELDS.items()}
-            | {
-                "activation": activation(known, "activation_function", "gelu", problems),
-                "start_token_id": known["bos_token_id"] if start is None else start,
-                "tie_source_target": True,
-                "tie_target_output": tied,
-                "positions": "learned",
-            }
-            | fields
-        )
-    except ConfigError as error:
-        raise ConfigError(problems + error.problems) from error
-    if problems:
-        raise ConfigError(problems)
-    return config
+    return make_config(
+        problems,
+        **{ours: known[theirs] for ours, theirs in FIELDS.items()}
+        | {
+            "activation": activation(known, "activation_function", "gelu", problems),
+            "start_token_id": known["bos_token_id"] if start is None else start,
+            "tie_source_target": True,
+            "tie_target_output": tied,
+            "positions": "learned",
+        }
+        | fields,
+    )
 
 
 def tie(weights: Weights, config: ModelConfig) -> list[str]:
@@ -144,8 +145,10 @@ def tie(weights: Weights, config: ModelConfig) -> list[str]:
 
 
 def with_separate_tables(values: Values, config: ModelConfig, weights: Weights) -> ModelConfig:
-    """With `tie_word_embeddings` false, transformers 5 ties nothing: the tables of encoder and
-    decoder may differ, and the shared one is used only where theirs are not stored.
+    """Untie the tables of encoder and decoder where they differ.
+
+    With `tie_word_embeddings` false, transformers 5 ties nothing. The shared table is then used
+    only where their own are not stored.
     """
     if config.tie_target_output or not config.tie_source_target:
         return config
@@ -159,19 +162,19 @@ def with_separate_tables(values: Values, config: ModelConfig, weights: Weights) 
 
 
 def flatten_logits_bias(weights: Weights) -> None:
-    """The bias, which is stored as [1, V], as [V]."""
+    """Reshape the bias, which is stored as [1, V], to [V]."""
     bias = weights.get(LOGITS_BIAS)
     if bias is not None and bias.dim() == 2 and len(bias) == 1:
         weights[LOGITS_BIAS] = bias[0]
 
 
-def no_logits_bias(config: ModelConfig) -> Mapping[str, Callable[[], Tensor]]:
-    """Zeros for a bias that a checkpoint leaves out."""
+def no_logits_bias(config: ModelConfig) -> ComputedWeights:
+    """Return zeros for a bias that a checkpoint leaves out."""
     return {LOGITS_BIAS: lambda: torch.zeros(config.target_vocab_size)}
 
 
-def complete(weights: Weights, config: ModelConfig) -> list[str]:
-    """Positions begin at the third row of their tables, as in fairseq."""
+def convert_weights(weights: Weights, config: ModelConfig) -> list[str]:
+    """Cut tables of positions to begin at their third row, as in fairseq; tie the embeddings."""
     for name in POSITIONS.values():
         if name in weights and weights[name].dim() == 2:
             weights[name] = weights[name][2:]
@@ -194,7 +197,7 @@ SPECIAL_TOKENS: Mapping[str, str] = {
     "sep": "</s>",
     "mask": "<mask>",
 }
-"""For a tokenizer_config.json that leaves them out."""
+"""Defaults for tokens that a tokenizer_config.json leaves out."""
 
 
 def _merges(checkpoint: TokenizerCheckpoint) -> TokenizerFiles | None:
@@ -214,16 +217,14 @@ def _merges(checkpoint: TokenizerCheckpoint) -> TokenizerFiles | None:
 
 
 TOKENIZER = TokenizerKind(
-    ("BartTokenizer", "RobertaTokenizer"), (library_file, _merges), tells_all=True
+    ("BartTokenizer", "RobertaTokenizer"), (library_file, _merges), any_class=True
 )
 BART = Family(
-    "bart",
-    "BART",
-    _config,
-    weight_name,
-    complete,
-    (TOKENIZER,),
-    with_weights=with_separate_tables,
-    computed=no_logits_bias,
+    config=_config,
+    weight_name=weight_name,
+    convert_weights=convert_weights,
+    tokenizers=(TOKENIZER,),
+    adjust_config=with_separate_tables,
+    computed_weights=no_logits_bias,
     summarizes=True,
 )

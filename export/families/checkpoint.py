@@ -1,26 +1,148 @@
-"""The contents of a checkpoint directory of any supported library."""
+"""The contents of a checkpoint directory, and the model that its weights make."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
+from types import MappingProxyType
+from typing import TypeVar
 
-from dragoman.reference_model import ReferenceModel
+import torch
+from torch import Tensor, nn
 
+from dragoman.files.text_lines import printable
+from dragoman.reference_model import (
+    CheckpointError,
+    ModelConfig,
+    ReferenceModel,
+)
+from dragoman.reference_model.checkpoint import (
+    check_layers,
+    check_weights,
+    too_large,
+    weight_shapes,
+)
+
+from ..formats.tensor_files import Weights
 from ..tokenizers import TokenizerFiles
 
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A model and what turns texts into its tokens.
+    """A model and its tokenizers.
 
     Attributes:
         model: fp32, in evaluation mode
-        tokenizers: None if the model can only be given token ids
-        notes: where it was read otherwise than its files might lead one to expect, a sentence each
-        summarizes: models of its family write summaries
+        tokenizers: None if the model only takes token ids
+        notes: a sentence on each thing that was read otherwise than its files suggest
+        summarizes: whether models of its family write summaries
     """
 
     model: ReferenceModel
     tokenizers: TokenizerFiles | None
     notes: tuple[str, ...] = ()
     summarizes: bool = False
+
+
+M = TypeVar("M", bound=nn.Module)
+
+SHOWN, LONGEST_NAME = 5, 100
+"""The most names of weights in a note, and the most characters of a name."""
+
+
+def build(
+    config: ModelConfig,
+    make: Callable[[], M],
+    weights: Weights,
+    weight_name: Callable[[str], str],
+    origin: Path,
+    problems: Sequence[str] = (),
+    computed: Mapping[str, Callable[[], Tensor]] = MappingProxyType({}),
+    notes: list[str] | None = None,
+) -> M:
+    """Make a model in evaluation mode, fp32, with exactly these weights.
+
+    Args:
+        make: makes the model of this configuration, with any weights
+        weights: by the names of the checkpoint, in the shapes of the model
+        weight_name: name of a parameter of the model -> its name in the checkpoint
+        origin: the file that the weights come from, for errors
+        problems: found so far
+        computed: weights that may be missing: name -> the function that computes it
+        notes: receives a sentence on weights that the model does not need, such as the heads of
+            other tasks, and that are left out; None: such weights are a problem
+
+    Raises:
+        CheckpointError: the problems so far, and all weights that are missing, unknown, misshapen
+            or not finite.
+        ConfigError: the model does not fit into this machine's memory.
+    """
+    # Shapes are compared before memory is allocated: a damaged configuration may state any size.
+    check_layers(config, weights)
+    shapes = weight_shapes(config)
+    expected = {weight_name(name): shape for name, shape in shapes.items()}
+    absent = {name: compute for name, compute in computed.items() if name not in weights}
+    stored = {name: shape for name, shape in expected.items() if name not in absent}
+    if notes is not None:
+        weights = _needed(weights, stored, notes)
+    check_weights(stored, weights, origin, problems)
+    try:
+        model = make()
+    except (RuntimeError, MemoryError) as error:
+        raise too_large(error) from error
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            theirs = weight_name(name)
+            parameter.copy_(absent[theirs]() if theirs in absent else weights[theirs])
+    return model.eval()
+
+
+def _needed(weights: Weights, names: Iterable[str], notes: list[str]) -> Weights:
+    """Return the weights that the model needs.
+
+    If one is missing, return all: one of the others may be it under a wrong name.
+    """
+    needed = set(names)
+    unneeded = sorted(weights.keys() - needed)
+    if not unneeded or not needed <= weights.keys():
+        return weights
+    shown = ", ".join(printable(name)[:LONGEST_NAME] for name in unneeded[:SHOWN])
+    shown += ", ..." if len(unneeded) > SHOWN else ""
+    count = f"{len(unneeded)} weights" if len(unneeded) > 1 else "1 weight"
+    notes.append(f"{count} that the model does not need left out: {shown}")
+    return {name: weight for name, weight in weights.items() if name in needed}
+
+
+def measure(
+    weights: Mapping[str, Tensor],
+    axes: Mapping[str, int],
+    origin: Path,
+    problems: Sequence[str] = (),
+) -> list[tuple[int, ...]]:
+    """Return the shapes of the weights that a configuration is derived from.
+
+    Args:
+        axes: name of a weight -> the number of axes that it must have
+        origin: the file that the weights come from, for errors
+        problems: found so far
+
+    Raises:
+        CheckpointError: the problems so far, and all of these weights that are missing or
+            misshapen.
+    """
+    missing = [f"missing weight {name}" for name in axes if name not in weights]
+    misshapen = [
+        f"{name} must have {count} axes, none of size 0, found {list(weights[name].shape)}"
+        for name, count in axes.items()
+        if name in weights and (weights[name].dim() != count or 0 in weights[name].shape)
+    ]
+    if missing or misshapen:
+        raise CheckpointError(origin, [*problems, *missing, *misshapen])
+    return [tuple(weights[name].shape) for name in axes]
+
+
+def layer_count(weights: Mapping[str, Tensor], prefix: str) -> int:
+    """Count the layers whose weights are named `prefix`, a number, a dot and the rest."""
+    rest = (name[len(prefix) :] for name in weights if name.startswith(prefix))
+    return len({n.partition(".")[0] for n in rest if n.partition(".")[0].isdecimal()})

@@ -1,14 +1,15 @@
-"""A family of Hugging Face checkpoints: everything that sets it apart, as one record."""
+"""The record of a family of Hugging Face checkpoints, and what families share."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from torch import Tensor
 
-from dragoman.reference_model import GenerationConfig, ModelConfig
+from dragoman.reference_model import ConfigError, GenerationConfig, ModelConfig
 from dragoman.reference_model.config import Activation
 
 from ..formats.json_files import Values
@@ -16,52 +17,74 @@ from ..formats.tensor_files import Weights
 from ..tokenizers import TokenizerKind
 from .generation import generation_config
 
+ComputedWeights = Mapping[str, Callable[[], Tensor]]
+"""The functions that compute weights, by the names of the weights."""
+
 
 @dataclass(frozen=True)
 class Family:
-    """All that is known of a family of checkpoints.
+    """A family of encoder-decoder or decoder-only checkpoints.
 
     Attributes:
-        model_type: its name in `config.json`
-        describes: models that people know it by
         config: fields of `config.json` -> configuration
 
             Raises: ConfigError, with everything that a `ModelConfig` cannot express.
         weight_name: name of a parameter of `Transformer` -> its name in the checkpoint
-        complete: changes the weights as read until each parameter is among them in the shape that
-            `Transformer` gives it: tied, transposed or scaled; returns problems
-        computed: weights that checkpoints leave out: name -> what computes it. Called for those
-            that are not among the weights, once all others have the sizes that the configuration
-            states
+        convert_weights: ties, transposes or scales the weights as read, until they have each
+            parameter in the shape that `Transformer` gives it; returns problems
+        computed_weights: weights that checkpoints may leave out: name -> the function that computes
+            it, once all other weights have the sizes that the configuration states
         tokenizers: the kinds of tokenizers that its checkpoints have; if the tokenizer's class does
-            not tell the kind, it is the first that suits the checkpoint
-        with_weights: called before `complete`: the configuration, corrected by what only the fields
-            and the weights together show; may change the weights
+            not name the kind, it is the first that suits the checkpoint
+        adjust_config: corrects the configuration where fields and weights have to be seen together;
+            called before `convert_weights`, and may change the weights
         generation: directory, generation settings, configuration and notes -> rules and strategy of
-            decoding; appends to the notes where these may surprise
+            decoding; appends to the notes what may surprise
 
             Raises: CheckpointError, ConfigError, with everything that is not supported.
-        has_encoder: False: the family's models are decoders alone
-        positions_grow: positions are computed, and as many as the generation settings ask for
-        summarizes: its checkpoints write summaries, which are judged otherwise than translations
+        has_encoder: False for decoder-only models
+        positions_grow: whether positions are computed, as many as the generation settings need
+        summarizes: whether its checkpoints write summaries, whose metric is another one than that
+            of translations
     """
 
-    model_type: str
-    describes: str
     config: Callable[[Values], ModelConfig]
     weight_name: Callable[[str], str]
-    complete: Callable[[Weights, ModelConfig], list[str]]
+    convert_weights: Callable[[Weights, ModelConfig], list[str]]
     tokenizers: tuple[TokenizerKind, ...]
-    with_weights: Callable[[Values, ModelConfig, Weights], ModelConfig] = (
+    adjust_config: Callable[[Values, ModelConfig, Weights], ModelConfig] = (
         lambda values, config, weights: config
     )
-    computed: Callable[[ModelConfig], Mapping[str, Callable[[], Tensor]]] = lambda config: {}
+    computed_weights: Callable[[ModelConfig], ComputedWeights] = lambda config: {}
     generation: Callable[[Path, Values, ModelConfig, list[str]], GenerationConfig] = (
         lambda directory, settings, config, notes: generation_config(settings, config, notes)
     )
     has_encoder: bool = True
     positions_grow: bool = False
     summarizes: bool = False
+
+
+def with_defaults(values: Values, defaults: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the fields of a `config.json`, with defaults for those that it leaves out."""
+    return {**defaults, **{name: value for name, value in values.items() if value is not None}}
+
+
+def make_config(problems: list[str], **fields: Any) -> ModelConfig:
+    """Make a configuration.
+
+    Args:
+        problems: found so far
+
+    Raises:
+        ConfigError: lists the problems so far, and those of the fields.
+    """
+    try:
+        config = ModelConfig(**fields)
+    except ConfigError as error:
+        raise ConfigError(problems + error.problems) from error
+    if problems:
+        raise ConfigError(problems)
+    return config
 
 
 ACTIVATIONS: Mapping[str, Activation] = {
@@ -78,7 +101,7 @@ ACTIVATIONS: Mapping[str, Activation] = {
 
 
 def activation(values: Values, field: str, default: str, problems: list[str]) -> Activation:
-    """The activation that a field names; an unknown name is added to `problems`."""
+    """Return the activation that a field names; an unknown name is added to `problems`."""
     name = values.get(field, default)
     if not isinstance(name, str) or name not in ACTIVATIONS:
         known = ", ".join(ACTIVATIONS)
@@ -88,7 +111,7 @@ def activation(values: Values, field: str, default: str, problems: list[str]) ->
 
 
 def renamed(name: str, parts: Mapping[str, str]) -> str:
-    """A name with parts replaced, in the order of the mapping."""
+    """Return a name with parts replaced, in the order of the mapping."""
     for ours, theirs in parts.items():
         name = name.replace(ours, theirs)
     return name

@@ -1,14 +1,179 @@
-"""Generation settings of Hugging Face -> rules and strategy of decoding."""
+"""Generation settings of Hugging Face -> `GenerationConfig`: what `generate` does without options.
+
+Defaults of `transformers` 5.23 take the place of what is not stated
+(`GenerationConfig._get_default_generation_params`).
+"""
 
 from __future__ import annotations
 
+import dataclasses
+import json
 from collections.abc import Mapping
 from typing import Any
 
 from dragoman.reference_model import ConfigError, GenerationConfig, ModelConfig
+from dragoman.settings.fields import LARGEST_FLOAT32, SMALLEST_FLOAT32, Bounds, annotated
+from dragoman.settings.generation import POSITIVE_FLOAT32, GenerationSettings, Part, setting_names
 
-from .settings_reader import SettingsReader
-from .strategy import with_strategy
+
+class SettingsReader:
+    """Reads settings by name.
+
+    A setting that is null is not stated. Where a value is wrong, the default takes its place.
+
+    Args:
+        values: fields of `generation_config.json` or, if there is none, of `config.json`
+        problems: receives what is wrong, a line each
+    """
+
+    def __init__(self, values: Mapping[str, Any], problems: list[str]) -> None:
+        self._values, self.problems = values, problems
+        self._ids: dict[str, list[int]] = {}
+
+    def unchecked(self) -> SettingsReader:
+        """Return a reader of the same settings whose problems do not count."""
+        return SettingsReader(self._values, [])
+
+    def states(self, name: str) -> bool:
+        """Return whether there is a value."""
+        return self._values.get(name) is not None
+
+    def refuse(self, unsupported: Mapping[str, tuple[Any, ...]]) -> None:
+        """Refuse settings that are in force.
+
+        Args:
+            unsupported: the settings, with the values that switch them off besides null and empty
+                texts, lists and objects
+        """
+        self.problems += [
+            f"{name}: this generation setting is not supported, found {self._values[name]!r}"
+            for name, neutral in unsupported.items()
+            if self._values.get(name) not in (None, "", [], {}, *neutral)
+        ]
+
+    def number(self, name: str, default: int, *, least: int = 0) -> int:
+        """Return an integer that is not too small."""
+        value = self._values.get(name)
+        if value is None:
+            return default
+        if not isinstance(value, int) or isinstance(value, bool):
+            self.problems.append(f"{name}: expected an integer, found {value!r}")
+            return default
+        if value < least:
+            self.problems.append(f"{name}: expected at least {least}, found {value}")
+            return default
+        return value
+
+    def real(self, name: str, default: float, least: float, largest: float) -> float:
+        """Return a number within a range."""
+        value = self._values.get(name)
+        if value is None:
+            return default
+        number = isinstance(value, int | float) and not isinstance(value, bool)
+        if not number or not least <= value <= largest:
+            self.problems.append(
+                f"{name}: expected a number from {least:g} to {largest:g}, found {value!r}"
+            )
+            return default
+        return float(value)
+
+    def positive(self, name: str) -> float:
+        """Return a positive number within float32; 1 if it is not stated."""
+        value = self._values.get(name)
+        if value is None:
+            return 1.0
+        number = isinstance(value, int | float) and not isinstance(value, bool)
+        if not number or not SMALLEST_FLOAT32 <= value <= LARGEST_FLOAT32:
+            self.problems.append(
+                f"{name}: expected a number greater than 0 that float32 holds, found {value!r}"
+            )
+            return 1.0
+        return float(value)
+
+    def setting(self, name: str) -> Any:
+        """Return a number of `GenerationSettings` by its name, within the bounds stated there."""
+        default = getattr(GenerationSettings, name)
+        bounds = annotated(GenerationSettings, Bounds)[name]
+        if isinstance(default, int):
+            return self.number(name, default, least=int(bounds.least))
+        if bounds is POSITIVE_FLOAT32:
+            return self.positive(name)
+        return self.real(name, default, bounds.least, bounds.most)
+
+    def one_of(self, name: str, known: tuple[Any, ...], default: Any) -> Any:
+        """Return one of some values of JSON; 1 is not true."""
+        value = self._values.get(name)
+        if value is None:
+            return default
+        if not any(value == option and type(value) is type(option) for option in known):
+            names = ", ".join(map(json.dumps, known))
+            self.problems.append(f"{name}: expected one of {names}, found {value!r}")
+            return default
+        return value
+
+    def longest(self) -> int | None:
+        """Return the limit of new tokens; Hugging Face's `max_length` has the start token, too."""
+        for name, counted in (("max_new_tokens", 0), ("max_length", 1)):
+            if self.states(name):
+                return self.number(name, counted + 1, least=counted + 1) - counted
+        return None
+
+    def forced(self, name: str, suppressed: set[int]) -> int | None:
+        """Return the token that a setting forces.
+
+        Several tokens have the same score, and the argmax is the lowest that is not suppressed.
+        """
+        ids = self.ids(name)
+        allowed = [token for token in ids if token not in suppressed]
+        if ids and not allowed:
+            self.problems.append(
+                f"{name}: expected a token that suppress_tokens leaves, found {ids}; Hugging "
+                "Face's generate refuses it, too"
+            )
+        return min(allowed, default=None)
+
+    def ids(self, name: str) -> list[int]:
+        """Return token ids; one may be written without its list."""
+        self._ids[name] = self._read_ids(name)
+        return self._ids[name]
+
+    def known(self, name: str, vocabulary: int) -> set[int]:
+        """Return the token ids that the vocabulary has: suppressing others changes nothing."""
+        return {token for token in self._read_ids(name) if 0 <= token < vocabulary}
+
+    def bad_words(self) -> list[list[int]]:
+        """Return sequences of tokens."""
+        words = self._values.get("bad_words_ids")
+        if not words and words in (None, "", {}):
+            return []
+        if not isinstance(words, list) or not all(
+            isinstance(word, list) and word and all(type(token) is int for token in word)
+            for word in words
+        ):
+            self.problems.append(f"bad_words_ids: expected lists of token ids, found {words!r}")
+            return []
+        self._ids["bad_words_ids"] = [token for word in words for token in word]
+        return words
+
+    def ids_outside(self, vocabulary: int) -> list[str]:
+        """Return a problem for each token id read that is not in a vocabulary of this size."""
+        return [
+            f"{name}: expected token ids in [0, {vocabulary}), found {token}"
+            for name, ids in self._ids.items()
+            for token in ids
+            if not 0 <= token < vocabulary
+        ]
+
+    def _read_ids(self, name: str) -> list[int]:
+        value = self._values.get(name)
+        ids = value if isinstance(value, list) else [] if value in (None, "", {}) else [value]
+        if not all(isinstance(i, int) and not isinstance(i, bool) for i in ids):
+            self.problems.append(f"{name}: expected token ids, found {value!r}")
+            return []
+        return ids
+
+
+DEFAULT_TOP_K = 50
 
 DEFAULT_NEW_TOKENS = 20
 """The most new tokens at Hugging Face if neither `max_new_tokens` nor `max_length` is stated
@@ -30,11 +195,25 @@ UNSUPPORTED: Mapping[str, tuple[Any, ...]] = {
 """Settings that change the output of every strategy and are not supported, with the values that
 switch them off."""
 
+Unsupported = Mapping[str, tuple[Any, ...]]
+
+GREEDY: Unsupported = {"penalty_alpha": (0,), "dola_layers": ()}
+SAMPLING: Unsupported = {
+    "dola_layers": (),
+    "top_h": (),
+    "typical_p": (1,),
+    "epsilon_cutoff": (0, 1),
+    "eta_cutoff": (0, 1),
+}
+BEAMS: Unsupported = {"num_beam_groups": (1,), "renormalize_logits": (False,)}
+"""Settings that change the output of one strategy only and are not supported, with the
+values that switch it off. `diversity_penalty` has an effect in groups of beams only."""
+
 
 def generation_config(
     values: Mapping[str, Any], config: ModelConfig, notes: list[str]
 ) -> GenerationConfig:
-    """What `generate` does without options, by these settings.
+    """Return what `generate` does without options, by these settings.
 
     Args:
         values: fields of `generation_config.json` or, if there is none, of `config.json`
@@ -84,7 +263,7 @@ def generation_config(
 
 
 def default_new_tokens(config: ModelConfig, notes: list[str]) -> int:
-    """The most new tokens if the settings state none; says so in a note."""
+    """Return the limit of new tokens if the settings state none; a note says so."""
     # Where positions are stored, the start token has one.
     limit = max(1, min(DEFAULT_NEW_TOKENS, config.max_target_positions - 1))
     notes.append(
@@ -98,3 +277,43 @@ def default_new_tokens(config: ModelConfig, notes: list[str]) -> int:
 def _beyond_one(ends: list[int] | None, config: ModelConfig) -> tuple[int, ...] | None:
     """The end tokens, if they are not just the model's own."""
     return None if ends is None or ends == [config.end_token_id] else tuple(dict.fromkeys(ends))
+
+
+def with_strategy(
+    rules: GenerationConfig, read: SettingsReader, notes: list[str]
+) -> GenerationConfig:
+    """Return the rules with the strategy that the settings state.
+
+    Args:
+        read: the settings; receives problems
+        notes: receives a sentence where the outputs are not those of `generate`
+    """
+    beams = read.number("num_beams", 1, least=1)
+    samples = read.one_of("do_sample", (True, False), default=False)
+    if samples and beams > 1:
+        notes.append(
+            f"the generation settings ask for sampling within {beams} beams, which is not "
+            "supported: outputs are those of beam search, and temperature, top_k, top_p and the "
+            "like have no effect"
+        )
+        samples = False
+    read.refuse(BEAMS if beams > 1 else SAMPLING if samples else GREEDY)
+    returned = read.number("num_return_sequences", 1, least=1)
+    if returned > 1:
+        notes.append(
+            f"the generation settings ask for {returned} outputs for each input "
+            "(num_return_sequences): here it is one unless the caller asks for more"
+        )
+    # What has no effect at Hugging Face may have any value there.
+    drawing = read if samples else read.unchecked()
+    drawn = {name: drawing.setting(name) for name in setting_names(Part.SAMPLING)}
+    if samples and not read.states("top_k"):
+        drawn["top_k"] = DEFAULT_TOP_K
+    return dataclasses.replace(
+        rules,
+        num_beams=beams,
+        length_penalty=read.setting("length_penalty"),
+        early_stopping=read.one_of("early_stopping", (True, False, "never"), default=False),
+        do_sample=samples,
+        **drawn,
+    )

@@ -1,18 +1,18 @@
-"""GPT-2 (Radford et al. 2019): a decoder alone. DistilGPT2 and every size are stored alike."""
+"""GPT-2 (Radford et al. 2019), a decoder-only model, in every size, and DistilGPT2."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
 
-from dragoman.reference_model import ConfigError, ModelConfig
+from dragoman.reference_model import ModelConfig
 
 from ..formats.json_files import Values
 from ..formats.tensor_files import Weights
 from ..tokenizers import TokenizerCheckpoint, TokenizerFiles, TokenizerKind
-from ..tokenizers.library import byte_level, library_file
-from .family import Family, activation, merge_tied, renamed
-from .settings_reader import SettingsReader
+from ..tokenizers.readers import byte_level, library_file
+from .family import Family, activation, make_config, merge_tied, renamed, with_defaults
+from .generation import SettingsReader
 
 FIELDS: Mapping[str, str] = {
     "target_vocab_size": "vocab_size",
@@ -63,16 +63,16 @@ PARTS: Mapping[str, str] = {
 PREFIX = "transformer."
 OUTPUT = "lm_head.weight"
 PACKED = ("query", "key", "value")
-"""What the product `c_attn` holds side by side."""
+"""The projections that `c_attn` stacks."""
 
 
 def weight_name(name: str) -> str:
-    """The name that a checkpoint gives a parameter of `LanguageModel`, without its prefix."""
+    """Return the name that a checkpoint gives a parameter of `LanguageModel`, without prefix."""
     return OUTPUT if name == "output.weight" else renamed(name, PARTS)
 
 
-def complete(weights: Weights, config: ModelConfig) -> list[str]:
-    """Products are stored as [in, out], and those of query, key and value as one."""
+def convert_weights(weights: Weights, config: ModelConfig) -> list[str]:
+    """Transpose projections, which are stored as [in, out], and split query, key and value."""
     for name in list(weights):
         weight = weights[name]
         if name.startswith(PREFIX):
@@ -94,7 +94,7 @@ def complete(weights: Weights, config: ModelConfig) -> list[str]:
 
 
 def _config(values: Values) -> ModelConfig:
-    known = {**DEFAULTS, **{name: value for name, value in values.items() if value is not None}}
+    known = with_defaults(values, DEFAULTS)
     problems = [
         f"{name}: expected {neutral}, found {known[name]!r}"
         for name, neutral in NEUTRAL.items()
@@ -105,28 +105,23 @@ def _config(values: Values) -> ModelConfig:
         problems.append(f'architectures: expected ["GPT2LMHeadModel"], found {stated!r:.60}')
     width = SettingsReader(known, problems).number("n_embd", DEFAULTS["n_embd"], least=1)
     fields = {ours: known[theirs] for ours, theirs in FIELDS.items()} | {"d_model": width}
-    try:
-        config = ModelConfig(
-            **fields
-            | {
-                "source_vocab_size": 0,
-                "encoder_layers": 0,
-                "max_source_positions": 0,
-                "d_ff": known.get("n_inner", 4 * width),
-                "activation": activation(known, "activation_function", "gelu_new", problems),
-                "norm_order": "pre",
-                "positions": "learned",
-                "scale_embedding": False,
-                "tie_target_output": known.get("tie_word_embeddings", True),
-                "start_token_id": known["bos_token_id"],
-                "pad_token_id": 0,
-            }
-        )
-    except ConfigError as error:
-        raise ConfigError(problems + error.problems) from error
-    if problems:
-        raise ConfigError(problems)
-    return config
+    return make_config(
+        problems,
+        **fields
+        | {
+            "source_vocab_size": 0,
+            "encoder_layers": 0,
+            "max_source_positions": 0,
+            "d_ff": known.get("n_inner", 4 * width),
+            "activation": activation(known, "activation_function", "gelu_new", problems),
+            "norm_order": "pre",
+            "positions": "learned",
+            "scale_embedding": False,
+            "tie_target_output": known.get("tie_word_embeddings", True),
+            "start_token_id": known["bos_token_id"],
+            "pad_token_id": 0,
+        },
+    )
 
 
 def _merges(checkpoint: TokenizerCheckpoint) -> TokenizerFiles | None:
@@ -136,13 +131,11 @@ def _merges(checkpoint: TokenizerCheckpoint) -> TokenizerFiles | None:
     return None if tokenizer is None else TokenizerFiles(tokenizer, tokenizer)
 
 
-TOKENIZER = TokenizerKind(("GPT2Tokenizer",), (library_file, _merges), tells_all=True)
+TOKENIZER = TokenizerKind(("GPT2Tokenizer",), (library_file, _merges), any_class=True)
 GPT2 = Family(
-    "gpt2",
-    "GPT-2, DistilGPT2",
-    _config,
-    weight_name,
-    complete,
-    (TOKENIZER,),
+    config=_config,
+    weight_name=weight_name,
+    convert_weights=convert_weights,
+    tokenizers=(TOKENIZER,),
     has_encoder=False,
 )

@@ -1,7 +1,7 @@
 """A directory of Hugging Face -> a reference model and its tokenizers, without their library.
 
-Read are `config.json`, `generation_config.json` if there is one, the weights, and the files of the
-tokenizers. What a family does with them is in its record.
+It reads `config.json`, `generation_config.json` if there is one, the weights, and the files of the
+tokenizers. The record of a family says what it does with them.
 """
 
 from __future__ import annotations
@@ -23,10 +23,8 @@ from ..formats.detection import CONFIG_FILE, unknown_model_type
 from ..formats.json_files import Values, read_json
 from ..formats.tensor_files import Weights, read_weights
 from ..tokenizers import TokenizerCheckpoint, TokenizerFiles, TokenizerKind, choose_kind
-from . import FAMILIES
-from .building import build
-from .checkpoint import Checkpoint
-from .encoders import ENCODER_FAMILIES
+from . import ENCODER_FAMILIES, FAMILIES
+from .checkpoint import Checkpoint, build
 from .encoders.loading import read_encoder
 from .family import Family
 
@@ -36,17 +34,19 @@ BASE_PARTS = ("shared.", "encoder.", "decoder.")
 """How names of weights begin after the prefix, in families that have the prefix."""
 
 
-def read_hugging_face(directory: Path) -> Checkpoint:
+def read_hugging_face(directory: Path, values: Values) -> Checkpoint:
     """Read a model and its tokenizers.
+
+    Args:
+        values: fields of `config.json`
 
     Raises:
         CheckpointError, ConfigError: as `load_hugging_face`.
         DragomanError: the tokenizers cannot be read.
     """
-    values = read_json(directory / CONFIG_FILE)
     encoder = ENCODER_FAMILIES.get(str(values.get("model_type")))
     if encoder is not None:
-        return read_encoder(directory, encoder, tokenizer_kinds())
+        return read_encoder(directory, values, encoder, tokenizer_kinds())
     model, notes = _load(directory, values)
     family = family_of(values)
     target_vocab_size = model.config.target_vocab_size
@@ -61,7 +61,7 @@ def read_hugging_face(directory: Path) -> Checkpoint:
 
 
 def tokenizer_kinds() -> tuple[TokenizerKind, ...]:
-    """Those of all families."""
+    """Return the kinds of tokenizers of all families."""
     of_families = [family.tokenizers for family in FAMILIES.values()]
     of_families += [family.tokenizers for family in ENCODER_FAMILIES.values()]
     return tuple(kind for kinds in of_families for kind in kinds)
@@ -77,7 +77,7 @@ def load_hugging_face(directory: Path) -> Transformer:
     """
     model = _load(directory, read_json(directory / CONFIG_FILE))[0]
     if not isinstance(model, Transformer):
-        raise ConfigError(["expected an encoder and a decoder, found a decoder alone"])
+        raise ConfigError(["expected an encoder-decoder model, found a decoder-only one"])
     return model
 
 
@@ -89,7 +89,7 @@ def find_hugging_face_tokenizers(
     source_vocab_size: int,
     target_vocab_size: int,
 ) -> TokenizerFiles | None:
-    """The tokenizers of a directory; None if there are none.
+    """Find the tokenizers of a directory; None if there are none.
 
     Args:
         family: of the model
@@ -106,7 +106,7 @@ def find_hugging_face_tokenizers(
 
 
 def family_of(values: Values) -> Family:
-    """The family that a `config.json` names.
+    """Return the family that a `config.json` names.
 
     Raises:
         ConfigError: it is not one of `FAMILIES`.
@@ -131,8 +131,8 @@ def _load(directory: Path, values: Values) -> tuple[AutoregressiveModel, tuple[s
     config = _with_positions(config, generation, family, notes)
     weights, origin = read_weights(directory)
     weights = _with_prefix(weights, family)
-    config = family.with_weights(values, config, weights)
-    problems = family.complete(weights, config)
+    config = family.adjust_config(values, config, weights)
+    problems = family.convert_weights(weights, config)
     model = build(
         config,
         partial(_autoregressive, config, generation),
@@ -140,7 +140,7 @@ def _load(directory: Path, values: Values) -> tuple[AutoregressiveModel, tuple[s
         family.weight_name,
         origin,
         problems,
-        computed=family.computed(config),
+        computed=family.computed_weights(config),
         notes=notes,
     )
     return model, tuple(notes)
@@ -154,8 +154,9 @@ def _autoregressive(config: ModelConfig, generation: GenerationConfig) -> Autore
 def _settings(
     directory: Path, values: Values, family: Family, notes: list[str]
 ) -> tuple[Values, str]:
-    """The fields that `generate` reads, and the file that they are in: `generation_config.json`
-    alone, or, if there is none, `config.json`.
+    """The fields that `generate` reads, and the file that they are in.
+
+    The file is `generation_config.json` or, if there is none, `config.json`.
     """
     path = directory / GENERATION_FILE
     has_file = path.exists()
@@ -184,7 +185,7 @@ def _settings(
 
 
 def _with_special_tokens(values: Values, settings: Values) -> Values:
-    """With the special tokens of the generation settings, which take precedence in decoding."""
+    """Add the special tokens of the generation settings, which take precedence in decoding."""
     names = ("decoder_start_token_id", "eos_token_id", "bos_token_id")
     tokens = {name: values[name] for name in names if name in values}
     tokens |= {name: settings[name] for name in names if settings.get(name) not in (None, [])}
@@ -206,7 +207,7 @@ def _with_special_tokens(values: Values, settings: Values) -> Values:
 def _with_positions(
     config: ModelConfig, generation: GenerationConfig, family: Family, notes: list[str]
 ) -> ModelConfig:
-    """With as many target positions as the generation settings ask for, if there can be."""
+    """Extend the target positions to those that the generation settings need, where possible."""
     limit, positions = generation.max_new_tokens or 0, config.max_target_positions
     if limit <= positions:
         return config
@@ -222,7 +223,7 @@ def _with_positions(
 
 
 def _with_prefix(weights: Weights, family: Family) -> Weights:
-    """With the prefix that names lack in a model saved without its head, such as `BartModel`."""
+    """Add the prefix that names lack in a model saved without its head, such as `BartModel`."""
     has_prefix = family.weight_name("decoder.norm.gain").startswith(PREFIX)
     if not has_prefix or any(name.startswith(PREFIX) for name in weights):
         return weights

@@ -1,24 +1,25 @@
-"""Marian (Junczys-Dowmunt et al. 2018), OPUS-MT: a post-norm Transformer with its own kind of
-sinusoidal positions and a bias on the logits.
+"""Marian (Junczys-Dowmunt et al. 2018), the family of OPUS-MT.
+
+It is a post-norm Transformer with its own kind of sinusoidal positions and a bias on the logits.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from dragoman.reference_model import ModelConfig
-from dragoman.runtime.format.languages import SourceTemplate
+from dragoman.runtime.format.texts import SourceTemplate
 from dragoman.runtime.texts.codecs.pieces import load_sentencepiece
 
 from ..formats.json_files import Values
 from ..formats.tensor_files import Weights
 from ..tokenizers import PieceModel, TokenizerCheckpoint, TokenizerFiles, TokenizerKind
-from ..tokenizers.library import library_file
-from ..tokenizers.reading import all_present, check_has_tokens, read_vocabulary
+from ..tokenizers.files import all_present, check_has_tokens, read_vocabulary
+from ..tokenizers.readers import library_file
 from .bart import (
     POSITIONS,
     config_of,
@@ -27,7 +28,7 @@ from .bart import (
     tie,
     weight_name,
 )
-from .family import Family
+from .family import ComputedWeights, Family
 
 DEFAULTS: Mapping[str, Any] = {
     "vocab_size": 58101,
@@ -46,7 +47,7 @@ def _config(values: Values) -> ModelConfig:
 
 
 def position_table(positions: int, d_model: int) -> Tensor:
-    """sin(position / 10000^(2i/d_model)) in the first half of the columns, cosines in the second.
+    """Compute sin(position / 10000^(2i/d_model)) in the first half of the columns, then cosines.
 
     Computed in float64, returned in float32, [positions, d_model]. An odd d_model has one more
     column of sines than of cosines.
@@ -56,8 +57,8 @@ def position_table(positions: int, d_model: int) -> Tensor:
     return torch.cat([angle.sin(), angle.cos()[:, : d_model // 2]], dim=-1).float()
 
 
-def computed(config: ModelConfig) -> Mapping[str, Callable[[], Tensor]]:
-    """The tables of positions and the bias on the logits."""
+def computed_weights(config: ModelConfig) -> ComputedWeights:
+    """Return the tables of positions and the bias on the logits."""
     source, target = config.max_source_positions, config.max_target_positions
     return {
         POSITIONS["encoder"]: lambda: position_table(source, config.d_model),
@@ -66,7 +67,7 @@ def computed(config: ModelConfig) -> Mapping[str, Callable[[], Tensor]]:
     }
 
 
-def complete(weights: Weights, config: ModelConfig) -> list[str]:
+def convert_weights(weights: Weights, config: ModelConfig) -> list[str]:
     """Keep one name of each tied table."""
     flatten_logits_bias(weights)
     return tie(weights, config)
@@ -106,11 +107,9 @@ def _sentencepiece_pair(checkpoint: TokenizerCheckpoint) -> TokenizerFiles | Non
 
 TOKENIZER = TokenizerKind(("MarianTokenizer",), (_sentencepiece_pair, library_file))
 MARIAN = Family(
-    "marian",
-    "Marian, OPUS-MT",
-    _config,
-    weight_name,
-    complete,
-    (TOKENIZER,),
-    computed=computed,
+    config=_config,
+    weight_name=weight_name,
+    convert_weights=convert_weights,
+    tokenizers=(TOKENIZER,),
+    computed_weights=computed_weights,
 )

@@ -9,9 +9,9 @@ from dragoman.reference_model import ModelConfig
 
 from ..formats.json_files import Values
 from ..tokenizers import TokenizerKind
-from ..tokenizers.library import library_file
 from ..tokenizers.multilingual import Multilingual, fairseq_pieces, multilingual_library_file
-from .bart import complete, config_of, no_logits_bias, weight_name
+from ..tokenizers.readers import library_file
+from .bart import config_of, convert_weights, no_logits_bias, weight_name
 from .family import Family
 
 CODES_25 = """
@@ -53,7 +53,7 @@ def _tokenizer(name: str, languages: Multilingual, min_vocab_size: int) -> Token
             partial(fairseq_pieces, languages=languages),
         ),
         languages,
-        suits=lambda checkpoint: checkpoint.vocab_size >= min_vocab_size,
+        matches=lambda checkpoint: checkpoint.vocab_size >= min_vocab_size,
     )
 
 
@@ -63,11 +63,9 @@ TOKENIZERS = (
     TokenizerKind(("BarthezTokenizer",), (library_file,)),  # of models that know French only
 )
 MBART = Family(
-    "mbart",
-    "mBART-25, mBART-50",
-    _config,
-    weight_name,
-    complete,
-    TOKENIZERS,
-    computed=no_logits_bias,
+    config=_config,
+    weight_name=weight_name,
+    convert_weights=convert_weights,
+    tokenizers=TOKENIZERS,
+    computed_weights=no_logits_bias,
 )

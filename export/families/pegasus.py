@@ -6,11 +6,10 @@ from dragoman.reference_model import ModelConfig
 
 from ..formats.json_files import Values
 from ..tokenizers import TokenizerCheckpoint, TokenizerFiles, TokenizerKind
-from ..tokenizers.library import library_file
-from ..tokenizers.pieces import sentencepiece_file
+from ..tokenizers.readers import library_file, sentencepiece_file
 from .bart import config_of, weight_name
 from .family import Family
-from .marian import complete, computed
+from .marian import computed_weights, convert_weights
 
 
 def _config(values: Values) -> ModelConfig:
@@ -30,12 +29,10 @@ def _pieces(checkpoint: TokenizerCheckpoint) -> TokenizerFiles | None:
 
 TOKENIZER = TokenizerKind(("PegasusTokenizer",), (library_file, _pieces))
 PEGASUS = Family(
-    "pegasus",
-    "Pegasus",
-    _config,
-    weight_name,
-    complete,
-    (TOKENIZER,),
-    computed=computed,
+    config=_config,
+    weight_name=weight_name,
+    convert_weights=convert_weights,
+    tokenizers=(TOKENIZER,),
+    computed_weights=computed_weights,
     summarizes=True,
 )

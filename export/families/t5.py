@@ -18,14 +18,13 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
-from dragoman.reference_model import ConfigError, ModelConfig
+from dragoman.reference_model import ModelConfig
 
 from ..formats.json_files import Values
 from ..formats.tensor_files import Weights
 from ..tokenizers import TokenizerKind
-from ..tokenizers.library import library_file
-from ..tokenizers.pieces import sentencepiece_file
-from .family import Family, activation, merge_tied, renamed
+from ..tokenizers.readers import library_file, sentencepiece_file
+from .family import Family, activation, make_config, merge_tied, renamed, with_defaults
 
 DEFAULT_POSITIONS = 2048
 """The longest source and target, unless `n_positions` is larger. No table limits them: all
@@ -105,7 +104,7 @@ PARTS: Mapping[str, str] = {
 
 
 def weight_name(name: str) -> str:
-    """The name that a checkpoint gives a parameter of `Transformer`.
+    """Return the name that a checkpoint gives a parameter of `Transformer`.
 
     The second of a gated feed-forward's inner projections (`wi_1`) is named as an ungated one's
     (`wi`).
@@ -119,7 +118,7 @@ def weight_name(name: str) -> str:
 
 
 def _config(values: Values, defaults: Mapping[str, Any]) -> ModelConfig:
-    known = {**defaults, **{name: value for name, value in values.items() if value is not None}}
+    known = with_defaults(values, defaults)
     problems: list[str] = []
     projection = known["feed_forward_proj"]
     gate, dash, function = projection.rpartition("-") if isinstance(projection, str) else [""] * 3
@@ -136,35 +135,30 @@ def _config(values: Values, defaults: Mapping[str, Any]) -> ModelConfig:
         problems.append(f"n_positions: expected an integer, found {positions!r}")
         positions = 0
     positions = max(DEFAULT_POSITIONS, positions)
-    try:
-        config = ModelConfig(
-            **{ours: known[theirs] for ours, theirs in FIELDS.items()},
-            decoder_layers=known.get("num_decoder_layers", known["num_layers"]),
-            activation=activation(known, "dense_act_fn", "relu", problems),
-            gated_feed_forward=known.get("is_gated_act", gate == "gated"),
-            norm_order="pre",
-            norm="rms",
-            norm_bias=False,
-            query_bias=False,
-            key_bias=False,
-            value_bias=False,
-            attention_output_bias=False,
-            feed_forward_bias=False,
-            tie_source_target=True,
-            scale_embedding=False,
-            positions="relative",
-            max_source_positions=positions,
-            max_target_positions=positions,
-            start_token_id=known.get("decoder_start_token_id", known["pad_token_id"]),
-        )
-    except ConfigError as error:
-        raise ConfigError(problems + error.problems) from error
-    if problems:
-        raise ConfigError(problems)
-    return config
+    return make_config(
+        problems,
+        **{ours: known[theirs] for ours, theirs in FIELDS.items()},
+        decoder_layers=known.get("num_decoder_layers", known["num_layers"]),
+        activation=activation(known, "dense_act_fn", "relu", problems),
+        gated_feed_forward=known.get("is_gated_act", gate == "gated"),
+        norm_order="pre",
+        norm="rms",
+        norm_bias=False,
+        query_bias=False,
+        key_bias=False,
+        value_bias=False,
+        attention_output_bias=False,
+        feed_forward_bias=False,
+        tie_source_target=True,
+        scale_embedding=False,
+        positions="relative",
+        max_source_positions=positions,
+        max_target_positions=positions,
+        start_token_id=known.get("decoder_start_token_id", known["pad_token_id"]),
+    )
 
 
-def _with_weights(
+def _adjust_config(
     values: Values,
     config: ModelConfig,
     weights: Weights,
@@ -184,7 +178,7 @@ def _t5_scales_output(values: Values) -> bool:
     return values.get("tie_word_embeddings") is not False if stated is None else bool(stated)
 
 
-def _complete(weights: Weights, config: ModelConfig) -> list[str]:
+def _convert_weights(weights: Weights, config: ModelConfig) -> list[str]:
     weights.pop(UNUSED, None)
     for name in list(weights):
         if name.endswith("Attention.q.weight"):
@@ -204,20 +198,16 @@ TOKENIZER = TokenizerKind(
     (library_file, partial(sentencepiece_file, file_name="spiece.model")),
 )
 T5 = Family(
-    "t5",
-    "T5, FLAN-T5",
-    partial(_config, defaults=T5_DEFAULTS),
-    weight_name,
-    _complete,
-    (TOKENIZER,),
-    with_weights=partial(_with_weights, scales_output=_t5_scales_output),
+    config=partial(_config, defaults=T5_DEFAULTS),
+    weight_name=weight_name,
+    convert_weights=_convert_weights,
+    tokenizers=(TOKENIZER,),
+    adjust_config=partial(_adjust_config, scales_output=_t5_scales_output),
 )
 MT5 = Family(
-    "mt5",
-    "mT5",
-    partial(_config, defaults=MT5_DEFAULTS),
-    weight_name,
-    _complete,
-    (TOKENIZER,),
-    with_weights=partial(_with_weights, scales_output=lambda values: False),
+    config=partial(_config, defaults=MT5_DEFAULTS),
+    weight_name=weight_name,
+    convert_weights=_convert_weights,
+    tokenizers=(TOKENIZER,),
+    adjust_config=partial(_adjust_config, scales_output=lambda values: False),
 )

@@ -1,7 +1,7 @@
-"""The format of a checkpoint directory, recognised by its files alone.
+"""The format of a checkpoint directory, recognized by the names of its files.
 
-Nothing heavy is imported here, so that the command line can refuse a wrong path at once. What is in
-the files is checked later, by the readers in `export.checkpoints`.
+Nothing heavy is imported here, so that the command line can refuse a wrong path at once. The
+readers in `export.checkpoints` check the contents.
 """
 
 from __future__ import annotations
@@ -9,10 +9,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from dragoman.errors import DragomanError
-from dragoman.strict_json import read_json_object
+from dragoman.files.strict_json import read_json_object
+
+from ..registry import MODEL_TYPES, FormatName
 
 CONFIG_FILE = "config.json"
 MODULES_FILE = "modules.json"
@@ -23,29 +25,6 @@ TENSOR_FILES = (WEIGHTS_FILE, "pytorch_model.bin")
 """In order of preference. Each may be split into parts, with an index beside them."""
 INDEX_SUFFIX = ".index.json"
 
-FormatName = Literal[
-    "Dragoman", "Hugging Face", "sentence-transformers", "CTranslate2", "state dictionary"
-]
-
-MODEL_TYPES: Mapping[str, FormatName] = {
-    "bart": "Hugging Face",
-    "bert": "Hugging Face",
-    "distilbert": "Hugging Face",
-    "gpt2": "Hugging Face",
-    "m2m_100": "Hugging Face",
-    "marian": "Hugging Face",
-    "mbart": "Hugging Face",
-    "mt5": "Hugging Face",
-    "pegasus": "Hugging Face",
-    "roberta": "Hugging Face",
-    "pytorch-seq2seq": "state dictionary",
-    "t5": "Hugging Face",
-    "torch.nn.Transformer": "state dictionary",
-    "whisper": "Hugging Face",
-    "xlm-roberta": "Hugging Face",
-}
-"""Every `model_type` of `config.json` that can be read; `export.families` has a record for each."""
-
 
 @dataclass(frozen=True)
 class Format:
@@ -55,7 +34,7 @@ class Format:
         matches: whether a directory with this `config.json` ({} where there is none) is of the
             format
         required: files without which such a directory cannot be read
-        weights: files of which it needs one, or its index
+        weights: files, one of which is needed, or its index
     """
 
     name: FormatName
@@ -76,7 +55,7 @@ folder that `modules.json` names. CTranslate2's own `config.json` has no `model_
 
 
 def format_of(directory: Path, values: Mapping[str, Any]) -> Format:
-    """The format of a directory.
+    """Return the format of a directory.
 
     Args:
         values: fields of its `config.json`; {} where there is none
@@ -96,14 +75,18 @@ def format_of(directory: Path, values: Mapping[str, Any]) -> Format:
     )
 
 
-def check_is_checkpoint(directory: Path) -> None:
-    """Refuse what cannot be a checkpoint, without importing what reads one.
+def check_is_checkpoint(directory: Path) -> dict[str, Any]:
+    """Refuse a directory that cannot be a checkpoint.
+
+    Returns:
+        the fields of its `config.json`; {} where there is none
 
     Raises:
         DragomanError: there is no such directory, it is empty, holds no known format, lacks a file
             that its format requires, or its `config.json` is damaged or of an unknown model type.
     """
-    known = format_of(directory, read_configuration(directory))
+    values = read_configuration(directory)
+    known = format_of(directory, values)
     required, weights = known.required, known.weights
     missing = [name for name in required if not (directory / name).is_file()]
     if missing:
@@ -116,10 +99,11 @@ def check_is_checkpoint(directory: Path) -> None:
         )
     if weights and not _has_any(directory, *weights, *(n + INDEX_SUFFIX for n in weights)):
         raise DragomanError(f"{directory}: {no_weights()}")
+    return values
 
 
 def read_configuration(directory: Path) -> dict[str, Any]:
-    """The fields of a directory's `config.json`; {} where there is none.
+    """Read the fields of a directory's `config.json`; {} where there is none.
 
     Raises:
         DragomanError: it is damaged, or of an unknown model type.
@@ -132,12 +116,12 @@ def read_configuration(directory: Path) -> dict[str, Any]:
 
 
 def unknown_model_type(model_type: object) -> str:
-    """The problem with a `model_type` that is not in `MODEL_TYPES`."""
+    """Return the problem with a `model_type` that no family is registered for."""
     return f"model_type: expected one of {', '.join(sorted(MODEL_TYPES))}, found {model_type!r}"
 
 
 def no_weights() -> str:
-    """The problem with a directory that has none of `TENSOR_FILES`."""
+    """Return the problem with a directory that has none of `TENSOR_FILES`."""
     return f"expected {' or '.join(TENSOR_FILES)}, or an index of their parts, found none"
 
 
@@ -156,4 +140,5 @@ def _has_any(directory: Path, *names: str) -> bool:
 def _stated(values: Mapping[str, Any]) -> FormatName | None:
     """The format that the model type implies."""
     model_type = values.get("model_type")
-    return MODEL_TYPES.get(model_type) if isinstance(model_type, str) else None
+    row = MODEL_TYPES.get(model_type) if isinstance(model_type, str) else None
+    return row.format if row else None

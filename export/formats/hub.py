@@ -17,8 +17,8 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from dragoman.errors import DragomanError
+from dragoman.files.strict_json import read_json, read_json_object
 from dragoman.progress import Progress
-from dragoman.strict_json import read_json, read_json_object
 
 from .detection import (
     CTRANSLATE2_FILE,
@@ -52,7 +52,7 @@ FILES = (
     ),
     *("source_tokenizer.json", "target_tokenizer.json", "recipe.json", "held_out.tsv"),
 )
-"""What readers read besides weights."""
+"""The files that readers read besides weights."""
 
 WITH_WEIGHTS = ("Transformer", "Dense")
 """Modules of sentence-transformers that have weights."""
@@ -63,30 +63,30 @@ NO_NAME = frozenset("*?[\0")
 LOG_IN = "with `hf auth login` or HF_TOKEN"
 
 Download = Callable[[str, Sequence[str]], Path]
-"""Fetches those of some files that a revision has; gives its folder, named after the commit."""
+"""Revision and patterns of files -> the folder of the cache, named after the commit."""
 
 
 def is_model_id(name: str) -> bool:
-    """Whether a name has the form `owner/model`.
+    """Return whether a name has the form `owner/model`.
 
-    Names without an owner, which the oldest models have too, are none: a mistyped name of a
+    The oldest models also have names without an owner. These are not accepted: a mistyped name of a
     directory must not be looked for in the network.
     """
     return len(name) <= LONGEST_ID and MODEL_ID.fullmatch(name) is not None
 
 
 def fetch(model_id: str, revision: str | None, progress: Progress) -> Path:
-    """A model's files, in a folder of the cache that is named after the commit.
+    """Fetch a model's files into a folder of the cache that is named after the commit.
 
-    The configuration comes first: of a model that cannot be read, the weights are not fetched. They
-    are fetched in one format, the first of those that readers prefer. Of sentence-transformers, the
-    folders that `modules.json` names are fetched likewise. Without a connection, or with
+    The configuration comes first, so that no weights are fetched of a model that cannot be read.
+    Weights are fetched in one format, the one that readers prefer. For sentence-transformers, the
+    folders that `modules.json` names are fetched in the same way. Without a connection, or with
     HF_HUB_OFFLINE, the cache is used.
 
     Args:
         model_id: `owner/model`
         revision: a branch, a tag or a commit; None: main
-        progress: told how many megabytes there are
+        progress: receives the number of megabytes
 
     Raises:
         DragomanError: there is no such model or revision, it may not be read, it is of an unknown
@@ -198,7 +198,7 @@ def _reporting(progress: Progress) -> type[Any]:
 
 @contextlib.contextmanager
 def _one_line_errors(model_id: str, revision: str | None) -> Iterator[None]:
-    """Whatever goes wrong, as a `DragomanError`; what the library logs of it is not shown."""
+    """Raise every failure as a `DragomanError`, and hide what the library logs."""
     logger = logging.getLogger("huggingface_hub")
     level = logger.level
     logger.setLevel(logging.ERROR)

@@ -1,4 +1,4 @@
-"""JSON files in the directory of a checkpoint."""
+"""JSON files of checkpoints."""
 
 from __future__ import annotations
 
@@ -6,23 +6,23 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from dragoman.files.regular_files import SETTINGS_BYTES, FileError
+from dragoman.files.strict_json import read_json_object
 from dragoman.reference_model import CheckpointError
-from dragoman.regular_files import SETTINGS_BYTES, FileError
-from dragoman.strict_json import read_json_object
 
 Values = Mapping[str, Any]
 """The fields of a JSON object, such as `config.json`."""
 
 
 def read_json(path: Path, *, limit: int = SETTINGS_BYTES) -> dict[str, Any]:
-    """The fields of a JSON file.
+    """Read the fields of a JSON file.
 
     Args:
         limit: the most bytes that it may have
 
     Raises:
         CheckpointError: there is no such file, it is no regular file, too large, cannot be read, or
-            is not a JSON object as `dragoman.strict_json` reads it.
+            is not a JSON object as `dragoman.files.strict_json` reads it.
     """
     try:
         return read_json_object(path, limit=limit)
@@ -31,7 +31,7 @@ def read_json(path: Path, *, limit: int = SETTINGS_BYTES) -> dict[str, Any]:
 
 
 def read_json_if_present(path: Path, *, limit: int = SETTINGS_BYTES) -> dict[str, Any]:
-    """The fields of a JSON file; {} where there is nothing of that name.
+    """Read the fields of a JSON file; {} where there is no such file.
 
     Raises:
         CheckpointError: as `read_json`.

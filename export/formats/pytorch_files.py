@@ -1,7 +1,7 @@
 """PyTorch's own files: zip archives of a pickle and of the bytes of each storage.
 
-A pickle may say anything of its tensors: that they are sparse, on another device, or views that
-repeat a few bytes a billion times. Only tensors whose numbers are all in the file are read.
+A pickle may say that a tensor is sparse, on another device, or a view that repeats a few bytes a
+billion times. Only tensors whose numbers are all in the file are read.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from torch import Tensor, nn
 from dragoman.reference_model import CheckpointError
 
 MAX_LISTED = 5
-"""Problems with tensors that an error lists; a file has thousands of them."""
+"""The most problems with tensors that an error lists."""
 
 
 def load_pytorch(path: Path) -> Any:
-    """The content of a regular file. No code in it is executed.
+    """Read the content of a regular file. No code in it is executed.
 
     Raises:
         CheckpointError: the file is damaged or compressed, or holds anything but plain data and
@@ -81,7 +81,7 @@ def check_tensors(weights: Mapping[Any, Any], path: Path) -> None:
 
 
 def _check_archive(path: Path) -> None:
-    """Check the sizes that an archive states; files of before PyTorch 1.6 are none."""
+    """Check the sizes that an archive states; files from before PyTorch 1.6 are no archives."""
     with path.open("rb") as file:
         if file.read(4) != b"PK\x03\x04":  # by which PyTorch itself tells
             return
@@ -109,7 +109,7 @@ def _check_archive(path: Path) -> None:
 
 
 def _unreadable(tensor: Tensor) -> str | None:
-    """What a tensor is in place of one with all its numbers in memory; None if it is one."""
+    """A description of a tensor without all its numbers in memory; None if it has them all."""
     if type(tensor) not in (Tensor, nn.Parameter):
         return f"a {type(tensor).__name__}"
     if tensor.is_nested:

@@ -1,4 +1,7 @@
-"""Files of tensors: safetensors or PyTorch's format, in one file or in several with an index."""
+"""Files of tensors: safetensors or PyTorch's format, in one file or in parts with an index.
+
+A state dictionary is one file of tensors that may lie anywhere in a directory, or in a dictionary.
+"""
 
 from __future__ import annotations
 
@@ -9,9 +12,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from dragoman.files.regular_files import FileError, check_regular
 from dragoman.reference_model import CheckpointError
 from dragoman.reference_model.checkpoint import read_safetensors
-from dragoman.regular_files import FileError, check_regular
 
 from .detection import INDEX_SUFFIX, TENSOR_FILES, no_weights
 from .json_files import read_json
@@ -27,7 +30,7 @@ EXPECTED_INDEX = "expected a JSON object with a weight_map from names of weights
 
 
 def read_weights(directory: Path) -> tuple[Weights, Path]:
-    """All tensors of a directory, and the file (or index) that they come from.
+    """Read all tensors of a directory, and return the file (or index) that they come from.
 
     Raises:
         CheckpointError: there are no weights, or they cannot be read.
@@ -42,7 +45,7 @@ def read_weights(directory: Path) -> tuple[Weights, Path]:
 
 
 def read_file(path: Path) -> Weights:
-    """The tensors of one file. No code in it is executed.
+    """Read the tensors of one file. No code in it is executed.
 
     Raises:
         CheckpointError: as `load_safely` and `check_stored`; or it is not a dictionary.
@@ -55,7 +58,7 @@ def read_file(path: Path) -> Weights:
 
 
 def load_safely(path: Path) -> Any:
-    """The content of a safetensors or PyTorch file. No code in it is executed.
+    """Read the content of a safetensors or PyTorch file. No code in it is executed.
 
     Raises:
         CheckpointError: the file is not regular, larger than memory or damaged, or holds anything
@@ -71,7 +74,7 @@ def load_safely(path: Path) -> Any:
 
 
 def check_stored(weights: Mapping[Any, Any], path: Path) -> None:
-    """Check what a file is read for: numbers of 16 bits or more by name, all of them in the file.
+    """Check that a file has numbers of 16 bits or more by name, and all of them.
 
     Raises:
         CheckpointError: lists what is something else.
@@ -106,3 +109,73 @@ def _read_parts(directory: Path, index: Path) -> Weights:
     for name in files:
         weights |= read_file(directory / name)
     return weights
+
+
+SUFFIXES = (".safetensors", ".pt", ".pth", ".bin", ".ckpt", ".zip")
+"""Suffixes of files of weights. PyTorch's own files are zip archives, whatever their suffix."""
+
+
+def read_state_dict(
+    directory: Path, file_name: str | None = None, key: str | None = None
+) -> tuple[Weights, Path]:
+    """Read a state dictionary, and return the file that it comes from. No code in it is executed.
+
+    Args:
+        file_name: the file of weights; needed if there are several
+        key: of the state dictionary in a training checkpoint, needed where it has several
+
+    Raises:
+        CheckpointError: there is no such file, it cannot be read, or has no state dictionary.
+    """
+    path = _find_file(directory, file_name)
+    weights = _state_dict(load_safely(path), key, path)
+    check_stored(weights, path)
+    return weights, path
+
+
+def _state_dict(content: Any, key: str | None, path: Path) -> Weights:
+    if isinstance(content, Mapping) and _is_state_dict(content):
+        return dict(content)
+    nested = {
+        str(name): dict(value)
+        for name, value in (content.items() if isinstance(content, Mapping) else ())
+        if isinstance(value, Mapping) and _is_state_dict(value)
+    }
+    if key is None and len(nested) == 1:
+        key = next(iter(nested))
+    if key in nested:
+        return nested[key]
+    if nested:
+        problem = (
+            f"expected state_dict in config.json to be one of {', '.join(nested)}, found {key!r}"
+        )
+    else:
+        problem = f"expected a dictionary of tensors by name, found {_describe(content)}"
+    raise CheckpointError(path, [problem])
+
+
+def _find_file(directory: Path, name: str | None) -> Path:
+    if name is not None:
+        if Path(name).name == name and (directory / name).is_file():
+            return directory / name
+        raise CheckpointError(directory, [f"weights: expected a file in it, found {name!r}"])
+    files = sorted(p for p in directory.glob("*") if p.suffix in SUFFIXES and p.is_file())
+    if len(files) != 1:
+        problem = (
+            f"expected one file of weights ({', '.join(SUFFIXES)}), or its name as weights in "
+            f"config.json; found {', '.join(p.name for p in files) or 'none'}"
+        )
+        raise CheckpointError(directory, [problem])
+    return files[0]
+
+
+def _is_state_dict(value: Mapping[Any, Any]) -> bool:
+    return bool(value) and all(
+        isinstance(name, str) and isinstance(tensor, Tensor) for name, tensor in value.items()
+    )
+
+
+def _describe(content: Any) -> str:
+    if isinstance(content, Mapping):
+        return "one of " + ", ".join(f"{k} ({type(v).__name__})" for k, v in content.items())[:200]
+    return type(content).__name__

@@ -1,8 +1,8 @@
-"""The tokenizers of checkpoints -> the files of a bundle. What one family does is in `families`.
+"""The tokenizers of checkpoints -> the files of a bundle.
 
-Reading order: files (what is written into a bundle), reading, checkpoint (what a Hugging Face
-directory states), kind, then the readers that families share: library, pieces, encodings and
-tiktoken (ranks), multilingual.
+Reading order: files, checkpoint (what a Hugging Face directory states), kind; then the readers that
+families share: readers, encodings and tiktoken (ranks), multilingual. The readers of a single
+family are in `families`.
 """
 
 from .checkpoint import TokenizerCheckpoint

@@ -1,4 +1,4 @@
-"""What the files of a Hugging Face directory state about its tokenizers."""
+"""The statements of a Hugging Face directory about its tokenizers."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tokenizers import Tokenizer
 from dragoman.errors import DragomanError
 
 from ..formats.json_files import read_json_if_present
-from .reading import LIBRARY_FILE, read_library_file, read_vocabulary
+from .files import LIBRARY_FILE, read_library_file, read_vocabulary
 
 CONFIG_FILE = "tokenizer_config.json"
 
@@ -22,7 +22,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class TokenizerCheckpoint:
-    """A directory, and what its model and its files say about the tokenizers.
+    """A directory, and what its model and its files state about the tokenizers.
 
     Attributes:
         values: fields of config.json
@@ -46,7 +46,7 @@ class TokenizerCheckpoint:
 
     @cached_property
     def library(self) -> Tokenizer | None:
-        """The file of the `tokenizers` library; None if there is none."""
+        """The tokenizer of `tokenizer.json`; None without that file."""
         path = self.directory / LIBRARY_FILE
         return read_library_file(path, self.vocab_size) if path.exists() else None
 
@@ -57,7 +57,7 @@ class TokenizerCheckpoint:
         return str(stated).removesuffix("Fast") if stated else None
 
     def setting(self, name: str, kind: type[T]) -> T | None:
-        """A field of tokenizer_config.json; None if there is none.
+        """Return a field of tokenizer_config.json; None if there is none.
 
         Raises:
             DragomanError: its value is of another type.
@@ -70,12 +70,12 @@ class TokenizerCheckpoint:
         )
 
     def special(self, name: str, default: str) -> str:
-        """The text of a special token, named as in `eos`."""
+        """Return the text of a special token, named as in `eos`."""
         token = self.settings.get(f"{name}_token") or default
         return str(token.get("content", default) if isinstance(token, dict) else token)
 
     def strips_left(self, name: str, text: str, default: bool) -> bool:
-        """Whether a special token takes the white space before it.
+        """Return whether a special token takes the white space before it.
 
         Args:
             name: of the token, as in `mask`
@@ -90,7 +90,7 @@ class TokenizerCheckpoint:
         return default if of_token is None else of_token.get("lstrip") is True
 
     def added_tokens(self) -> dict[str, int]:
-        """The tokens that the checkpoint lists beside its vocabulary, with their ids."""
+        """Return the tokens that the checkpoint lists besides its vocabulary, with their ids."""
         path = self.directory / "added_tokens.json"
         listed = read_vocabulary(path, self.source_vocab_size) if path.exists() else {}
         decoder = self.setting("added_tokens_decoder", dict) or {}
@@ -103,7 +103,7 @@ class TokenizerCheckpoint:
             ) from error
 
     def added_texts(self) -> list[str]:
-        """Those of the added tokens that stand for text."""
+        """Return the added tokens that stand for text."""
         self.added_tokens()
         listed = (self.setting("added_tokens_decoder", dict) or {}).values()
         return [token["content"] for token in listed if not token.get("special", True)]
@@ -111,7 +111,7 @@ class TokenizerCheckpoint:
     def refuse_added_texts(self, pieces: Mapping[str, int]) -> None:
         """Raise a DragomanError if a token was added that stands for text.
 
-        A SentencePiece model alone cannot encode it.
+        A SentencePiece model cannot encode it.
         """
         for text in self.added_texts():
             if text not in pieces:

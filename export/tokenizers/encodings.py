@@ -1,5 +1,6 @@
-"""Encodings of tiktoken: the patterns that split texts, and special tokens. Their ranks state
-neither.
+"""Encodings of tiktoken: the patterns that split texts, and the special tokens.
+
+Files of ranks state neither.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ O200K_PATTERN = (
 
 @dataclass(frozen=True)
 class Encoding:
-    """What ranks do not state about an encoding.
+    """The properties of an encoding that files of ranks do not state.
 
     Attributes:
         pattern: matches the pieces of a text that are encoded one by one; in tiktoken's syntax
@@ -108,7 +109,7 @@ class PatternError(ValueError):
 
 
 def library_pattern(pattern: str) -> str:
-    """A pattern of tiktoken in the syntax of the `tokenizers` library, which is Oniguruma's.
+    """Translate a pattern of tiktoken for the `tokenizers` library, whose syntax is Oniguruma's.
 
     There, anchors are those of lines, and a plus after bounds repeats what is before them.
 

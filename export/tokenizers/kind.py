@@ -1,4 +1,4 @@
-"""A kind of tokenizer: the files that it is kept in at Hugging Face, and how they are read."""
+"""Kinds of tokenizers: their files at Hugging Face, and how these are read."""
 
 from __future__ import annotations
 
@@ -9,38 +9,37 @@ from functools import partial
 from dragoman.errors import DragomanError
 
 from .checkpoint import TokenizerCheckpoint
-from .files import TokenizerFiles
-from .library import library_file
+from .files import LIBRARY_FILE, TokenizerFiles
 from .multilingual import Multilingual, has_languages, multilingual_ranks
-from .reading import LIBRARY_FILE
+from .readers import library_file
 from .tiktoken import plain_ranks
 
 Reader = Callable[[TokenizerCheckpoint], TokenizerFiles | None]
-"""Gives None if the files that it reads are not there."""
+"""Returns None if the files that it reads do not exist."""
 
 
 @dataclass(frozen=True)
 class TokenizerKind:
-    """How the tokenizers of one class are kept in Hugging Face directories.
+    """The tokenizers of some classes, and the readers of their files.
 
     Attributes:
         classes: names of its classes in `transformers`, without the ending of their fast variants
         readers: in order of preference; the first that finds its files reads them. If none does,
-            ranks of tiktoken are looked for, in which any class may be kept
+            ranks of tiktoken are looked for, which any class may have
         languages: how multilingual models of this kind name their languages
-        suits: whether it is the kind of a checkpoint whose tokenizer class does not tell
-        tells_all: its files mean the same whatever the class, as those of a byte-level pair
-            encoding do. Of other kinds, only `tokenizer.json` is read for a class of another name
+        matches: whether it is the kind of a checkpoint whose tokenizer class names none
+        any_class: whether its files mean the same for every class, as those of a byte-level pair
+            encoding do. For other kinds, a class of another name needs `tokenizer.json`
     """
 
     classes: tuple[str, ...]
     readers: tuple[Reader, ...]
     languages: Multilingual | None = None
-    suits: Callable[[TokenizerCheckpoint], bool] = lambda checkpoint: True
-    tells_all: bool = False
+    matches: Callable[[TokenizerCheckpoint], bool] = lambda checkpoint: True
+    any_class: bool = False
 
     def read(self, checkpoint: TokenizerCheckpoint) -> TokenizerFiles | None:
-        """The tokenizers of a checkpoint; None if there are none.
+        """Read the tokenizers of a checkpoint; None if there are none.
 
         Raises:
             DragomanError: a file is damaged or unusable, half of a pair is missing, ids are outside
@@ -56,12 +55,12 @@ class TokenizerKind:
 
 
 PLAIN = TokenizerKind((), (library_file,))
-"""A tokenizer whose library file says everything."""
+"""A tokenizer that `tokenizer.json` describes completely."""
 
 GENERIC = frozenset(
     {"PreTrainedTokenizer", "TokenizersBackend", "SentencePieceBackend", "PythonBackend"}
 )
-"""Classes in `transformers` that do not tell how a tokenizer works."""
+"""Classes in `transformers` that do not show how a tokenizer works."""
 
 
 def choose_kind(
@@ -69,9 +68,9 @@ def choose_kind(
     of_family: Iterable[TokenizerKind],
     of_all_families: Iterable[TokenizerKind],
 ) -> TokenizerKind:
-    """The kind that the tokenizer's class names or, if it names none, that suits the checkpoint.
+    """Choose the kind that the tokenizer's class names or, if it names none, that suits.
 
-    Files of a class of an unknown name are refused where they do not say all; see `tells_all`.
+    Files of a class of an unknown name are refused unless the kind is for any class.
 
     Args:
         of_family: the kinds that the model's own family uses
@@ -81,18 +80,18 @@ def choose_kind(
     for kind in of_all_families:
         if name in kind.classes:
             return kind
-    kind = next((kind for kind in of_family if kind.suits(checkpoint)), PLAIN)
+    kind = next((kind for kind in of_family if kind.matches(checkpoint)), PLAIN)
     # A class of an unknown name may be there because the model knows one language only.
     unknown_class = name is not None and checkpoint.library is not None
     if kind.languages and unknown_class and not has_languages(checkpoint, kind.languages):
         return PLAIN
-    if name is None or name in GENERIC or kind.tells_all:
+    if name is None or name in GENERIC or kind.any_class:
         return kind
     return replace(kind, readers=tuple(partial(_of_another_class, r) for r in kind.readers))
 
 
 def _of_another_class(reader: Reader, checkpoint: TokenizerCheckpoint) -> TokenizerFiles | None:
-    """What a reader gives, if the checkpoint has `tokenizer.json`.
+    """Read the files of another class, if the checkpoint has `tokenizer.json`.
 
     Raises:
         DragomanError: the reader has found files that another class may read in another way.

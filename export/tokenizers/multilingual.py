@@ -13,13 +13,12 @@ from typing import Any, Literal
 from tokenizers import Tokenizer
 
 from dragoman.errors import DragomanError
-from dragoman.runtime.format.languages import Languages, SourceTemplate
+from dragoman.runtime.format.texts import Languages, SourceTemplate
 
 from ..formats.json_files import read_json_if_present
 from .checkpoint import TokenizerCheckpoint
-from .files import PieceModel, TokenizerFiles
-from .pieces import read_pieces
-from .reading import LIBRARY_FILE, check_has_tokens, check_ids
+from .files import LIBRARY_FILE, PieceModel, TokenizerFiles, check_has_tokens, check_ids
+from .readers import read_pieces
 from .tiktoken import tokenizer_of_ranks
 
 FAIRSEQ_MODEL = "sentencepiece.bpe.model"
@@ -28,14 +27,14 @@ FAIRSEQ_END, FAIRSEQ_UNKNOWN = 2, 3
 
 @dataclass(frozen=True)
 class Multilingual:
-    """How a kind of multilingual model names its languages.
+    """The names that a kind of multilingual model gives its languages.
 
     Attributes:
         codes: of the languages, in the order of their tokens where a checkpoint does not list them
         code_pattern: a regular expression that matches such a code
         form: a language's token, with {} in place of its code
         source: the position of the language token in a source text
-        target: what the target language's token is; as in `runtime.languages.Languages`
+        target: the position of the target language's token; see `runtime.format.languages`
     """
 
     codes: Sequence[str]
@@ -49,20 +48,20 @@ class Multilingual:
         return re.compile(self.form.format(f"({self.code_pattern})"))
 
     def token(self, code: str) -> str:
-        """The token of a language."""
+        """Return the token of a language."""
         return self.form.format(code)
 
     def tokens_in(self, vocabulary: Mapping[str, int]) -> dict[str, int]:
-        """The languages that have a token in a vocabulary: code -> token id."""
+        """Return the languages that have a token in a vocabulary: code -> token id."""
         matches = ((self._pattern.fullmatch(piece), i) for piece, i in vocabulary.items())
         return {match[1]: token for match, token in matches if match}
 
     def tokens_from(self, first: int, listed: Mapping[str, int]) -> dict[str, int]:
-        """All languages, numbered from `first`, unless `listed` says otherwise: code -> id."""
+        """Number all languages from `first`, unless `listed` says otherwise: code -> id."""
         return {code: first + i for i, code in enumerate(self.codes)} | self.tokens_in(listed)
 
     def template(self, end: int, *, legacy: bool = False) -> SourceTemplate:
-        """The special tokens around a source text.
+        """Return the special tokens around a source text.
 
         Args:
             end: the end token
@@ -80,7 +79,7 @@ class Multilingual:
         default_target: str | None = None,
         generation: Mapping[str, Any] = MappingProxyType({}),
     ) -> Languages:
-        """The languages as a bundle records them.
+        """Return the languages as a bundle records them.
 
         Args:
             tokens: code -> token id
@@ -109,7 +108,7 @@ def _token_id(generation: Mapping[str, Any], name: str) -> int:
 
 
 def has_languages(checkpoint: TokenizerCheckpoint, languages: Multilingual) -> bool:
-    """Whether a checkpoint lists tokens of languages in this form."""
+    """Return whether a checkpoint lists tokens of languages in this form."""
     listed = checkpoint.added_tokens()
     if checkpoint.library is not None:
         listed |= checkpoint.library.get_vocab(with_added_tokens=True)
@@ -119,7 +118,7 @@ def has_languages(checkpoint: TokenizerCheckpoint, languages: Multilingual) -> b
 def multilingual_library_file(
     checkpoint: TokenizerCheckpoint, languages: Multilingual
 ) -> TokenizerFiles | None:
-    """`tokenizer.json`, whose vocabulary has the tokens of the languages."""
+    """Take `tokenizer.json`, whose vocabulary has the tokens of the languages."""
     if checkpoint.library is None:
         return None
     path = checkpoint.directory / LIBRARY_FILE
@@ -130,7 +129,7 @@ def multilingual_library_file(
 def multilingual_ranks(
     checkpoint: TokenizerCheckpoint, languages: Multilingual
 ) -> TokenizerFiles | None:
-    """Ranks of tiktoken, beside which the checkpoint lists the tokens of the languages."""
+    """Read ranks of tiktoken; the checkpoint lists the tokens of the languages."""
     tokenizer = tokenizer_of_ranks(checkpoint)
     if tokenizer is None:
         return None
@@ -154,7 +153,7 @@ def _tokens_and_end(
 def fairseq_pieces(
     checkpoint: TokenizerCheckpoint, languages: Multilingual
 ) -> TokenizerFiles | None:
-    """A SentencePiece model alone, numbered as fairseq does it, and the languages after its pieces.
+    """Read a SentencePiece model that is numbered as in fairseq; languages follow its pieces.
 
     fairseq begins with <s>, <pad>, </s> and <unk> where the model itself has <unk>, <s> and </s>.
     """
@@ -176,7 +175,7 @@ def multilingual_files(
     tokens: dict[str, int],
     end: int,
 ) -> TokenizerFiles:
-    """One tokenizer for both sides, with languages and the defaults that the checkpoint states.
+    """Make the files of one tokenizer for both sides, with the languages and their defaults.
 
     Args:
         tokens: of the languages: code -> token id

@@ -1,10 +1,11 @@
-"""The reader for ranks, the files of the library tiktoken: a line for each token, with its bytes in
-base64 and its rank, which is its id.
+"""The reader of ranks, the files of the library tiktoken.
+
+A line holds a token: its bytes in base64, and its rank, which is its id.
 
 tiktoken merges the two neighbours that together have the lowest rank, the first of such pairs, and
-leaves a piece of a text whole that is a token itself. Which two a token is merged from depends on
-its own bytes alone, for until then nothing was merged across its ends. So one merge for each token,
-in the order of the ranks, gives the same results.
+leaves a piece of a text whole that is a token itself. The two parts of a token depend on its own
+bytes only, since until then nothing was merged across its ends. So one merge for each token, in the
+order of the ranks, gives the same results.
 """
 
 from __future__ import annotations
@@ -19,18 +20,17 @@ from pathlib import Path
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers
 
 from dragoman.errors import DragomanError
-from dragoman.regular_files import VOCABULARY_BYTES, read_regular
-from dragoman.runtime.format.languages import SourceTemplate
-from dragoman.runtime.texts.codecs.failures import panics_as_errors, summary
+from dragoman.files.regular_files import VOCABULARY_BYTES, read_regular
+from dragoman.runtime.format.texts import SourceTemplate
+from dragoman.runtime.texts.codecs.tokenizer_file import panics_as_errors, summary
 from dragoman.runtime.texts.surfaces import BYTE_OF_LETTER
 
 from .checkpoint import CONFIG_FILE, TokenizerCheckpoint
 from .encodings import ENCODINGS, Encoding, library_pattern
-from .files import TokenizerFiles
-from .reading import check_has_tokens, check_ids
+from .files import TokenizerFiles, check_has_tokens, check_ids
 
 OTHER_NAME = "tiktoken.model"
-"""What `transformers` calls a file of ranks."""
+"""The name that `transformers` gives a file of ranks."""
 LONGEST_TOKEN = 1000
 """Bytes; published encodings have up to 128. The time to find a token's merge grows with the
 square."""
@@ -41,8 +41,9 @@ _NO_RANK = 1 << 62
 
 
 def plain_ranks(checkpoint: TokenizerCheckpoint) -> TokenizerFiles | None:
-    """One tokenizer for both sides, with `bos` and `eos` around a source text if the checkpoint
-    says so; None if there are no ranks.
+    """Read one tokenizer of ranks for both sides; None if there are no ranks.
+
+    `bos` and `eos` stand around a source text if the checkpoint says so.
     """
     tokenizer = tokenizer_of_ranks(checkpoint)
     if tokenizer is None:
@@ -63,10 +64,10 @@ def plain_ranks(checkpoint: TokenizerCheckpoint) -> TokenizerFiles | None:
 def tokenizer_of_ranks(
     checkpoint: TokenizerCheckpoint, encodings: Mapping[str, Encoding] = ENCODINGS
 ) -> Tokenizer | None:
-    """The tokenizer that encodes and decodes as tiktoken does; None if there are no ranks.
+    """Make the tokenizer that encodes and decodes as tiktoken does; None if there are no ranks.
 
-    Its other tokens are those that the checkpoint lists with their ids, and the encoding's own
-    special tokens where the vocabulary has room for them.
+    Besides the ranks, it has the tokens that the checkpoint lists with their ids, and the
+    encoding's own special tokens where the vocabulary has room for them.
 
     Args:
         encodings: by the names that a file of ranks may have
@@ -111,9 +112,9 @@ def _path(directory: Path) -> Path | None:
 def _encoding(
     checkpoint: TokenizerCheckpoint, path: Path, encodings: Mapping[str, Encoding]
 ) -> Encoding:
-    """What the checkpoint states or, if it states no pattern, what the file's name says.
+    """The encoding of the pattern that the checkpoint states or, without one, of the file's name.
 
-    The ranks do not tell: the same can go with different patterns.
+    The ranks do not show it: the same ranks can have different patterns.
     """
     pattern = checkpoint.setting("pat_str", str)
     if pattern is not None:
@@ -167,7 +168,8 @@ def _read(path: Path, size: int) -> dict[str, int]:
 
 
 def _entry(line: bytes) -> tuple[str, int]:
-    """
+    """Read a line.
+
     Raises:
         ValueError: says what was expected, and what was found.
     """
@@ -191,9 +193,7 @@ def _shown(line: bytes) -> str:
 def _other_tokens(
     checkpoint: TokenizerCheckpoint, path: Path, ranks: Mapping[str, int], encoding: Encoding
 ) -> dict[str, int]:
-    """The tokens beside the ranks, by ascending id. No id is left out: those without a token get a
-    reserved one.
-    """
+    """The tokens besides the ranks, by ascending id. Ids without a token get a reserved one."""
     listed = checkpoint.added_tokens()
     check_ids(checkpoint.directory / CONFIG_FILE, listed, checkpoint.vocab_size)
     by_id = {
@@ -244,7 +244,7 @@ def _model(ranks: Mapping[str, int], others: Mapping[str, int]) -> models.BPE:
 
 
 def _parts(token: str, ranks: Mapping[str, int]) -> list[str]:
-    """The two tokens that this one is merged from; more, if merging its bytes does not give it."""
+    """The two tokens that this one is merged from; more if its bytes do not merge to it."""
     parts = list(token)
     pairs = [ranks.get(first + second, _NO_RANK) for first, second in pairwise(parts)]
     while len(parts) > 2 and (lowest := min(pairs)) < _NO_RANK:

@@ -1,1 +1,1 @@
-"""Fusions to the operators that are fastest in ONNX Runtime on the CPU, chosen by measurement."""
+"""Fusions to the operators that are fastest in ONNX Runtime on the CPU, by measurement."""

@@ -1,13 +1,13 @@
-"""Attention over a complete source -> the operator that is fastest at it.
+"""Attention over a complete source -> the operator that is fastest for it.
 
 In the decoder this is cross-attention, whose keys and values come from the encoder with separate
-heads, and which the rows of a source do together: B rows of Q queries become G sources of B / G * Q
-queries and, afterwards, rows again. It becomes `com.microsoft.MultiHeadAttention`, to which the
-padding mask stays [G, S] and is not expanded.
+heads. The rows of a source attend to them together: B rows of Q queries become G sources of
+B / G * Q queries and, afterwards, rows again. It becomes `com.microsoft.MultiHeadAttention`, to
+which the padding mask stays [G, S] and is not expanded.
 
 In the encoder it is self-attention, which stays the standard operator: with heads side by side it
-splits and merges them itself, in half to nine tenths of MultiHeadAttention's time. Two cases are
-MultiHeadAttention's: relative position biases (T5), which are the same for every row and are not
+splits and merges them itself, in 0.5 to 0.9 times the time of MultiHeadAttention. Two cases become
+MultiHeadAttention: relative position biases (T5), which are the same for every row and are not
 expanded either; and the encoder of a speech model, which has no mask.
 """
 
@@ -33,8 +33,10 @@ from .heads import (
 )
 
 MASK_FILTER_VALUE = float(np.finfo(np.float32).min)
-"""Added to the scores of padding. The operator's default, -10000, is not small enough for models
-that were trained to attend sharply."""
+"""The number added to the scores of padding.
+
+The operator's default, -10000, is not small enough for models that were trained to attend
+sharply."""
 
 
 class MaskedAttention(RewriteRuleClassBase):
@@ -62,6 +64,7 @@ class MaskedAttention(RewriteRuleClassBase):
         bias: Any,
         masked: Any,
     ) -> Any:
+        """Return the pattern to match."""
         mask = op.Unsqueeze(source_mask, pattern.ANY_VALUE, _outputs=["wide_mask"])
         if self.biased:
             mask = op.Where(mask, bias, masked)
@@ -89,6 +92,7 @@ class MaskedAttention(RewriteRuleClassBase):
         masked: ir.Value | None = None,
         **_: Any,
     ) -> MatchResult:
+        """Check what the pattern cannot express."""
         result = check_heads(attended, query_heads)
         if not result:
             return result
@@ -123,6 +127,7 @@ class MaskedAttention(RewriteRuleClassBase):
         bias: ir.Value | None = None,
         **_: Any,
     ) -> ir.Value:
+        """Return the replacement."""
         shared = _shares_sources(query, query_heads)
         result: ir.Value = op.MultiHeadAttention(
             _by_source(op, query, query_heads, source_mask) if shared else query,
@@ -139,7 +144,7 @@ class MaskedAttention(RewriteRuleClassBase):
 
 
 class WholeSelfAttention(MaskedAttention):
-    """The same operator on inputs [B, S, H * Dh]."""
+    """Self-attention -> the standard operator on inputs [B, S, H * Dh]."""
 
     def __init__(self) -> None:
         super().__init__(split_keys=False)
@@ -154,6 +159,7 @@ class WholeSelfAttention(MaskedAttention):
         attended: ir.Value,
         **_: Any,
     ) -> ir.Value:
+        """Return the replacement."""
         node, made = attended.producer(), attributes(attended, query_heads)
         assert node is not None
         heads = made.pop("num_heads")
@@ -164,9 +170,7 @@ class WholeSelfAttention(MaskedAttention):
 
 
 def _shares_sources(query: ir.Value, query_heads: ir.Value) -> bool:
-    """Whether splitting heads is known to change the first axis, from rows to the sources that they
-    belong to.
-    """
+    """Return whether splitting heads changes the first axis, from rows to their sources."""
     if query.shape is None or query_heads.shape is None:
         return False
     rows, sources = (
@@ -176,7 +180,7 @@ def _shares_sources(query: ir.Value, query_heads: ir.Value) -> bool:
 
 
 def _by_source(op: Any, query: Any, query_heads: ir.Value, source_mask: ir.Value) -> Any:
-    """[B, Q, H * Dh] -> [G, B / G * Q, H * Dh]
+    """Reshape [B, Q, H * Dh] to [G, B / G * Q, H * Dh].
 
     The shape is computed from values that all layers share, so that its nodes are merged
     afterwards.
@@ -201,6 +205,7 @@ class UnmaskedAttention(RewriteRuleClassBase):
     def pattern(
         self, op: Any, query: Any, key: Any, value: Any, split: Any, value_split: Any, merge: Any
     ) -> Any:
+        """Return the pattern to match."""
         attended = op.Attention(
             split_heads(op, query, split, "query_heads"),
             split_heads(op, key, split, "key_heads"),
@@ -212,6 +217,7 @@ class UnmaskedAttention(RewriteRuleClassBase):
     def check(
         self, context: Any, query_heads: ir.Value, attended: ir.Value, **_: Any
     ) -> MatchResult:
+        """Check what the pattern cannot express."""
         return check_heads(attended, query_heads)
 
     def rewrite(
@@ -224,6 +230,7 @@ class UnmaskedAttention(RewriteRuleClassBase):
         attended: ir.Value,
         **_: Any,
     ) -> ir.Value:
+        """Return the replacement."""
         result: ir.Value = op.MultiHeadAttention(
             query, key, value, **attributes(attended, query_heads), _domain=MICROSOFT
         )

@@ -1,4 +1,4 @@
-"""Bias and GELU -> `com.microsoft.BiasGelu` or `FastGelu`, which read the input once."""
+"""Fusing bias and GELU to `com.microsoft.BiasGelu` or `FastGelu`, which read the input once."""
 
 from __future__ import annotations
 
@@ -11,19 +11,21 @@ from ..graph_pass import RulePass
 from ..graph_values import MICROSOFT, is_weight
 
 TANH_TOLERANCE = 1e-4
-"""Tolerance for ONNX Runtime's tanh, which is a polynomial approximation."""
+"""The tolerance for ONNX Runtime's tanh, which is a polynomial approximation."""
 
 
 class BiasGelu(RewriteRuleClassBase):
-    """Gelu (opset 20) of a sum of any value and a bias [D]."""
+    """Gelu(x + bias [D]) (opset 20) -> BiasGelu(x, bias), or FastGelu for the tanh form."""
 
     def __init__(self) -> None:
         super().__init__("bias-gelu", remove_nodes=False)
 
     def pattern(self, op: Any, x: Any, bias: Any) -> Any:
+        """Return the pattern to match."""
         return op.Gelu(op.Add(x, bias), _outputs=["activated"])
 
     def check(self, context: Any, x: ir.Value, bias: ir.Value, **_: Any) -> MatchResult:
+        """Check what the pattern cannot express."""
         result = MatchResult()
         if not is_weight(bias, 1):
             return result.fail("expected a bias that is an initializer [D]", bias)
@@ -34,6 +36,7 @@ class BiasGelu(RewriteRuleClassBase):
     def rewrite(
         self, op: Any, x: ir.Value, bias: ir.Value, activated: ir.Value, **_: Any
     ) -> ir.Value:
+        """Return the replacement."""
         node = activated.producer()
         assert node is not None
         fast = node.attributes.get_string("approximate", "none") == "tanh"

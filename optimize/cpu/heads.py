@@ -1,4 +1,4 @@
-"""Patterns and checks that the attention fusions share: splitting and merging heads, the scale."""
+"""The patterns and checks that attention fusions share: splitting and merging heads, the scale."""
 
 from __future__ import annotations
 
@@ -8,21 +8,21 @@ import onnx_ir as ir
 from onnxscript.rewriter import MatchResult
 
 LARGEST_MASK_BIAS = -1e4
-"""A bias up to this value masks a key: it is what ONNX Runtime's own operators add by default."""
+"""The largest bias that masks a key, which ONNX Runtime's own operators add by default."""
 
 
 def split_heads(op: Any, x: Any, split: Any, name: str) -> Any:
-    """The pattern [B, T, H * Dh] -> [B, T, H, Dh], bound to the name, -> [B, H, T, Dh]."""
+    """Return the pattern [B, T, H * Dh] -> [B, T, H, Dh], bound to the name, -> [B, H, T, Dh]."""
     return op.Transpose(op.Reshape(x, split, _outputs=[name]), perm=[0, 2, 1, 3])
 
 
 def merge_heads(op: Any, attended: Any, merge: Any) -> Any:
-    """The pattern [B, H, T, Dh] -> [B, T, H * Dh]."""
+    """Return the pattern [B, H, T, Dh] -> [B, T, H * Dh]."""
     return op.Reshape(op.Transpose(attended, perm=[0, 2, 1, 3]), merge)
 
 
 def known_heads(split: ir.Value) -> tuple[int, int] | None:
-    """The number and size of heads of a value [B, T, H, Dh]; None if unknown."""
+    """Return the number and size of heads of a value [B, T, H, Dh]; None if unknown."""
     shape = split.shape
     if shape is None or len(shape) != 4:
         return None
@@ -31,8 +31,9 @@ def known_heads(split: ir.Value) -> tuple[int, int] | None:
 
 
 def check_heads(attended: ir.Value, split: ir.Value) -> MatchResult:
-    """Fails for an Attention with unknown heads, or with attributes that have no direct equivalent
-    in ONNX Runtime's own operators.
+    """Fail for an Attention with unknown heads.
+
+    Fail also for attributes that have no direct equivalent in ONNX Runtime's own operators.
     """
     result, node = MatchResult(), attended.producer()
     assert node is not None
@@ -46,7 +47,7 @@ def check_heads(attended: ir.Value, split: ir.Value) -> MatchResult:
 
 
 def check_value_size(attended: ir.Value, operator: str) -> MatchResult:
-    """Fails for values of another size than keys, which the operator does not take."""
+    """Fail for values of another size than keys, which the operator does not take."""
     result, node = MatchResult(), attended.producer()
     assert node is not None
     key, value = (_last_size(node.inputs[index]) for index in (1, 2))
@@ -57,13 +58,13 @@ def check_value_size(attended: ir.Value, operator: str) -> MatchResult:
 
 
 def _last_size(value: ir.Value | None) -> int | None:
-    """Of the last axis, if it is known."""
+    """Return the size of the last axis, if it is known."""
     shape = None if value is None else value.shape
     return shape[-1] if shape is not None and isinstance(shape[-1], int) else None
 
 
 def attributes(attended: ir.Value, split: ir.Value) -> dict[str, Any]:
-    """Number of heads and scale, as attributes of ONNX Runtime's own operators."""
+    """Return number of heads and scale, as attributes of ONNX Runtime's own operators."""
     node, heads = attended.producer(), known_heads(split)
     assert node is not None and heads is not None
     scale = node.attributes.get_float("scale", None)

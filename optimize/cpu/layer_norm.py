@@ -1,4 +1,4 @@
-"""LayerNormalization -> InstanceNormalization, gain and bias.
+"""Rewriting LayerNormalization to InstanceNormalization, gain and bias.
 
 ONNX Runtime's LayerNormalization and SkipLayerNormalization sum with scalar instructions; its
 InstanceNormalization is vectorized. Each position of a sentence is treated as a channel. For 18
@@ -19,12 +19,13 @@ from ..graph_values import is_weight
 
 
 class LayerNorm(RewriteRuleClassBase):
-    """LayerNormalization (opset 17) of [B, T, D] over D."""
+    """LayerNormalization (opset 17) of x [B, T, D] -> InstanceNormalization(x) * gain + bias."""
 
     def __init__(self) -> None:
         super().__init__("layer-norm", remove_nodes=False)
 
     def pattern(self, op: Any, x: Any, gain: Any, bias: Any) -> Any:
+        """Return the pattern to match."""
         return op.LayerNormalization(x, gain, bias, _outputs=["normalized"])
 
     def check(
@@ -36,6 +37,7 @@ class LayerNorm(RewriteRuleClassBase):
         normalized: ir.Value,
         **_: Any,
     ) -> MatchResult:
+        """Check what the pattern cannot express."""
         result = MatchResult()
         node = normalized.producer()
         assert node is not None
@@ -57,6 +59,7 @@ class LayerNorm(RewriteRuleClassBase):
         normalized: ir.Value,
         **_: Any,
     ) -> ir.Value:
+        """Return the replacement."""
         node = normalized.producer()
         assert node is not None
         # From the same input for every norm, so that these nodes are merged afterwards.
@@ -73,8 +76,10 @@ class LayerNorm(RewriteRuleClassBase):
 
 
 def _same_axis(x: ir.Value, graph: ir.Graph | ir.Function | None) -> tuple[ir.Value, int]:
-    """A graph input with an axis of the same name as the second axis of x, and the index of that
-    axis; otherwise x itself and 1.
+    """Return a graph input that has the second axis of x, by name, and the index of that axis.
+
+    Returns:
+        x itself and 1 if no graph input has it
     """
     assert x.shape is not None
     name = getattr(x.shape[1], "value", None)

@@ -1,4 +1,7 @@
-"""Query, key and value projections -> one product, so that the input is read and quantized once."""
+"""Packing query, key and value projections into one product, which reads its input once.
+
+An input that is quantized is quantized once.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,7 @@ import onnx_ir as ir
 from onnxscript.rewriter import MatchResult, RewriteRuleClassBase
 
 from ..graph_pass import RulePass
-from ..graph_values import MICROSOFT, floats, product
+from ..graph_values import MICROSOFT, floats, folded_weight, product
 
 
 class CachedQueryKeyValue(RewriteRuleClassBase):
@@ -19,27 +22,14 @@ class CachedQueryKeyValue(RewriteRuleClassBase):
     def __init__(self) -> None:
         super().__init__("cached-query-key-value", remove_nodes=False)
 
-    def pattern(
-        self,
-        op: Any,
-        query: Any,
-        key: Any,
-        value: Any,
-        past_key: Any,
-        past_value: Any,
-        last: Any,
-        total: Any,
-    ) -> Any:
+    def pattern(self, op: Any, query: Any, key: Any, value: Any) -> Any:
+        """Return the pattern to match; the other inputs are caches, lengths and biases."""
         return op.GroupQueryAttention(
             query,
             key,
             value,
-            past_key,
-            past_value,
-            last,
-            total,
             _domain=MICROSOFT,
-            _allow_other_inputs=True,  # attention biases
+            _allow_other_inputs=True,
             _outputs=["attended", "present_key", "present_value"],
         )
 
@@ -51,6 +41,7 @@ class CachedQueryKeyValue(RewriteRuleClassBase):
         value: ir.Value | None,
         **_: Any,
     ) -> MatchResult:
+        """Check what the pattern cannot express."""
         result = MatchResult()
         if key is None:
             return result.fail("already packed")
@@ -61,42 +52,27 @@ class CachedQueryKeyValue(RewriteRuleClassBase):
             return result.fail("expected query, key and value computed from the same input", key)
         return result
 
-    def rewrite(
-        self,
-        op: Any,
-        query: ir.Value,
-        key: ir.Value,
-        value: ir.Value,
-        past_key: ir.Value,
-        past_value: ir.Value,
-        last: ir.Value,
-        total: ir.Value,
-        attended: ir.Value,
-        **_: Any,
-    ) -> Any:
+    def rewrite(self, op: Any, attended: ir.Value, **_: Any) -> Any:
+        """Return the replacement."""
         node = attended.producer()
         assert node is not None
         return op.GroupQueryAttention(
-            packed(op, [query, key, value]),
+            packed(op, node.inputs[:3]),
             None,
             None,
-            past_key,
-            past_value,
-            last,
-            total,
-            *node.inputs[7:],
+            *node.inputs[3:],
             **dict(node.attributes),
             _domain=MICROSOFT,
             _outputs=3,
         )
 
 
-def packed(op: Any, values: Sequence[ir.Value]) -> ir.Value:
-    """Products of the same input [..., in] -> one product [..., sum of outs]."""
+def packed(op: Any, values: Sequence[ir.Value | None]) -> ir.Value:
+    """Make one product [..., sum of outs] of products of the same input [..., in]."""
     parts = [part for part in map(product, values) if part is not None]
     first = "+".join(part.weight.name or "" for part in parts)
     weights = np.concatenate([floats(part.weight) for part in parts], axis=1)
-    result: ir.Value = op.MatMul(parts[0].x, _initializer(op, f"{first}.packed", weights))
+    result: ir.Value = op.MatMul(parts[0].x, folded_weight(op, f"{first}.packed", weights))
     if any(part.bias is not None for part in parts):
         biases = [
             np.zeros(floats(part.weight).shape[1], weights.dtype)
@@ -104,13 +80,8 @@ def packed(op: Any, values: Sequence[ir.Value]) -> ir.Value:
             else floats(part.bias)
             for part in parts
         ]
-        result = op.Add(result, _initializer(op, f"{first}.packed_bias", np.concatenate(biases)))
+        result = op.Add(result, folded_weight(op, f"{first}.packed_bias", np.concatenate(biases)))
     return result
-
-
-def _initializer(op: Any, name: str, numbers: Any) -> ir.Value:
-    value: ir.Value = op.initializer(ir.tensor(numbers, name=name), name=name)
-    return value
 
 
 def _packable(node: ir.Node) -> bool:

@@ -1,4 +1,4 @@
-"""Caches of self-attention in 8 bits: a quarter of the memory that every step reads.
+"""Self-attention caches in 8 bits: a quarter of the memory that every step reads.
 
 `com.microsoft.GroupQueryAttention` rounds keys and values when it writes them, with one scale for
 each channel of each head (`k_quant_type` PER_CHANNEL), and computes with the rounded ones. The
@@ -15,31 +15,33 @@ import numpy as np
 import onnx_ir as ir
 from numpy.typing import NDArray
 
-from dragoman.runtime.format.records import Refusal
+from dragoman.runtime.format.manifest import Refusal
 
-from ..compare import Runner, with_outputs
 from ..graph_pass import Changes, Property
 from ..graph_values import new_weight, product
-from ..precision.observed import Observed
+from ..precision.calibration import CalibrationBatch
+from ..running import Runner, with_outputs
 
 HEADROOM, HEADROOM_OF_RANDOM = 1.25, 2.0
-"""The factors by which keys and values may exceed those that were observed, of sources that were
-given or random ones: beyond it they are cut off."""
+"""The factors by which keys and values may exceed those observed on calibration data or on random
+sources; beyond, they are clipped."""
 
 PAST_KEY, PAST_VALUE = 3, 4
 KEY_SCALE, VALUE_SCALE = 12, 13
 PRESENT_KEY, PRESENT_VALUE = 1, 2
-"""Places among the operator's inputs and outputs."""
+"""Indices of the operator's inputs and outputs."""
 
 Magnitudes = dict[str, NDArray[np.float32]]
-"""By name of a value [..., channels]: the largest magnitude that there is room for, by channel."""
+"""The largest magnitude of each channel that the scales allow, by name of a value [...,
+channels]."""
 
 
 @dataclass(frozen=True)
 class QuantizedCaches:
-    """
+    """The pass that quantizes caches.
+
     Attributes:
-        largest: that each attention can write into its caches
+        largest: the magnitudes that each attention can write into its caches
         tolerance: see `GraphPass`
     """
 
@@ -50,6 +52,7 @@ class QuantizedCaches:
     ensures: frozenset[Property] = frozenset()
 
     def apply(self, model: ir.Model) -> Changes:
+        """Change the model in place."""
         matches, refusals = 0, []
         for node in model.graph:
             if node.op_type != "GroupQueryAttention":
@@ -63,7 +66,7 @@ class QuantizedCaches:
         return Changes(matches, tuple(refusals))
 
     def _written(self, node: ir.Node) -> tuple[NDArray[np.float32], NDArray[np.float32]] | str:
-        """The largest keys and values that a node writes, each [H, Dh]; or why not."""
+        """Return the largest keys and values that a node writes, [H, Dh]; or why not."""
         if any(product(value) is not None for value in _sources(node)):
             return "its keys and values are computed in fp32"
         cache = node.inputs[PAST_KEY]
@@ -78,8 +81,8 @@ class QuantizedCaches:
         return key.reshape(heads, -1), value.reshape(heads, -1)
 
 
-def largest_written(model: ir.Model, batches: Sequence[Observed]) -> Magnitudes:
-    """Run a decoder on the batches and observe what is written into caches, excluding padding."""
+def largest_written(model: ir.Model, batches: Sequence[CalibrationBatch]) -> Magnitudes:
+    """Run a decoder on batches and observe what it writes into caches, without padding."""
     nodes = [node for node in model.graph if node.op_type == "GroupQueryAttention"]
     names = sorted({value.name or "" for node in nodes for value in _sources(node)})
     runner = Runner(with_outputs(model, names))
@@ -94,7 +97,7 @@ def largest_written(model: ir.Model, batches: Sequence[Observed]) -> Magnitudes:
 
 
 def _sources(node: ir.Node) -> list[ir.Value]:
-    """Keys and values that a node is given, or the queries that they are packed with."""
+    """Return the keys and values of a node, or the queries that they are packed with."""
     query, key, value = node.inputs[:3]
     return [given for given in ([query] if key is None else [key, value]) if given is not None]
 

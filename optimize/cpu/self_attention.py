@@ -29,14 +29,15 @@ from .heads import (
 )
 
 HEAD_SIZE_MULTIPLE = 8
-"""ONNX Runtime's kernel supports only head sizes that are multiples of this."""
+"""The multiple that ONNX Runtime's kernel requires of head sizes."""
 
 
 class CachedSelfAttention(RewriteRuleClassBase):
-    """TensorScatter x 2 + Attention (opset 24) with a causal mask that starts at `position`.
+    """TensorScatter x 2 + Attention (opset 24) with a causal mask -> GroupQueryAttention.
 
-    q, k, v [B, Q, H * Dh], caches [B, H, C, Dh], position [B] -> [B, Q, H * Dh], caches.
-    The mask is bool; if `biased`, it is float and contains a bias for each head and distance.
+    q, k, v [B, Q, H * Dh], caches [B, H, C, Dh], position [B] -> [B, Q, H * Dh], caches. The mask
+    starts at `position`. It is bool; if `biased`, it is float and contains a bias for each head and
+    distance.
     """
 
     def __init__(self, *, biased: bool) -> None:
@@ -66,6 +67,7 @@ class CachedSelfAttention(RewriteRuleClassBase):
         first: Any,
         masked: Any,
     ) -> Any:
+        """Return the pattern to match."""
         present_key = op.TensorScatter(
             past_key, split_heads(op, key, split, "key_heads"), position, axis=2, mode="linear"
         )
@@ -109,6 +111,7 @@ class CachedSelfAttention(RewriteRuleClassBase):
         masked: ir.Value | None = None,
         **_: Any,
     ) -> MatchResult:
+        """Check what the pattern cannot express."""
         result = MatchResult()
         if masked is not None and not (number(masked) or 0) <= LARGEST_MASK_BIAS:
             reason = f"expected a bias of {LARGEST_MASK_BIAS:g} or less for masked keys"
@@ -149,6 +152,7 @@ class CachedSelfAttention(RewriteRuleClassBase):
         first: ir.Value | None = None,
         **_: Any,
     ) -> Any:
+        """Return the replacement."""
         common = attributes(attended, query_heads)
         # The index of each row's last key, and the number of keys of the longest row. Computed from
         # values that all layers share, so that these nodes are merged afterwards.
@@ -178,9 +182,12 @@ class CachedSelfAttention(RewriteRuleClassBase):
 def relative_bias(
     op: Any, key: Any, query: Any, by_distance: Any, lowest: Any, highest: Any, first: Any
 ) -> Any:
-    """Positions of keys [K] and queries [B, Q, 1], by_distance [distances, H] -> [B, H, Q, K].
+    """Map positions of keys [K] and queries [B, Q, 1] to biases [B, H, Q, K].
 
     Serves as the pattern and as the replacement.
+
+    Args:
+        by_distance: the biases [distances, H]
     """
     distance = op.Clip(op.Sub(key, query), lowest, highest)
     return op.Transpose(op.Gather(by_distance, op.Add(distance, first)), perm=[0, 3, 1, 2])

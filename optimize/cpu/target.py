@@ -1,4 +1,4 @@
-"""ONNX Runtime's own operators, fastest on a processor."""
+"""The target cpu: ONNX Runtime's own operators, fastest on a processor."""
 
 from __future__ import annotations
 
@@ -6,30 +6,27 @@ from collections.abc import Collection, Mapping, Sequence
 
 import onnx_ir as ir
 
-from dragoman.runtime.format.manifest import Precision
+from dragoman.runtime.format.manifest import PassRecord, Precision
 from dragoman.runtime.format.model_spec import ModelSpec
-from dragoman.runtime.format.records import PassRecord
 
+from ..fusions.cleanup import Tidy
 from ..graph_pass import GraphPass, PassError
 from ..precision.blocks import BlockQuantized
+from ..precision.calibration import CalibrationBatch
 from ..precision.int8 import Int8
-from ..precision.observed import Observed
 from ..precision.weights import QUANTIZATION_TOLERANCE
-from ..recipe import Schemes, TargetRecipe
-from ..tidy import Tidy
+from ..targets import Schemes, TargetRecipe
 from .attention import ATTENTION
 from .bias_gelu import BIAS_GELU
-from .bilinear_scores import BILINEAR_SCORES
-from .greedy_choice import GREEDY_CHOICE
 from .layer_norm import LAYER_NORM
+from .logits import GREEDY_CHOICE, TIED_OUTPUT
 from .packed_projections import PACKED_PROJECTIONS
 from .quantized_caches import QuantizedCaches, largest_written
-from .query_scale import QUERY_SCALE
+from .query_projection import BILINEAR_SCORES, QUERY_SCALE
 from .self_attention import SELF_ATTENTION
-from .tied_output import TIED_OUTPUT
 
 BLOCK = 32
-"""Inputs that share a scale in 4 bits."""
+"""The number of inputs that share a scale in 4 bits."""
 
 FUSIONS: tuple[GraphPass, ...] = (
     BILINEAR_SCORES,
@@ -43,19 +40,22 @@ FUSIONS: tuple[GraphPass, ...] = (
     Tidy(),
 )
 FP32: tuple[GraphPass, ...] = (TIED_OUTPUT,)
-"""Last, and only if weights stay in fp32."""
+"""The passes that follow if weights stay in fp32."""
 
 
 def passes(graph: str, model: ModelSpec, precision: Precision) -> Sequence[GraphPass]:
+    """Return the passes of a graph; if weights are quantized, products take the bias of GELU."""
     if precision == "fp32":
         return (*FUSIONS, *FP32)
     return tuple(p for p in FUSIONS if p is not BIAS_GELU)
 
 
 def schemes(precision: Precision, graphs: Collection[str], widths: Collection[int]) -> Schemes:
-    """With int4, the encoder's products are int8: it processes many tokens at once, for which 8
-    bits are faster than 4. Alone it would also lose: with 4 bits the cosine of MiniLM's vectors
-    with the trained model's is 0.97 in place of 0.99.
+    """Return the schemes of int8 or int4.
+
+    With int4, the encoder's products are int8, because it processes many tokens at once, for which
+    8 bits are faster than 4. This also holds for encoder-only models, whose embeddings would lose
+    accuracy: with 4 bits, the cosine of MiniLM's with the trained model's is 0.97 in place of 0.99.
     """
     int8, blocks = Int8(), BlockQuantized(4, BLOCK, error=0.2)
     if precision == "int8":
@@ -65,8 +65,8 @@ def schemes(precision: Precision, graphs: Collection[str], widths: Collection[in
     return Schemes(products, blocks if divisible else int8)
 
 
-def quantized_caches(decoder: ir.Model, observed: Sequence[Observed]) -> GraphPass:
-    """See `TargetRecipe.caches`."""
+def quantized_caches(decoder: ir.Model, observed: Sequence[CalibrationBatch]) -> GraphPass:
+    """Return the pass that quantizes caches. See `TargetRecipe.caches`."""
     return QuantizedCaches(largest_written(decoder, observed), QUANTIZATION_TOLERANCE)
 
 

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from ..graph_pass import GraphPass
-from .attention import ATTENTION
-from .attention_mask import EXPAND_MASKS
-from .cleanup import CLEANUP
+from .attention import ATTENTION, EXPAND_MASKS
+from .cleanup import CLEANUP, OPSET_PASS
 from .gelu import GELU
 from .layer_norm import LAYER_NORM
-from .opset import OPSET_PASS
 
 STANDARD_PASSES: tuple[GraphPass, ...] = (
     OPSET_PASS,

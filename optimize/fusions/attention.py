@@ -1,34 +1,84 @@
-"""Decomposed attention -> Attention (ONNX, opset 23): self-attention, cached or not, and
-cross-attention.
+"""Fusing decomposed attention to Attention (ONNX, opset 23), and expanding its masks.
 
-A query whose keys are all masked gets zeros, as the operator specifies; the decomposed form gives
-zeros, NaN or an average, depending on how the mask is written.
+Self-attention, cached or not, and cross-attention are fused. A query whose keys are all masked gets
+zeros, as the operator specifies; the decomposed form gives zeros, NaN or an average, depending on
+how the mask is written.
+
+ONNX allows a mask with one row for all queries (Attention, opset 23: it must be broadcastable to
+the scores). ONNX Runtime's CPU kernel does not accept one, so that the row is expanded.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import onnx_ir as ir
 from onnxscript.rewriter import MatchResult, RewriteRule, RewriteRuleClassBase, pattern
 
-from ..graph_pass import RulePass
+from ..graph_pass import ROUNDING, Changes, Property, RulePass
+from ..graph_values import new_weight
 from .attention_scores import Scores, find_scores
 from .matching import UnsupportedPatternError, describe, is_number, make_rule, rank
 
 
+@dataclass(frozen=True)
+class ExpandMasks:
+    """Expands masks [..., 1, K] to [..., Q, K], unless there is known to be one query."""
+
+    name: str = "attention-mask"
+    requires: frozenset[Property] = frozenset({"opset 23"})
+    ensures: frozenset[Property] = frozenset()
+    tolerance: float = ROUNDING
+
+    def apply(self, model: ir.Model) -> Changes:
+        """Change the model in place."""
+        graph = model.graph
+        matches = 0
+        for node in list(graph):
+            if node.op_type != "Attention" or node.domain or not _one_row(node):
+                continue
+            query, mask = node.inputs[0], node.inputs[3]
+            assert query is not None and mask is not None
+            axis = 2 if rank(query) == 4 else 1
+            shape = ir.node("Shape", [query], {"start": axis, "end": axis + 1})
+            one = new_weight(graph, "as_it_is", np.array([1]))
+            whole = ir.node("Concat", [shape.outputs[0], one], {"axis": 0})
+            wide = ir.node("Expand", [mask, whole.outputs[0]])
+            wide.outputs[0].type = mask.type
+            graph.insert_before(node, [shape, whole, wide])
+            node.replace_input_with(3, wide.outputs[0])
+            matches += 1
+        return Changes(matches)
+
+
+def _one_row(node: ir.Node) -> bool:
+    mask = node.inputs[3] if len(node.inputs) > 3 else None
+    query = node.inputs[0]
+    if mask is None or query is None or mask.shape is None or query.shape is None:
+        return False
+    queries = query.shape[2 if rank(query) == 4 else 1]
+    return len(mask.shape) >= 2 and mask.shape[-2] == 1 and queries != 1
+
+
+EXPAND_MASKS = ExpandMasks()
+
+
 class FuseAttention(RewriteRuleClassBase):
-    """softmax(scores) @ values"""
+    """softmax(scores) @ values -> Attention(query, key, values, mask)."""
 
     def __init__(self) -> None:
         super().__init__("attention", remove_nodes=False)
         self.expanded: dict[tuple[Any, ...], Any] = {}
 
     def setup(self) -> None:
+        """Forget the masks of the previous graph."""
         self.expanded = {}
 
     def pattern(self, op: Any, scores: Any, value: Any, zero: Any) -> Any:
+        """Return the pattern to match."""
         softmax = op.Softmax(scores, _outputs=["softmax"])
         guarded = op.Where(op.IsNaN(softmax), zero, softmax)
         weights = pattern.OrValue([guarded, op.Cast(softmax), softmax])
@@ -43,6 +93,7 @@ class FuseAttention(RewriteRuleClassBase):
         zero: ir.Value | None = None,
         **_: Any,
     ) -> MatchResult:
+        """Check what the pattern cannot express."""
         result = MatchResult()
         try:
             if zero is not None and not is_number(zero, 0):
@@ -56,6 +107,7 @@ class FuseAttention(RewriteRuleClassBase):
         return result
 
     def rewrite(self, op: Any, value: ir.Value, softmax: ir.Value, **_: Any) -> Any:
+        """Return the replacement."""
         scores = self.scores
         key = op.Transpose(scores.key, perm=scores.key_order) if scores.key_order else scores.key
         attributes: dict[str, Any] = {"scale": scores.scale}
@@ -68,8 +120,9 @@ class FuseAttention(RewriteRuleClassBase):
         return op.Attention(*inputs, **attributes)
 
     def _mask(self, op: Any, graph: Any) -> Any:
-        """The sum of the masks, expanded to the scores in the last two axes: ONNX Runtime's CPU
-        kernel broadcasts only the others.
+        """Make the sum of the masks, expanded to the scores in the last two axes.
+
+        ONNX Runtime's CPU kernel broadcasts only the others.
         """
         scores = self.scores
         if not scores.masks:

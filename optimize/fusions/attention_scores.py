@@ -1,5 +1,6 @@
-"""Recognizing attention scores, the input of the Softmax: queries, keys, scale and masks, in any
-supported order.
+"""Recognizing attention scores, the input of the Softmax.
+
+Queries, keys, scale and masks are found in any supported order.
 """
 
 from __future__ import annotations
@@ -15,8 +16,8 @@ from ..graph_values import number, producer
 from .matching import FLOATS, UnsupportedPatternError, describe, first_input, rank, split_constant
 
 ABSORBS = 16.0
-"""A fill value acts like -inf if adjacent floats are this far apart there: adding a score to it
-then makes no difference."""
+"""A fill value acts like -inf if adjacent floats are this far apart there, since adding a score to
+it makes no difference."""
 
 
 @dataclass(frozen=True)
@@ -27,8 +28,8 @@ class Mask:
         value: the numbers; with `fill`, the condition
         fill: the number that replaces scores
         keep: whether the scores are kept where the condition is true, or where it is false
-        factor: by which the numbers are multiplied
-        dtype: of the queries
+        factor: the factor by which the numbers are multiplied
+        dtype: the type of the queries
     """
 
     value: ir.Value
@@ -38,11 +39,11 @@ class Mask:
     dtype: ir.DataType = ir.DataType.FLOAT
 
     def identity(self) -> tuple[Any, ...]:
-        """Equal for masks that `build` makes the same nodes for."""
+        """Return a key that is equal for masks that `build` makes the same nodes for."""
         return (self.value, self.fill, self.keep, self.factor, self.dtype)
 
     def build(self, op: Any) -> Any:
-        """Nodes for the additive mask, in the type of the queries."""
+        """Make nodes for the additive mask, in the type of the queries."""
         numpy = self.dtype.numpy()
         if self.fill is not None:
             zero = op.Constant(value=ir.tensor(np.zeros((), numpy)))
@@ -142,7 +143,7 @@ def find_scores(value: ir.Value) -> Scores:
 
 
 def _factor(node: ir.Node) -> tuple[ir.Value, float]:
-    """The scaled value and its factor."""
+    """Return the scaled value and its factor."""
     parts = split_constant(node)
     if parts is None or (node.op_type == "Div" and parts[0] is not node.inputs[0]):
         raise UnsupportedPatternError(
@@ -158,7 +159,7 @@ def _factor(node: ir.Node) -> tuple[ir.Value, float]:
 
 
 def _unscaled(value: ir.Value) -> tuple[ir.Value, float]:
-    """A value before constant scaling, and the scale."""
+    """Return a value before constant scaling, and the scale."""
     scale = 1.0
     while (node := producer(value, "Mul", "Div")) is not None:
         try:
@@ -170,7 +171,7 @@ def _unscaled(value: ir.Value) -> tuple[ir.Value, float]:
 
 
 def _replaced(node: ir.Node) -> tuple[ir.Value, Mask]:
-    """The scores and the mask of a Where that replaces scores by a number, in either branch."""
+    """Return the scores and the mask of a Where that replaces scores by a number."""
     condition, yes, no = node.inputs[:3]
     keep = number(no) is not None
     value, fill = (yes, no) if keep else (no, yes)
@@ -193,7 +194,7 @@ def _replaced(node: ir.Node) -> tuple[ir.Value, Mask]:
 
 
 def _operands(node: ir.Node) -> tuple[ir.Value, ir.Value]:
-    """The scores and the mask that an Add adds."""
+    """Return the scores and the mask that an Add adds."""
     a, b = node.inputs[:2]
     if a is None or b is None:
         raise UnsupportedPatternError("expected scores + mask, found an Add with a missing input")
@@ -215,10 +216,10 @@ def _comes_from_product(value: ir.Value | None) -> bool:
 
 
 def _key(value: ir.Value) -> tuple[ir.Value, tuple[int, ...] | None, float]:
-    """The key before transposition, the permutation that orders its axes like the query's (see
-    `Scores`), and its scale.
+    """Return the key before transposition, the order of its axes, and its scale.
 
-    The permutation is None if the key is given transposed, without a Transpose node.
+    The order is the permutation that orders its axes like the query's (see `Scores`). It is None if
+    the key is given transposed, without a Transpose node.
     """
     value, scale = _unscaled(value)
     if (node := producer(value, "Transpose")) is not None:
@@ -243,7 +244,7 @@ def _key(value: ir.Value) -> tuple[ir.Value, tuple[int, ...] | None, float]:
 
 
 def _may_be_transposed(key: ir.Value, transposed: ir.Value) -> bool:
-    """Whether the known sizes of both shapes agree with a transposition of the last two axes."""
+    """Return whether known sizes agree with a transposition of the last two axes."""
     if key.shape is None or transposed.shape is None:
         return True
     order = (0, 1, 3, 2)

@@ -1,4 +1,8 @@
-"""Removing operators that change nothing, so that they do not hide patterns from the fusions."""
+"""Converting the opset, and removing operators that change nothing.
+
+Such operators would hide patterns from the fusions. After fusions, `Tidy` folds constants and
+merges common subexpressions.
+"""
 
 from __future__ import annotations
 
@@ -12,28 +16,81 @@ from onnx_ir.passes.common import (
     CommonSubexpressionEliminationPass,
     IdentityEliminationPass,
     InlinePass,
+    LiftConstantsToInitializersPass,
+    NameFixPass,
     RemoveUnusedNodesPass,
     ShapeInferencePass,
 )
+from onnxscript import optimizer
 from onnxscript.optimizer import fold_constants_ir
 from onnxscript.rewriter import MatchResult, RewriteRule, RewriteRuleClassBase, RewriteRuleSet
+from onnxscript.version_converter import ConvertVersionPass
 
-from ..graph_pass import Changes, Property
+from ..graph_pass import ROUNDING, Changes, PassError, Property
 from ..graph_values import constant
 from .matching import describe, make_rule
 
+OPSET = 23
+"""The opset of fused graphs, the first with Attention and RMSNormalization."""
+
+
+@dataclass(frozen=True)
+class UpgradeOpset:
+    """Converts a graph of an older opset to opset 23.
+
+    From opset 18 on it uses onnxscript's version converter, below that ONNX's.
+    """
+
+    name: str = "opset"
+    requires: frozenset[Property] = frozenset()
+    ensures: frozenset[Property] = frozenset({f"opset {OPSET}"})
+    tolerance: float = 1e-5
+
+    def apply(self, model: ir.Model) -> Changes:
+        """Change the model in place."""
+        before = model.opset_imports.get("")
+        if before is None:
+            raise PassError(
+                f"expected a graph of ONNX operators, found {dict(model.opset_imports)}"
+            )
+        if before >= OPSET:
+            return Changes(0)
+        log = logging.getLogger("onnxscript.version_converter")
+        level = log.level
+        log.setLevel(logging.CRITICAL)  # it logs the errors that are raised below
+        try:
+            ConvertVersionPass(OPSET, fallback=True)(model)
+        except Exception as error:  # the converters' error types share no base
+            raise PassError(f"expected opset {OPSET}, found {before}: {error}") from error
+        finally:
+            log.setLevel(level)
+        if model.opset_imports.get("") != OPSET:
+            raise PassError(
+                f"expected opset {OPSET}, found {before}, from which ONNX's version converter "
+                "cannot convert this graph; export it with opset 18 or later"
+            )
+        # The IR version released with opset 23.
+        model.ir_version = max(model.ir_version or 0, 11)
+        ShapeInferencePass()(model)
+        return Changes(1)
+
+
+OPSET_PASS = UpgradeOpset()
+
 
 class SameShape(RewriteRuleClassBase):
-    """A Reshape or Expand that keeps the shape."""
+    """A Reshape or Expand that keeps the shape -> its input."""
 
     def __init__(self, operator: str) -> None:
         super().__init__(f"no-op-{operator.lower()}", remove_nodes=False)
         self.operator = operator
 
     def pattern(self, op: Any, x: Any, shape: Any) -> Any:
+        """Return the pattern to match."""
         return getattr(op, self.operator)(x, shape, _outputs=["y"])
 
     def check(self, context: Any, x: ir.Value, shape: ir.Value, y: ir.Value) -> MatchResult:
+        """Check what the pattern cannot express."""
         result = MatchResult()
         if x.shape is None or y.shape is None or len(x.shape) != len(y.shape):
             return result.fail(f"expected known shapes, found {describe(x)}, {describe(y)}", y)
@@ -50,19 +107,22 @@ class SameShape(RewriteRuleClassBase):
         return result
 
     def rewrite(self, op: Any, x: ir.Value, **_: Any) -> Any:
+        """Return the replacement."""
         return op.Identity(x)
 
 
 class TransposeChain(RewriteRuleClassBase):
-    """Two successive Transposes, which become one or none."""
+    """Two successive Transposes -> one or none."""
 
     def __init__(self) -> None:
         super().__init__("transpose-chain", remove_nodes=False)
 
     def pattern(self, op: Any, x: Any) -> Any:
+        """Return the pattern to match."""
         return op.Transpose(op.Transpose(x, _outputs=["y"]), _outputs=["z"])
 
     def check(self, context: Any, y: ir.Value, z: ir.Value, **_: Any) -> MatchResult:
+        """Check what the pattern cannot express."""
         result = MatchResult()
         orders = [_order(value) for value in (y, z)]
         if orders[0] is None or orders[1] is None:
@@ -71,40 +131,46 @@ class TransposeChain(RewriteRuleClassBase):
         return result
 
     def rewrite(self, op: Any, x: ir.Value, **_: Any) -> Any:
+        """Return the replacement."""
         if self.order == sorted(self.order):
             return op.Identity(x)
         return op.Transpose(x, perm=self.order)
 
 
 class SameOrder(RewriteRuleClassBase):
-    """A Transpose that keeps the order of the axes."""
+    """A Transpose that keeps the order of the axes -> its input."""
 
     def __init__(self) -> None:
         super().__init__("no-op-transpose", remove_nodes=False)
 
     def pattern(self, op: Any, x: Any) -> Any:
+        """Return the pattern to match."""
         return op.Transpose(x, _outputs=["y"])
 
     def check(self, context: Any, y: ir.Value, **_: Any) -> MatchResult:
+        """Check what the pattern cannot express."""
         result, order = MatchResult(), _order(y)
         if order is None or order != sorted(order):
             return result.fail(f"the order of axes changes to {order}", y)
         return result
 
     def rewrite(self, op: Any, x: ir.Value, **_: Any) -> Any:
+        """Return the replacement."""
         return op.Identity(x)
 
 
 class SameType(RewriteRuleClassBase):
-    """A Cast that keeps the type."""
+    """A Cast that keeps the type -> its input."""
 
     def __init__(self) -> None:
         super().__init__("no-op-cast", remove_nodes=False)
 
     def pattern(self, op: Any, x: Any) -> Any:
+        """Return the pattern to match."""
         return op.Cast(x, _outputs=["y"])
 
     def check(self, context: Any, x: ir.Value, y: ir.Value) -> MatchResult:
+        """Check what the pattern cannot express."""
         result, node = MatchResult(), y.producer()
         to = node.attributes.get_int("to", 0) if node is not None else 0
         if x.dtype is None or int(x.dtype) != to:
@@ -112,22 +178,26 @@ class SameType(RewriteRuleClassBase):
         return result
 
     def rewrite(self, op: Any, x: ir.Value, **_: Any) -> Any:
+        """Return the replacement."""
         return op.Identity(x)
 
 
 class FlattenedSoftmax(RewriteRuleClassBase):
-    """A Softmax as ONNX's version converter rewrites it for opset 13: flattened, and reshaped
-    back.
+    """Reshape(Softmax(Flatten(x))) -> Softmax(x), over the last axis.
+
+    ONNX's version converter writes it for opset 13.
     """
 
     def __init__(self) -> None:
         super().__init__("flattened-softmax", remove_nodes=False)
 
     def pattern(self, op: Any, x: Any) -> Any:
+        """Return the pattern to match."""
         softmax = op.Softmax(op.Flatten(x, _outputs=["flat"]), _outputs=["softmax"])
         return op.Reshape(softmax, op.Shape(x))
 
     def check(self, context: Any, x: ir.Value, flat: ir.Value, softmax: ir.Value) -> MatchResult:
+        """Check what the pattern cannot express."""
         result = MatchResult()
         flatten, node = flat.producer(), softmax.producer()
         assert flatten is not None
@@ -138,19 +208,22 @@ class FlattenedSoftmax(RewriteRuleClassBase):
         return result
 
     def rewrite(self, op: Any, x: ir.Value, **_: Any) -> Any:
+        """Return the replacement."""
         return op.Softmax(x, axis=-1)
 
 
 class InferenceDropout(RewriteRuleClassBase):
-    """A Dropout in inference mode whose mask is not read."""
+    """A Dropout in inference mode whose mask is not read -> its input."""
 
     def __init__(self) -> None:
         super().__init__("dropout", remove_nodes=False)
 
     def pattern(self, op: Any, x: Any) -> Any:
+        """Return the pattern to match."""
         return op.Dropout(x, _allow_other_inputs=True, _outputs=["y"])
 
     def check(self, context: Any, y: ir.Value, **_: Any) -> MatchResult:
+        """Check what the pattern cannot express."""
         result, node = MatchResult(), y.producer()
         assert node is not None
         training = node.inputs[2] if len(node.inputs) > 2 else None
@@ -162,6 +235,7 @@ class InferenceDropout(RewriteRuleClassBase):
         return result
 
     def rewrite(self, op: Any, x: ir.Value, **_: Any) -> Any:
+        """Return the replacement."""
         return op.Identity(x)
 
 
@@ -184,15 +258,16 @@ def _rules() -> Sequence[RewriteRule]:
 
 
 ROUNDS = 8
-"""Maximum number of rounds. Shapes inferred in one round enable more folding in the next; exported
-graphs need two or three."""
+"""The most rounds; exported graphs need two or three.
+
+Shapes inferred in one round enable more folding in the next."""
 
 
 @dataclass(frozen=True)
 class Cleanup:
     """Inlines functions, folds constants and shapes, and removes operators that change nothing.
 
-    Counts the operators removed, and one for each round in which folding removed nodes.
+    It counts the operators removed, and one for each round in which folding removed nodes.
     """
 
     name: str = "cleanup"
@@ -201,6 +276,7 @@ class Cleanup:
     tolerance: float = 1e-5
 
     def apply(self, model: ir.Model) -> Changes:
+        """Change the model in place."""
         matches = int(InlinePass()(model).modified)
         log = logging.getLogger("onnxscript.optimizer")
         level = log.level
@@ -225,3 +301,34 @@ class Cleanup:
 
 
 CLEANUP = Cleanup()
+
+
+SMALL = 1024
+"""The most elements of constants that folding creates: shapes, but no copies of weights."""
+
+
+@dataclass(frozen=True)
+class Tidy:
+    """Folds constants, merges common subexpressions, and removes unused nodes.
+
+    It counts the nodes removed.
+    """
+
+    name: str = "tidy"
+    requires: frozenset[Property] = frozenset()
+    ensures: frozenset[Property] = frozenset()
+    tolerance: float = ROUNDING
+
+    def apply(self, model: ir.Model) -> Changes:
+        """Change the model in place."""
+        before = len(list(model.graph.all_nodes()))
+        optimizer.fold_constants(model, input_size_limit=SMALL, output_size_limit=SMALL)
+        ir.passes.Sequential(
+            LiftConstantsToInitializersPass(lift_all_constants=True, size_limit=0),
+            CommonSubexpressionEliminationPass(),
+            IdentityEliminationPass(),
+            RemoveUnusedNodesPass(),
+            NameFixPass(),
+        )(model)
+        removed = before - len(list(model.graph.all_nodes()))
+        return Changes(max(0, removed), uncounted=True)

@@ -1,4 +1,7 @@
-"""Decomposed GELU, in its erf or tanh form -> Gelu (ONNX, opset 20), with factors in any order."""
+"""Fusing decomposed GELU, in its erf or tanh form, to Gelu (ONNX, opset 20).
+
+Factors may be in any order.
+"""
 
 from __future__ import annotations
 
@@ -15,17 +18,17 @@ from ..graph_values import number, producer
 from .matching import UnsupportedPatternError, describe, is_number, make_rule
 
 Polynomial = Mapping[int, float]
-"""Coefficients by power."""
+"""The coefficients of a polynomial, by power."""
 
 EXACT: Polynomial = {1: math.sqrt(0.5)}
 TANH: Polynomial = {1: math.sqrt(2 / math.pi), 3: math.sqrt(2 / math.pi) * 0.044715}
 
 PRECISION = 1e-3
-"""Relative tolerance for coefficients as exporters, or half precision, round them."""
+"""The relative tolerance for coefficients, which exporters and half precision round."""
 
 
 class FuseGelu(RewriteRuleClassBase):
-    """0.5 x (1 + f(polynomial of x)).
+    """0.5 x (1 + f(polynomial of x)) -> Gelu(x).
 
     Args:
         function: f, "Erf" or "Tanh"
@@ -37,6 +40,7 @@ class FuseGelu(RewriteRuleClassBase):
         self.function, self.half = function, half
 
     def pattern(self, op: Any, x: Any, argument: Any, one: Any, half: Any) -> Any:
+        """Return the pattern to match."""
         gate = op.Add(getattr(op, self.function)(argument), one)
         match self.half:
             case "before":
@@ -53,6 +57,7 @@ class FuseGelu(RewriteRuleClassBase):
     def check(
         self, context: Any, x: ir.Value, argument: ir.Value, one: ir.Value, half: ir.Value
     ) -> MatchResult:
+        """Check what the pattern cannot express."""
         result = MatchResult()
         # A product matches in either order: the constant is the half.
         divided = self.half.startswith("divided")
@@ -78,11 +83,12 @@ class FuseGelu(RewriteRuleClassBase):
         return result
 
     def rewrite(self, op: Any, **_: Any) -> Any:
+        """Return the replacement."""
         return op.Gelu(self.x, approximate="none" if self.function == "Erf" else "tanh")
 
 
 def polynomial(value: ir.Value | None, x: ir.Value) -> Polynomial:
-    """A value as a polynomial in x.
+    """Return a value as a polynomial in x.
 
     Raises:
         UnsupportedPatternError: the value is not a polynomial in x.
@@ -154,7 +160,10 @@ def _rules() -> Sequence[RewriteRule]:
 
 
 def _is_gate(node: ir.Node) -> bool:
-    """An Erf, or a Tanh to which 1 is added: other Tanh nodes belong to other functions."""
+    """Return whether a node is an Erf, or a Tanh to which 1 is added.
+
+    Other Tanh nodes belong to other functions.
+    """
     if node.op_type != "Tanh":
         return node.op_type == "Erf"
     return any(

@@ -1,4 +1,4 @@
-"""Decomposed norms -> LayerNormalization (ONNX, opset 17) and RMSNormalization (ONNX, opset 23)."""
+"""Fusing decomposed norms to LayerNormalization (opset 17) and RMSNormalization (opset 23)."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from .matching import (
 )
 
 STASH = frozenset({ir.DataType.FLOAT, ir.DataType.BFLOAT16})
-"""Types that both operators can compute in (`stash_type`)."""
+"""The types that both operators can compute in (`stash_type`)."""
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class Norm:
 
 
 class Normalize(RewriteRuleClassBase):
-    """x / sqrt(mean of squares + epsilon), times a gain if there is one.
+    """x / sqrt(mean of squares + epsilon) [* gain] -> LayerNormalization or RMSNormalization.
 
     Args:
         form: how the division is written; see `pattern`
@@ -57,6 +57,7 @@ class Normalize(RewriteRuleClassBase):
         self.form, self.cast, self.gain = form, cast, gain
 
     def pattern(self, op: Any, x: Any, y: Any, one: Any, gain: Any) -> Any:
+        """Return the pattern to match."""
         root = op.Sqrt(y)
         match self.form:
             case "divided":
@@ -77,6 +78,7 @@ class Normalize(RewriteRuleClassBase):
         one: ir.Value | None,
         gain: ir.Value | None,
     ) -> MatchResult:
+        """Check what the pattern cannot express."""
         result = MatchResult()
         out: ir.Value = context.root.outputs[0]
         try:
@@ -100,7 +102,7 @@ class Normalize(RewriteRuleClassBase):
         return result
 
     def _before_cast(self, nodes: Sequence[ir.Node]) -> ir.Value:
-        """The input before it was cast for the norm; the operators cast it themselves."""
+        """Return the input before it was cast for the norm; the operators cast it themselves."""
         last_cast = next(node for node in nodes if node.op_type == "Cast")
         to = ir.DataType(last_cast.attributes["to"].as_int())
         first_cast = producer(self.norm.x, "Cast")
@@ -129,6 +131,7 @@ class Normalize(RewriteRuleClassBase):
             )
 
     def rewrite(self, op: Any, gain: ir.Value | None, **_: Any) -> Any:
+        """Return the replacement."""
         if gain is None:
             dtype = (self.x.dtype or ir.DataType.FLOAT).numpy()
             gain = op.Constant(value=ir.tensor(np.ones(self._width() or 0, dtype)))
@@ -138,17 +141,19 @@ class Normalize(RewriteRuleClassBase):
 
 
 class AddBias(RewriteRuleClassBase):
-    """LayerNormalization + bias, which becomes its third input."""
+    """LayerNormalization(x, gain) + bias -> LayerNormalization(x, gain, bias)."""
 
     def __init__(self) -> None:
         super().__init__("layer-norm-bias", remove_nodes=False)
 
     def pattern(self, op: Any, x: Any, gain: Any, bias: Any) -> Any:
+        """Return the pattern to match."""
         return op.Add(op.LayerNormalization(x, gain, _outputs=["norm"]), bias)
 
     def check(
         self, context: Any, gain: ir.Value, bias: ir.Value, norm: ir.Value, **_: Any
     ) -> MatchResult:
+        """Check what the pattern cannot express."""
         result = MatchResult()
         array, node = constant(bias), norm.producer()
         if array is None or gain.shape is None or array.shape != tuple(gain.shape):
@@ -158,6 +163,7 @@ class AddBias(RewriteRuleClassBase):
         return result
 
     def rewrite(self, op: Any, x: Any, gain: Any, bias: Any, norm: ir.Value) -> Any:
+        """Return the replacement."""
         node = norm.producer()
         assert node is not None
         return op.LayerNormalization(x, gain, bias, **node.attributes)
@@ -209,7 +215,7 @@ def find_norm(quotient: ir.Value, radicand: ir.Value) -> Norm:
 
 
 def _mean(value: ir.Value) -> ir.Value:
-    """The value whose mean this is, over the last axis, with that axis kept."""
+    """Return the value whose mean this is, over the last axis, with that axis kept."""
     node = producer(value, "ReduceMean")
     if node is None:
         raise UnsupportedPatternError(f"expected a mean, found {describe(value)}")
@@ -225,7 +231,7 @@ def _mean(value: ir.Value) -> ir.Value:
 
 
 def _same(a: ir.Value, b: ir.Value) -> bool:
-    """Whether two values are equal: the same, cast, or computed twice."""
+    """Return whether two values are equal: the same, cast, or computed twice."""
     a, b = _uncast(a), _uncast(b)
     if a is b:
         return True
@@ -242,7 +248,7 @@ def _uncast(value: ir.Value) -> ir.Value:
 
 
 def _gain_of(node: ir.Node, norm: ir.Value) -> ir.Value | None:
-    """The gain by which a node multiplies a norm, also after a cast; None if it does not."""
+    """Return the gain by which a node multiplies a norm, also after a cast; None if none."""
     if node.op_type == "Cast":
         out = node.outputs[0]
         return next((g for n, _ in out.uses() if (g := _gain_of(n, out)) is not None), None)
@@ -262,7 +268,7 @@ def _rules() -> Sequence[RewriteRule]:
 
 
 def _is_root_of_mean(node: ir.Node) -> bool:
-    """sqrt(mean + number), which occurs only in norms."""
+    """Return whether a node is sqrt(mean + number), which occurs only in norms."""
     total = producer(node.inputs[0], "Add") if node.op_type == "Sqrt" else None
     parts = split_constant(total) if total is not None else None
     return parts is not None and producer(parts[0], "ReduceMean") is not None

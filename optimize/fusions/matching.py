@@ -1,4 +1,4 @@
-"""Helpers that fusions match patterns with: constants, ranks, and descriptions of values."""
+"""Helpers of fusions that match patterns: constants, ranks, and descriptions of values."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ class UnsupportedPatternError(Exception):
 
 
 def is_number(value: ir.Value | None, expected: float, *, relative: float = 1e-4) -> bool:
-    """Whether a value is this constant, within the rounding of exporters."""
+    """Return whether a value is this constant, within the rounding of exporters."""
     actual = number(value)
     return actual is not None and math.isclose(actual, expected, rel_tol=relative)
 
 
 def first_input(node: ir.Node) -> ir.Value:
-    """The first input of a node.
+    """Return the first input of a node.
 
     Raises:
         UnsupportedPatternError: the node has none.
@@ -38,8 +38,9 @@ def first_input(node: ir.Node) -> ir.Value:
 
 
 def split_constant(node: ir.Node) -> tuple[ir.Value, float] | None:
-    """The variable input and the constant number of a node with two inputs, in either order; None
-    if it does not have one of each.
+    """Return the variable input and the constant number of a node with two inputs.
+
+    They may be in either order. Returns None if the node does not have one of each.
     """
     for value, other in (node.inputs[:2], node.inputs[1::-1]):
         constant_number = number(other)
@@ -49,13 +50,14 @@ def split_constant(node: ir.Node) -> tuple[ir.Value, float] | None:
 
 
 def rank(value: ir.Value) -> int | None:
-    """The number of axes; None if unknown."""
+    """Return the number of axes; None if unknown."""
     return len(value.shape) if value.shape is not None else None
 
 
 def reduction_axes(node: ir.Node) -> list[int] | None:
-    """The axes of a reduction, which are an attribute or (since opset 18) an input; None if
-    unknown.
+    """Return the axes of a reduction; None if unknown.
+
+    They are an attribute or, since opset 18, an input.
     """
     attribute = node.attributes.get("axes")
     if attribute is not None:
@@ -65,7 +67,7 @@ def reduction_axes(node: ir.Node) -> list[int] | None:
 
 
 def describe(value: ir.Value | None) -> str:
-    """A description of a value, for the reasons of refusals."""
+    """Describe a value for the reasons of refusals."""
     if value is None:
         return "nothing"
     if (constant_number := number(value)) is not None:
@@ -76,6 +78,6 @@ def describe(value: ir.Value | None) -> str:
 
 
 def make_rule(rule_class: Any, *arguments: Any, **keywords: Any) -> RewriteRule:
-    """An instance of a rule's class; onnxscript's method for it is untyped."""
+    """Make an instance of a rule's class; onnxscript's method for it is untyped."""
     rule: RewriteRule = rule_class.rule(*arguments, **keywords)
     return rule

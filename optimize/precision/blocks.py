@@ -1,7 +1,7 @@
-"""Block-quantized weights in 4 or 8 bits, with one scale per block of inputs:
-`com.microsoft.MatMulNBits`.
+"""Block-quantized weights in 4 or 8 bits: `com.microsoft.MatMulNBits`.
 
-The kernel quantizes activations to 8 bits, block by block (accuracy level 4).
+Each block of inputs has one scale. The kernel quantizes activations to 8 bits, block by block
+(accuracy level 4).
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ import onnx_ir as ir
 from numpy.typing import NDArray
 
 from ..graph_values import MICROSOFT, new_weight
-from .calibration import Inputs
-from .rounding import Float, Rounded
+from .calibration import InputStatistics
+from .rounding import Float, IntegerWeight
 
 ACCURACY_INT8 = 4
 
 
 class BlockQuantized:
-    """See `weights.Scheme`, and `weights.Form`: all products are computed alike."""
+    """A `weights.Scheme` of blocks, and the `weights.ProductForm` of its products."""
 
     scale_type: type[np.floating[Any]] = np.float32
     chosen: tuple[str, str] | None = None
@@ -31,11 +31,12 @@ class BlockQuantized:
         self.block: int | None = block
         self.error = error
 
-    def form(self, known: Inputs | None) -> Self:
+    def form(self, known: InputStatistics | None) -> Self:
+        """Return the form of a product, which is the same for all."""
         return self
 
     def round_inputs(self, rows: Float) -> Float:
-        """Rounded to 8 bits, with one scale per block of a row."""
+        """Round inputs to 8 bits, with one scale per block of a row."""
         assert self.block is not None
         inputs = rows.shape[1]
         padded = np.pad(rows, ((0, 0), (0, -inputs % self.block)))
@@ -46,8 +47,9 @@ class BlockQuantized:
         return np.asarray(rounded, np.float32)
 
     def product(
-        self, graph: ir.Graph, name: str, rounded: Rounded, x: ir.Value, bias: ir.Value | None
+        self, graph: ir.Graph, name: str, rounded: IntegerWeight, x: ir.Value, bias: ir.Value | None
     ) -> list[ir.Node]:
+        """Make the nodes of a product by a rounded weight."""
         weight, scale = self._weights(graph, name, rounded)
         inputs, outputs = rounded.integers.shape
         attributes = {
@@ -62,7 +64,10 @@ class BlockQuantized:
 
     table_product = product
 
-    def lookup(self, graph: ir.Graph, name: str, rounded: Rounded, ids: ir.Value) -> list[ir.Node]:
+    def lookup(
+        self, graph: ir.Graph, name: str, rounded: IntegerWeight, ids: ir.Value
+    ) -> list[ir.Node]:
+        """Make the nodes that look up rows of a table."""
         weight, scale = self._weights(graph, name, rounded)
         last = new_weight(graph, "last_axis", np.array([-1]))
         column = ir.node("Unsqueeze", [scale, last])
@@ -81,16 +86,19 @@ class BlockQuantized:
         row = ir.node("Reshape", [blocks.outputs[0], shape])
         return [column, blocks, row]
 
-    def _weights(self, graph: ir.Graph, name: str, rounded: Rounded) -> tuple[ir.Value, ir.Value]:
-        """Integers [N, G, block * bits / 8], scales [N, G]."""
+    def _weights(
+        self, graph: ir.Graph, name: str, rounded: IntegerWeight
+    ) -> tuple[ir.Value, ir.Value]:
+        """Add integers [N, G, block * bits / 8] and scales [N, G] to the graph."""
         return (
             new_weight(graph, f"{name}.int{self.bits}", self._packed(rounded)),
             new_weight(graph, f"{name}.scale", np.ascontiguousarray(rounded.scales.T)),
         )
 
-    def _packed(self, rounded: Rounded) -> NDArray[np.uint8]:
-        """Unsigned integers, the first of two in the lower half of a byte; inputs are padded to
-        complete blocks.
+    def _packed(self, rounded: IntegerWeight) -> NDArray[np.uint8]:
+        """Pack unsigned integers, the first of two in the lower half of a byte.
+
+        Inputs are padded to complete blocks.
         """
         assert self.block is not None
         inputs, outputs = rounded.integers.shape

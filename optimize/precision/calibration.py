@@ -1,47 +1,179 @@
-"""Statistics of the inputs of each product, to weigh and to measure quantization errors."""
+"""Calibration data: inputs of graphs, recorded while they run, and statistics of product inputs.
+
+Errors of quantization are weighed and measured on them.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import onnx_ir as ir
 from numpy.typing import NDArray
 
-from ..compare import Runner, with_outputs
+from dragoman.errors import DragomanError
+from dragoman.runtime.backends.onnxruntime.cpu import OnnxRuntimeBackend
+from dragoman.runtime.decoding.batching import EncoderInput, as_batch, batches, pad
+from dragoman.runtime.format.bundle import Bundle
+from dragoman.runtime.format.contract import Change, GraphSpec, Role
+from dragoman.runtime.format.manifest import Manifest
+from dragoman.runtime.model import Model
+from dragoman.runtime.speech.prompts import greedy_options
+
 from ..graph_values import is_weight, producer
-from .observed import Observed
+from ..random_inputs import random_sources
+from ..running import Runner, Samples, with_outputs
+
+SOURCES = 96
+WINDOWS = 4
+LONGEST = 32
+"""The number of random sources, or of windows for speech models, without calibration data, and the
+most tokens of each. Outputs are limited to as many tokens."""
+
+MOST = 512
+"""The most sources that are decoded; more take memory and do not change the result."""
+
+
+class CalibrationBatch(NamedTuple):
+    """A batch of inputs of a graph.
+
+    Attributes:
+        samples: the inputs, by name
+        rows: bool [B, T], False at padding
+        random: whether the sources are random, so that the ranges of others may differ
+    """
+
+    samples: Samples
+    rows: NDArray[np.bool_]
+    random: bool = False
+
+
+def calibration_batches(
+    bundle: Bundle,
+    sources: Sequence[EncoderInput] | None = None,
+    types: Sequence[Sequence[int]] | None = None,
+) -> dict[str, list[CalibrationBatch]]:
+    """Decode sources and return the inputs of each graph, batch by batch.
+
+    Each batch of a decoder holds all target positions at once.
+
+    Args:
+        bundle: neutral, fp32
+        sources: token ids, or features; if there are many, a subset spread evenly is used; random
+            ones if None
+        types: the token types of the sources of an encoder-only model; None: all 0
+
+    Raises:
+        DragomanError: `sources` is empty.
+    """
+    manifest, model = bundle.manifest, bundle.manifest.model
+    random = sources is None
+    given = _random(manifest) if sources is None else sources
+    if not given:
+        raise DragomanError("calibration: expected at least one source, found none")
+    kept = _spread(len(given))
+    chosen = [given[i] for i in kept]
+    backend = OnnxRuntimeBackend(bundle, threads=None)
+    targets = _targets(Model(bundle, backend), chosen) if model.has_decoder else None
+    observed: dict[str, list[CalibrationBatch]] = {name: [] for name in manifest.model_graphs}
+    lengths = [model.max_source_positions if model.takes_audio else len(s) for s in chosen]
+    for batch in batches(lengths, max_batch_size=32, max_batch_tokens=4096):
+        by_role: dict[Role, NDArray[Any]] = {}
+        if model.has_encoder:
+            source, mask = as_batch([chosen[i] for i in batch], model)
+            by_role |= {"source": source, "source_mask": mask, "token_type": np.zeros_like(source)}
+            if types is not None:
+                by_role["token_type"], _ = pad([types[kept[i]] for i in batch], 0)
+            encoder = manifest.graphs["encoder"]
+            observed["encoder"].append(CalibrationBatch(_named(encoder, by_role), mask, random))
+        if targets is not None:
+            # The encoder of an encoder-only model is not run: no graph reads its outputs.
+            encoded = backend.encode(source, mask) if model.has_encoder else {}
+            tokens, written = pad([targets[i] for i in batch], model.pad_token_id)
+            positions = np.broadcast_to(np.arange(tokens.shape[1]), tokens.shape)
+            by_role |= {"token": tokens, "read": positions}
+            by_role["position"] = np.zeros(len(batch), np.int64)
+            decoder = manifest.graphs["decoder"]
+            caches = _empty_caches(decoder, *tokens.shape)
+            samples = _named(decoder, by_role) | caches | encoded
+            observed["decoder"].append(CalibrationBatch(samples, written, random))
+    return observed
+
+
+def _targets(model: Model, sources: Sequence[EncoderInput]) -> list[list[int]]:
+    """Return what decoders read for each source: prompt and output."""
+    manifest, spec = model.manifest, model.manifest.model
+    limit = min(LONGEST, manifest.default_max_new_tokens)
+    results = model.generate(sources, greedy_options(manifest), max_new_tokens=limit)
+    if not spec.has_encoder:
+        return [
+            [*map(int, source), *result.tokens][: spec.max_target_positions]
+            for source, result in zip(sources, results, strict=True)
+        ]
+    prompt = [spec.start_token_id, *manifest.generation.prompt]
+    return [[*prompt, *result.tokens][:limit] for result in results]
+
+
+def _empty_caches(decoder: GraphSpec, rows: int, capacity: int) -> dict[str, NDArray[Any]]:
+    return {
+        t.name: np.zeros((rows, int(t.shape[1]), capacity, int(t.shape[3])), np.float32)
+        for t in decoder.inputs
+        if t.change is Change.APPENDED
+    }
+
+
+def _spread(count: int) -> list[int]:
+    """Return the indices of the sources that are used, of so many."""
+    chosen: list[int] = np.linspace(0, count - 1, min(count, MOST)).astype(int).tolist()
+    return chosen
+
+
+def _random(manifest: Manifest) -> Sequence[EncoderInput]:
+    generator = np.random.default_rng(0)
+    spec = manifest.model
+    positions = spec.max_source_positions if spec.has_encoder else spec.max_target_positions
+    longest = min(LONGEST, positions if spec.has_encoder else positions // 2)
+    speech = spec.takes_audio
+    lengths = generator.integers(1, max(1, longest) + 1, WINDOWS if speech else SOURCES).tolist()
+    return random_sources(manifest, lengths, generator)
+
+
+def _named(spec: GraphSpec, by_role: dict[Role, NDArray[Any]]) -> dict[str, NDArray[Any]]:
+    return {t.name: by_role[t.role] for t in spec.inputs if t.role in by_role}
+
 
 ROWS = 4096
-"""Maximum number of input rows that are kept per product, to measure its error on."""
+"""The most input rows that are kept of each product, to measure its error on."""
 
 
-class Range(NamedTuple):
-    """Of numbers and 0."""
+class ValueRange(NamedTuple):
+    """The range of numbers and 0."""
 
     low: float
     high: float
 
-    def joined(self, other: Range) -> Range:
-        return Range(min(self.low, other.low), max(self.high, other.high))
+    def joined(self, other: ValueRange) -> ValueRange:
+        """Return the range of the numbers of both."""
+        return ValueRange(min(self.low, other.low), max(self.high, other.high))
 
 
 @dataclass
-class Inputs:
-    """Observations of a value [..., K].
+class InputStatistics:
+    """Statistics of a value [..., K].
 
     Attributes:
         moments: x^T x [K, K] over all rows x
         rows: some of the rows [R, K]
-        range: of all numbers; None: the sources were random, and others may have another one
+        range: the range of all numbers; None: the sources were random, and others may have another
+            one
         nonnegative: whether none can be negative, whatever the graph's inputs
     """
 
     moments: NDArray[np.float32]
     rows: NDArray[np.float32]
-    range: Range | None
+    range: ValueRange | None
     nonnegative: bool
 
     @property
@@ -52,17 +184,17 @@ class Inputs:
 
 @dataclass
 class Calibration:
-    """Observed inputs of products, by name of the value."""
+    """The statistics of the inputs of products, by name of the value."""
 
-    inputs: dict[str, Inputs] = field(default_factory=dict)
+    inputs: dict[str, InputStatistics] = field(default_factory=dict)
 
-    def of(self, value: ir.Value) -> Inputs | None:
-        """The observations of a value; None if it was not observed."""
+    def of(self, value: ir.Value) -> InputStatistics | None:
+        """Return the statistics of a value; None if it was not observed."""
         return self.inputs.get(value.name or "")
 
 
-def calibrate(model: ir.Model, batches: Sequence[Observed]) -> Calibration:
-    """Run a graph on the batches and observe the inputs of its products, excluding padding."""
+def calibrate(model: ir.Model, batches: Sequence[CalibrationBatch]) -> Calibration:
+    """Run a graph on batches and observe the inputs of its products, without padding."""
     inputs = {
         node.inputs[0].name: node.inputs[0]
         for node in model.graph
@@ -83,11 +215,11 @@ def calibrate(model: ir.Model, batches: Sequence[Observed]) -> Calibration:
             rows = rows.reshape(-1, rows.shape[-1])
             moments = rows.T @ rows
             known = result.inputs.get(name)
-            found = Range(float(rows.min(initial=0)), float(rows.max(initial=0)))
+            found = ValueRange(float(rows.min(initial=0)), float(rows.max(initial=0)))
             if known is None:
                 nonnegative = producer(inputs[name], "Relu") is not None
                 within = None if batch.random else found
-                result.inputs[name] = Inputs(moments, rows[:ROWS], within, nonnegative)
+                result.inputs[name] = InputStatistics(moments, rows[:ROWS], within, nonnegative)
             else:
                 known.range = None if known.range is None else known.range.joined(found)
                 known.moments += moments
@@ -96,6 +228,6 @@ def calibrate(model: ir.Model, batches: Sequence[Observed]) -> Calibration:
 
 
 def _is_weight(value: ir.Value | None) -> bool:
-    """Whether a value is a weight matrix, possibly transposed."""
+    """Return whether a value is a weight matrix, possibly transposed."""
     transpose = producer(value, "Transpose")
     return is_weight(value if transpose is None else transpose.inputs[0], 2)

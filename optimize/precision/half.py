@@ -8,7 +8,7 @@ computes its statistics in fp32 by itself (`stash_type` 1, opset 17).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import ml_dtypes
@@ -16,10 +16,11 @@ import numpy as np
 import onnx_ir as ir
 from onnx_ir.passes.common import RemoveUnusedNodesPass, ShapeInferencePass
 
-from dragoman.runtime.format.records import Refusal
+from dragoman.runtime.format.manifest import Refusal
 
 from ..graph_pass import Changes, PassError, Property
 from ..graph_values import constant, floats, new_weight, users
+from ..running import Runner, Samples
 
 FLOAT = ir.DataType.FLOAT
 NAMES: dict[ir.DataType, str] = {ir.DataType.FLOAT16: "fp16", ir.DataType.BFLOAT16: "bf16"}
@@ -28,7 +29,7 @@ LARGEST: dict[ir.DataType, float] = {
     ir.DataType.BFLOAT16: float(ml_dtypes.finfo(ml_dtypes.bfloat16).max),
 }
 HEADROOM = 4.0
-"""The factor by which values may exceed the observed ones on other inputs."""
+"""The factor by which values on other inputs may exceed the observed ones."""
 
 IN_FP32 = frozenset(
     {
@@ -37,16 +38,17 @@ IN_FP32 = frozenset(
         *("ConstantOfShape", "EyeLike", "Range"),
     }
 )
-"""Operators that lose too much accuracy in 16 bits. The softmax inside Attention is not one of
-them: its kernels accumulate in fp32."""
+"""Operators that lose too much accuracy in 16 bits.
+
+The softmax inside Attention is not one of them: its kernels accumulate in fp32."""
 
 PASS_ON = frozenset({"Identity", "ReduceMax", "Reshape", "Squeeze", "Transpose", "Unsqueeze"})
-"""Operators that only pass values on; after a node that stays in fp32, they stay in fp32, too."""
+"""Operators that only pass values on; after a node that stays in fp32, they stay in fp32 too."""
 
 
 @dataclass(frozen=True)
 class Half:
-    """Converts float32 values to 16 bits, except in nodes that need fp32, which are the refusals.
+    """Converts float32 values to 16 bits; nodes that need fp32 are the refusals.
 
     Attributes:
         dtype: FLOAT16 or BFLOAT16
@@ -64,9 +66,11 @@ class Half:
 
     @property
     def name(self) -> str:
+        """The name of the precision."""
         return NAMES[self.dtype]
 
     def apply(self, model: ir.Model) -> Changes:
+        """Change the model in place."""
         graph = model.graph
         if any(output.dtype is None for node in graph for output in node.outputs):
             ShapeInferencePass()(model)
@@ -98,7 +102,7 @@ class Half:
         return Changes(matches, tuple(refusals))
 
     def _halve(self, node: ir.Node) -> bool:
-        """Convert the outputs of a node; whether there were any to convert."""
+        """Convert the outputs of a node; return whether there were any to convert."""
         values = [value for value in node.outputs if value.dtype == FLOAT]
         for value in values:
             value.type = ir.TensorType(self.dtype)
@@ -115,7 +119,7 @@ class Half:
             value.const_value, value.type = tensor, ir.TensorType(self.dtype)
 
     def _reason(self, node: ir.Node) -> str:
-        """Why a node stays in fp32; empty if it need not."""
+        """Return why a node stays in fp32; empty if it need not."""
         computes = any(value.dtype == FLOAT for value in node.outputs)
         if computes and node.op_type in IN_FP32 and not node.domain:
             return f"{node.op_type} is computed in fp32"
@@ -161,7 +165,7 @@ class _Casts:
         return self.known[value, dtype]
 
     def output(self, value: ir.Value, dtype: ir.DataType) -> ir.Value:
-        """Like `get`, but the result takes over the name of the value."""
+        """Return the value in another type, under its own name."""
         name = value.name
         value.name = f"{name}.{str(value.dtype).lower()}"
         result = self.get(value, dtype)
@@ -181,3 +185,38 @@ class _Casts:
         else:
             self.graph.insert_after(producer, cast)
         return result
+
+
+def largest_magnitudes(model: ir.Model, batches: Sequence[Samples]) -> dict[str, float]:
+    """Return the largest magnitude of every float32 value, including graph inputs, by name.
+
+    It is NaN if a value contains NaN. The graph itself reduces each value to one number, so that no
+    tensors need to be copied out.
+    """
+    reducing = model.clone()
+    graph = reducing.graph
+    values = [
+        *graph.inputs,
+        *(value for node in graph for value in node.outputs),
+    ]
+    names: dict[str, str] = {}
+    outputs = []
+    for value in values:
+        if value.dtype != ir.DataType.FLOAT or value.name is None:
+            continue
+        magnitude = ir.node("Abs", [value])
+        largest = ir.node("ReduceMax", magnitude.outputs, {"keepdims": 0})
+        graph.extend([magnitude, largest])
+        (result,) = largest.outputs
+        result.name = f"{value.name}.largest"
+        result.type, result.shape = ir.TensorType(ir.DataType.FLOAT), ir.Shape([])
+        names[result.name] = value.name
+        outputs.append(result)
+    graph.outputs[:] = outputs
+    runner = Runner(reducing)
+    magnitudes: dict[str, float] = {}
+    for samples in batches:
+        for output, observed in runner.run(samples).items():
+            name = names[output]
+            magnitudes[name] = float(np.maximum(magnitudes.get(name, 0.0), observed))
+    return magnitudes

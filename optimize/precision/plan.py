@@ -1,4 +1,4 @@
-"""Which precision passes each graph of a bundle gets."""
+"""The precision passes of each graph of a bundle."""
 
 from __future__ import annotations
 
@@ -10,12 +10,10 @@ from dragoman.runtime.format.manifest import Precision
 
 from ..graph_pass import GraphPass
 from ..graph_values import floats
-from ..recipe import Graphs, TargetRecipe
-from .calibration import calibrate
-from .embeddings import embedding_tables, embedding_widths, tied_product_input
-from .half import Half
-from .observed import Observed
-from .ranges import largest_magnitudes
+from ..targets import Graphs, TargetRecipe
+from .calibration import CalibrationBatch, calibrate
+from .half import Half, largest_magnitudes
+from .products import embedding_tables, embedding_widths, tied_product_input
 from .weights import (
     QUANTIZATION_TOLERANCE,
     QuantizeWeights,
@@ -28,23 +26,24 @@ HALF: dict[Precision, tuple[ir.DataType, float]] = {
     "fp16": (ir.DataType.FLOAT16, 0.05),
     "bf16": (ir.DataType.BFLOAT16, 0.4),
 }
-"""Number formats, and what rounding every result to them may change in an output, relative to its
-largest value: an overflow changes more. Untrained models with sharp attention lose 0.016 in fp16.
-As above, quality is for parity to decide."""
+"""Number formats, and the largest difference that they may cause in an output.
+
+It is relative to the output's largest value. An overflow causes a larger one; untrained models with
+sharp attention differ by 0.016 in fp16. Parity decides about quality."""
 
 
 def precision_passes(
     graphs: Graphs,
     recipe: TargetRecipe,
     precision: Precision,
-    observed: Mapping[str, Sequence[Observed]],
+    observed: Mapping[str, Sequence[CalibrationBatch]],
     kept: Collection[str] = (),
 ) -> dict[str, tuple[GraphPass, ...]]:
-    """The passes of each graph.
+    """Return the precision passes of each graph.
 
     Args:
         graphs: after the target's own passes
-        observed: inputs of each graph, to measure on; see `observed.observe`
+        observed: inputs of each graph, to measure on; see `calibration.calibration_batches`
         kept: names of weights that int8 and int4 leave in fp32
     """
     if precision in HALF:
@@ -58,7 +57,7 @@ def precision_passes(
 
 
 def _half(
-    graphs: Graphs, precision: Precision, observed: Mapping[str, Sequence[Observed]]
+    graphs: Graphs, precision: Precision, observed: Mapping[str, Sequence[CalibrationBatch]]
 ) -> dict[str, Half]:
     dtype, tolerance = HALF[precision]
     passes = {}
@@ -72,12 +71,11 @@ def _half(
 
 
 def cache_passes(
-    graphs: Graphs, recipe: TargetRecipe, observed: Mapping[str, Sequence[Observed]]
+    graphs: Graphs, recipe: TargetRecipe, observed: Mapping[str, Sequence[CalibrationBatch]]
 ) -> dict[str, tuple[GraphPass, ...]]:
-    """The passes that int8 and int4 quantize caches with, after weights.
+    """Return the passes with which int8 and int4 quantize caches, after weights.
 
-    Args:
-        as for `precision_passes`
+    The arguments are as for `precision_passes`.
     """
     if recipe.caches is None or "decoder" not in graphs:
         return {}
@@ -88,14 +86,13 @@ def weight_passes(
     graphs: Graphs,
     recipe: TargetRecipe,
     precision: Precision,
-    observed: Mapping[str, Sequence[Observed]],
+    observed: Mapping[str, Sequence[CalibrationBatch]],
     kept: Collection[str] = (),
 ) -> dict[str, QuantizeWeights]:
-    """The passes that int8 and int4 quantize the weights of each graph with. Embeddings are rounded
-    once for all graphs, to suit the product that they are tied to.
+    """Return the passes with which int8 and int4 quantize the weights of each graph.
 
-    Args:
-        as for `precision_passes`
+    Embeddings are rounded once for all graphs, to suit the product that they are tied to. The
+    arguments are as for `precision_passes`.
     """
     schemes = recipe.schemes(precision, graphs, embedding_widths(graphs))
     known = {name: calibrate(model, observed[name]) for name, (model, _) in graphs.items()}

@@ -1,37 +1,72 @@
-"""The weights that int8 and int4 round, by the modules of the trained model that they belong to.
+"""The weights that int8 and int4 round, by the modules of the trained model.
 
-A weight of a graph may be one of several modules, whose products are one: query, key and value
-that are packed; or an embedding and the projection to logits that it is tied to.
+A weight of a graph may belong to several modules whose products are one: query, key and value that
+are packed; or an embedding and the projection to logits that it is tied to.
 """
 
 from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import onnx_ir as ir
 
 from dragoman.errors import DragomanError
-from dragoman.origins import module_of
+from dragoman.onnx_graphs.graph_files import module_of
+from dragoman.runtime.format.contract import GraphSpec
 
-from ..graph_values import is_weight, producer
-from ..recipe import Graphs
-from .embeddings import embedding_tables
+from ..graph_values import is_weight, producer, users
+from ..targets import Graphs
+
+
+def embedding_tables(graphs: Mapping[str, tuple[ir.Model, GraphSpec]]) -> dict[str, ir.Value]:
+    """Return the tables in which token ids are looked up, by name.
+
+    A table that both graphs hold appears once.
+    """
+    tables: dict[str, ir.Value] = {}
+    for model, spec in graphs.values():
+        ids = {t.name for t in spec.inputs if t.role in ("source", "token")}
+        for node in model.graph:
+            if node.op_type == "Gather" and node.inputs[1] is not None:
+                table = node.inputs[0]
+                if node.inputs[1].name in ids and table is not None and is_weight(table, 2):
+                    tables.setdefault(table.name or "", table)
+    return tables
+
+
+def embedding_widths(graphs: Mapping[str, tuple[ir.Model, GraphSpec]]) -> set[int]:
+    """Return the widths of embeddings."""
+    widths = set()
+    for table in embedding_tables(graphs).values():
+        assert table.shape is not None and isinstance(table.shape[1], int)
+        widths.add(table.shape[1])
+    return widths
+
+
+def tied_product_input(decoder: ir.Model, table: str) -> ir.Value | None:
+    """Return what a table is multiplied by, if it is also the projection to logits."""
+    value = decoder.graph.initializers.get(table)
+    for node in [] if value is None else users(value):
+        if node.op_type == "Transpose":
+            return users(node.outputs[0])[0].inputs[0]
+    return None
+
 
 MODULE = re.compile(r"(?:^|\+)([^+]+?)\.weight(?=[.+]|$)")
-"""In the name of a weight; passes append to it what they made of it."""
+"""The modules in the name of a weight, to which passes append what they made of it."""
 
 
 @dataclass(frozen=True)
 class RoundedProduct:
-    """A weight that a precision rounds, and what it is multiplied with or looked up for.
+    """A weight that a precision rounds, for the products and lookups that read it.
 
     Attributes:
-        weight: its name in the graphs
-        modules: of the trained model, such as "decoder.layers.3.feed_forward.inner"
-        graphs: that hold it
+        weight: the weight's name in the graphs
+        modules: modules of the trained model, such as "decoder.layers.3.feed_forward.inner"
+        graphs: the graphs that hold it
         parameters: how many numbers it has
     """
 
@@ -42,22 +77,22 @@ class RoundedProduct:
 
     @property
     def name(self) -> str:
-        """For people: `a.b.query+key+value` of the modules a.b.query, a.b.key and a.b.value."""
+        """The name for people: `a.b.query+key` for the modules a.b.query and a.b.key."""
         first, *others = self.modules
         parent = first.rpartition(".")[0] + "."
         return "+".join([first, *(module.removeprefix(parent) for module in others)])
 
     def is_called(self, name: str) -> bool:
-        """Whether it is meant by its own name or that of one of its modules."""
+        """Return whether a name is its own or that of one of its modules."""
         return name == self.name or name in self.modules
 
     def is_within(self, module: str) -> bool:
-        """Whether one of its modules is inside another, such as a layer."""
+        """Return whether one of its modules is inside another, such as a layer."""
         return any(own.startswith(f"{module}.") for own in self.modules)
 
 
 def rounded_products(graphs: Graphs) -> list[RoundedProduct]:
-    """Those of graphs after the target's own passes, in the order of computation."""
+    """Return the weights of graphs after the target's own passes, in the order of computation."""
     tables = set(embedding_tables(graphs))
     modules: dict[str, list[str]] = {}
     within: dict[str, list[str]] = {}
@@ -80,10 +115,10 @@ def rounded_products(graphs: Graphs) -> list[RoundedProduct]:
 def kept_products(
     products: Sequence[RoundedProduct], names: Collection[str]
 ) -> tuple[RoundedProduct, ...]:
-    """The products that names mean: of products, modules, or what holds modules, such as a layer.
+    """Return the products with these names, or with modules of these names or within them.
 
     Raises:
-        DragomanError: a name means none.
+        DragomanError: there is no product of a name.
     """
     kept = set()
     for name in names:
@@ -96,7 +131,7 @@ def kept_products(
 
 
 def _weights(node: ir.Node, tables: Collection[str]) -> Iterator[tuple[ir.Value, Sequence[str]]]:
-    """The weight that a node multiplies by or looks up, with its modules."""
+    """Return the weight that a node multiplies by or looks up, with its modules."""
     if node.op_type == "Gather":
         table = node.inputs[0]
         if table is not None and table.name in tables:
@@ -112,7 +147,7 @@ def _weights(node: ir.Node, tables: Collection[str]) -> Iterator[tuple[ir.Value,
 
 
 def _modules(weight: ir.Value, node: ir.Node) -> list[str]:
-    """By the weight's name; where it has none of the checkpoint's, by the node's origin."""
+    """Return the modules in the weight's name; without any, that of the node's origin."""
     return MODULE.findall(weight.name or "") or [module_of(node)]
 
 

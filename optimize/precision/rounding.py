@@ -18,18 +18,17 @@ from numpy.typing import NDArray
 Float = NDArray[np.float32]
 
 DAMPING = 0.01
-"""Added to the diagonal of the second moments, as a fraction of the diagonal's mean."""
+"""The damping of the second moments' diagonal, as a fraction of its mean."""
 
 SHRINKAGES = {
     8: np.linspace(0.90, 1.0, 6),
     7: np.linspace(0.85, 1.0, 7),
     4: np.linspace(0.62, 1.0, 20),
 }
-"""Scales to try for each number of bits, relative to the scale that represents the largest weight
-exactly."""
+"""Scales to try for each number of bits, relative to that which represents the largest weight."""
 
 
-class Rounded(NamedTuple):
+class IntegerWeight(NamedTuple):
     """Integers [K, N] in [-limit, limit] and scales [G, N], one for each `block` inputs."""
 
     integers: NDArray[np.int8]
@@ -37,7 +36,7 @@ class Rounded(NamedTuple):
     block: int
 
     def dequantized(self) -> Float:
-        """Integers times scales, float32 [K, N]."""
+        """Return integers times scales, float32 [K, N]."""
         scales = np.repeat(self.scales, self.block, axis=0)[: len(self.integers)]
         return (self.integers * scales).astype(np.float32)
 
@@ -49,7 +48,7 @@ def round_weight(
     block: int | None = None,
     moments: Float | None = None,
     scale_type: type[np.floating[Any]] = np.float32,
-) -> Rounded:
+) -> IntegerWeight:
     """Quantize a weight [K, N] symmetrically.
 
     Args:
@@ -77,7 +76,7 @@ def round_weight(
             integers[rows] = np.clip(np.rint(left[rows] / scale), -limit, limit)
             continue
         _round_compensating(left, integers, factor, rows, scale, limit)
-    return Rounded(integers, scales, size)
+    return IntegerWeight(integers, scales, size)
 
 
 def _round_compensating(
@@ -107,11 +106,11 @@ def _round_compensating(
 
 
 GROUP = 32
-"""Inputs per group of `_round_compensating`: makes most of its work matrix products."""
+"""Inputs per group of `_round_compensating`, which makes most of its work matrix products."""
 
 
 def _inverse_factor(moments: Float) -> Float:
-    """The upper Cholesky factor U of the inverse of the damped moments: U^T U = H^-1."""
+    """Return the upper Cholesky factor U of the inverse of the damped moments: U^T U = H^-1."""
     damped: NDArray[np.float64] = moments.astype(np.float64)
     mean = float(np.mean(np.diag(damped)))
     damped[np.diag_indices_from(damped)] += DAMPING * mean if mean > 0 else 1.0
@@ -122,7 +121,7 @@ def _inverse_factor(moments: Float) -> Float:
 def _search_scale(
     weight: Float, importance: Float, limit: int, shrinkages: NDArray[np.float64]
 ) -> Float:
-    """For each output, the scale with the smallest squared error, weighted by importance."""
+    """Return the scale with the smallest squared error, weighted by importance, for each output."""
     largest = np.abs(weight).max(axis=0)
     largest[largest == 0] = 1.0
     best = np.full(weight.shape[1], np.inf, np.float32)

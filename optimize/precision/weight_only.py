@@ -1,25 +1,32 @@
 """Weight-only quantization: `DequantizeLinear` (opset 21) before each product.
 
-Uses standard operators only, which TensorRT supports and ONNX Runtime fuses on its own.
+It uses standard operators only, which TensorRT supports and ONNX Runtime fuses on its own. The
+neutral target consists of it: its graphs stay as exported, and only their precision changes.
 """
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Any, Self
 
 import numpy as np
 import onnx_ir as ir
 
+from dragoman.runtime.format.manifest import Precision
+
 from ..graph_values import new_weight
-from .calibration import Inputs
-from .rounding import Float, Rounded
-from .tables import look_up, table
+from ..targets import Schemes, TargetRecipe
+from .calibration import InputStatistics
+from .int8 import look_up, table
+from .rounding import Float, IntegerWeight
 
 TYPES: dict[int, ir.DataType] = {8: ir.DataType.INT8, 4: ir.DataType.INT4}
+BLOCK = 32
+"""The number of inputs that share a scale in 4 bits."""
 
 
 class WeightOnly:
-    """See `weights.Scheme`, and `weights.Form`: all products are computed alike."""
+    """A `weights.Scheme` of dequantized weights, and the `weights.ProductForm` of its products."""
 
     scale_type: type[np.floating[Any]] = np.float32
     chosen: tuple[str, str] | None = None
@@ -30,16 +37,30 @@ class WeightOnly:
         self.block = block
         self.error = error
 
-    def form(self, known: Inputs | None) -> Self:
+    @classmethod
+    def schemes(
+        cls, precision: Precision, graphs: Collection[str], widths: Collection[int]
+    ) -> Schemes:
+        """Return the schemes of int8 or int4.
+
+        Embeddings have 8 bits in both: DequantizeLinear has no 4-bit tables to look up tokens in.
+        """
+        rows = cls(8, None, error=0.05)
+        products = rows if precision == "int8" else cls(4, BLOCK, error=0.2)
+        return Schemes(dict.fromkeys(graphs, products), rows)
+
+    def form(self, known: InputStatistics | None) -> Self:
+        """Return the form of a product, which is the same for all."""
         return self
 
     def round_inputs(self, rows: Float) -> Float:
-        """Unchanged: activations are not quantized."""
+        """Return the inputs unchanged: activations are not quantized."""
         return rows
 
     def product(
-        self, graph: ir.Graph, name: str, rounded: Rounded, x: ir.Value, bias: ir.Value | None
+        self, graph: ir.Graph, name: str, rounded: IntegerWeight, x: ir.Value, bias: ir.Value | None
     ) -> list[ir.Node]:
+        """Make the nodes of a product by a rounded weight."""
         integers = rounded.integers.astype(TYPES[self.bits].numpy())
         weight = new_weight(graph, f"{name}.int{self.bits}", integers)
         if self.block is None:
@@ -52,9 +73,12 @@ class WeightOnly:
         return [dequantize, *_product(x, dequantize.outputs[0], bias)]
 
     def table_product(
-        self, graph: ir.Graph, name: str, rounded: Rounded, x: ir.Value, bias: ir.Value | None
+        self, graph: ir.Graph, name: str, rounded: IntegerWeight, x: ir.Value, bias: ir.Value | None
     ) -> list[ir.Node]:
-        """The table keeps the layout of embeddings, [V, D], with one scale per row."""
+        """Make the nodes of a product by a table, which keeps the layout of embeddings.
+
+        The table is [V, D], with one scale for each row.
+        """
         integers, scale = table(graph, name, rounded)
         dequantize = ir.node("DequantizeLinear", [integers, scale], {"axis": 0})
         transpose = ir.node("Transpose", dequantize.outputs, {"perm": [1, 0]})
@@ -64,15 +88,20 @@ class WeightOnly:
 
 
 class EngineWeightOnly(WeightOnly):
-    """Weight-only quantization for TensorRT, in which only DequantizeLinear may read integers, and
-    scales have the type of the result, fp16.
+    """Weight-only quantization for TensorRT.
+
+    Only DequantizeLinear may read integers there, and scales have the type of the result, fp16, so
+    that engines fuse them into matrix products.
     """
 
     scale_type = np.float16
 
     @staticmethod
-    def lookup(graph: ir.Graph, name: str, rounded: Rounded, ids: ir.Value) -> list[ir.Node]:
-        """The graph dequantizes the complete table; the engine's kernel only the rows it reads."""
+    def lookup(graph: ir.Graph, name: str, rounded: IntegerWeight, ids: ir.Value) -> list[ir.Node]:
+        """Make the nodes that look up rows of a table.
+
+        The graph dequantizes the whole table; the engine's kernel only the rows that it reads.
+        """
         integers, scale = table(graph, name, rounded)
         dequantize = ir.node("DequantizeLinear", [integers, scale], {"axis": 0})
         return [dequantize, ir.node("Gather", [dequantize.outputs[0], ids])]
@@ -81,3 +110,12 @@ class EngineWeightOnly(WeightOnly):
 def _product(x: ir.Value, weight: ir.Value, bias: ir.Value | None) -> list[ir.Node]:
     product = ir.node("MatMul", [x, weight])
     return [product] if bias is None else [product, ir.node("Add", [product.outputs[0], bias])]
+
+
+RECIPE = TargetRecipe(
+    passes=lambda graph, model, precision: (),
+    schemes=WeightOnly.schemes,
+    file_passes=(),
+    candidates=True,
+)
+"""The neutral target."""

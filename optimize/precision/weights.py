@@ -14,21 +14,22 @@ import numpy as np
 import onnx_ir as ir
 from onnx_ir.passes.common import RemoveUnusedNodesPass
 
-from dragoman.runtime.format.records import Choice, Refusal
+from dragoman.runtime.format.manifest import Choice, Refusal
 
 from ..graph_pass import Changes, Property
 from ..graph_values import MICROSOFT, floats, is_weight, replace_by, users
-from .calibration import Calibration, Inputs
-from .rounding import Float, Rounded, round_weight
+from .calibration import Calibration, InputStatistics
+from .rounding import Float, IntegerWeight, round_weight
 
 QUANTIZATION_TOLERANCE = 2.0
-"""What quantization may change in an output, relative to its largest value: two outputs of that
-size cannot be further apart, so a larger difference means that something diverged. Untrained models
-reach 1. Each product is held to its scheme's `error`; whether the quality of the whole suffices is
-for parity to decide, on the model's own task."""
+"""The largest difference that quantization may cause in an output, relative to its largest value.
 
-KEPT = "kept in fp32, as asked"
-"""Why a weight is refused that the user wants to keep."""
+Two outputs of that size cannot be further apart, so that a larger difference means that something
+diverged. Untrained models reach 1. Each product is held to its scheme's `error`; parity decides
+whether the quality of the whole suffices, on the model's own task."""
+
+KEPT = "kept in fp32, as requested"
+"""The reason of the refusal of a weight that the user keeps in fp32."""
 
 
 class Scheme(Protocol):
@@ -48,59 +49,58 @@ class Scheme(Protocol):
     error: float
     scale_type: type[np.floating[Any]]
 
-    def form(self, known: Inputs | None) -> Form:
-        """How a product by a weight is computed.
+    def form(self, known: InputStatistics | None) -> ProductForm:
+        """Return how a product by a weight is computed.
 
         Args:
             known: its observed inputs; None: they were not observed
         """
 
-    def lookup(self, graph: ir.Graph, name: str, rounded: Rounded, ids: ir.Value) -> list[ir.Node]:
-        """Nodes for the columns [..., K] of a weight [K, N] at ids [...]."""
+    def lookup(
+        self, graph: ir.Graph, name: str, rounded: IntegerWeight, ids: ir.Value
+    ) -> list[ir.Node]:
+        """Make nodes for the columns [..., K] of a weight [K, N] at ids [...]."""
 
 
-class Form(Protocol):
-    """How a product is computed whose weight is rounded.
-
-    Attributes:
-        chosen: see `records.Choice`; None: there was nothing to choose
-    """
+class ProductForm(Protocol):
+    """How a product by a rounded weight is computed."""
 
     @property
-    def chosen(self) -> tuple[str, str] | None: ...
+    def chosen(self) -> tuple[str, str] | None:
+        """The choice and its reason, see `records.Choice`; None: there was nothing to choose."""
 
     def round_inputs(self, rows: Float) -> Float:
-        """Inputs [R, K] as the product reads them, after their own quantization."""
+        """Return inputs [R, K] as the product reads them, after their own quantization."""
 
     def product(
-        self, graph: ir.Graph, name: str, rounded: Rounded, x: ir.Value, bias: ir.Value | None
+        self, graph: ir.Graph, name: str, rounded: IntegerWeight, x: ir.Value, bias: ir.Value | None
     ) -> list[ir.Node]:
-        """Nodes for x [..., K] @ weight [K, N] + bias; the last one computes the result."""
+        """Make nodes for x [..., K] @ weight [K, N] + bias; the last one computes the result."""
 
     def table_product(
-        self, graph: ir.Graph, name: str, rounded: Rounded, x: ir.Value, bias: ir.Value | None
+        self, graph: ir.Graph, name: str, rounded: IntegerWeight, x: ir.Value, bias: ir.Value | None
     ) -> list[ir.Node]:
-        """Like `product`, for a weight that the scheme's `lookup` reads, too."""
+        """Make nodes like `product`, for a weight that the scheme's `lookup` reads too."""
 
 
 class RoundedWeight(NamedTuple):
-    """
+    """A rounded weight, and the form and the error of its product.
+
     Attributes:
-        form: of its product
-        error: of its product, relative, on calibration data; NaN if its inputs were not observed
+        error: relative, on calibration data; NaN if its inputs were not observed
     """
 
-    rounded: Rounded
-    form: Form
+    rounded: IntegerWeight
+    form: ProductForm
     error: float
 
 
-class Error(NamedTuple):
-    """Of a product whose weight is rounded.
+class ProductError(NamedTuple):
+    """The error of a product whose weight is rounded.
 
     Attributes:
         found: relative, on calibration data; NaN if its inputs were not observed
-        allowed: with which it is quantized
+        allowed: the largest error with which it is quantized
     """
 
     found: float
@@ -108,11 +108,12 @@ class Error(NamedTuple):
 
     @property
     def suffices(self) -> bool:
+        """Whether the weight is quantized."""
         return self.found <= self.allowed
 
 
 class RoundedWeights:
-    """The weights of a graph's products, each rounded when it is first asked for.
+    """The weights of a graph's products, each rounded when it is first requested.
 
     Args:
         calibration: observed inputs of the products
@@ -124,7 +125,7 @@ class RoundedWeights:
         self._known: dict[str, RoundedWeight] = {}
 
     def of(self, weight: ir.Value, x: ir.Value) -> RoundedWeight:
-        """A weight [K, N] that x is multiplied by: see `round_for`."""
+        """Return the rounded form of a weight [K, N] that x is multiplied by; see `round_for`."""
         name = weight.name or ""
         if name not in self._known:
             self._known[name] = round_for(floats(weight), x, self.scheme, self._calibration)
@@ -138,10 +139,10 @@ class QuantizeWeights:
     Attributes:
         products: their weights
         embedding: the scheme of tables
-        tables: tables [V, D] by name, rounded as [D, V] for the product that each is tied to; so
-            graphs that share a table use the same integers, or refuse it alike
+        tables: tables [V, D] by name, rounded as [D, V] for the product that each is tied to, so
+            that graphs that share a table use the same integers, or refuse it alike
         tolerance: see `GraphPass`
-        kept: names of weights and tables that stay in fp32 because the user wants it
+        kept: names of weights and tables that stay in fp32 because the user requests it
     """
 
     products: RoundedWeights
@@ -154,9 +155,11 @@ class QuantizeWeights:
 
     @property
     def name(self) -> str:
+        """The name with the scheme's."""
         return f"weights-{self.products.scheme.name}"
 
     def apply(self, model: ir.Model) -> Changes:
+        """Change the model in place."""
         matches, refusals, choices = 0, [], []
         for node in list(model.graph):
             if not self._is_candidate(node):
@@ -174,8 +177,8 @@ class QuantizeWeights:
         RemoveUnusedNodesPass()(model)
         return Changes(matches, tuple(refusals), choices=tuple(choices))
 
-    def errors(self, model: ir.Model) -> dict[str, Error]:
-        """The error of every weight that can be rounded, by name, whether it is kept or not."""
+    def errors(self, model: ir.Model) -> dict[str, ProductError]:
+        """Return the error of every weight that can be rounded, by name, also if it is kept."""
         found = {}
         for node in model.graph:
             weight = self._weight(node) if self._is_candidate(node) else None
@@ -192,26 +195,26 @@ class QuantizeWeights:
         return value is not None and value.name in self.tables and is_weight(value, 2)
 
     def _weight(self, node: ir.Node) -> ir.Value | None:
-        """The table or the weight of a candidate; None of a product of two activations."""
+        """Return the table or the weight of a candidate; None for a product of two activations."""
         value = node.inputs[0 if node.op_type == "Gather" else 1]
         producer = None if value is None else value.producer()
         if producer is not None and producer.op_type == "Transpose":
             value = producer.inputs[0] if self._is_table(producer.inputs[0]) else None
         return value if is_weight(value, 2) else None
 
-    def _rounded(self, node: ir.Node, weight: ir.Value) -> tuple[RoundedWeight, Error]:
+    def _rounded(self, node: ir.Node, weight: ir.Value) -> tuple[RoundedWeight, ProductError]:
         if self._is_table(weight):
             rounded = self.tables[weight.name or ""]
-            return rounded, Error(rounded.error, self.embedding.error)
+            return rounded, ProductError(rounded.error, self.embedding.error)
         assert node.inputs[0] is not None
         rounded = self.products.of(weight, node.inputs[0])
-        return rounded, Error(rounded.error, self.products.scheme.error)
+        return rounded, ProductError(rounded.error, self.products.scheme.error)
 
-    def _replace(self, graph: ir.Graph, node: ir.Node) -> Form | str:
-        """Replace a candidate; in which form, or why it stays as it is."""
+    def _replace(self, graph: ir.Graph, node: ir.Node) -> ProductForm | str:
+        """Replace a candidate; return the form of its product, or why it stays as it is."""
         weight = self._weight(node)
         if weight is None:
-            return "expected a product by a weight, found one of two activations"
+            return "expected a product by a weight, found a product of two activations"
         name = weight.name or ""
         if name in self.kept:
             return KEPT
@@ -262,10 +265,10 @@ def round_for(
 
 
 def _relative_by_row(rounded: Float, exact: Float) -> float:
-    """The root mean square of the relative errors of rows [R, N].
+    """Return the root mean square of the relative errors of rows [R, N].
 
     Every position counts equally. Otherwise, a position with values a hundred times larger would
-    dominate the error and hide that its scale rounds the other positions away. The norms of rows
+    dominate the error and hide that its scale rounds the other positions to zero. The norms of rows
     far below the median are taken as a tenth of the median.
     """
     norms = _norms(exact)
@@ -275,7 +278,7 @@ def _relative_by_row(rounded: Float, exact: Float) -> float:
 
 
 def _norms(rows: Float) -> Float:
-    """[R, N] -> [R], without a temporary [R, N], which for a vocabulary takes gigabytes."""
+    """Map [R, N] to [R] without a temporary [R, N], which for a vocabulary takes gigabytes."""
     return np.asarray(np.sqrt(np.einsum("rn,rn->r", rows, rows)))
 
 
@@ -284,7 +287,7 @@ def _relative(rounded: Float, exact: Float) -> float:
 
 
 def _added_bias(node: ir.Node) -> ir.Value | None:
-    """The bias that is added to a product, if the sum is the product's only use."""
+    """Return the bias that is added to a product, if the sum is the product's only use."""
     following = users(node.outputs[0])
     if len(following) != 1 or following[0].op_type != "Add" or node.outputs[0].is_graph_output():
         return None

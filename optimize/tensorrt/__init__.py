@@ -1,3 +1,4 @@
-"""Neutral graphs -> engines of TensorRT-RTX or TensorRT. Only refitting, and building with the full
-TensorRT, need a GPU.
+"""Engines of TensorRT-RTX or TensorRT, built from neutral graphs.
+
+Only refitting, and building with the full TensorRT, need a GPU.
 """

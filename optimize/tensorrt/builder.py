@@ -1,25 +1,42 @@
-"""One ONNX graph -> one serialized engine."""
+"""Building a serialized engine from an ONNX graph: parsing, timing cache, progress, report."""
 
 from __future__ import annotations
 
+import re
 import threading
+from collections import Counter
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from dragoman.runtime.backends.tensorrt.messages import Messages, make_logger
-from dragoman.runtime.backends.tensorrt.packages import Package
-from dragoman.runtime.format.contract import GraphSpec
-from dragoman.runtime.format.executables import EngineReport
+import onnx_ir as ir
 
-from ..engine_options import EngineOptions
-from .capabilities import set_capabilities
-from .parser import EngineError, parse
+from dragoman.errors import DragomanError
+from dragoman.onnx_graphs.graph_files import module_of
+from dragoman.runtime.backends.tensorrt.packages import (
+    NO_DRIVER,
+    Messages,
+    Package,
+    cache_file,
+    make_logger,
+    read_cache,
+    write_cache,
+)
+from dragoman.runtime.format.contract import GraphSpec
+from dragoman.runtime.format.manifest import EngineReport
+
 from .profiles import add_profiles
-from .progress import Progress, make_monitor
-from .report import report
-from .timing_cache import load_timing_cache, save_timing_cache, timing_cache_file
+from .request import EngineOptions, set_capabilities
+
+
+class EngineError(DragomanError):
+    """TensorRT cannot build an engine from a graph, or would build a wrong one."""
+
+
+Progress = Callable[[str, float], None]
+"""Called with a phase of the build and its completed share."""
 
 DROPPED = "Unused Input:"
 NEEDS_GPU = "refittable engines can only be built on a machine with a GPU; "
@@ -30,7 +47,8 @@ class SerializedEngine:
     """A serialized engine.
 
     Attributes:
-        plan: its bytes
+        plan: the bytes of the engine
+        report: the contents of the engine
         warnings: for the user, a line each
     """
 
@@ -92,8 +110,10 @@ def build_engine(
 
 
 def _refuse_dropped_inputs(messages: Messages, graph: Path) -> None:
-    """The parser ignores operator inputs that it does not know, such as the seventh of Attention,
-    and only warns that nothing reads them.
+    """Refuse an engine that would ignore inputs of operators.
+
+    The parser ignores inputs that it does not know, such as the seventh of Attention, and only
+    warns that nothing reads them.
     """
     dropped = [m.partition(DROPPED)[2].strip() for m in messages.warnings if DROPPED in m]
     if dropped:
@@ -105,6 +125,7 @@ def _refuse_dropped_inputs(messages: Messages, graph: Path) -> None:
 
 def _allow_decomposition(trt: Any, network: Any) -> None:
     """Let TensorRT decompose attention that has no fused kernel, as in fp32 with several queries.
+
     Fused kernels are still used where they exist.
     """
     for index in range(network.num_layers):
@@ -125,3 +146,159 @@ def _build(trt: Any, builder: Any, network: Any, config: Any, progress: Progress
         except KeyboardInterrupt:
             cancelled.set()
             raise
+
+
+def make_monitor(trt: Any, progress: Progress, cancelled: threading.Event) -> Any:
+    """Make a progress monitor of the package `trt`, which ends the build once `cancelled`."""
+
+    class Monitor(trt.IProgressMonitor):  # type: ignore[misc]
+        def __init__(self) -> None:
+            trt.IProgressMonitor.__init__(self)
+            self._steps: dict[str, int] = {}
+
+        def phase_start(self, phase: str, parent: str | None, steps: int) -> None:
+            self._steps[phase] = max(1, steps)
+            progress(phase, 0.0)
+
+        def phase_finish(self, phase: str) -> None:
+            progress(phase, 1.0)
+
+        def step_complete(self, phase: str, step: int) -> bool:
+            progress(phase, min(1.0, (step + 1) / self._steps.get(phase, 1)))
+            return not cancelled.is_set()
+
+    return Monitor()
+
+
+def parse(trt: Any, builder: Any, graph: Path) -> Any:
+    """Parse an ONNX file into a TensorRT network.
+
+    Args:
+        trt: the package's module
+        builder: the package's Builder
+
+    Returns:
+        INetworkDefinition, strongly typed: the graph determines the precision
+
+    Raises:
+        EngineError: an operator is not supported; names it, its node and the module of the model
+            that it comes from.
+    """
+    messages = Messages()
+    network = builder.create_network(1 << int(trt.NetworkDefinitionCreationFlag.STRONGLY_TYPED))
+    # The parser does not keep its logger alive.
+    logger = make_logger(trt, messages)
+    parser = trt.OnnxParser(network, logger)
+    if not parser.parse_from_file(str(graph)):
+        errors = [parser.get_error(index) for index in range(parser.num_errors)]
+        reasons = [_reason(error, graph) for error in errors] or [messages.reason]
+        raise EngineError(f"{graph.name}: " + "; ".join(dict.fromkeys(reasons)))
+    return network
+
+
+def _reason(error: Any, graph: Path) -> str:
+    operator, name = error.node_operator(), error.node_name()
+    lines = [line for line in str(error.desc()).splitlines() if NO_DRIVER not in line]
+    reason = " ".join(" ".join(lines).split())
+    if not operator:
+        return reason
+    nodes = {node.name: node for node in ir.load(graph).graph.all_nodes()}
+    module = module_of(nodes[name]) if name in nodes else "the graph"
+    return f"{operator} of {module} (node {name}) cannot become part of an engine: {reason}"
+
+
+def timing_cache_file(package: Package) -> Path | None:
+    """Return the path of the timing cache; None: the package does not time kernels.
+
+    TensorRT times kernels when it builds engines. TensorRT-RTX compiles kernels where they run
+    instead, and has another cache for that (`runtime.backends.tensorrt.workspace`).
+    """
+    return None if package.name == "tensorrt-rtx" else cache_file(package, "timing")
+
+
+def load_timing_cache(config: Any, file: Path) -> str | None:
+    """Let a build (IBuilderConfig) use and extend the cache.
+
+    Returns:
+        a warning if the file cannot be used, which makes the build slower
+    """
+    known = read_cache(file)
+    cache = config.create_timing_cache(known)
+    if cache is not None and config.set_timing_cache(cache, ignore_mismatch=False):
+        return None
+    fresh = config.create_timing_cache(b"")
+    if fresh is not None:
+        config.set_timing_cache(fresh, ignore_mismatch=False)
+    return (
+        f"{file} is of another version or device, or damaged: starting with an empty cache"
+        if known
+        else None
+    )
+
+
+def save_timing_cache(config: Any, file: Path) -> str | None:
+    """Write a build's timings to the file; return a warning if it cannot be written."""
+    cache = config.get_timing_cache()
+    if cache is None:
+        return None
+    warning = write_cache(file, bytes(cache.serialize()))
+    return None if warning is None else f"timing cache {warning}"
+
+
+# Patterns in the readable part of a TensorRT-RTX engine. Its format is undocumented, so that what
+# they find is for diagnostics only.
+FUSED = re.compile(rb"function=\{ name=\"?(_\w*mha\w*)")
+"""Kernels of fused attention."""
+
+DEQUANTIZATION = re.compile(rb"function=\{ name=\"?__myl_(?:Repl)?CastMulCast[\",} ]")
+"""Kernels that only expand a weight to 16 bits, for another kernel to multiply.
+
+They cause more memory traffic than a 16-bit weight."""
+
+
+def report(package: Package, network: Any, graph: Path, plan: bytes) -> EngineReport:
+    """Describe the contents of an engine, as far as they can be known without a GPU.
+
+    Args:
+        network: INetworkDefinition, from the graph
+        plan: the serialized engine
+    """
+    trt = package.module
+    layers = [network.get_layer(index) for index in range(network.num_layers)]
+    kinds = Counter(str(layer.type).rpartition(".")[2].lower() for layer in layers)
+    readable = package.name == "tensorrt-rtx"
+    fused = Counter(name.decode() for name in FUSED.findall(plan))
+    return EngineReport(
+        layers=dict(sorted(kinds.items())),
+        weights=_weights(graph),
+        attentions=sum(layer.type == trt.LayerType.ATTENTION_INPUT for layer in layers),
+        fused=dict(sorted(fused.items())) if readable else None,
+        dequantizations=len(DEQUANTIZATION.findall(plan)) if readable else None,
+    )
+
+
+def losses(report: EngineReport, profiles: int) -> list[str]:
+    """Return warnings about fused kernels that an engine with this many profiles lacks."""
+    warnings = []
+    if report.fused is not None:
+        fused, expected = sum(report.fused.values()), report.attentions * profiles
+        if fused < expected:
+            warnings.append(
+                f"{expected - fused} of {expected} attentions have no fused kernel (fp32 has none "
+                "for several queries; 16 bits have them for heads whose size is a multiple of 8)"
+            )
+    if report.dequantizations:
+        warnings.append(
+            f"{report.dequantizations} weights are dequantized by a separate kernel in every "
+            "run, which takes longer than reading them in fp16"
+        )
+    return warnings
+
+
+def _weights(graph: Path) -> dict[str, int]:
+    """Return the number of bytes of weights, by number format."""
+    sizes: Counter[str] = Counter()
+    for value in ir.load(graph).graph.initializers.values():
+        if value.const_value is not None:
+            sizes[value.const_value.dtype.numpy().name] += value.const_value.nbytes
+    return dict(sorted(sizes.items()))

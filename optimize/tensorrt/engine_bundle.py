@@ -1,34 +1,85 @@
-"""A bundle of graphs for a TensorRT target -> the bundle of its engines."""
+"""Building the bundle of engines from a bundle of graphs for a TensorRT target.
+
+Engines are built from a decoder step with one token per step and caches of a fixed capacity.
+"""
 
 from __future__ import annotations
 
 import dataclasses
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 import onnx_ir as ir
+from onnx_ir.passes.common import ShapeInferencePass
 
-from dragoman.candidates_graph import candidates_graph
 from dragoman.errors import DragomanError
-from dragoman.graph_files import write_graphs
+from dragoman.onnx_graphs.candidates_graph import candidates_graph
+from dragoman.onnx_graphs.graph_files import write_graphs
 from dragoman.progress import Progress, Silent
 from dragoman.runtime.backends.cuda import find_gpu
 from dragoman.runtime.backends.tensorrt.packages import Package, find_package
 from dragoman.runtime.format.bundle import Bundle
-from dragoman.runtime.format.executables import OnnxGraphs, Range, TensorRTEngines
-from dragoman.runtime.format.manifest import Precision
+from dragoman.runtime.format.contract import GraphSpec, TensorSpec
+from dragoman.runtime.format.manifest import OnnxGraphs, Precision, Range, TensorRTEngines
 from dragoman.runtime.format.writing import BundleWriter, ScratchWriter
 
-from ..engine_options import EngineOptions
+from ..fusions.cleanup import Tidy
+from ..graph_pass import ROUNDING, Changes, Property
 from ..pipeline import apply_passes
-from ..recipe import BuiltEngines
-from ..samples import samples_for_graph
-from .builder import SerializedEngine, build_engine
-from .capabilities import check_capabilities
+from ..running import samples_for_graph
+from ..targets import BuiltEngines
+from .builder import SerializedEngine, build_engine, losses
 from .profiles import check_profiles
-from .report import losses
-from .shapes import PinShapes, pinned_spec
+from .request import EngineOptions, check_capabilities
+
+
+@dataclass(frozen=True)
+class PinShapes:
+    """Replaces dynamic axes by constants, and folds the shape computations that follow from them.
+
+    TensorRT updates caches in place only if their capacity is static, and has an attention kernel
+    for exactly one query, which self-attention gets.
+
+    Attributes:
+        spec: the specification of the graph, which names the axes of its inputs and outputs
+        sizes: the size of each axis to pin, by its name in the contract
+    """
+
+    spec: GraphSpec
+    sizes: Mapping[str, int]
+    name: str = "pin-shapes"
+    requires: frozenset[Property] = frozenset()
+    ensures: frozenset[Property] = frozenset()
+    tolerance: float = ROUNDING
+
+    def apply(self, model: ir.Model) -> Changes:
+        """Change the model in place; matches are tensors whose axes are now pinned."""
+        pinned = pinned_spec(self.spec, self.sizes)
+        values = {value.name: value for value in (*model.graph.inputs, *model.graph.outputs)}
+        for tensor in (*pinned.inputs, *pinned.outputs):
+            values[tensor.name].shape = ir.Shape(tensor.shape)
+        for node in model.graph:
+            for value in node.outputs:
+                if not value.is_graph_output():
+                    value.shape = None  # to be inferred again
+        ShapeInferencePass()(model)
+        Tidy().apply(model)
+        before = (*self.spec.inputs, *self.spec.outputs)
+        after = (*pinned.inputs, *pinned.outputs)
+        return Changes(sum(a != b for a, b in zip(after, before, strict=True)))
+
+
+def pinned_spec(spec: GraphSpec, sizes: Mapping[str, int]) -> GraphSpec:
+    """Return the specification of a graph with sizes in place of the names of axes."""
+
+    def pinned(tensor: TensorSpec) -> TensorSpec:
+        shape = tuple(sizes.get(d, d) if isinstance(d, str) else d for d in tensor.shape)
+        return dataclasses.replace(tensor, shape=shape)
+
+    return spec.map(pinned)
+
 
 Stage = Callable[[str], None]
 
@@ -83,8 +134,10 @@ def _check(package: Package, graphs: Bundle, options: EngineOptions) -> None:
 
 
 def _for_precision(options: EngineOptions, precision: Precision) -> EngineOptions:
-    """Matrix products of TensorRT-RTX 1.7 read int8 weights directly if a profile allows two rows;
-    for exactly one row, a separate kernel first expands the weights to fp16.
+    """Widen profiles of exactly one row where weights are quantized.
+
+    Matrix products of TensorRT-RTX 1.7 read int8 weights directly if a profile allows two rows; for
+    exactly one row, a separate kernel first expands the weights to fp16.
     """
     if precision not in ("int8", "int4"):
         return options
@@ -98,8 +151,9 @@ def _for_precision(options: EngineOptions, precision: Precision) -> EngineOption
 def pinned_bundle(
     graphs: Bundle, directory: Path, capacity: int, *, progress: Stage = lambda stage: None
 ) -> Bundle:
-    """Write the graphs that engines are built from into an existing directory: one query, this
-    capacity.
+    """Write the graphs that engines are built from into an existing directory.
+
+    They have one query and this capacity.
 
     Raises:
         PassError: pinning changed what the decoder computes.
@@ -185,5 +239,5 @@ def _write(
 
 
 def engine_file(name: str) -> str:
-    """The file of a graph's engine in a bundle."""
+    """Return the file of a graph's engine in a bundle."""
     return f"{name}.engine"

@@ -7,29 +7,33 @@ from typing import Any, Protocol
 
 from dragoman.errors import DragomanError
 from dragoman.runtime.format.contract import GraphSpec
-from dragoman.runtime.format.executables import Profile, Range
+from dragoman.runtime.format.manifest import Profile, Range
 
 DEFAULT_BATCH = Range(1, 8, 32)
 NAMED_BATCHES: dict[str, Range] = {"latency": Range(1, 1, 1), "throughput": Range(1, 32, 32)}
-"""Ranges by purpose: sources one at a time, as they arrive; up to 32 sources at once."""
+"""Ranges of rows by purpose: sources one at a time, as they arrive; up to 32 sources at once."""
 
 
-class Positions(Protocol):
+class PositionLimits(Protocol):
     """The positions of a model: a `ModelConfig`, or the `ModelSpec` of a bundle."""
 
     @property
-    def takes_audio(self) -> bool: ...
+    def takes_audio(self) -> bool:
+        """Whether the sources are audio features."""
 
     @property
-    def max_source_positions(self) -> int: ...
+    def max_source_positions(self) -> int:
+        """The most positions of a source; 0 for a decoder-only model."""
 
     @property
-    def max_target_positions(self) -> int: ...
+    def max_target_positions(self) -> int:
+        """The most target positions; 0 for an encoder-only model."""
 
 
-def default_source_range(model: Positions) -> Range:
-    """All lengths that the model accepts, tuned for a sentence; for audio, that of a window. A
-    decoder alone has no source, and a length of 1 stands for it.
+def default_source_range(model: PositionLimits) -> Range:
+    """Return all lengths that the model accepts, tuned for a sentence; for audio, that of a window.
+
+    A decoder-only model has no source; its profiles have length 1.
     """
     longest = max(1, model.max_source_positions)
     if model.takes_audio:
@@ -37,8 +41,9 @@ def default_source_range(model: Positions) -> Range:
     return Range(1, min(32, longest), longest)
 
 
-def check_profiles(profiles: Sequence[Profile], capacity: int, model: Positions) -> None:
-    """
+def check_profiles(profiles: Sequence[Profile], capacity: int, model: PositionLimits) -> None:
+    """Check profiles and capacity against the positions of a model.
+
     Raises:
         DragomanError: there are no profiles, the sizes of one are not in order, or the model has
             fewer positions; names the profile.
@@ -63,9 +68,10 @@ def check_profiles(profiles: Sequence[Profile], capacity: int, model: Positions)
 
 
 def check_range(name: str, sizes: Range) -> None:
-    """
+    """Check that the sizes of a range are in order.
+
     Raises:
-        DragomanError: the sizes are not in order.
+        DragomanError: they are not.
     """
     if not sizes.in_order:
         raise DragomanError(
@@ -101,7 +107,7 @@ def add_profiles(builder: Any, config: Any, spec: GraphSpec, profiles: Sequence[
 
 
 def describe(profile: Profile) -> str:
-    """For the user, such as "batch 1 to 32 (best 8), source 1 to 64 (best 32)"."""
+    """Describe a profile for the user: "batch 1 to 32 (best 8), source 1 to 64 (best 32)"."""
     return f"batch {_describe(profile.batch)}, source {_describe(profile.source)}"
 
 
@@ -112,8 +118,9 @@ def _describe(sizes: Range) -> str:
 
 
 def _sizes(profile: Profile) -> list[dict[str, int]]:
-    """The sizes of the axes at the profile's smallest, best and largest. There may be as few
-    sources as one for all rows, whose beams they are, and at most one for each.
+    """Return the sizes of the axes at the profile's smallest, best and largest.
+
+    There may be as few as one source for all rows, which are its beams, and at most one for each.
     """
     batch, source = profile.batch, profile.source
     return [

@@ -1,4 +1,4 @@
-"""Refitting: puts new weights of the same architecture into existing engines.
+"""Refitting: putting new weights of the same architecture into existing engines.
 
 This is much faster than a build, because the engines keep their kernels. It needs a GPU, and
 engines that were built refittable.
@@ -12,16 +12,15 @@ from collections.abc import Callable
 from pathlib import Path
 
 from dragoman.errors import DragomanError
-from dragoman.runtime.backends.tensorrt.compatibility import usable_package
-from dragoman.runtime.backends.tensorrt.messages import Messages, make_logger
-from dragoman.runtime.backends.tensorrt.packages import Package
+from dragoman.runtime.backends.tensorrt.engines import usable_package
+from dragoman.runtime.backends.tensorrt.packages import Messages, Package, make_logger
 from dragoman.runtime.format.bundle import Bundle
 from dragoman.runtime.format.contract import OPTIONAL_GRAPHS
-from dragoman.runtime.format.executables import TensorRTEngines
+from dragoman.runtime.format.manifest import TensorRTEngines
 from dragoman.runtime.format.writing import BundleWriter
 
+from .builder import EngineError
 from .engine_bundle import engine_file, pinned_bundle
-from .parser import EngineError
 from .request import check_refittable
 
 
@@ -46,7 +45,7 @@ def refit_engines(
             them.
     """
     built = _check(engines, graphs)
-    package, _ = usable_package(engines, built)
+    package = usable_package(engines, built)
     files = BundleWriter(directory)
     with tempfile.TemporaryDirectory(dir=directory.parent, prefix=".pinned-") as temporary:
         pinned = pinned_bundle(graphs, Path(temporary), built.capacity, progress=progress)
@@ -85,7 +84,7 @@ def _check(engines: Bundle, graphs: Bundle) -> TensorRTEngines:
 
 
 def refit(package: Package, engine: Path, graph: Path) -> bytes:
-    """A serialized engine with the weights of a graph, which are matched by name.
+    """Return a serialized engine with the weights of a graph, which are matched by name.
 
     Raises:
         EngineError: the engine cannot be loaded here, or its weights are not the graph's.

@@ -1,23 +1,118 @@
-"""What a user asks of engines: options, whose defaults depend on the model, or new weights."""
+"""A user's request for engines: options whose defaults depend on the model, and GPUs."""
 
 from __future__ import annotations
 
+import re
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from dragoman.errors import DragomanError
-from dragoman.runtime.backends.tensorrt.packages import find_package
+from dragoman.runtime.backends.tensorrt.packages import Package, find_package
 from dragoman.runtime.format.bundle import Bundle
-from dragoman.runtime.format.executables import Profile, Range, TensorRTEngines
-from dragoman.runtime.format.manifest import Precision
+from dragoman.runtime.format.manifest import Precision, Profile, Range, TensorRTEngines
 
-from ..engine_options import EngineOptions
-from .capabilities import check_capabilities
-from .profiles import DEFAULT_BATCH, Positions, check_profiles, check_range, default_source_range
+from .profiles import (
+    DEFAULT_BATCH,
+    PositionLimits,
+    check_profiles,
+    check_range,
+    default_source_range,
+)
+
+
+@dataclass(frozen=True)
+class EngineOptions:
+    """The options that a model's engines are built with.
+
+    Attributes:
+        profiles: at least one
+        capacity: target positions, including the start token's
+        compute_capabilities: of the GPUs to build for, such as "8.9"; none: the package's default
+        refittable: whether new weights can be put into the engines later
+    """
+
+    profiles: tuple[Profile, ...]
+    capacity: int
+    compute_capabilities: tuple[str, ...] = ()
+    refittable: bool = False
+
+
+GPUS: dict[str, str] = {
+    "7.5": "Turing (GeForce RTX 20, T4)",
+    "8.0": "Ampere (A100)",
+    "8.6": "Ampere (GeForce RTX 30, A10)",
+    "8.9": "Ada (GeForce RTX 40, L4, L40)",
+    "12.0": "Blackwell (GeForce RTX 50, RTX PRO)",
+    "12.1": "Blackwell (GB10, DGX Spark)",
+}
+TURING = "7.5"
+
+
+def check_capabilities(package: Package, requested: Sequence[str], precision: Precision) -> None:
+    """Check that a package builds engines for GPUs in a precision.
+
+    Args:
+        requested: compute capabilities, such as "8.9"; the package's default if none
+
+    Raises:
+        DragomanError: the package does not build for one of them, or not in this precision; says
+            what it builds for.
+    """
+    known = _known(package)
+    if not known:
+        if requested:
+            raise DragomanError(
+                f"{package.name} builds for the GPU of the machine it runs on: expected no "
+                f"compute capability, found {', '.join(requested)}"
+            )
+        return
+    unknown = [capability for capability in requested if capability not in known]
+    if unknown:
+        raise DragomanError(
+            f"compute capability {', '.join(unknown)}: {package.name} {package.version} builds for "
+            f"{', '.join(known)}"
+        )
+    if TURING in requested and precision != "fp16":
+        raise DragomanError(
+            f"compute capability {TURING}, {GPUS[TURING]}: expected precision fp16, found "
+            f"{precision}, for which {package.name} has no kernels there"
+        )
+
+
+def set_capabilities(package: Package, config: Any, requested: Sequence[str]) -> None:
+    """Set the compute capabilities in an IBuilderConfig; see `check_capabilities`."""
+    known = _known(package)
+    if not requested or not known:
+        return
+    config.num_compute_capabilities = len(requested)
+    for index, capability in enumerate(requested):
+        config.set_compute_capability(known[capability], index)
+
+
+def describe_capabilities(target: str, requested: Sequence[str]) -> str:
+    """Describe the GPUs that engines run on, for the user."""
+    if requested:
+        return "; ".join(f"{c}: {GPUS[c]}" if c in GPUS else c for c in requested)
+    if target == "tensorrt-rtx":
+        return "Ampere and later: compute capability 8.0, 8.6, 8.9, 12.0 and up"
+    return "the GPU that it was built on, and others of the same compute capability"
+
+
+def _known(package: Package) -> dict[str, Any]:
+    """Return the capabilities that the package can build for; SM89 is 8.9."""
+    kinds = getattr(package.module, "ComputeCapability", None)
+    known = {
+        f"{name[2:-1]}.{name[-1]}": value
+        for name, value in getattr(kinds, "__members__", {}).items()
+        if re.fullmatch(r"SM\d{2,}", name)
+    }
+    return dict(sorted(known.items(), key=lambda item: float(item[0])))
 
 
 @dataclass(frozen=True)
 class EngineRequest:
-    """Options of engines.
+    """A user's request for engines.
 
     Attributes:
         batches: a profile for each of these ranges of rows
@@ -34,7 +129,7 @@ class EngineRequest:
     refittable: bool = False
 
     def check(self, target: str, precision: Precision) -> None:
-        """What can be checked without the model.
+        """Check what can be checked without the model.
 
         Raises:
             DragomanError: a range is not in order, or the target's package cannot build for one of
@@ -49,8 +144,9 @@ class EngineRequest:
             raise DragomanError(f"capacity: expected at least 1, found {self.capacity}")
         check_capabilities(find_package(target), self.compute_capabilities, precision)
 
-    def for_model(self, model: Positions, default_capacity: int) -> EngineOptions:
-        """
+    def for_model(self, model: PositionLimits, default_capacity: int) -> EngineOptions:
+        """Return the options for a model.
+
         Args:
             default_capacity: the capacity if none is requested
 
@@ -64,23 +160,23 @@ class EngineRequest:
             )
         if self.source_length is not None and not model.max_source_positions:
             raise DragomanError(
-                "source length: expected none for a decoder alone, which has no source"
+                "source length: expected none for a decoder-only model, which has no source"
             )
         if self.capacity is not None and not model.max_target_positions:
             raise DragomanError(
-                "capacity: expected none for an encoder alone, which has no output of tokens"
+                "capacity: expected none for an encoder-only model, which generates no tokens"
             )
         source = self.source_length or default_source_range(model)
         profiles = tuple(Profile(batch, source) for batch in self.batches)
         capacity = self.capacity or default_capacity
-        if not model.max_source_positions:  # a decoder alone: prompts need positions, too
+        if not model.max_source_positions:  # decoder-only: prompts need positions too
             capacity = self.capacity or model.max_target_positions
         check_profiles(profiles, capacity, model)
         return EngineOptions(profiles, capacity, self.compute_capabilities, self.refittable)
 
 
 def check_refittable(engines: Bundle) -> TensorRTEngines:
-    """The engines of a bundle, if new weights can be put into them.
+    """Return the engines of a bundle if new weights can be put into them.
 
     Raises:
         DragomanError: the bundle has no engines, or they cannot be refitted.

@@ -1,41 +1,114 @@
-"""The targets of TensorRT: graphs that engines are built from."""
+"""The TensorRT targets: the recipe for graphs that engines are built from.
+
+Attention is decomposed into primitives where no fused kernel supports the head size. TensorRT-RTX
+1.7 decomposes attention itself if it has no kernel for it, except in 16 bits with several queries
+and a head size that is not a multiple of 8: there its compiler fails. In the decoder, attention
+over a source has several queries too: those of all rows of the source.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+from onnxscript.rewriter import MatchResult, RewriteRuleClassBase
 
 from dragoman.runtime.format.manifest import Precision
 from dragoman.runtime.format.model_spec import ModelSpec
 
-from ..graph_pass import GraphPass
+from ..fusions.cleanup import Tidy
+from ..fusions.matching import FLOATS
+from ..graph_pass import GraphPass, RulePass
+from ..graph_values import producer
 from ..precision.weight_only import EngineWeightOnly
-from ..recipe import Schemes, TargetRecipe
-from ..tidy import Tidy
-from .attention import PRIMITIVE_ATTENTION, needs_primitives
+from ..targets import TargetRecipe
 from .engine_bundle import build_engines
 
-BLOCK = 32
-"""The number of inputs that share a scale in 4 bits."""
+MULTIPLE = 8
+
+
+def needs_primitives(head_size: int) -> bool:
+    """Return whether attention over a source must be decomposed in 16 bits."""
+    return head_size % MULTIPLE != 0
+
+
+class DecomposeAttention(RewriteRuleClassBase):
+    """Attention (opset 23) over a source, with a bool mask -> softmax(q k^T) v.
+
+    q is [G, H, Q, Dh], k and v are [G, H, S, Dh]. "Attention Is All You Need", section 3.2.1,
+    equation 1.
+    """
+
+    def pattern(self, op: Any, query: Any, key: Any, value: Any, mask: Any) -> Any:
+        """Return the pattern to match."""
+        return op.Attention(query, key, value, mask, _outputs=["attended"])
+
+    def check(
+        self, context: Any, query: ir.Value, mask: ir.Value, attended: ir.Value, **_: Any
+    ) -> MatchResult:
+        """Check what the pattern cannot express."""
+        result = MatchResult()
+        node = attended.producer()
+        if node is None or set(node.attributes) - {"scale"}:
+            return result.fail("expected no attributes but scale", attended)
+        if not _to_source(node):
+            return result.fail("expected attention over a source, found one over a cache", attended)
+        if query.shape is None or len(query.shape) != 4 or not isinstance(query.shape[3], int):
+            return result.fail(f"expected queries [G, H, Q, Dh], found {query.shape}", query)
+        if query.dtype not in FLOATS or mask.dtype != ir.DataType.BOOL:
+            return result.fail(f"expected a mask of bool, found {mask.dtype}", mask)
+        return result
+
+    def rewrite(
+        self,
+        op: Any,
+        query: ir.Value,
+        key: ir.Value,
+        value: ir.Value,
+        mask: ir.Value,
+        attended: ir.Value,
+    ) -> ir.Value:
+        """Return the replacement."""
+        node = attended.producer()
+        assert node is not None and query.shape is not None and query.dtype is not None
+        size = query.shape[3]
+        assert isinstance(size, int)
+        dtype = query.dtype.numpy()
+        scale = node.attributes.get_float("scale", 1 / math.sqrt(size))
+        scaled = op.Mul(query, op.Constant(value=ir.tensor(np.array(scale, dtype))))
+        scores = op.MatMul(scaled, op.Transpose(key, perm=[0, 1, 3, 2]))
+        minus_infinity = op.Constant(value=ir.tensor(np.array(-np.inf, dtype)))
+        result: ir.Value = op.MatMul(
+            op.Softmax(op.Where(mask, scores, minus_infinity), axis=-1), value
+        )
+        return result
+
+
+def _to_source(node: ir.Node) -> bool:
+    """Return whether a node is attention, but not over a cache, which has one query."""
+    known = node.op_type == "Attention" and not node.domain
+    return known and producer(node.inputs[1], "TensorScatter") is None
+
+
+PRIMITIVE_ATTENTION = RulePass(
+    "primitive-attention", lambda: [DecomposeAttention.rule()], _to_source
+)
 
 
 def passes(graph: str, model: ModelSpec, precision: Precision) -> Sequence[GraphPass]:
-    """Attention over a source is decomposed where no kernel supports the size of its heads."""
+    """Decompose attention over a source where no kernel supports the size of its heads."""
     if precision != "fp32" and needs_primitives(model.head_size):
         return (PRIMITIVE_ATTENTION, Tidy())
     return ()
 
 
-def schemes(precision: Precision, graphs: Collection[str], widths: Collection[int]) -> Schemes:
-    """As for the neutral target, with scales that engines fuse into matrix products."""
-    rows = EngineWeightOnly(8, None, error=0.05)
-    products = rows if precision == "int8" else EngineWeightOnly(4, BLOCK, error=0.2)
-    return Schemes(dict.fromkeys(graphs, products), rows)
-
-
 RECIPE = TargetRecipe(
     passes=passes,
-    schemes=schemes,
+    schemes=EngineWeightOnly.schemes,
     half_activations="fp16",
-    finish=build_engines,
+    build_engines=build_engines,
     candidates=True,
 )

@@ -10,7 +10,7 @@ PRETRAINED = ("g2p-en", "verses-en", "bible-en-es")
 
 
 def find_checkpoint(name_or_path: str) -> Path:
-    """The directory of a checkpoint that ships with Dragoman, or an existing path.
+    """Find the directory of a checkpoint that ships with Dragoman, or an existing path.
 
     A name takes precedence: a folder called `g2p-en` in the working directory is `./g2p-en`.
 

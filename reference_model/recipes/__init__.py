@@ -3,21 +3,20 @@
 from typing import TYPE_CHECKING
 
 from dragoman.errors import DragomanError
+from dragoman.lazy import lazy_attributes
 
-from ..lazy import lazy_attributes
 from . import bible_en_es, g2p_en, multi30k_en_de, verses_en
-from .cleaning import describe as describe_cleaning
 from .examples import Example, read_examples, read_lines, write_examples
+from .parallel_text import describe as describe_cleaning
 from .recipe import Data, Recipe, Tokenizers
 from .training_file import PairFiles, read_training_file
 
 if TYPE_CHECKING:
-    from .beginning import Beginning, read_beginning
-    from .run import evaluate, run_recipe
+    from .run import InitialModel, evaluate, read_initial_model, run_recipe
 else:
     __getattr__ = lazy_attributes(
         __name__,
-        {"beginning": ("Beginning", "read_beginning"), "run": ("evaluate", "run_recipe")},
+        {"run": ("InitialModel", "evaluate", "read_initial_model", "run_recipe")},
     )
 
 RECIPES: dict[str, Recipe] = {
@@ -26,7 +25,7 @@ RECIPES: dict[str, Recipe] = {
 
 
 def find_recipe(name: str) -> Recipe:
-    """The recipe with this name.
+    """Find the recipe of a name.
 
     Raises:
         DragomanError: there is no such recipe; lists those there are.
@@ -38,17 +37,17 @@ def find_recipe(name: str) -> Recipe:
 
 __all__ = [
     "RECIPES",
-    "Beginning",
     "Data",
     "Example",
+    "InitialModel",
     "PairFiles",
     "Recipe",
     "Tokenizers",
     "describe_cleaning",
     "evaluate",
     "find_recipe",
-    "read_beginning",
     "read_examples",
+    "read_initial_model",
     "read_lines",
     "read_training_file",
     "run_recipe",

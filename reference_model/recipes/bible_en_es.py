@@ -8,7 +8,7 @@ both in the public domain, from Debian's packages `sword-text-web` and `sword-te
     for package in sword-text-*.deb; do dpkg -x $package FOLDER; done
 
 The split depends on the chapter only, so that a verse and its neighbours are in the same part, and
-is that of the recipe verses-en: see `chapters`. Some verses occur in several chapters.
+is that of the recipe verses-en: see `chapter_bucket`. Some verses occur in several chapters.
 """
 
 from __future__ import annotations
@@ -20,11 +20,10 @@ from typing import Any
 from dragoman.errors import DragomanError
 
 from ..training import TrainingOptions
-from .chapters import bucket
-from .cleaning import Cleaning, clean
-from .examples import Example
+from .examples import Example, chapter_bucket
+from .parallel_text import Cleaning, clean
 from .recipe import Data
-from .subwords import Vocabulary
+from .tokenizers import Vocabulary
 from .translation import translation_recipe
 
 MODULES = ("engWEB2015eb", "spaRV1909eb")
@@ -41,7 +40,7 @@ Verse = tuple[int, int, int]
 
 
 def load_data(folder: Path | None) -> Data:
-    """The verses, split as described above, in the order of the books.
+    """Read the verses, split as described above, in the order of the books.
 
     Raises:
         DragomanError: `pysword` is not installed, no folder is given, or it lacks a module.
@@ -49,7 +48,7 @@ def load_data(folder: Path | None) -> Data:
     english, spanish = (_read(_module(folder, name)) for name in MODULES)
     parts: dict[str, list[tuple[str, str]]] = {"train": [], "validation": [], "held_out": []}
     for verse in sorted(english.keys() & spanish.keys()):
-        match bucket(book=verse[0], chapter=verse[1]):
+        match chapter_bucket(book=verse[0], chapter=verse[1]):
             case b if b < 5:
                 part = "held_out"
             case 5 | 6:
@@ -91,7 +90,7 @@ def _module(folder: Path | None, name: str) -> Any:
 
 
 def _read(bible: Any) -> dict[Verse, str]:
-    """All verses that are not empty; of the Old Testament the books of the Protestant canon."""
+    """All verses that are not empty, in the books of the Protestant canon."""
     testaments = bible.get_structure().get_books()
     books = [*_canon(testaments["ot"]), *testaments["nt"]]
     verses = {}
@@ -106,12 +105,12 @@ def _read(bible: Any) -> dict[Verse, str]:
 
 
 def _canon(books: list[Any]) -> list[Any]:
-    """The first 39 of these books: SWORD puts deuterocanonical ones after them."""
+    """The first 39 books; SWORD puts deuterocanonical ones after them."""
     return books[:39]
 
 
 def plain(raw: str, *, first: bool) -> str:
-    """A verse without its marks (OSIS), notes and speakers, with single spaces.
+    """Return a verse without its marks (OSIS), notes and speakers, with single spaces.
 
     Args:
         first: whether the verse is the first of its chapter, whose first word editions print in

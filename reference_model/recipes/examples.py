@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
 from dragoman.errors import DragomanError
-
-from ..files import write_whole
+from dragoman.files.regular_files import write_whole
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ def write_examples(examples: Iterable[Example], path: Path) -> None:
 
 
 def read_lines(path: Path) -> list[str]:
-    """The lines of a file of texts, without their ends.
+    """Read the lines of a file of texts, without their ends.
 
     Raises:
         DragomanError: the file is missing or is not UTF-8.
@@ -64,3 +64,24 @@ def read_examples(path: Path) -> list[Example]:
             raise DragomanError(f"{path}, line {number}: expected a source text, found none")
         examples.append(Example(source, tuple(references)))
     return examples
+
+
+def bucket(key: str) -> int:
+    """Return a number in [0, 100), which decides the part of the data that an example belongs to.
+
+    It depends on the key only: the first eight bytes of its SHA-256, as a big-endian number modulo
+    100.
+
+    Args:
+        key: what the examples that belong together have in common
+    """
+    return int.from_bytes(hashlib.sha256(key.encode()).digest()[:8], "big") % 100
+
+
+def chapter_bucket(*, book: int, chapter: int) -> int:
+    """Return the bucket of a chapter, the same in every edition of the Bible.
+
+    Args:
+        book: counted from 1 in the order of the Protestant canon
+    """
+    return bucket(f"{book}:{chapter}")

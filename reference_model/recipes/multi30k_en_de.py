@@ -21,10 +21,10 @@ from typing import IO
 from dragoman.errors import DragomanError
 
 from ..training import TrainingOptions
-from .cleaning import Cleaning, clean
 from .examples import Example
+from .parallel_text import Cleaning, clean
 from .recipe import Data
-from .subwords import Vocabulary
+from .tokenizers import Vocabulary
 from .translation import translation_recipe
 
 FORM = "lc.norm.tok"
@@ -33,7 +33,8 @@ SOURCE, TARGET = "en", "de"
 
 
 def load_data(folder: Path | None) -> Data:
-    """
+    """Read the captions of the folder.
+
     Raises:
         DragomanError: no folder is given, or a file is missing, is not UTF-8 or has another number
             of lines than its translation.
@@ -49,7 +50,7 @@ def load_data(folder: Path | None) -> Data:
 
 
 def read_set(folder: Path, name: str) -> list[Example]:
-    """One of the sets, such as "test_2016_flickr".
+    """Read one of the sets, such as "test_2016_flickr".
 
     Raises:
         DragomanError: as `load_data`.
@@ -68,7 +69,7 @@ def _pairs(folder: Path, name: str) -> list[tuple[str, str]]:
 
 
 def read_lines_of(folder: Path, name: str) -> list[str]:
-    """The lines of a file in the folder or, as in the public repository, in its `tok` or `raw`.
+    """Read the lines of a file in the folder or, as in the public repository, its `tok` or `raw`.
 
     Raises:
         DragomanError: the file is missing, is damaged or is not UTF-8.

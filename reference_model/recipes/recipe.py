@@ -1,4 +1,4 @@
-"""A recipe: everything needed to train a model from scratch."""
+"""The record of a recipe: everything that is needed to train a model from scratch."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ RECIPE_FILE = "recipe.json"
 
 @dataclass(frozen=True)
 class Data:
-    """What to train on, what to watch while training, and what to score on afterwards.
+    """Examples to train on, to watch while training, and to score on afterwards.
 
     Attributes:
         dropped: how many pairs were left out of `train`, by reason
@@ -34,14 +34,14 @@ class Data:
 
 
 class Tokenizers(NamedTuple):
-    """Of both sides; each ends a text with the end token."""
+    """The tokenizers of both sides, each of which ends a text with the end token."""
 
     source: Tokenizer
     target: Tokenizer
 
 
 Score = Callable[[Sequence[str], Sequence[Example]], dict[str, float]]
-"""Hypotheses and the examples they answer -> figures by name, the recipe's metric first."""
+"""Outputs and their examples -> figures by name, the recipe's metric first."""
 
 
 @dataclass(frozen=True)
@@ -58,19 +58,19 @@ class Recipe:
     metric: str
     """The name of the figure that training reports after each epoch, such as "word error"."""
     score: Score | None
-    """None for a language model, which is judged by its perplexity."""
+    """None for a language model, whose figure is its perplexity."""
     metrics: Sequence[str] = ()
-    """Names of `dragoman.metrics` that judge its outputs, and that `score` gives; none: `score` is
-    a measure of the recipe's own, a share of errors."""
+    """Names in `dragoman.metrics` of the figures that `score` gives; none: `score` is a measure of
+    the recipe's own, a share of errors."""
     licences: Mapping[str, Callable[[], str]] = field(default_factory=dict)
     """Licence texts of the data, by the name of the file each is written to."""
     duration: str = ""
     """How long the training takes, for people."""
     vocabulary: str = ""
-    """What `make_tokenizers` was told, if that can differ: a training with other tokenizers is
-    another one."""
+    """The options of `make_tokenizers`, if there are any: a training with other tokenizers cannot
+    resume."""
     alignment_layer: int | None = None
     """The decoder layer, counted from 0, whose cross-attention aligns words, as measured; None: the
     last but one."""
     shown: Callable[[float], str] = "{:.2%}".format
-    """A figure as people read it."""
+    """Formats a figure for people."""

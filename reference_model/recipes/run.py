@@ -1,41 +1,93 @@
-"""Running a recipe: from its data to a scored checkpoint."""
+"""Running a recipe: from its data, and maybe a trained model, to a scored checkpoint."""
 
 from __future__ import annotations
 
+import hashlib
 import json
+import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import torch
 from rich.console import Console
+from tokenizers import Tokenizer
 
 from dragoman.errors import DragomanError
+from dragoman.files.regular_files import write_whole
 
-from ..checkpoint import save_checkpoint
+from ..checkpoint import WEIGHTS_FILE, load_checkpoint, save_checkpoint
+from ..config import ModelConfig
 from ..decoding import greedy_cached
-from ..files import write_whole
-from ..language_model import LanguageModel
-from ..models import make_model
+from ..models import AutoregressiveModel, LanguageModel, Transformer, make_model
 from ..training import train
-from ..training.batching import Pair
-from ..training.teacher_forcing import Trainable
+from ..training.loss import Pair, negative_log_likelihood
 from ..training.trainer import STATE_FILE
-from ..transformer import Transformer
-from .beginning import Beginning
 from .examples import Example, write_examples
-from .perplexity import perplexity, whole_texts
 from .recipe import HELD_OUT_FILE, RECIPE_FILE, Data, Recipe, Tokenizers
-from .tokenizer_files import read_tokenizers, write_tokenizers
+from .tokenizers import read_tokenizers, write_tokenizers
 
 DECODING_BATCH = 256
 """Examples decoded at once."""
 TOO_MANY_TOKENS = "more tokens than the model has positions"
-"""Why a pair is left out that cleaning, which knows characters only, has kept."""
+"""The reason why a pair is left out after cleaning, which counts characters."""
+
+
+@dataclass(frozen=True)
+class InitialModel:
+    """A trained model, and the tokenizers that it was trained with."""
+
+    digest: str
+    """The SHA-256 of its weights."""
+    model: AutoregressiveModel
+    tokenizers: Tokenizers
+
+
+def read_initial_model(directory: Path, config: ModelConfig) -> InitialModel:
+    """Read the trained model that a training starts from.
+
+    Args:
+        config: the training's configuration, which must be of the same shape
+
+    Raises:
+        CheckpointError, ConfigError: the weights or the configuration cannot be read.
+        DragomanError: tokenizers are missing or damaged, or the model has another shape.
+    """
+    model = load_checkpoint(directory)
+    if not isinstance(model, AutoregressiveModel):
+        raise DragomanError(
+            f"{directory}: expected a model with a decoder to start from, found an encoder-only one"
+        )
+    expected, found = (replace(c, dropout=0.0).to_dict() for c in (config, model.config))
+    differing = [
+        f"{name} {found[name]} instead of {value}"
+        for name, value in expected.items()
+        if found[name] != value
+    ]
+    if differing:
+        raise DragomanError(
+            f"{directory}: expected a model of the shape that is to be trained, found "
+            f"{', '.join(differing)}"
+        )
+    _set_dropout(model, config)
+    digest = hashlib.sha256((directory / WEIGHTS_FILE).read_bytes()).hexdigest()
+    return InitialModel(digest, model, read_tokenizers(directory))
+
+
+def _set_dropout(model: AutoregressiveModel, config: ModelConfig) -> None:
+    model.config = config
+    for module in model.modules():
+        if isinstance(module, torch.nn.Dropout):
+            module.p = config.dropout
 
 
 def run_recipe(
-    recipe: Recipe, data: Data, directory: Path, work: Path, *, beginning: Beginning | None = None
+    recipe: Recipe,
+    data: Data,
+    directory: Path,
+    work: Path,
+    *,
+    initial: InitialModel | None = None,
 ) -> dict[str, float]:
     """Train, score on held-out data, and write a checkpoint directory.
 
@@ -45,7 +97,7 @@ def run_recipe(
             training curve, licences
         work: where the training state and the tokenizers are kept, so that an interrupted run can
             resume
-        beginning: the trained model to go on from; None: random weights
+        initial: the trained model to start from; None: random weights
 
     Returns:
         figures on the held-out data, by name
@@ -55,17 +107,17 @@ def run_recipe(
             training diverged; a file cannot be written; or `work` holds the state of another
             training.
     """
-    if beginning is None:
+    if initial is None:
         tokenizers = _tokenizers(recipe, data, work)
         torch.manual_seed(recipe.options.seed)
         made = make_model(recipe.config)
-        assert isinstance(made, Trainable)
-        model: Trainable = made
+        assert isinstance(made, AutoregressiveModel)
+        model: AutoregressiveModel = made
     else:
-        model, tokenizers = beginning.model, beginning.tokenizers
+        model, tokenizers = initial.model, initial.tokenizers
     data, pairs = _fitting(model, tokenizers, data)
     training_pairs(model, tokenizers, data.held_out)  # refused now, not after the training
-    began = "random weights" if beginning is None else beginning.digest
+    weights = "random weights" if initial is None else initial.digest
     history = train(
         model,
         pairs,
@@ -74,7 +126,7 @@ def run_recipe(
         work,
         evaluate=lambda m: evaluate(m, recipe, tokenizers, data.validation)[recipe.metric],
         metric_name=recipe.metric,
-        beginning=", ".join(filter(None, (began, recipe.vocabulary))),
+        initial_weights=", ".join(filter(None, (weights, recipe.vocabulary))),
     )
     figures = evaluate(model, recipe, tokenizers, data.held_out)
     save_checkpoint(model, directory)
@@ -87,7 +139,7 @@ def run_recipe(
         "held_out": figures,
         "training": asdict(recipe.options) | {"steps": history[-1].step},
         "data": _counts(data),
-        "from": None if beginning is None else beginning.digest,
+        "from": None if initial is None else initial.digest,
     }
     _write(directory / RECIPE_FILE, (json.dumps(record, indent=2) + "\n").encode())
     for name in ("history.jsonl", "curve.png"):
@@ -96,20 +148,28 @@ def run_recipe(
 
 
 def _tokenizers(recipe: Recipe, data: Data, work: Path) -> Tokenizers:
-    """Those of an interrupted training, if there is one: a unigram vocabulary that is trained again
-    has the same tokens with other ids. New ones are read back, since files round scores.
+    """The tokenizers of an interrupted training, if there is one; new ones otherwise.
+
+    A unigram vocabulary that is trained again has the same tokens with other ids. New tokenizers
+    are read back from their files, which round scores.
     """
     if not (work / STATE_FILE).exists():
         write_tokenizers(recipe.make_tokenizers(data), work)
     return read_tokenizers(work)
 
 
-def _fitting(model: Trainable, tokenizers: Tokenizers, data: Data) -> tuple[Data, list[Pair]]:
-    """The data without the examples to train on that have more tokens than the model has positions,
-    and the pairs of the others; how many were left out is printed.
+def _fitting(
+    model: AutoregressiveModel, tokenizers: Tokenizers, data: Data
+) -> tuple[Data, list[Pair]]:
+    """Leave out the examples to train on that have more tokens than the model has positions.
+
+    How many these are is printed.
+
+    Returns:
+        the data without them, and the pairs of the remaining examples to train on
 
     Raises:
-        DragomanError: no other is left.
+        DragomanError: none remains.
     """
     if isinstance(model, LanguageModel):
         return data, training_pairs(model, tokenizers, data.train)
@@ -133,9 +193,9 @@ def _fitting(model: Trainable, tokenizers: Tokenizers, data: Data) -> tuple[Data
 
 
 def training_pairs(
-    model: Trainable, tokenizers: Tokenizers, examples: Sequence[Example]
+    model: AutoregressiveModel, tokenizers: Tokenizers, examples: Sequence[Example]
 ) -> list[Pair]:
-    """Each source with each of its references; whole texts for a language model.
+    """Encode each source with each of its references; for a language model, whole texts.
 
     Raises:
         DragomanError: a text has more tokens than the model has positions.
@@ -179,9 +239,9 @@ def _check_lengths(pair: Pair, longest: tuple[int, int], texts: tuple[str, str])
 
 
 def evaluate(
-    model: Trainable, recipe: Recipe, tokenizers: Tokenizers, examples: Sequence[Example]
+    model: AutoregressiveModel, recipe: Recipe, tokenizers: Tokenizers, examples: Sequence[Example]
 ) -> dict[str, float]:
-    """The recipe's figures, by name: of outputs, or the perplexity of a language model."""
+    """Compute the recipe's figures, by name; for a language model, its perplexity."""
     if isinstance(model, LanguageModel):
         return perplexity(model, examples, tokenizers.target)
     assert recipe.score is not None
@@ -189,8 +249,9 @@ def evaluate(
 
 
 def _outputs(model: Transformer, tokenizers: Tokenizers, examples: Sequence[Example]) -> list[str]:
-    """Greedy outputs of the reference model, in the examples' order; sources of similar length are
-    decoded together.
+    """Greedy outputs of the reference model, in the examples' order.
+
+    Sources of similar length are decoded together.
     """
     sources = [tokenizers.source.encode(example.source).ids for example in examples]
     order = sorted(range(len(sources)), key=lambda i: len(sources[i]))
@@ -220,3 +281,33 @@ def _counts(data: Data) -> Mapping[str, object]:
 
 def _write(path: Path, content: bytes) -> None:
     write_whole(path, lambda partial: partial.write_bytes(content))
+
+
+def whole_texts(examples: Sequence[Example], tokenizer: Tokenizer) -> list[Pair]:
+    """Encode the texts of examples, each source with the reference that continues it.
+
+    Args:
+        tokenizer: ends every text with the end token
+    """
+    return [
+        ((), tokenizer.encode(example.source + reference).ids)
+        for example in examples
+        for reference in example.references
+    ]
+
+
+def perplexity(
+    model: LanguageModel, examples: Sequence[Example], tokenizer: Tokenizer
+) -> dict[str, float]:
+    """Compute the perplexity of whole texts, end tokens included, and the bits per character.
+
+    Bits per character do not depend on the tokenizer.
+    """
+    texts = whole_texts(examples, tokenizer)
+    nats = negative_log_likelihood(model, texts)
+    tokens_in_all = sum(len(text) for _, text in texts)
+    characters = sum(len(e.source) + len(reference) for e in examples for reference in e.references)
+    return {
+        "perplexity": math.exp(nats / tokens_in_all),
+        "bits per character": nats / math.log(2) / characters,
+    }

@@ -8,18 +8,16 @@ from pathlib import Path
 from typing import Any
 
 from dragoman.errors import DragomanError
-from dragoman.regular_files import FileError
-from dragoman.strict_json import read_json_object
+from dragoman.files.regular_files import FileError
+from dragoman.files.strict_json import read_json_object
 
-from ..errors import ConfigError
-from ..presets import PRESETS
-from ..settings import read_settings
+from ..config import PRESETS
+from ..settings import ConfigError, read_settings
 from ..training import TrainingOptions
-from .cleaning import Cleaning, clean
 from .examples import Example
-from .parallel_text import read_pairs
+from .parallel_text import Cleaning, clean, read_pairs
 from .recipe import Data, Recipe
-from .subwords import Vocabulary
+from .tokenizers import Vocabulary
 from .translation import translation_recipe
 
 SECTIONS = ("model", "vocabulary", "cleaning", "training")
@@ -27,15 +25,15 @@ DECIDED = (
     *("source_vocab_size", "target_vocab_size"),
     *("pad_token_id", "start_token_id", "end_token_id"),
 )
-"""Fields of the model that are the vocabulary's."""
+"""Fields of the model that the vocabulary decides."""
 
 
 @dataclass(frozen=True)
 class PairFiles:
-    """Where parallel text is: each one file with tabs, or sources and targets apart.
+    """The files of parallel text: each one file with tabs, or one of sources and one of targets.
 
     Attributes:
-        held_out: to score the trained model on; none: those of `validation`
+        held_out: to score the trained model on; none: `validation`
     """
 
     train: Sequence[Path]
@@ -44,9 +42,11 @@ class PairFiles:
 
 
 def read_training_file(path: Path, pairs: PairFiles) -> Recipe:
-    """The recipe that a JSON file describes. Its sections: "model", fields of `ModelConfig` and
-    perhaps a "preset" to begin with; "vocabulary" (`Vocabulary`); "cleaning" (`Cleaning`), which
-    may be left out; "training" (`TrainingOptions`).
+    """Read the recipe that a JSON file describes.
+
+    Its sections are "model", with fields of `ModelConfig` and optionally a "preset" to start from;
+    "vocabulary" (`Vocabulary`); "cleaning" (`Cleaning`), which is optional; and "training"
+    (`TrainingOptions`).
 
     Raises:
         ConfigError: the model's part is invalid.
@@ -98,7 +98,7 @@ def _load(pairs: PairFiles, rules: Cleaning) -> Data:
 
 
 def _whole(files: Sequence[Path]) -> list[Example]:
-    """Pairs to score on, of which none is left out.
+    """Read pairs to score on, all of which must be usable.
 
     Raises:
         DragomanError: there are none, or a side is empty.

@@ -1,4 +1,4 @@
-"""Recipes of translation: a model, a vocabulary and a training, for any pairs of texts."""
+"""Recipes of translation: a model, a vocabulary and a training for pairs of texts."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ..config import ModelConfig
 from ..training import TrainingOptions
 from .examples import Example
 from .recipe import Data, Recipe
-from .subwords import Vocabulary, train_tokenizers
+from .tokenizers import Vocabulary, train_tokenizers
 
 METRICS = ("bleu", "chrf")
 
@@ -30,9 +30,10 @@ def translation_recipe(
     duration: str = "",
     alignment_layer: int | None = None,
 ) -> Recipe:
-    """
+    """Make a recipe of translation.
+
     Args:
-        model: fields of `ModelConfig`, but for the sizes of the vocabularies
+        model: fields of `ModelConfig`, except for the sizes of the vocabularies
 
     Raises:
         ConfigError: a field of the model is unknown or out of range.
@@ -66,10 +67,10 @@ def translation_recipe(
 def score(
     hypotheses: Sequence[str], examples: Sequence[Example], *, lowercase: bool = False
 ) -> dict[str, float]:
-    """BLEU and chrF of the corpus, from 0 to 100.
+    """Compute BLEU and chrF of the corpus, from 0 to 100.
 
     Args:
-        lowercase: whether case does not count, for a model that writes none
+        lowercase: whether to ignore case, for a model that writes lower case only
     """
     references = [example.references for example in examples]
     for name in METRICS:

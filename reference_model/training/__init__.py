@@ -1,8 +1,8 @@
-"""Training a reference Transformer."""
+"""Training of the reference model."""
 
 from typing import TYPE_CHECKING
 
-from ..lazy import lazy_attributes
+from dragoman.lazy import lazy_attributes
 
 if TYPE_CHECKING:
     from .history import Epoch

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from ..files import write_whole
+from dragoman.files.regular_files import write_whole
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ class Epoch:
 
 
 def write_history(epochs: Sequence[Epoch], path: Path) -> None:
-    """One JSON object a line for each epoch.
+    """Write one JSON object a line for each epoch.
 
     Raises:
         DragomanError: the file cannot be written.

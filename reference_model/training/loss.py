@@ -1,14 +1,99 @@
-"""The training loss: label-smoothed cross-entropy (Szegedy et al. 2016, section 7) of a projection
-to the vocabulary.
+"""The training objective: batches of pairs, teacher forcing, and the loss.
+
+Batches have pairs of similar length ("Attention Is All You Need", section 5.1). With teacher
+forcing, a model predicts every token of a target from those before it. The loss is label-smoothed
+cross-entropy (Szegedy et al. 2016, section 7) of a projection to the vocabulary.
 """
 
 from __future__ import annotations
 
+import random
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+
+from ..models import AutoregressiveModel, LanguageModel, pad
+from ..stacks import NoMemory
+
+Pair = tuple[Sequence[int], Sequence[int]]
+"""Source and target token ids, each ending with its end token."""
+
+
+def token_batches(pairs: Sequence[Pair], batch_tokens: int, *, seed: int) -> list[list[int]]:
+    """Split pairs into batches of at most `batch_tokens` tokens per side, padding included.
+
+    Pairs of similar length share a batch; ties and the order of the batches are random. The result
+    depends on the seed only, so that an interrupted epoch can be resumed.
+
+    Returns:
+        indices into `pairs`, each exactly once; a pair longer than the limit forms its own batch
+    """
+    generator = random.Random(seed)
+    order = list(range(len(pairs)))
+    generator.shuffle(order)
+    order.sort(key=lambda i: (len(pairs[i][0]), len(pairs[i][1])))
+    batches: list[list[int]] = []
+    batch: list[int] = []
+    widest = 0
+    for index in order:
+        width = max(len(side) for side in pairs[index])
+        if batch and max(widest, width) * (len(batch) + 1) > batch_tokens:
+            batches.append(batch)
+            batch, widest = [], 0
+        batch.append(index)
+        widest = max(widest, width)
+    if batch:
+        batches.append(batch)
+    generator.shuffle(batches)
+    return batches
+
+
+SCORING_TOKENS = 4096
+"""Tokens per batch of `negative_log_likelihood`."""
+
+
+def hidden_states(model: AutoregressiveModel, pairs: Sequence[Pair]) -> tuple[Tensor, Tensor]:
+    """Compute the decoder's hidden states before all target tokens of a batch.
+
+    Args:
+        pairs: the sources are empty for a language model
+
+    Returns:
+        hidden states [N, D], and the tokens [N] that follow them, without padding
+    """
+    config = model.config
+    device = model.output.weight.device
+    target, target_mask = (x.to(device) for x in pad([p[1] for p in pairs], config.pad_token_id))
+    begin = torch.full((len(pairs), 1), config.start_token_id, device=device)
+    given = torch.cat([begin, target[:, :-1]], dim=1)
+    position = torch.zeros(len(pairs), dtype=torch.long, device=device)
+    if isinstance(model, LanguageModel):
+        hidden = model.decode(given, position, NoMemory())
+    else:
+        source, mask = (x.to(device) for x in pad([p[0] for p in pairs], config.pad_token_id))
+        cross = model.encode(source, mask)
+        hidden = model.decoder(given, position, mask, cross, NoMemory())
+    return hidden[target_mask], target[target_mask]
+
+
+def predictions(model: AutoregressiveModel, pairs: Sequence[Pair]) -> tuple[Tensor, Tensor]:
+    """Compute the logits [N, V] of all target tokens of a batch; return the tokens [N], too."""
+    hidden, tokens = hidden_states(model, pairs)
+    return model.output(hidden), tokens
+
+
+@torch.inference_mode()
+def negative_log_likelihood(model: AutoregressiveModel, pairs: Sequence[Pair]) -> float:
+    """Sum the cross-entropy of all target tokens, end tokens included, in nats."""
+    nats = 0.0
+    for batch in token_batches(pairs, SCORING_TOKENS, seed=0):
+        logits, tokens = predictions(model, [pairs[i] for i in batch])
+        nats += F.cross_entropy(logits.double(), tokens, reduction="sum").item()
+    return nats
+
 
 CHUNK_LOGITS = 2**21
 """Logits computed at once, 8 MB: what a processor's cache holds."""
@@ -23,11 +108,11 @@ def projected_cross_entropy(
     label_smoothing: float = 0.0,
     total: int | None = None,
 ) -> Tensor:
-    """The label-smoothed cross-entropy of hidden W^T + b: its sum over tokens, divided by `total`.
+    """Compute the label-smoothed cross-entropy of hidden W^T + b, summed and divided by `total`.
 
-    What `torch.nn.functional.cross_entropy` gives for these logits. They are computed in chunks,
-    each with its gradient at once, and never exist as a whole: with a large vocabulary, writing and
-    reading them takes most of the time of a small model's training step, and of its memory.
+    The result is that of `torch.nn.functional.cross_entropy` for these logits. They are computed in
+    chunks, each with its gradient at once, and never exist as a whole: with a large vocabulary,
+    writing and reading them takes most of the time and memory of a small model's training step.
 
     Under autocast the products are computed in its precision, the softmax in fp32.
 

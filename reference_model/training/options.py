@@ -1,4 +1,7 @@
-"""How to train."""
+"""The options of a training, and the learning rate that follows from them.
+
+The learning rate is that of "Attention Is All You Need", equation 3, with a final cool-down.
+"""
 
 from __future__ import annotations
 
@@ -10,18 +13,19 @@ from ..settings import check_settings
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingOptions:
-    """Hyper-parameters of training; except for the batch size, the defaults are those of section 5
-    of "Attention Is All You Need".
+    """The hyper-parameters of a training.
+
+    The defaults are those of "Attention Is All You Need", section 5, except for the batch size.
 
     Raises:
         DragomanError: on construction, naming every field that is out of range.
     """
 
     epochs: int
-    """The most there are; a checkpoint is written after each."""
+    """The most epochs; a checkpoint is written after each."""
     patience: int | None = None
-    """Training ends early once the validation loss has not fallen for this many epochs; None: it
-    does not."""
+    """Training ends early once the validation loss has not fallen for this many epochs; None:
+    never."""
     batch_tokens: int = 4096
     """Maximum number of tokens per batch, padding included, on the source and target side each."""
     accumulate: int = 1
@@ -61,3 +65,20 @@ class TrainingOptions:
             yield f"seed: expected 0 to below 2^32, found {self.seed}"
         if not 0 <= self.label_smoothing < 1:
             yield f"label_smoothing: expected 0 to below 1, found {self.label_smoothing}"
+
+
+def inverse_square_root(step: int, *, d_model: int, warmup_steps: int, scale: float = 1.0) -> float:
+    """Return d_model^-0.5 * min(step^-0.5, step * warmup_steps^-1.5) * scale, for step >= 1."""
+    return float(scale * d_model**-0.5 * min(step**-0.5, step * warmup_steps**-1.5))
+
+
+def cool_down(epochs_done: float, *, epochs: int, cool_down_epochs: int) -> float:
+    """Return a factor that falls linearly to 0 over the last epochs (Zhai et al. 2022, 3.5).
+
+    Args:
+        epochs_done: fractional within an epoch
+        epochs: total number of epochs
+        cool_down_epochs: 0 for no cool-down, as in "Attention Is All You Need"
+    """
+    left = epochs - epochs_done
+    return min(1.0, left / cool_down_epochs) if cool_down_epochs else 1.0

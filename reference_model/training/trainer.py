@@ -16,21 +16,25 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from safetensors.torch import load_file, save_file
 
 from dragoman.errors import DragomanError
-from dragoman.regular_files import check_regular
+from dragoman.files.regular_files import check_regular
 
-from ..files import write_whole
-from .batching import Pair, token_batches
+from ..checkpoint import write_tensors
+from ..models import AutoregressiveModel
 from .history import Epoch, plot_history, write_history
-from .loss import projected_cross_entropy
-from .options import TrainingOptions
-from .schedule import cool_down, inverse_square_root
-from .teacher_forcing import Trainable, hidden_states, negative_log_likelihood
+from .loss import (
+    Pair,
+    hidden_states,
+    negative_log_likelihood,
+    projected_cross_entropy,
+    token_batches,
+)
+from .options import TrainingOptions, cool_down, inverse_square_root
 
 STATE_FILE = "state.pt"
 STATE_EVERY = 200
 """Steps after which the training state is saved: the most that an interruption can cost."""
 
-AnyModel = TypeVar("AnyModel", bound=Trainable)
+AnyModel = TypeVar("AnyModel", bound=AutoregressiveModel)
 
 
 def train(
@@ -42,9 +46,9 @@ def train(
     *,
     evaluate: Callable[[AnyModel], float],
     metric_name: str,
-    beginning: str = "random weights",
+    initial_weights: str = "random weights",
 ) -> list[Epoch]:
-    """Train the model in place, on a GPU if there is one; it ends with the averaged weights.
+    """Train a model in place, on a GPU if there is one, to its averaged weights.
 
     The training state is saved in `directory` (state.pt, epoch-N.safetensors). Calling again with
     the same arguments after an interruption resumes, on a processor with the same weights as an
@@ -54,11 +58,11 @@ def train(
         model: on a processor; its weights are where training begins
         pairs: source and target ids, each ending with its end token; a language model's sources are
             empty
-        validation: likewise, for the loss that training does not see
-        directory: is created if it does not exist
+        validation: pairs that the model is not trained on, for the validation loss
+        directory: of the training state; created if it does not exist
         evaluate: computes the metric of a model, on a processor, on validation data
         metric_name: the name of this metric, for progress and the training curve
-        beginning: what the model's weights are, so that no training resumes another one
+        initial_weights: a name of the model's weights, so that no training resumes another one
 
     Returns:
         the figures of each epoch
@@ -68,7 +72,7 @@ def train(
             file cannot be written, or the loss is no longer a number.
     """
     directory.mkdir(parents=True, exist_ok=True)
-    run = _Run(model, options, directory, pairs, validation, beginning)
+    run = _Run(model, options, directory, pairs, validation, initial_weights)
     run.resume()
     columns = (
         TextColumn("[progress.description]{task.description}"),
@@ -120,14 +124,14 @@ class _Run(Generic[AnyModel]):
         directory: Path,
         pairs: Sequence[Pair],
         validation: Sequence[Pair],
-        beginning: str,
+        initial_weights: str,
     ) -> None:
         self.model = model
         self.options = options
         self.directory = directory
         self.validation = validation
         self.data = hashlib.sha256(repr((pairs, validation)).encode()).hexdigest()
-        self.beginning = beginning
+        self.initial_weights = initial_weights
         self.device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
         model.to(self.device)
         self.optimizer = torch.optim.Adam(
@@ -146,7 +150,7 @@ class _Run(Generic[AnyModel]):
         self.epochs: list[Epoch] = []
 
     def ended(self) -> bool:
-        """Whether all epochs are done, or the patience is at its end."""
+        """Return whether all epochs are done, or the validation loss no longer falls."""
         losses = [epoch.validation_loss for epoch in self.epochs]
         patience = self.options.patience
         if patience is not None and losses:
@@ -156,6 +160,7 @@ class _Run(Generic[AnyModel]):
         return len(losses) >= self.options.epochs
 
     def train_epoch(self, steps: Sequence[Step], advance: Callable[[], None]) -> None:
+        """Take the remaining steps of an epoch."""
         self.model.train()
         started = time.monotonic()
         while self.done < len(steps):
@@ -216,6 +221,7 @@ class _Run(Generic[AnyModel]):
             )
 
     def end_epoch(self, evaluate: Callable[[AnyModel], float], metric_name: str) -> None:
+        """Evaluate the model, and write its weights, the history and the state."""
         self.model.eval()
         self.epochs.append(
             Epoch(
@@ -229,7 +235,7 @@ class _Run(Generic[AnyModel]):
         )
         number = len(self.epochs)
         weights = self._weights()
-        write_whole(self._epoch_file(number), lambda path: save_file(weights, path))
+        write_tensors(self._epoch_file(number), lambda path: save_file(weights, path))
         write_history(self.epochs, self.directory / "history.jsonl")
         plot_history(self.epochs, metric_name, self.directory / "curve.png")
         self.done, self.loss_sum, self.token_count, self.seconds = 0, 0.0, 0, 0.0
@@ -248,7 +254,7 @@ class _Run(Generic[AnyModel]):
         return metric
 
     def average(self) -> None:
-        """Average the last checkpoints: section 6.1."""
+        """Average the weights of the last epochs, as in section 6.1."""
         self.model.cpu()
         first = max(1, len(self.epochs) - self.options.average_epochs + 1)
         files = [self._epoch_file(n) for n in range(first, len(self.epochs) + 1)]
@@ -262,6 +268,7 @@ class _Run(Generic[AnyModel]):
         self.model.eval()
 
     def save(self) -> None:
+        """Write the training state."""
         state = {
             "what": self._identity(),
             "weights": self._weights(),
@@ -273,9 +280,10 @@ class _Run(Generic[AnyModel]):
             "seconds": self.seconds,
             "epochs": [asdict(epoch) for epoch in self.epochs],
         }
-        write_whole(self.directory / STATE_FILE, lambda path: torch.save(state, path))
+        write_tensors(self.directory / STATE_FILE, lambda path: torch.save(state, path))
 
     def resume(self) -> None:
+        """Read the training state, if there is one."""
         path = self.directory / STATE_FILE
         if not path.exists():
             return
@@ -308,12 +316,12 @@ class _Run(Generic[AnyModel]):
         self.epochs = [Epoch(**epoch) for epoch in state["epochs"]]
 
     def _identity(self) -> dict[str, object]:
-        """What decides the weights, by name."""
+        """The options and data that decide the weights, by name."""
         options = asdict(self.options)
         # Without a cool-down more epochs may be added later: none depends on their number.
         if not self.options.cool_down_epochs:
             del options["epochs"]
-        data = {"pairs (SHA-256)": self.data, "beginning": self.beginning}
+        data = {"pairs (SHA-256)": self.data, "beginning": self.initial_weights}
         return options | self.model.config.to_dict() | data
 
     def _weights(self) -> dict[str, torch.Tensor]:

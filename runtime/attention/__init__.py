@@ -1,5 +1,4 @@
-"""What a model attends to: weights with their tokens, and word alignments out of them.
+"""Attention maps of an input, and word alignments.
 
-Reading order: maps (the weights of one input), words (which word a token belongs to), alignment,
-reader (which makes them).
+Reading order: maps, alignment, reader.
 """

@@ -1,4 +1,4 @@
-"""The attention of a model to one input, with the tokens along both sides."""
+"""The attention maps of one input, with the tokens of both axes."""
 
 from __future__ import annotations
 
@@ -12,19 +12,17 @@ Weights = NDArray[np.float32]
 
 @dataclass(frozen=True, eq=False)
 class Attention:
-    """How much each token attends to each other one: rows sum to 1.
+    """Attention weights of all layers and heads; each row sums to 1.
 
     Attributes:
-        source: tokens of the source as the vocabulary writes them; of audio, times in seconds
-        read: what the decoder reads: start token, prompt, and the target but for its last token;
-            of a decoder alone, the text
-        target: the tokens that follow each of these; the end token after a text that is just read
-        encoder: self-attention of the source [layers, heads, S, S]; None: there is no encoder
-        decoder: self-attention of what the decoder reads [layers, heads, T, T]; None: there is no
-            decoder
-        cross: attention of what the decoder reads to the source [layers, heads, T, S]; None unless
-            there are both
-        alignment_heads: the layers and heads whose cross-attention aligns words
+        source: source tokens as the vocabulary spells them; for audio, times in seconds
+        read: decoder inputs: start token, prompt and target without its last token; for a
+            decoder-only model, the text
+        target: the token after each decoder input; the end token after a text without a target
+        encoder: encoder self-attention [layers, heads, S, S]; None without an encoder
+        decoder: decoder self-attention [layers, heads, T, T]; None without a decoder
+        cross: cross-attention [layers, heads, T, S]; None unless there are encoder and decoder
+        alignment_heads: (layer, head) pairs whose cross-attention aligns words
     """
 
     source: tuple[str, ...]
@@ -37,10 +35,10 @@ class Attention:
 
     @property
     def aligning(self) -> Weights:
-        """The mean of the cross-attention that aligns words, [T, S].
+        """Mean cross-attention of the alignment heads, [T, S].
 
-        Without heads that the model names, it is that of the last layer but one, which Garg et al.
-        2019 (section 3.2) found to align best.
+        If the model names no alignment heads, all heads of the penultimate layer are used, which
+        align best according to Garg et al. 2019 (section 3.2).
 
         Raises:
             ValueError: there is no cross-attention.

@@ -1,4 +1,4 @@
-"""Runs the graph that shows attention on an input, and aligns words with it."""
+"""Runs the graph that outputs attention weights, and aligns words with them."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from dragoman.settings.generation import GenerationOptions
+
 from ..backends.interface import Backend
 from ..decoding.batching import as_batch
-from ..decoding.options import GenerationOptions
-from ..decoding.rejection import RejectedError
-from ..decoding.results import Result
+from ..decoding.results import RejectedError, Result
 from ..encoding.front_end import EncoderFrontEnd
 from ..format.contract import Role
 from ..format.manifest import Manifest
@@ -24,20 +24,19 @@ from ..scoring.teacher_forcing import ForcedPair
 from ..scoring.texts import TextScorer
 from ..texts.codecs.interface import TextStream
 from ..texts.tokenizer import TextCodec
-from .alignment import Alignment, align, attended_word
+from .alignment import Alignment, WordStream, align, attended_word, word_token, words_of
 from .maps import Attention
-from .unknown import WordStream, word_token
-from .words import words_of
 
 
 class EncoderAttentionReader:
-    """Of an encoder alone."""
+    """Reads the attention of an encoder-only model."""
 
     def __init__(self, backend: Backend, encoder: EncoderFrontEnd) -> None:
         self._backend, self._encoder = backend, encoder
 
     def attention(self, source: Any) -> Attention:
-        """
+        """Return the attention maps of a source.
+
         Raises:
             RejectedError: the source cannot be read.
             BackendError: the bundle does not have the graph, or the backend does not run it.
@@ -56,11 +55,11 @@ class EncoderAttentionReader:
 
 
 class AttentionReader:
-    """Of a model that decodes.
+    """Reads the attention of a model with a decoder.
 
     Args:
-        front_end: makes targets where none are given
-        codec: None for a bundle without tokenizers
+        front_end: generates targets where none are given
+        codec: None if the bundle has no tokenizers
     """
 
     def __init__(
@@ -76,9 +75,10 @@ class AttentionReader:
         self._stand_in: int | None = None
 
     def attention(self, source: Any, target: Any, options: ScoringOptions) -> Attention:
-        """
+        """Return the attention maps of a source and a target.
+
         Args:
-            target: None: what the model makes of the source; a decoder alone just reads it
+            target: None: the model's own output for the source; none for a decoder-only model
 
         Raises:
             RejectedError: source or target cannot be read.
@@ -97,11 +97,11 @@ class AttentionReader:
         *,
         unknown_replaced: bool = False,
     ) -> Alignment:
-        """The words of a source and of an output aligned.
+        """Align the words of a source and of an output.
 
         Args:
-            tokens: of the output, without its end token
-            unknown_replaced: of the text that `with_unknown_replaced` gives
+            tokens: the output's tokens without the end token
+            unknown_replaced: whether unknown tokens were replaced by `with_unknown_replaced`
         """
         try:
             pair, weights = self._aligning(source, tokens, options)
@@ -116,8 +116,10 @@ class AttentionReader:
     def with_unknown_replaced(
         self, source: Any, tokens: Sequence[int], options: ScoringOptions
     ) -> str | None:
-        """The text of an output with source words in place of unknown tokens, as they are attended
-        to most; None if there is none to replace.
+        """Replace unknown tokens of an output by the source words that they attend to most.
+
+        Returns:
+            the text; None if the output has no unknown tokens
         """
         unknown = None if self._codec is None else self._codec.unknown_target
         stream = self._word_stream()
@@ -136,7 +138,7 @@ class AttentionReader:
         return text
 
     def _word_stream(self) -> TextStream | None:
-        """Decodes targets, unknown tokens as words; None if the vocabulary has no such token."""
+        """Decode targets with unknown tokens as words; None if there is no unknown token."""
         codec = self._codec
         if codec is None or codec.unknown_target is None:
             return None
@@ -148,13 +150,13 @@ class AttentionReader:
     def _aligning(
         self, source: Any, tokens: Sequence[int], options: ScoringOptions
     ) -> tuple[ForcedPair, NDArray[np.float32]]:
-        """An output, and how much its tokens attend to the source's [target, S]."""
+        """Return an output and the attention of its tokens to the source [target, S]."""
         pair = self._pair(source, list(tokens), options.replace(end_token=False))
         weights = self._of_pair(pair).aligning
         return pair, weights[len(pair.given) - 1 :]
 
     def _pair(self, source: Any, target: Any, options: ScoringOptions) -> ForcedPair:
-        if target is None:  # a decoder alone reads it as it is, as if nothing followed
+        if target is None:  # a decoder-only model reads the text without a continuation
             read = tuple(self._front_end.tokenize(source, None))
             if not read:
                 raise RejectedError("expected a text, found an empty one")
@@ -197,7 +199,7 @@ class AttentionReader:
         return tuple(found)
 
     def _source_words(self, source: Any, pair: ForcedPair) -> tuple[list[str], list[int | None]]:
-        """Of a text its own, which the vocabulary may lack; of ids what they stand for."""
+        """Return the words of a source; those of a text may be out of vocabulary."""
         ids = [int(token) for token in pair.source]
         if self._codec is None:
             return list(map(str, ids)), list(range(len(ids)))
@@ -208,9 +210,10 @@ class AttentionReader:
     def _target_words(
         self, pair: ForcedPair, stream: TextStream | None
     ) -> tuple[list[str], list[int | None]]:
-        """
+        """Return the words of a target.
+
         Args:
-            stream: decodes them; None: as outputs are decoded
+            stream: decodes the tokens; None: the stream that decodes outputs
         """
         if self._codec is None:
             return list(map(str, pair.target)), list(range(len(pair.target)))
@@ -222,10 +225,10 @@ def _first(weights: NDArray[np.float32] | None) -> NDArray[np.float32] | None:
 
 
 def as_target(result: Result, options: ScoringOptions) -> tuple[list[int], ScoringOptions]:
-    """What was decoded as a target, and the options with which it is read.
+    """Return an output as a target, and the options to score it with.
 
     Raises:
-        RejectedError: nothing could be decoded.
+        RejectedError: the source was rejected.
     """
     if result.error is not None:
         raise RejectedError(result.error)
@@ -233,7 +236,7 @@ def as_target(result: Result, options: ScoringOptions) -> tuple[list[int], Scori
 
 
 def generation_of(options: ScoringOptions) -> GenerationOptions:
-    """How a target that is not given is decoded."""
+    """Return the options to generate a missing target."""
     return GenerationOptions(
         source_language=options.source_language,
         target_language=options.target_language,

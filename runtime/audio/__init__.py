@@ -1,6 +1,6 @@
-"""Audio files and samples to the features that a speech model takes.
+"""Reads audio and computes the features that a speech model takes.
 
-Features need NumPy alone. Files are read with `soundfile` and resampled with `soxr`, which are
+Features need only NumPy. Files are read with `soundfile` and resampled with `soxr`, which are
 imported when a file is read.
 """
 

@@ -8,16 +8,16 @@ import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
 
-from ..format.audio import AudioFeatures
+from dragoman.settings.speech import AudioFeatures
 
 Signal = NDArray[np.float32]
 Features = NDArray[np.float32]
 
 LEAST_POWER = np.float32(1e-10)
 DYNAMIC_RANGE = np.float32(8)
-"""Power is raised to at most this far below the loudest of a signal, in powers of ten."""
+"""Log power is clipped to this far below the maximum of the signal, in powers of ten."""
 BLOCK = 128
-"""Frames transformed together: as many as fit into a core's cache."""
+"""Number of frames that are transformed together: they fit into a core's cache."""
 
 
 class LogMel(AudioFeatures):
@@ -29,35 +29,35 @@ class LogMel(AudioFeatures):
 
     @classmethod
     def of(cls, settings: AudioFeatures) -> LogMel:
-        """With the settings that a manifest states."""
+        """Create the transform from the settings of a manifest."""
         return cls(**vars(settings))
 
     def chunk(self, signal: Signal) -> Features:
-        """Features of the first window of a signal, padded with zeros: [bins, frames].
+        """Compute the features of the first window of a signal, padded with zeros: [bins, frames].
 
         Frames of padding alone are not computed, so that a short signal costs little.
         """
-        heard = np.zeros(min(len(signal) + self.n_fft, self.samples), np.float32)
-        heard[: len(signal)] = signal[: len(heard)]
+        padded = np.zeros(min(len(signal) + self.n_fft, self.samples), np.float32)
+        padded[: len(signal)] = signal[: len(padded)]
         log_power = np.full((self.bins, self.frames), np.log10(LEAST_POWER), np.float32)
-        self._log_power(heard, log_power[:, : len(heard) // self.hop])
+        self._log_power(padded, log_power[:, : len(padded) // self.hop])
         return _normalized(log_power)
 
     def whole(self, signal: Signal) -> Features:
-        """Features of a signal of any length: [bins, samples // hop].
+        """Compute the features of a signal of any length: [bins, samples // hop].
 
-        They differ from those of its windows: the loudest frame of the whole signal sets the floor,
-        and the end is continued by reflection, not by zeros.
+        They differ from the features of its windows: the maximum of the whole signal sets the
+        floor, and the end is padded by reflection instead of zeros.
         """
         log_power = np.empty((self.bins, len(signal) // self.hop), np.float32)
         self._log_power(signal, log_power)
         return _normalized(log_power)
 
     def segment(self, features: Features, begin: int) -> Features:
-        """The window that begins at a frame of the features from `whole`: [bins, frames].
+        """Return the window that begins at a frame of the features from `whole`: [bins, frames].
 
-        Beyond the end it is 0, as in Hugging Face's long-form `generate`, although silence has
-        another value.
+        It is padded with 0 as in Hugging Face's long-form `generate`, although silence has another
+        value.
         """
         segment = np.zeros((self.bins, self.frames), np.float32)
         left = features[:, begin : begin + self.frames]
@@ -65,7 +65,7 @@ class LogMel(AudioFeatures):
         return segment
 
     def _log_power(self, signal: Signal, out: Features) -> None:
-        """Write the logarithm to base 10 of the power of the first frames to `out`."""
+        """Write the base-10 logarithm of the power of the first frames to `out`."""
         padded = np.pad(signal, self.n_fft // 2, mode="reflect")
         frames = sliding_window_view(padded, self.n_fft)[:: self.hop]
         window = _hann_window(self.n_fft)
@@ -74,10 +74,10 @@ class LogMel(AudioFeatures):
             block = out[:, begin : begin + BLOCK]
             spectrum = np.fft.rfft(frames[begin : begin + block.shape[1]] * window)
             power = np.square(spectrum.real) + np.square(spectrum.imag)
-            # NumPy 1 transforms in float64. A matrix product would leave the threads of a BLAS
-            # spinning, and the encoder, which runs next, without their cores.
-            heard = power.T[frequencies].astype(np.float32, copy=False)
-            np.add.reduceat(heard * weights, begins, axis=0, out=block)
+            # NumPy 1 transforms in float64. After a matrix product, the threads of the BLAS library
+            # would spin and take cores from the encoder, which runs next.
+            filtered = power.T[frequencies].astype(np.float32, copy=False)
+            np.add.reduceat(filtered * weights, begins, axis=0, out=block)
         np.maximum(out, LEAST_POWER, out=out)
         np.log10(out, out=out)
 
@@ -93,7 +93,7 @@ def _normalized(log_power: Features) -> Features:
 
 @functools.cache
 def _hann_window(size: int) -> NDArray[np.float32]:
-    """Periodic: one period of a raised cosine, without its last point."""
+    """Return the periodic Hann window: one period of a raised cosine without its last point."""
     window = 0.5 - 0.5 * np.cos(2 * np.pi * np.arange(size) / size)
     return window.astype(np.float32)
 
@@ -102,19 +102,22 @@ def _hann_window(size: int) -> NDArray[np.float32]:
 def _triangles(
     bins: int, n_fft: int, sampling_rate: int
 ) -> tuple[NDArray[np.intp], NDArray[np.float32], NDArray[np.intp]]:
-    """The filters without their zeros: the frequencies of all of them one after another, their
-    weights [numbers, 1], and where each filter begins.
+    """Return the non-zero weights of the mel filters.
+
+    Returns:
+        the frequencies of all filters one after another, their weights [numbers, 1], and the index
+        at which each filter begins
     """
     filters = _mel_filters(bins, n_fft, sampling_rate)
     used = filters > 0
-    used[~used.any(axis=1), 0] = True  # every sum is of something
+    used[~used.any(axis=1), 0] = True  # no sum is empty
     rows, frequencies = np.nonzero(used)
     return frequencies, filters[used][:, np.newaxis], np.searchsorted(rows, np.arange(bins))
 
 
 @functools.cache
 def _mel_filters(bins: int, n_fft: int, sampling_rate: int) -> NDArray[np.float32]:
-    """Triangles of equal area, evenly spaced on Slaney's mel scale: [bins, n_fft // 2 + 1].
+    """Return triangular filters of equal area on Slaney's mel scale: [bins, n_fft // 2 + 1].
 
     Source: Slaney, Auditory Toolbox, 1998.
     """

@@ -1,4 +1,4 @@
-"""Audio files and arrays -> samples as models take them.
+"""Reads audio files and arrays as the samples that models take.
 
 Files are read with `soundfile` (wav, flac, ogg, and mp3 if its libsndfile supports it) and
 resampled with `soxr`; both are imported when they are first needed.
@@ -25,7 +25,7 @@ Audio = str | os.PathLike[str] | bytes | NDArray[np.floating[Any]] | NDArray[np.
 sampling rate: floating point from -1 to 1, or int16."""
 
 LOUDEST = 100.0
-"""Far above full scale, which is 1. Larger samples are on another scale, such as that of int16."""
+"""Far above full scale, which is 1. Larger samples have another scale, such as that of int16."""
 LOWEST_RATE = 1000
 BLOCK = 1 << 16
 UNKNOWN_SIZE = 0x7FFF0000
@@ -33,13 +33,13 @@ UNKNOWN_SIZE = 0x7FFF0000
 
 
 class AudioError(DragomanError):
-    """Audio that cannot be read, or that a model cannot take."""
+    """Audio cannot be read, or is not an input of the model."""
 
 
 def read_audio(
     audio: Audio, sampling_rate: int = 16_000, *, longest: float = math.inf
 ) -> NDArray[np.float32]:
-    """Mono samples of a file or an array: float32 [samples], finite, at least one.
+    """Read the mono samples of a file or an array: float32 [samples], finite, at least one.
 
     The channels of a file are averaged, and the result is resampled if the file has another rate.
     An array is taken to be mono and at `sampling_rate`; int16 is divided by 32768.
@@ -142,11 +142,11 @@ def _mono_blocks(file: Any) -> Iterator[NDArray[np.float32]]:
 
 
 class _Resampler:
-    """Resamples a signal block by block; passes it on unchanged if the rates are equal."""
+    """Resamples a signal block by block; returns it unchanged if the rates are equal."""
 
     def __init__(self, rate: int, target_rate: int) -> None:
         self.taken = 0
-        """Samples taken so far."""
+        """Number of samples read so far."""
         self._stream = None
         if rate != target_rate:
             self._stream = _import_soxr().ResampleStream(rate, target_rate, 1, "float32", "HQ")
@@ -166,7 +166,7 @@ class _Resampler:
 
 
 def _refuse_truncated(name: str, log: str) -> None:
-    """To libsndfile, a truncated file is just a shorter one, except that its log mentions it."""
+    """Refuse a truncated file, which libsndfile reads as a shorter one and mentions in its log."""
     pattern = r"^ ?(?:data|SSND|riff|  Data Size  ) : (\d+) \(should be (\d+)\)"
     for stated, found in re.findall(pattern, log, re.MULTILINE):
         if int(found) < int(stated) < UNKNOWN_SIZE:

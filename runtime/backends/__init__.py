@@ -1,7 +1,7 @@
-"""Backends: what runs the graphs or engines of a bundle.
+"""Backends, which run the graphs or engines of a bundle.
 
-Reading order: interface, table, then a backend's folder. Each is imported only when it is opened,
-since its library may not be installed.
+Reading order: interface, table, rows, then a backend's folder. Each is imported only when it is
+opened, since its library may not be installed.
 """
 
 from __future__ import annotations
@@ -12,19 +12,19 @@ from importlib import import_module
 from dragoman.errors import DragomanError
 
 from ..format.bundle import Bundle
-from .errors import BackendError
-from .interface import Backend
+from .interface import Backend, BackendError
 from .table import BACKEND_NAMES, BACKENDS, BackendRecord
 
 MOST_THREADS = max(64, 4 * (os.cpu_count() or 1))
 
 
 def default_backend(bundle: Bundle) -> str:
-    """The first backend that runs a bundle: engines run on the package that built them, graphs on
-    ONNX Runtime.
+    """Return the first backend that runs a bundle.
+
+    Engines run on the package that built them, graphs on ONNX Runtime.
 
     Raises:
-        BackendError: none does.
+        BackendError: no backend runs it.
     """
     for record in BACKENDS:
         if record.refusal(bundle) is None:
@@ -36,7 +36,7 @@ def default_backend(bundle: Bundle) -> str:
 
 
 def check_backend(bundle: Bundle, name: str | None) -> BackendRecord:
-    """The backend of that name, `default_backend` if None; it is not imported.
+    """Return the backend of that name, or `default_backend` if None, without importing it.
 
     Raises:
         BackendError: the name is unknown, or the backend does not run the bundle.
@@ -49,9 +49,11 @@ def check_backend(bundle: Bundle, name: str | None) -> BackendRecord:
 
 
 def check_threads(threads: int | None) -> None:
-    """
+    """Check a number of threads.
+
     Raises:
-        DragomanError: too few, or so many that the machine would only be busy switching.
+        DragomanError: it is below 1, or so large that the machine would only switch between
+            threads.
     """
     if threads is None:
         return
@@ -63,8 +65,8 @@ def open_backend(bundle: Bundle, name: str | None, threads: int | None) -> Backe
     """Make a bundle ready to run.
 
     Args:
-        name: of a row of `table.BACKENDS`; `default_backend` if None
-        threads: processor threads to use, all cores if None
+        name: the name of a row of `table.BACKENDS`; `default_backend` if None
+        threads: processor threads to use; all cores if None
 
     Raises:
         BackendError: unknown name, missing library or device, or a bundle it cannot run.

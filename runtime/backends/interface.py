@@ -1,4 +1,4 @@
-"""The interface of backends to the decoding loop."""
+"""The interface between backends and the decoding loop, and the errors of backends."""
 
 from __future__ import annotations
 
@@ -9,12 +9,34 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from dragoman.errors import DragomanError
+
 from ..format.contract import Role
 
 
+class BackendError(DragomanError):
+    """A backend is missing, lacks its device, or cannot run the bundle or a batch."""
+
+    status, code = 500, "backend_error"
+
+
+class DeviceLostError(DragomanError):
+    """A device failed, and this process cannot use it any more."""
+
+    status, code = 500, "backend_error"
+
+
+def no_attention(name: str) -> str:
+    """Return the message for a bundle without the graph that shows attention."""
+    return (
+        f"{name}: expected a bundle with the graph that shows attention, found none: build one for "
+        "target cpu or neutral with --with-attention"
+    )
+
+
 @dataclass(frozen=True)
-class Step:
-    """The tokens that one decoding step chose, one for each row.
+class StepOutput:
+    """The tokens that one decoding step selected, one for each row.
 
     Attributes:
         tokens: int64 [B]
@@ -38,38 +60,40 @@ class Candidates(NamedTuple):
 
 
 class Prediction(Protocol):
-    """What the model says of the next token of every row. Valid until the next call of its state,
-    and computed only as far as it is asked for: on a GPU, logits stay on the device until then.
+    """The model's prediction of the next token of every row.
+
+    It is valid until the next call of its state. What is not read is not computed: on a GPU, logits
+    stay on the device until they are read.
     """
 
     @property
-    def choice(self) -> Step:
-        """The graph's own choice, suppressed tokens excluded."""
+    def choice(self) -> StepOutput:
+        """The most probable token of each row, as the graph selects it; never a suppressed one."""
 
     def candidates(self, count: int) -> Candidates:
-        """The `count` best tokens of each row, suppressed tokens excluded."""
+        """Return the `count` most probable tokens of each row, without suppressed tokens."""
 
     @property
     def logits(self) -> NDArray[np.float32]:
-        """[B, V], not to be changed."""
+        """The logits [B, V], not to be changed."""
 
     @property
     def normalizers(self) -> NDArray[np.float32]:
-        """[B], the logarithm of the sum of exp(logits) over all tokens: logits less this are
-        log-probabilities.
+        """The logarithm of the sum of exp(logits) over all tokens, [B].
+
+        Logits minus normalizers are log-probabilities.
         """
 
 
 class Limits(NamedTuple):
-    """What a backend asks of batches; None: only the model limits them.
+    """The limits of a backend on batches; None: only the model limits them.
 
     Attributes:
-        rows: of a batch
-        source: tokens of a source
-        encoded: tokens of a batch of which an encoder alone makes all that it makes; more are
-            accepted, but not faster
-        source_multiple: sources are padded to a multiple of so many tokens, as far as the model has
-            positions, so that sums over them have the same order in any company
+        rows: the most rows of a batch
+        source: the most tokens of a source
+        encoded: tokens of a batch up to which an encoder-only model is fastest; more are accepted
+        source_multiple: sources are padded to a multiple of this, as far as the model has
+            positions, which makes sums over them batch-invariant
     """
 
     rows: int | None = None
@@ -81,18 +105,20 @@ class Limits(NamedTuple):
 class DecodingState(Protocol):
     """A batch being decoded: encoded sources, caches and positions, held by the backend.
 
-    It has `width` rows for each source: row r decodes from source r // width. Every row has a
-    position of its own.
+    It has `width` rows for each source: row r decodes from source r // width. Every row has its own
+    position.
     """
 
-    def step(self) -> Step:
-        """Decode one position of every row, the first time the whole prompt, and feed the chosen
-        tokens back as the next step's input.
+    def step(self) -> StepOutput:
+        """Decode one position of every row and feed the selected tokens back as the next input.
+
+        The first call decodes the whole prompt.
         """
 
     def advance(self) -> Prediction:
-        """The same, but nothing is fed back: `feed` must follow, after `reorder` if rows change
-        places.
+        """Decode one position of every row without feeding tokens back.
+
+        `feed` must follow, after `reorder` if rows change places.
         """
 
     def feed(self, tokens: NDArray[np.int64]) -> None:
@@ -103,32 +129,36 @@ class DecodingState(Protocol):
         """
 
     def reorder(self, parents: NDArray[np.intp]) -> None:
-        """Row r continues what row parents[r] has decoded so far.
+        """Let row r continue what row parents[r] has decoded so far.
 
         Args:
-            parents: [B], of the same source each. A row that another one continues stays where it
-                is: parents[parents] equals parents.
+            parents: [B], each a row of the same source. A row that another one continues stays
+                where it is: parents[parents] equals parents.
         """
 
     def retire(self, sources: NDArray[np.intp]) -> None:
-        """Decode these sources no longer. Their rows remain, and what steps return for them means
-        nothing, until `keep` drops them or `join` puts others in their place.
+        """Stop decoding these sources.
+
+        Their rows remain, and what steps return for them is undefined, until `keep` drops them or
+        `join` puts other sources in their place.
         """
 
     def keep(self, sources: NDArray[np.intp]) -> None:
         """Drop all sources but these, which are renumbered from 0.
 
         Args:
-            sources: sources[i] is i, or one that is beyond the new number of sources: few move
+            sources: sources[i] is i, or a source beyond the new number of sources, so that few move
         """
 
     def join(self, other: DecodingState, sources: NDArray[np.intp]) -> None:
-        """Take over the sources of another batch of the same backend, width and capacity, which is
-        closed. Both must have taken their prompts, or have prompts of one token.
+        """Admit the sources of another batch, which is closed.
+
+        Both batches have the same backend, width and capacity. Both must have read their prompts,
+        or have prompts of one token.
 
         Args:
-            sources: the number that each of them gets here: of one that is retired, or the next
-                one that is free
+            sources: the number that each admitted source gets: of one that is retired, or the next
+                free one
         """
 
     def close(self) -> None:
@@ -136,16 +166,20 @@ class DecodingState(Protocol):
 
 
 class Backend(Protocol):
-    """The graphs of a bundle, ready to run. Safe to call from several threads. Without a decoder,
-    only `encode` may be called; without an encoder, anything else.
+    """The graphs of a bundle, ready to run. It may be called from several threads.
+
+    Without a decoder, only `encode` may be called; without an encoder, everything else.
     """
 
     @property
-    def limits(self) -> Limits: ...
+    def limits(self) -> Limits:
+        """The limits on batches."""
 
     def rows_that_fit(self, source: int) -> int | None:
-        """How many rows the device has memory for at present, with sources of this many tokens;
-        None: unknown.
+        """Return how many rows with sources of this many tokens the device has memory for now.
+
+        Returns:
+            None if unknown
         """
 
     def start(
@@ -160,13 +194,13 @@ class Backend(Protocol):
         """Encode a batch and make room for `capacity` target positions in each row.
 
         Args:
-            source: tokens, int64 [N, S], or features, float32 [N, mel bins, frames]; for a decoder
-                alone, no tokens
+            source: tokens, int64 [N, S], or features, float32 [N, mel bins, frames]; no tokens for
+                a decoder-only model
             source_mask: [N, S], True at tokens
-            prompt: [N, P], the decoder's input before the first choice, at least one token
+            prompt: [N, P], the decoder's input before the first selected token, at least one token
             width: rows decoded from each source
             prompt_lengths: [N], how many tokens of each prompt, from the left, are read; None: all.
-                Only a decoder alone takes different ones.
+                Only decoder-only models take different ones.
         """
 
     def encode(
@@ -175,14 +209,14 @@ class Backend(Protocol):
         source_mask: NDArray[np.bool_],
         token_type: NDArray[np.int64] | None = None,
     ) -> dict[str, NDArray[Any]]:
-        """The encoder's outputs by tensor name: what an encoder alone is for.
+        """Return the encoder's outputs by tensor name.
 
         Args:
-            token_type: [N, S]; None: all 0, or the model tells no segments apart
+            token_type: [N, S], of encoder-only models; None: all 0, or the model has no token types
         """
 
     def attention(self, inputs: Mapping[Role, NDArray[Any]]) -> dict[Role, NDArray[np.float32]]:
-        """What the graph that shows attention returns.
+        """Run the graph that shows attention and return its outputs.
 
         Raises:
             BackendError: the bundle does not have it, or the backend does not run it.
@@ -194,8 +228,9 @@ class Backend(Protocol):
         source_mask: NDArray[np.bool_],
         target: NDArray[np.int64],
     ) -> NDArray[Any]:
-        """Teacher forcing: logits [B, T, V] that follow each prefix of target [B, T]; source and
-        mask as for `start`.
+        """Return the logits [B, T, V] that follow each prefix of a target [B, T] (teacher forcing).
+
+        Source and mask are as for `start`.
         """
 
     def close(self) -> None:

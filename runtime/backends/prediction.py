@@ -1,4 +1,4 @@
-"""What a step predicts, from logits on the host. See `interface.Prediction`."""
+"""The prediction of a step from logits on the host. See `interface.Prediction`."""
 
 from __future__ import annotations
 
@@ -8,28 +8,31 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from .interface import Candidates, Step
+from .interface import Candidates, StepOutput
 
 BLOCKS_PER_CANDIDATE = 8
-"""Fewer blocks than this for each candidate would leave nothing to skip."""
+"""With fewer blocks than this for each candidate, there would be nothing to skip."""
 
 
 class HostPrediction:
-    """From logits and the graph's own choice, whose log-probability gives the normalizer: nothing
-    is summed over the vocabulary again.
+    """A prediction from logits and the token that the graph selected.
+
+    The log-probability of that token gives the normalizer, so that nothing is summed over the
+    vocabulary again.
 
     Args:
         logits: [B, V]
-        suppressed: tokens that the graph's choice excludes
+        suppressed: tokens that the graph never selects
     """
 
     def __init__(
-        self, logits: NDArray[np.float32], choice: Step, suppressed: Sequence[int]
+        self, logits: NDArray[np.float32], choice: StepOutput, suppressed: Sequence[int]
     ) -> None:
         self.logits, self.choice, self._suppressed = logits, choice, list(suppressed)
 
     @cached_property
     def normalizers(self) -> NDArray[np.float32]:
+        """The logarithm of the sum of exp(logits) over all tokens, [B]."""
         chosen = np.take_along_axis(self.logits, self.choice.tokens[:, None], 1)[:, 0]
         allowed = chosen - self.choice.log_probabilities
         if not self._suppressed:
@@ -39,15 +42,16 @@ class HostPrediction:
         return total
 
     def candidates(self, count: int) -> Candidates:
+        """Return the `count` most probable tokens of each row, without suppressed tokens."""
         more = min(count + len(self._suppressed), self.logits.shape[1])
         tokens = best_tokens(self.logits, more)
         chosen = np.take_along_axis(self.logits, tokens, 1)
         found = Candidates(tokens, chosen - self.normalizers[:, None])
-        return without(found, self._suppressed, count)
+        return drop_suppressed(found, self._suppressed, count)
 
 
-def without(candidates: Candidates, suppressed: Sequence[int], count: int) -> Candidates:
-    """The first `count` candidates that are not suppressed.
+def drop_suppressed(candidates: Candidates, suppressed: Sequence[int], count: int) -> Candidates:
+    """Return the first `count` candidates that are not suppressed.
 
     Args:
         candidates: of each row, best first: `count` and as many more as tokens are suppressed, or
@@ -65,10 +69,11 @@ def without(candidates: Candidates, suppressed: Sequence[int], count: int) -> Ca
 
 
 def best_tokens(scores: NDArray[np.float32], count: int) -> NDArray[np.int64]:
-    """The indices of the `count` largest scores of each row, largest first; which of several that
-    equal the last of them is not defined.
+    """Return the indices of the `count` largest scores of each row, largest first.
 
-    The vocabulary is dealt out to blocks. Only blocks whose maxima are among the `count` largest
+    Which of several scores that equal the last of them is chosen is not defined.
+
+    The vocabulary is divided into blocks. Only blocks whose maxima are among the `count` largest
     can hold one of the `count` largest scores, so that one vectorized pass over the scores
     suffices, and what has to be sorted is small.
 

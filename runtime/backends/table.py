@@ -1,4 +1,4 @@
-"""Every backend, a row each. A new backend is a folder beside this file and a row here."""
+"""The table of backends. A new backend is a folder here and a row of `BACKENDS`."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ class BackendRecord:
 
     Attributes:
         name: the name that callers use
-        module: within this package; has `open_backend(bundle, threads) -> Backend`
+        module: the module within this package; it has `open_backend(bundle, threads) -> Backend`
         library: the Python package that it needs
         extra: the extra that installs it: pip install 'dragoman[EXTRA]'
         runs: the format of executable that it runs, see `format.executables`
+        on: the hardware it runs on, for messages and pages
         targets: the targets whose bundles it runs; None: any
         precisions: the precisions of bundles that it runs; None: any
         missing_kernels: why other targets and precisions do not run
-        on: the hardware it runs on, for messages and pages
     """
 
     name: str
@@ -36,8 +36,10 @@ class BackendRecord:
     missing_kernels: str = ""
 
     def refusal(self, bundle: Bundle) -> str | None:
-        """Why this backend cannot run a bundle, and what to do; None if the manifest does not
-        rule it out.
+        """Return why this backend cannot run a bundle, and what to do.
+
+        Returns:
+            None if the manifest does not rule it out
         """
         manifest, directory = bundle.manifest, bundle.directory
         target = manifest.target
@@ -73,11 +75,11 @@ class BackendRecord:
 
 BACKENDS: tuple[BackendRecord, ...] = (
     BackendRecord(
-        *("onnxruntime", "onnxruntime.cpu.backend", "onnxruntime", "cpu", "onnx"),
+        *("onnxruntime", "onnxruntime.cpu", "onnxruntime", "cpu", "onnx"),
         on="the processor",
     ),
     BackendRecord(
-        *("onnxruntime-cuda", "onnxruntime.cuda.backend", "onnxruntime", "cuda", "onnx"),
+        *("onnxruntime-cuda", "onnxruntime.cuda", "onnxruntime", "cuda", "onnx"),
         on="an NVIDIA GPU",
         targets=("neutral",),
         precisions=("fp32", "fp16", "int8", "int4"),

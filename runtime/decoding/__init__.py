@@ -1,6 +1,6 @@
-"""Decoding: which inputs share a batch, the loop over steps, and what it yields.
+"""Decoding: requests, the scheduler that runs them in batches, strategies and results.
 
-Reading order: options, limits, batching, logits_processors, request, search; single, greedy,
-sampling; beam, required_phrases, constrained; strategies, loop, scheduling, streaming, results. The
-backend is behind `backends.interface`; texts and speech are clients.
+Reading order: request, batching, logits_processors, search; greedy_and_sampling, beam_search,
+constrained_beam_search; running_batch, scheduler; strategies, results. `backends.interface` hides
+the backend; texts and speech are clients.
 """

@@ -1,4 +1,4 @@
-"""Which inputs are decoded together, and how they become arrays."""
+"""Batches: which inputs share one, and how they become arrays."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from ..backends.errors import BackendError
-from ..backends.places import padded_length
+from ..backends.interface import BackendError
+from ..backends.rows import padded_length
 from ..format.model_spec import ModelSpec
 
 Input = TypeVar("Input")
 Outcome = TypeVar("Outcome")
 
 MAX_LOGITS = 2**26
-"""The most numbers among the logits of a batch that gives some for every token: 256 MiB of float32.
-What has more by itself is computed alone."""
+"""The most logits in a batch that computes some for every token: 256 MiB of float32. An input with
+more is computed in a batch of its own."""
 
 
 def batches(
@@ -25,7 +25,8 @@ def batches(
 ) -> Iterator[list[int]]:
     """Group inputs of similar length, longest first.
 
-    Longest first, so that a batch that does not fit into memory fails at once, not after an hour.
+    The longest come first, so that a batch that does not fit into memory fails at once, not after
+    an hour.
 
     Args:
         lengths: source length of each input
@@ -56,7 +57,7 @@ def run_or_split(
     """Run a batch; if the backend fails, as for lack of memory, run its halves in turn.
 
     Args:
-        failed: the outcome of an input that fails alone, from the reason
+        failed: returns the outcome of an input that fails by itself, from the reason
     """
     try:
         return run(inputs)
@@ -70,15 +71,17 @@ def run_or_split(
     ]
 
 
-Encodable = list[int] | NDArray[np.float32]
+EncoderInput = list[int] | NDArray[np.float32]
 """One source for the encoder: token ids, or features of audio [mel bins, frames]."""
 
 
 def as_batch(
-    sources: Sequence[Encodable], model: ModelSpec, multiple: int = 1
+    sources: Sequence[EncoderInput], model: ModelSpec, multiple: int = 1
 ) -> tuple[NDArray[Any], NDArray[np.bool_]]:
-    """Token ids as int64 [B, S], features of audio as float32 [B, mel bins, frames]; and the mask,
-    bool [B, S], True at tokens. Every frame of a window of audio is attended to.
+    """Return sources as arrays: the batch, and the mask, bool [B, S], True at tokens.
+
+    The batch is int64 [B, S] for token ids, and float32 [B, mel bins, frames] for features of
+    audio, all frames of which are attended to.
 
     Args:
         multiple: see `Limits.source_multiple`
@@ -94,7 +97,7 @@ def as_batch(
 def pad(
     sources: Sequence[Sequence[int]], pad_token_id: int, length: int = 0
 ) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
-    """Ragged token ids -> int64 [B, S], bool [B, S] with True at tokens.
+    """Pad token ids: int64 [B, S], and the mask, bool [B, S], True at tokens.
 
     Args:
         length: the least S

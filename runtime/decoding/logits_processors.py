@@ -12,15 +12,15 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from ..format.generation_settings import GenerationSettings
+from dragoman.settings.generation import GenerationSettings
 
 
 @dataclass(frozen=True)
 class Row:
-    """What is known of a row of a batch when a token is chosen for it.
+    """The tokens of a row of a batch.
 
     Attributes:
-        source: its tokens, without padding; none for features of audio
+        source: tokens of the source, without padding; none for features of audio
         tokens: the decoder's input so far, the start token first; decoding appends to it
     """
 
@@ -32,85 +32,95 @@ class LogitsProcessor(Protocol):
     """Changes the scores of a step before a token is chosen."""
 
     def active(self, count: int) -> bool:
-        """Whether it can change the choice of the count-th new token (the first is 1)."""
+        """Return whether it can change the choice of the count-th new token; the first is 1."""
 
     def apply(self, scores: NDArray[np.float32], row: Row) -> None:
         """Change scores [V] in place."""
 
 
 class Prohibition(LogitsProcessor, Protocol):
-    """What must not occur, whatever else is asked for."""
+    """Excludes tokens that must not occur, whatever other options require."""
 
     def forbids(self, row: Row, token: int) -> bool:
-        """Whether it would occur if this token were chosen."""
+        """Return whether a token must not follow."""
 
 
 class SuppressTokens:
-    """Some tokens are never chosen. All that it and its subclasses do is to exclude `tokens`."""
+    """Excludes tokens. Subclasses do nothing else than to exclude `tokens`."""
 
     def __init__(self, tokens: Sequence[int]) -> None:
         self.tokens = list(tokens)
 
     def active(self, count: int) -> bool:
+        """Return whether it can change the choice of the count-th new token."""
         return bool(self.tokens)
 
     def apply(self, scores: NDArray[np.float32], row: Row) -> None:
+        """Change scores [V] in place."""
         scores[self.tokens] = -np.inf
 
 
 class SuppressTokensAt(SuppressTokens):
-    """Some tokens are not chosen as the count-th new token."""
+    """Excludes tokens from being the count-th new token."""
 
     def __init__(self, count: int, tokens: Sequence[int]) -> None:
         super().__init__(tokens)
         self._count = count
 
     def active(self, count: int) -> bool:
+        """Return whether it can change the choice of the count-th new token."""
         return count == self._count and super().active(count)
 
 
 class MinNewTokens(SuppressTokens):
-    """No end token is among the first `count` new tokens."""
+    """Excludes end tokens from the first `count` new tokens."""
 
     def __init__(self, count: int, end_tokens: Sequence[int]) -> None:
         super().__init__(end_tokens)
         self._count = count
 
     def active(self, count: int) -> bool:
+        """Return whether it can change the choice of the count-th new token."""
         return count <= self._count and super().active(count)
 
 
 class RepetitionPenalty:
-    """Positive scores of tokens that occurred are divided by the penalty, negative ones multiplied
-    (Keskar et al. 2019, section 4.1).
+    """Penalizes tokens that occurred (Keskar et al. 2019, section 4.1).
+
+    Positive scores are divided by the penalty, negative ones multiplied.
     """
 
     def __init__(self, penalty: float) -> None:
         self._penalty = np.float32(penalty)
 
     def active(self, count: int) -> bool:
+        """Return whether it can change the choice of the count-th new token."""
         return True
 
     def apply(self, scores: NDArray[np.float32], row: Row) -> None:
+        """Change scores [V] in place."""
         seen = list(set(row.tokens))
         before = scores[seen]
         scores[seen] = np.where(before < 0, before * self._penalty, before / self._penalty)
 
 
 class NoRepeatNgram:
-    """No n-gram that occurs earlier occurs again.
+    """Excludes tokens that would repeat an n-gram.
 
     Args:
-        earlier: where: in the decoder's input so far, or in the source
+        size: n
+        earlier: where n-grams are looked up: in the decoder's input so far, or in the source
     """
 
     def __init__(self, size: int, earlier: Callable[[Row], Sequence[int]]) -> None:
         self._size, self._earlier = size, earlier
 
     def active(self, count: int) -> bool:
+        """Return whether it can change the choice of the count-th new token."""
         return True
 
     def apply(self, scores: NDArray[np.float32], row: Row) -> None:
+        """Change scores [V] in place."""
         before = self._size - 1
         tokens, earlier = row.tokens, self._earlier(row)
         if len(tokens) < before:
@@ -122,20 +132,23 @@ class NoRepeatNgram:
 
 
 class NoBadWords:
-    """The last token of a bad word is not chosen after the others."""
+    """Excludes the last token of a bad word after its other tokens."""
 
     def __init__(self, words: Sequence[Sequence[int]]) -> None:
         self._words = [(list(word[:-1]), word[-1]) for word in words]
 
     def active(self, count: int) -> bool:
+        """Return whether it can change the choice of the count-th new token."""
         return bool(self._words)
 
     def apply(self, scores: NDArray[np.float32], row: Row) -> None:
+        """Change scores [V] in place."""
         for beginning, last in self._words:
             if row.tokens[len(row.tokens) - len(beginning) :] == beginning:
                 scores[last] = -np.inf
 
     def forbids(self, row: Row, token: int) -> bool:
+        """Return whether a token must not follow."""
         return any(
             last == token and row.tokens[len(row.tokens) - len(beginning) :] == beginning
             for beginning, last in self._words
@@ -145,15 +158,16 @@ class NoBadWords:
 def logits_processors(
     settings: GenerationSettings, end_tokens: Sequence[int], prompt_length: int
 ) -> list[LogitsProcessor]:
-    """Those that a model's settings ask for, but for `suppressed_token_ids`, which the graph's own
-    choice excludes.
+    """Return the processors of a model's settings.
+
+    The graph excludes `suppressed_token_ids` itself.
 
     Args:
         end_tokens: the tokens that end an output
-        prompt_length: of the start token and the prompt
+        prompt_length: length of the start token and the prompt
     """
     fewest = max(settings.min_new_tokens, settings.min_length - prompt_length)
-    # Those that never act are left out here, and not asked at every step of every row.
+    # Processors that never act are left out here, instead of at every step of every row.
     found: list[LogitsProcessor] = []
     if settings.repetition_penalty != 1:
         found.append(RepetitionPenalty(settings.repetition_penalty))

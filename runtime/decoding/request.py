@@ -1,4 +1,4 @@
-"""What is asked of the decoding loop: one input, and everything that decides its output."""
+"""Decoding requests: an input, and everything besides the strategy that decides its output."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from ..format.generation_settings import GenerationSettings
-from .batching import Encodable
+from dragoman.settings.generation import GenerationSettings
+
+from .batching import EncoderInput
 from .logits_processors import (
     LogitsProcessor,
     Prohibition,
@@ -18,23 +19,23 @@ from .logits_processors import (
     logits_processors,
 )
 
-Given = int | Sequence[int]
-"""A token that the decoder is given; or several, of which it is given the most probable."""
+PrefixToken = int | Sequence[int]
+"""A token; or several, of which the most probable is read."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Rules:
-    """What an output may consist of, whatever strategy finds it.
+    """The rules of an output, which hold for every strategy.
 
     Attributes:
         limit: the most new tokens, including the end token
-        end_tokens: the tokens that end an output
-        processors: in order
-        prohibitions: what must not occur, applied last
-        suppressed: never chosen; the graph's own choice excludes them
+        end_tokens: tokens that end an output
+        processors: change scores, in this order
+        prohibitions: exclude what must not occur, after all processors
+        suppressed: tokens that are never chosen; the graph excludes them itself
         forced_first: the first new token, whatever the scores
-        forced_last: the new token at the limit, likewise
-        alternatives: how many of the best tokens are reported for each new one
+        forced_last: the new token at the limit, whatever the scores
+        alternatives: number of best tokens that are reported for each new one
     """
 
     limit: int
@@ -58,11 +59,11 @@ class Rules:
         prohibitions: Sequence[Prohibition] = (),
         alternatives: int = 0,
     ) -> Rules:
-        """The rules that a model's settings state.
+        """Return the rules of a model's settings.
 
         Args:
-            prompt_length: of the start token and the prompt
-            processors: in addition
+            prompt_length: length of the start token and the prompt
+            processors: further ones, which come last
         """
         return cls(
             limit=limit,
@@ -76,18 +77,19 @@ class Rules:
         )
 
     def forced_at(self, count: int) -> int | None:
-        """The token that is forced as the count-th new one, because the limit is reached."""
+        """Return the token that is forced at the limit, if the count-th new token is there."""
         return self.forced_last if count == self.limit else None
 
     def active(self, count: int) -> list[LogitsProcessor]:
-        """The processors that can change the choice of the count-th new token."""
-        if not self.processors and not self.prohibitions:  # asked for every row at every step
+        """Return the processors that can change the choice of the count-th new token."""
+        if not self.processors and not self.prohibitions:  # it runs for every row at every step
             return []
         everything = (*self.processors, *self.prohibitions)
         return [processor for processor in everything if processor.active(count)]
 
     def excluded(self, count: int) -> set[int] | None:
-        """The tokens that are not chosen as the count-th new one, beside those that are suppressed;
+        """Return the tokens that are excluded as the count-th new one, besides suppressed ones.
+
         None if the rules do more than to exclude tokens.
         """
         active = self.active(count)
@@ -103,36 +105,36 @@ class Rules:
             processor.apply(scores, row)
 
     def forbid(self, row: Row, token: int) -> bool:
-        """Whether something that must not occur would with this token."""
+        """Return whether a token must not follow."""
         return any(prohibition.forbids(row, token) for prohibition in self.prohibitions)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Request:
-    """One input of the decoding loop.
+    """An input to decode.
 
     Attributes:
         source: token ids, or features of audio [mel bins, frames]
         prompt: the decoder's input before the first new token, the start token first
-        given: what else the decoder is given, token by token, before the first new one
+        prefix: tokens that the decoder reads one by one before the first new token
     """
 
-    source: Encodable
+    source: EncoderInput
     prompt: Sequence[int]
     rules: Rules
-    given: Sequence[Given] = field(default=())
+    prefix: Sequence[PrefixToken] = field(default=())
 
     @property
     def source_tokens(self) -> Sequence[int]:
-        """None of audio."""
+        """The token ids of the source; none for audio."""
         return self.source if isinstance(self.source, list) else ()
 
     @property
     def read_at_once(self) -> int:
-        """How many tokens the decoder begins with: the prompt, and a first token that is forced."""
+        """The number of tokens that are read first: the prompt and a forced first token."""
         return len(self.prompt) + (self.rules.forced_first is not None)
 
     @property
     def capacity(self) -> int:
-        """The positions that a row of it needs: the last new token is not read again."""
-        return len(self.prompt) + len(self.given) + self.rules.limit - 1
+        """The positions that a row of it needs. The decoder does not read the last new token."""
+        return len(self.prompt) + len(self.prefix) + self.rules.limit - 1

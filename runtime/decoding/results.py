@@ -1,24 +1,33 @@
-"""What generation returns."""
+"""What generation returns, and how it is written: as plain data, a line of text or of JSON."""
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
-from ..backends.errors import DeviceLostError
+from dragoman.errors import DragomanError
+from dragoman.files.text_lines import one_line
+
+from ..backends.interface import DeviceLostError
 
 FinishReason = Literal["end", "length", "empty", "rejected"]
+
+NO_OUTPUT = "found no output that all rules and phrases allow"
+
+
+class RejectedError(DragomanError):
+    """An input cannot be decoded."""
 
 
 @dataclass(frozen=True)
 class Segment:
-    """What is said between two times.
+    """A part of a transcript, between two times.
 
     Attributes:
-        start: seconds from the beginning of the audio
-        end: likewise
+        start, end: in seconds from the beginning of the audio
         text: None for a bundle without tokenizers
-        tokens: including timestamps
+        tokens: token ids, timestamps included
     """
 
     start: float
@@ -32,8 +41,7 @@ class Alternative:
     """One of the best tokens at a step.
 
     Attributes:
-        token: its id
-        text: the token on its own; None for a bundle without tokenizers
+        text: the text of this token only; None for a bundle without tokenizers
         log_probability: natural logarithm of its probability among all tokens
     """
 
@@ -50,16 +58,17 @@ class Hypothesis:
         text: the decoded tokens; None for a bundle without tokenizers
         tokens: generated ids, without start and end token; they begin with the prefix, if any,
             after a token that is forced to be the first, such as a language
-        score: what ranks it: with beams, the sum of log-probabilities after all rules, divided by
-            length ** length_penalty, the end token counted and the prefix not; else the same as
-            `log_probability`
+        score: ranks hypotheses. With beams, it is the sum of log-probabilities after all rules,
+            divided by length ** length_penalty; the length includes the end token and excludes the
+            prefix. Otherwise it equals `log_probability`.
         log_probability: sum of `token_log_probabilities`
         finish_reason: "end": the model produced its end token; "length": the limit was reached
-        end_token: the token that ended it; None: the limit did
-        token_log_probabilities: of each of `tokens` and of the end token, if there is one, natural
-            logarithms of the model's own probabilities; 0 for tokens that were given or forced
-        alternatives: the best tokens at each of these steps, best first; none where a token was
-            given or forced, and none at all unless they were asked for
+        end_token: the token that ended it; None: the limit was reached
+        token_log_probabilities: natural logarithms of the model's own probabilities of each of
+            `tokens`, and of the end token, if there is one; 0 for tokens of the prefix and forced
+            ones
+        alternatives: the best tokens at each of these steps, best first; none for tokens of the
+            prefix and forced ones; empty unless they were requested
     """
 
     text: str | None
@@ -78,23 +87,23 @@ class Result:
 
     Attributes:
         text: the decoded tokens; None for a bundle without tokenizers
-        tokens: generated ids, without start and end token; of speech those of the segments
+        tokens: generated ids, without start and end token; for speech, those of all segments
         log_probability: sum of the natural logarithms of the probabilities of the generated
             tokens, including the end token
         finish_reason: "end": the model produced its end token; "length": the limit was reached;
             "empty": the input had no tokens, and the model was not run; "rejected": the input
             cannot be decoded, and `error` says why. The other inputs are not affected.
         error: the reason for "rejected", else None
-        segments: of speech, in order, at least one for each window; without timestamps a single
+        segments: for speech, at least one for each window, in order; without timestamps a single
             one. None for text.
-        language: of speech, the code of the requested or detected language; None for text and for
-            models that are not told one
-        end_token: the token that ended the output, which of speech is that of the last window;
-            None: the limit did, or there is no output
-        score: of texts, that of the best hypothesis; of speech, the sum of those of the windows
-        hypotheses: of texts, as many as were asked for; the first is the output. Those of beams are
-            ranked, samples are in the order of their numbers. None of an input that was not
-            decoded, and none of speech, which is decoded in windows
+        language: for speech, the code of the requested or detected language; None for text and for
+            models without languages
+        end_token: the token that ended the output, for speech the output of the last window; None:
+            the limit was reached, or there is no output
+        score: for text, the score of the best hypothesis; for speech, the sum of the windows'
+        hypotheses: for text, as many as were requested, of which the first is the output. Beams
+            are ranked; samples are in the order of their numbers. Empty for an input that was not
+            decoded, and for speech, which is decoded in windows.
     """
 
     text: str | None
@@ -115,7 +124,7 @@ class Token:
 
     Attributes:
         id: the token
-        text: what it adds to the text; empty while a symbol is incomplete. None for a bundle
+        text: what it adds to the text; empty while a character is incomplete. None for a bundle
             without tokenizers.
         log_probability: natural logarithm of its probability
     """
@@ -135,3 +144,54 @@ class UnfinishedError(DeviceLostError):
     def __init__(self, message: str, finished: dict[int, Result]) -> None:
         super().__init__(message)
         self.finished = finished
+
+
+def text_line(result: Result) -> str:
+    """Write the text of a result on one line; token ids for a bundle without tokenizers."""
+    line = one_line(result.text, result.tokens)
+    # Speech begins with a space: its words are tokens with the space before them.
+    return line if result.segments is None else line.strip()
+
+
+def json_line(result: Result) -> str:
+    """Write everything about a result as a JSON object on one line."""
+    return json.dumps(result_data(result), ensure_ascii=False, allow_nan=False)
+
+
+def result_data(result: Result) -> dict[str, Any]:
+    """Return a result as plain data: for text with hypotheses, for speech with segments."""
+    data = {
+        "text": result.text,
+        "tokens": result.tokens,
+        "log_probability": result.log_probability,
+        "score": result.score,
+        "finish_reason": result.finish_reason,
+        "end_token": result.end_token,
+        "error": result.error,
+    }
+    if result.segments is None:
+        return data | {"hypotheses": [_hypothesis(h) for h in result.hypotheses]}
+    segments = [
+        {"start": s.start, "end": s.end, "text": s.text, "tokens": s.tokens}
+        for s in result.segments
+    ]
+    return data | {"language": result.language, "segments": segments}
+
+
+def _hypothesis(hypothesis: Hypothesis) -> dict[str, Any]:
+    return {
+        "text": hypothesis.text,
+        "tokens": hypothesis.tokens,
+        "log_probability": hypothesis.log_probability,
+        "score": hypothesis.score,
+        "finish_reason": hypothesis.finish_reason,
+        "end_token": hypothesis.end_token,
+        "token_log_probabilities": hypothesis.token_log_probabilities,
+        "alternatives": [
+            [
+                {"token": a.token, "text": a.text, "log_probability": a.log_probability}
+                for a in alternatives
+            ]
+            for alternatives in hypothesis.alternatives
+        ],
+    }

@@ -1,4 +1,4 @@
-"""What strategies have in common: hypotheses, and the interface to the decoding loop."""
+"""What strategies share: sequences, the scores of a step, and the interface of searches."""
 
 from __future__ import annotations
 
@@ -10,34 +10,35 @@ from typing import NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from ..backends.interface import Candidates, Prediction, Step
+from ..backends.interface import Candidates, Prediction, StepOutput
 from .logits_processors import Row
 from .request import Request, Rules
 
 Alternatives = tuple[tuple[int, float], ...]
-"""Tokens and their log-probabilities, best first."""
+"""Token ids and their log-probabilities, best first."""
 
 
-class Need(NamedTuple):
-    """What a strategy must see of the next prediction beside the graph's own choice.
+class RequiredOutputs(NamedTuple):
+    """What a search requires of a step besides the token that the graph selects.
 
     Attributes:
-        candidates: this many of the best tokens of each row
-        logits: all logits
+        candidates: number of best tokens of each row
+        logits: whether all logits are required
     """
 
     candidates: int = 0
     logits: bool = False
 
 
-NOTHING = Need()
+SELECTED_TOKENS = RequiredOutputs()
+"""Only the tokens that the graph selects."""
 
 
-class Continuation(NamedTuple):
-    """How the rows of a request go on.
+class NextTokens(NamedTuple):
+    """How the rows of a request continue.
 
     Attributes:
-        tokens: of each row
+        tokens: the next token of each row
         parents: which of the request's rows each row continues; None: itself. A row that another
             one continues stays where it is.
     """
@@ -46,46 +47,48 @@ class Continuation(NamedTuple):
     parents: Sequence[int] | None = None
 
 
-class Outlook:
-    """A prediction for all rows of a batch, with what strategies need of it at hand.
+class StepScores:
+    """The scores of the next tokens of all rows of a batch.
 
     Args:
-        candidates: how many were asked for; those of fewer are their beginning
+        step: the tokens that the graph selects
+        prediction: all scores; None: only the selected tokens are known
+        candidates: the best tokens of each row, if any are required
     """
 
-    def __init__(self, prediction: Prediction, candidates: int) -> None:
-        self._prediction = prediction
-        self._candidates = prediction.candidates(candidates) if candidates else None
-        self._take(prediction.choice)
-
-    def _take(self, step: Step) -> None:
+    def __init__(
+        self,
+        step: StepOutput,
+        prediction: Prediction | None = None,
+        candidates: Candidates | None = None,
+    ) -> None:
         self._tokens: list[int] = step.tokens.tolist()
         self._log_probabilities: list[float] = step.log_probabilities.tolist()
+        self._prediction, self._candidates = prediction, candidates
 
     @property
     def rows(self) -> int:
-        """Of the batch."""
+        """The number of rows of the batch."""
         return len(self._tokens)
 
     def is_finite(self, row: int, width: int) -> bool:
-        """Whether the probabilities of some rows' choices are numbers."""
+        """Return whether the log-probabilities of `width` rows, from `row` on, are finite."""
         return all(map(math.isfinite, self._log_probabilities[row : row + width]))
 
-    def choice(self, row: int) -> tuple[int, float]:
-        """The graph's own choice and its log-probability."""
+    def selected(self, row: int) -> tuple[int, float]:
+        """Return the token that the graph selects, and its log-probability."""
         return self._tokens[row], self._log_probabilities[row]
 
     def candidates(self, row: int, width: int, count: int) -> Candidates:
-        """The best tokens of some rows: [width, count]."""
-        if self._candidates is None:
-            raise ValueError("no candidates were asked for")
-        tokens, log_probabilities = self._candidates
+        """Return the best tokens of `width` rows: [width, count]."""
+        tokens, log_probabilities = self._read_candidates()
         rows = slice(row, row + width)
         return Candidates(tokens[rows, :count], log_probabilities[rows, :count])
 
     def alternatives(self, row: int, count: int) -> Alternatives:
-        """The best tokens of a row and their log-probabilities, both among those that are not
-        suppressed; none that are impossible.
+        """Return the best tokens of a row, with log-probabilities among tokens not suppressed.
+
+        Tokens with probability 0 are left out.
         """
         if not count:
             return ()
@@ -99,50 +102,53 @@ class Outlook:
         )
 
     def allowed(self, row: int) -> float:
-        """The log-probability of all tokens together that are not suppressed: log-probabilities
-        among all tokens less this are log-probabilities among them. Candidates were asked for.
+        """Return the log-probability of all tokens together that are not suppressed.
+
+        A log-probability of a candidate less this one is its log-probability among these tokens.
         """
-        if self._candidates is None:
-            raise ValueError("no candidates were asked for")
-        best = self._candidates.log_probabilities[row, :1].tolist()
-        return best[0] - self.choice(row)[1] if best else 0.0
+        best = self._read_candidates().log_probabilities[row, :1].tolist()
+        return best[0] - self.selected(row)[1] if best else 0.0
 
     def logits(self, row: int, width: int) -> NDArray[np.float32]:
-        """A copy of the logits of some rows: [width, V]."""
-        return self._prediction.logits[row : row + width].copy()
+        """Return a copy of the logits of `width` rows: [width, V]."""
+        return self._read_prediction().logits[row : row + width].copy()
 
     def logit(self, row: int, token: int) -> float:
-        return float(self._prediction.logits[row, token])
+        """Return the logit of a token."""
+        return float(self._read_prediction().logits[row, token])
 
     def normalizer(self, row: int) -> float:
-        """Logits less this are log-probabilities among all tokens."""
-        return float(self._prediction.normalizers[row])
+        """Return what logits exceed log-probabilities among all tokens by."""
+        return float(self._read_prediction().normalizers[row])
 
     def allowed_normalizer(self, row: int) -> float:
-        """Logits less this are log-probabilities among all tokens that are not suppressed."""
-        token, log_probability = self.choice(row)
+        """Return what logits exceed log-probabilities among tokens not suppressed by."""
+        token, log_probability = self.selected(row)
         return self.logit(row, token) - log_probability
 
+    def _read_candidates(self) -> Candidates:
+        if self._candidates is None:
+            raise ValueError("candidates were not required of this step")
+        return self._candidates
 
-class ChosenOutlook(Outlook):
-    """Of a step that has fed back the graph's own choice, and of which no more is known."""
-
-    def __init__(self, step: Step) -> None:
-        self._take(step)
+    def _read_prediction(self) -> Prediction:
+        if self._prediction is None:
+            raise ValueError("logits were not required of this step")
+        return self._prediction
 
 
 @dataclass
-class Draft:
-    """An output while it is decoded, or when it has ended.
+class TokenSequence:
+    """The tokens of an output, complete or not.
 
     Attributes:
-        row: its tokens so far, with those of the prompt
-        begin: where the new tokens begin in `row.tokens`
-        log_probabilities: of each new token, among those that are not suppressed; 0 of forced ones
-        alternatives: of each new token
-        score: what ranks it among others
-        end_token: the token that ended it, which is the last one; None: it has not ended, or its
-            limit ended it
+        row: the decoder's input so far, prompt and prefix included
+        begin: index of the first new token in `row.tokens`
+        log_probabilities: of each new token, among tokens not suppressed; 0 for forced tokens
+        alternatives: the best tokens at each new token
+        score: ranks it among other sequences
+        end_token: the token that ended it, its last one; None: it is not complete, or its limit
+            ended it
     """
 
     row: Row
@@ -165,21 +171,25 @@ class Draft:
 
     @property
     def log_probability(self) -> float:
+        """The sum of the log-probabilities of the new tokens."""
         return math.fsum(self.log_probabilities)
 
-    def give(self, token: int) -> None:
-        """The decoder is given a token that is not a new one."""
+    def append_prefix(self, token: int) -> None:
+        """Append a token of the prefix, which is not a new one."""
         self.row.tokens.append(token)
         self.begin += 1
 
     def append(self, token: int, log_probability: float, alternatives: Alternatives = ()) -> None:
+        """Append a new token."""
         self.row.tokens.append(token)
         self.log_probabilities.append(log_probability)
         self.alternatives.append(alternatives)
 
-    def followed_by(self, token: int, log_probability: float, alternatives: Alternatives) -> Draft:
-        """A new hypothesis with one more token."""
-        return Draft(
+    def followed_by(
+        self, token: int, log_probability: float, alternatives: Alternatives
+    ) -> TokenSequence:
+        """Return a new sequence with one more token."""
+        return TokenSequence(
             Row(self.row.source, [*self.row.tokens, token]),
             self.begin,
             [*self.log_probabilities, log_probability],
@@ -188,51 +198,52 @@ class Draft:
 
 
 class Search(Protocol):
-    """A request while it is decoded: `width` rows of a batch are its own."""
+    """The search for the output of one request, which has `width` rows of a batch."""
 
     @property
-    def draft(self) -> Draft:
-        """The first; given tokens are appended to its row before the first `advance`."""
+    def sequence(self) -> TokenSequence:
+        """The first sequence; the prefix is appended to it before the first `advance`."""
 
-    def need(self) -> Need:
-        """What `advance` must see."""
+    def required_outputs(self) -> RequiredOutputs:
+        """Return what `advance` reads of the next step."""
 
-    def advance(self, outlook: Outlook, row: int) -> Continuation:
-        """Take the next token of each of the request's rows, the first of which is `row`."""
+    def advance(self, scores: StepScores, row: int) -> NextTokens:
+        """Choose the next token of each of the request's rows, the first of which is `row`."""
 
     @property
-    def finished(self) -> bool: ...
+    def finished(self) -> bool:
+        """Whether the output is complete."""
 
-    def outputs(self) -> list[Draft]:
-        """What it has found when it is finished, best first; none if the rules leave no token."""
+    def outputs(self) -> list[TokenSequence]:
+        """Return the outputs, best first; none if the rules leave no token."""
 
 
 class Strategy(Protocol):
-    """How an output is searched for."""
+    """How an output is searched for: greedily, by sampling or with beams."""
 
     @property
     def width(self) -> int:
         """The rows of a batch that a request takes."""
 
     def begin(self, request: Request) -> Search:
-        """The search for the output of a request."""
+        """Begin the search for the output of a request."""
 
 
-def first_draft(request: Request) -> Draft:
-    """Nothing decoded yet; a forced first token counts as decoded."""
+def first_sequence(request: Request) -> TokenSequence:
+    """Return the sequence before the first step; it has a forced first token already."""
     tokens = list(request.prompt)
-    draft = Draft(Row(request.source_tokens, tokens), len(tokens))
+    sequence = TokenSequence(Row(request.source_tokens, tokens), len(tokens))
     rules = request.rules
     forced = rules.forced_first
     if forced is not None:
         last = rules.forced_last if rules.limit == 1 else None
-        draft.append(forced if last is None else last, 0.0)
-    return draft
+        sequence.append(forced if last is None else last, 0.0)
+    return sequence
 
 
-def finish(draft: Draft, rules: Rules) -> bool:
-    """Whether a hypothesis has ended with its last token; its end token is set."""
-    token = draft.row.tokens[-1]
+def finish(sequence: TokenSequence, rules: Rules) -> bool:
+    """Set the end token of a sequence if its last token is one; return whether it is complete."""
+    token = sequence.row.tokens[-1]
     if token in rules.end_tokens:
-        draft.end_token = token
-    return draft.end_token is not None or draft.count >= rules.limit
+        sequence.end_token = token
+    return sequence.end_token is not None or sequence.count >= rules.limit

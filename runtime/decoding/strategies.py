@@ -1,36 +1,96 @@
-"""The strategies of a call: its options, or else what the model was published with."""
+"""The limits and strategies of a call: its options, with the defaults of the model."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
-from typing import Any
+from dataclasses import dataclass
 
 from dragoman.errors import DragomanError
+from dragoman.settings.generation import (
+    MOST_SAMPLES,
+    GenerationOptions,
+    Part,
+    setting_names,
+)
 
 from ..format.manifest import Manifest
-from .beam import Beam
-from .constrained import ConstrainedBeam
-from .greedy import Greedy
-from .options import MOST_SAMPLES, GenerationOptions
-from .required_phrases import RequiredPhrases, Ways
-from .sampling import Sample
+from .beam_search import Beam
+from .constrained_beam_search import ConstrainedBeam, RequiredPhrases, Tokenizations
+from .greedy_and_sampling import Greedy, Sample
 from .search import Strategy
 
-OF_SAMPLING = ("temperature", "top_k", "top_p", "min_p", "seed")
-OF_BEAMS = ("length_penalty", "early_stopping")
+OF_SAMPLING = setting_names(Part.SAMPLING, of=GenerationOptions)
+OF_BEAMS = setting_names(Part.BEAMS, of=GenerationOptions)
+DEFAULT_BATCH_TOKENS = 4096
+DEFAULT_WINDOWS = 8
+"""Number of windows of audio that are decoded together."""
+
+
+@dataclass(frozen=True)
+class GenerationLimits:
+    """The limits of a call, with the defaults of a model filled in; see `GenerationOptions`.
+
+    Attributes:
+        positions: number of positions of a target
+    """
+
+    max_new_tokens: int
+    max_new_tokens_per_source_token: float
+    max_batch_size: int | None
+    max_batch_tokens: int
+    positions: int
+
+    def new_tokens(self, source_length: int) -> int:
+        """Return the most new tokens for a source of this many tokens."""
+        # Slightly less, because 1.1 * 10 exceeds 11 in floating point.
+        relative = self.max_new_tokens_per_source_token * source_length * (1 - 1e-12)
+        return int(min(self.max_new_tokens, math.ceil(relative) if relative < 1e9 else 10**9))
+
+    @classmethod
+    def of(cls, options: GenerationOptions, manifest: Manifest) -> GenerationLimits:
+        """Return the limits that the options of a call set.
+
+        Raises:
+            DragomanError: the model has fewer positions, or `min_new_tokens` exceeds its default
+                `max_new_tokens`.
+        """
+        limit = options.max_new_tokens
+        if limit is None:
+            limit = manifest.default_max_new_tokens
+        longest, limit_name = manifest.model.max_target_positions, "positions of this model"
+        if manifest.executable.capacity is not None:
+            longest, limit_name = manifest.executable.capacity, "capacity of its engines"
+        positions, prompt = longest, len(manifest.generation.prompt)
+        if prompt:
+            longest, limit_name = longest - prompt, f"{limit_name} less the prompt"
+        if limit > longest:
+            raise DragomanError(
+                f"max_new_tokens: expected at most {longest}, the {limit_name}, found {limit}"
+            )
+        if (options.min_new_tokens or 0) > limit:
+            raise DragomanError(
+                f"min_new_tokens: expected at most max_new_tokens {limit}, found "
+                f"{options.min_new_tokens}"
+            )
+        batch_tokens = options.max_batch_tokens
+        if batch_tokens is None:
+            windows = DEFAULT_WINDOWS * manifest.model.max_source_positions
+            batch_tokens = windows if manifest.model.takes_audio else DEFAULT_BATCH_TOKENS
+        relative = float(min(options.max_new_tokens_per_source_token, 1e9))  # no limit at all
+        return cls(limit, relative, options.max_batch_size, batch_tokens, positions)
 
 
 def strategies(
-    options: GenerationOptions, manifest: Manifest, required: Sequence[Ways] = ()
+    options: GenerationOptions, manifest: Manifest, required: Sequence[Tokenizations] = ()
 ) -> Sequence[Strategy]:
-    """How an input is decoded: with one strategy that returns all outputs or, to sample several,
-    with one for each.
+    """Return the strategies of an input: one, or several to draw several samples.
 
     Args:
         required: the phrases of `must_contain`
 
     Raises:
-        DragomanError: options contradict each other, or the model cannot do what they ask.
+        DragomanError: options contradict each other, or the model cannot follow them.
     """
     settings = manifest.generation
     sampling = options.do_sample
@@ -42,31 +102,16 @@ def strategies(
     _check(options, manifest, beams, sampling=sampling)
     if sampling:
         return [
-            Sample(
-                options.seed,
-                index,
-                temperature=_or(options.temperature, settings.temperature),
-                top_k=_or(options.top_k, settings.top_k),
-                top_p=_or(options.top_p, settings.top_p),
-                min_p=_or(options.min_p, settings.min_p),
-            )
+            Sample(options.seed, index, **options.or_else(settings, OF_SAMPLING))
             for index in range(options.num_return_sequences)
         ]
     if beams == 1:
         return [Greedy()]
-    beam = Beam(
-        beams,
-        length_penalty=float(_or(options.length_penalty, settings.length_penalty)),
-        early_stopping=_or(options.early_stopping, settings.early_stopping),
-        returned=options.num_return_sequences,
-    )
+    returned = options.num_return_sequences
+    beam = Beam(beams, returned=returned, **options.or_else(settings, OF_BEAMS))
     if required:
         return [ConstrainedBeam(**vars(beam), required=RequiredPhrases(required))]
     return [beam]
-
-
-def _or(value: Any, default: Any) -> Any:
-    return default if value is None else value
 
 
 def _check(options: GenerationOptions, manifest: Manifest, beams: int, *, sampling: bool) -> None:
@@ -97,10 +142,5 @@ def _check(options: GenerationOptions, manifest: Manifest, beams: int, *, sampli
             problems.append(f"{', '.join(given)}: for {words}, or leave it out")
     if options.must_contain and beams == 1:
         problems.append("must_contain: expected num_beams of more than 1: it needs beam search")
-    if beams > 1 and not manifest.graphs["decoder"].shares_sources:
-        problems.append(
-            f"num_beams: expected 1, found {beams}: this bundle was built before Dragoman had "
-            "beam search: build it again"
-        )
     if problems:
         raise DragomanError("; ".join(problems))

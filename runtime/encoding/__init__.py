@@ -1,5 +1,5 @@
-"""Encoders alone: texts in; vectors, labels, tags, fillings or answers out.
+"""Encoder-only models: embeddings, hidden states, classification, tagging, mask filling, answers.
 
-Reading order: results, lines, tokenizer, running (batches of texts through the graph), tasks (what
-each head makes of the outputs of the graph), front_end.
+Reading order: results, tokenizer, running (batches of texts through the graph), tasks (the outputs
+of each head), front_end.
 """

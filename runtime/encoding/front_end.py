@@ -1,4 +1,4 @@
-"""The front end of encoders alone: texts or token ids in; vectors, labels, tags, fillings out."""
+"""The front end of encoder-only models: texts or token ids to embeddings, labels and answers."""
 
 from __future__ import annotations
 
@@ -8,9 +8,10 @@ from typing import Any, TypeVar
 
 import numpy as np
 
+from dragoman.settings.head import Head
+
 from ..backends.interface import Backend
-from ..decoding.rejection import RejectedError
-from ..format.head import Head
+from ..decoding.results import RejectedError
 from ..format.manifest import Manifest
 from ..texts.front_end import token_ids
 from .results import Answer, Classification, Embedding, Filling, HiddenStates, Tagging
@@ -22,10 +23,11 @@ Result = TypeVar("Result", Embedding, HiddenStates, Classification, Tagging, Fil
 
 
 class EncoderFrontEnd:
-    """
+    """Encodes texts in batches and interprets the outputs as the model's head requires.
+
     Args:
-        head: what is on top of the encoder
-        directory: of the bundle
+        head: the head on top of the encoder
+        directory: the bundle's directory
     """
 
     def __init__(self, manifest: Manifest, head: Head, backend: Backend, directory: Path) -> None:
@@ -38,6 +40,7 @@ class EncoderFrontEnd:
             )
 
     def embeddings(self, sources: Sequence[Any], *, truncate: bool) -> list[Embedding]:
+        """Return the embedding of each source."""
         return self._each(
             sources,
             truncate,
@@ -46,6 +49,7 @@ class EncoderFrontEnd:
         )
 
     def hidden_states(self, sources: Sequence[Any], *, truncate: bool) -> list[HiddenStates]:
+        """Return the last hidden states of each source."""
         return self._each(
             sources,
             truncate,
@@ -54,6 +58,7 @@ class EncoderFrontEnd:
         )
 
     def classify(self, sources: Sequence[Any], *, truncate: bool) -> list[Classification]:
+        """Classify each text or pair of texts."""
         return self._each(
             sources,
             truncate,
@@ -62,6 +67,7 @@ class EncoderFrontEnd:
         )
 
     def tag(self, sources: Sequence[Any], *, truncate: bool) -> list[Tagging]:
+        """Label the words of each text."""
         return self._each(
             sources,
             truncate,
@@ -70,6 +76,8 @@ class EncoderFrontEnd:
         )
 
     def fill(self, sources: Sequence[Any], *, top: int, truncate: bool) -> list[Filling]:
+        """Predict the `top` most probable tokens for each mask of each text."""
+
         def result(outputs: Outputs, text: Tokenized, source: Any) -> Filling:
             if self.head.mask_token_id not in text.ids:
                 mask = self.head.mask_token_id or 0
@@ -80,6 +88,7 @@ class EncoderFrontEnd:
         return self._each(sources, truncate, result, lambda reason: Filling(error=reason))
 
     def answer(self, sources: Sequence[Any], *, longest: int, truncate: bool) -> list[Answer]:
+        """Answer questions, each a pair of question and context, in at most `longest` tokens."""
         return self._each(
             sources,
             truncate,
@@ -88,11 +97,11 @@ class EncoderFrontEnd:
         )
 
     def tokenize(self, source: Any, *, truncate: bool = False) -> Tokenized:
-        """A source as tokens.
+        """Return the tokens of a source.
 
         Raises:
-            RejectedError: it is none of this model; or it is longer than the positions, and
-                `truncate` is False.
+            RejectedError: the source is not an input of this model; or it has more tokens than the
+                model has positions and `truncate` is False.
         """
         text = self._tokens(source, truncate)
         vocabulary = self._manifest.model.source_vocab_size or 0
@@ -104,7 +113,7 @@ class EncoderFrontEnd:
         return text
 
     def piece(self, token: int) -> str:
-        """A token as the vocabulary writes it; its id for a bundle without tokenizers."""
+        """Return a token as the vocabulary spells it; its id if the bundle has no tokenizers."""
         piece = None if self._tokenizer is None else self._tokenizer.piece(token)
         return str(token) if piece is None else piece
 
@@ -115,7 +124,7 @@ class EncoderFrontEnd:
         result: Callable[[Outputs, Tokenized, Any], Result],
         failed: Callable[[str], Result],
     ) -> list[Result]:
-        """The result of each source."""
+        """Compute the result of each source; `failed` makes the results of rejected sources."""
         return [
             failed(str(made)) if isinstance(made, RejectedError) else made
             for made in self._made(sources, truncate, result)
@@ -127,7 +136,7 @@ class EncoderFrontEnd:
         truncate: bool,
         make: Callable[[Outputs, Tokenized, Any], Made],
     ) -> list[Made | RejectedError]:
-        """What is made of each source, or why it is not."""
+        """Compute the result of each source, or the reason why it was rejected."""
         texts = [self._try(source, truncate) for source in sources]
         good = [(i, text) for i, text in enumerate(texts) if isinstance(text, Tokenized)]
         found = run(
@@ -185,5 +194,25 @@ def _is_pair(source: Any) -> bool:
 
 
 def _text(source: Any) -> str | None:
-    """The text; None if token ids were given."""
+    """Return the text of a source; None if the source is token ids."""
     return source if isinstance(source, str) else None
+
+
+LineSource = str | tuple[str, str]
+"""A text or a pair of texts."""
+
+
+def source_of_line(line: str, head: Head) -> LineSource:
+    """Parse a line of input: a text, or a pair of texts with a tab between them.
+
+    Models that answer questions require a pair, models that classify texts accept one.
+
+    Raises:
+        RejectedError: a pair is required and there is no tab.
+    """
+    first, tab, second = line.partition("\t")
+    if head.task == "question-answering":
+        if not tab:
+            raise RejectedError("expected a question, a tab and a context, found no tab")
+        return first, second
+    return (first, second) if head.task == "sequence-classification" and tab else line

@@ -1,4 +1,4 @@
-"""What an encoder alone says of a text. A text that it cannot read has an `error`."""
+"""Results of encoder-only models. The result of a rejected text has an `error`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from numpy.typing import NDArray
 
 @dataclass(frozen=True, eq=False)
 class Embedding:
-    """
+    """The embedding of a text.
+
     Attributes:
         vector: float32 [D]; empty if there is an error
         truncated: whether the text was cut
@@ -23,7 +24,8 @@ class Embedding:
 
 @dataclass(frozen=True, eq=False)
 class HiddenStates:
-    """
+    """The last hidden states of a text.
+
     Attributes:
         states: float32 [tokens, d_model]; empty if there is an error
         truncated: whether the text was cut
@@ -36,9 +38,10 @@ class HiddenStates:
 
 @dataclass(frozen=True)
 class ScoredLabel:
-    """
+    """A label and its score.
+
     Attributes:
-        score: its probability; of a model with one label alone, the number that it estimates
+        score: probability of the label; for a model with a single label, the regression value
     """
 
     label: str
@@ -47,9 +50,10 @@ class ScoredLabel:
 
 @dataclass(frozen=True)
 class Classification:
-    """
+    """The labels of a text.
+
     Attributes:
-        labels: all, best first; none if there is an error
+        labels: all labels, best first; empty if there is an error
         truncated: whether the text was cut
     """
 
@@ -59,18 +63,18 @@ class Classification:
 
     @property
     def label(self) -> str:
-        """The best; "" if there is an error."""
+        """The best label; "" if there is an error."""
         return self.labels[0].label if self.labels else ""
 
 
 @dataclass(frozen=True)
 class Tag:
-    """A part of a text, and what it is.
+    """A labelled span of a text.
 
     Attributes:
-        start, end: which characters of the text it is; -1 of token ids
-        text: those characters; None of token ids
-        probability: of the label; of several words together, the mean
+        start, end: character offsets in the text; -1 if the source is token ids
+        text: the characters of the span; None if the source is token ids
+        probability: probability of the label; for an entity, the mean over its words
     """
 
     label: str
@@ -82,11 +86,12 @@ class Tag:
 
 @dataclass(frozen=True)
 class Tagging:
-    """
+    """The labels of the words of a text.
+
     Attributes:
-        words: every word, with the label of its first token; of token ids, every token
-        entities: words that go together by the scheme of labels B-X, I-X and O (Ramshaw & Marcus
-            1995); empty with other labels
+        words: every word with the label of its first token; every token if the source is token ids
+        entities: words grouped by the labelling scheme B-X, I-X and O (Ramshaw & Marcus 1995);
+            empty for other labels
         truncated: whether the text was cut
     """
 
@@ -98,10 +103,10 @@ class Tagging:
 
 @dataclass(frozen=True)
 class Candidate:
-    """A token that may stand in place of a mask.
+    """A predicted token for a mask.
 
     Attributes:
-        text: None for a bundle without tokenizers
+        text: None if the bundle has no tokenizers
     """
 
     token: int
@@ -111,10 +116,12 @@ class Candidate:
 
 @dataclass(frozen=True)
 class Filling:
-    """
+    """The predicted tokens for the masks of a text.
+
     Attributes:
-        text: the text with the best candidates in place of its masks; None of token ids
-        masks: for each mask, its best candidates, best first
+        text: the text with the best candidate in place of each mask; None if the source is token
+            ids
+        masks: candidates for each mask, best first
         truncated: whether the text was cut
     """
 
@@ -126,11 +133,12 @@ class Filling:
 
 @dataclass(frozen=True)
 class Answer:
-    """
+    """The answer to a question: a span of its context.
+
     Attributes:
-        text: a part of the context; None if there is an error
-        probability: that it begins and ends where it does
-        start, end: which characters of the context it is
+        text: the characters of the span; None if there is an error
+        probability: probability of this start and end
+        start, end: character offsets in the context
         truncated: whether the context was cut
     """
 

@@ -1,4 +1,4 @@
-"""Tokens of texts -> what the graph computes of each, in batches of similar length."""
+"""Runs the encoder on tokenized texts, in batches of similar length."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from ..backends.errors import BackendError
-from ..backends.interface import Backend
-from ..backends.places import padded_length
+from dragoman.settings.head import Head
+
+from ..backends.interface import Backend, BackendError
+from ..backends.rows import padded_length
 from ..decoding.batching import MAX_LOGITS, as_batch, batches, pad, run_or_split
-from ..decoding.rejection import RejectedError
+from ..decoding.results import RejectedError
 from ..format.contract import Role
-from ..format.head import Head
 from ..format.manifest import Manifest
 from .tokenizer import Tokenized
 
@@ -22,32 +22,33 @@ Made = TypeVar("Made")
 
 MAX_BATCH_SIZE = 64
 MAX_BATCH_TOKENS = 4096
-"""Of a batch, including padding."""
+"""The most tokens in a batch, including padding."""
 PER_TOKEN: frozenset[Role] = frozenset({"hidden", "token_logits"})
 LOGITS_PER_TOKEN = frozenset(
     {"token-classification", "masked-language-model", "question-answering"}
 )
-"""Tasks of heads."""
+"""Tasks whose heads give logits for every token."""
 
 
 class Outputs:
-    """What the graph computed of a text of a batch. Only what is read is copied, so that nothing
-    else outlives the batch.
+    """The graph's outputs for one text of a batch.
+
+    Outputs are copied when they are read, so that the batch's memory can be reused.
 
     Args:
-        found: of the whole batch
-        row: of the text
-        length: its tokens; what stands behind them is padding
+        found: outputs of the whole batch
+        row: row of the text
+        length: number of tokens of the text, without padding
     """
 
     def __init__(self, found: Mapping[Role, NDArray[Any]], row: int, length: int) -> None:
         self._found, self._row, self._length = found, row, length
 
     def read(self, role: Role, token: int | None = None) -> NDArray[np.float32]:
-        """A copy of an output: a vector, or a row for each token.
+        """Copy an output: a vector, or a row for each token.
 
         Args:
-            token: the one whose row is wanted; None: all
+            token: index of the token whose row is read; None: all tokens
 
         Raises:
             BackendError: a value is not a finite number.
@@ -68,8 +69,10 @@ def run(
     texts: Sequence[Tokenized],
     make: Callable[[int, Outputs], Made],
 ) -> list[Made | RejectedError]:
-    """What is made of the graph's outputs for each text, in the same order. A batch that fails, as
-    for lack of memory, is halved; a text that fails alone is rejected.
+    """Run the graph on all texts and return what `make` returns for each, in the same order.
+
+    A batch that fails, for example for lack of memory, is halved; a text that fails in a batch of
+    its own is rejected.
 
     Args:
         make: called with the index of a text and its outputs, before the next batch is computed
@@ -90,7 +93,7 @@ def run(
 
 
 def tokens_of_batch(head: Head) -> int:
-    """The most tokens of a batch, including padding: so many that its outputs fit into memory."""
+    """Return the most tokens in a batch, including padding, whose outputs fit into memory."""
     logits = head.outputs if head.task in LOGITS_PER_TOKEN else 1
     return min(MAX_BATCH_TOKENS, MAX_LOGITS // logits)
 

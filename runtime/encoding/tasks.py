@@ -1,4 +1,4 @@
-"""What each head makes of the graph's outputs for a text."""
+"""Interprets encoder outputs as each head requires: labels, entities, mask predictions, answers."""
 
 from __future__ import annotations
 
@@ -7,14 +7,15 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from ..format.head import Head
+from dragoman.settings.head import Head
+
 from .results import Answer, Candidate, Classification, Filling, ScoredLabel, Tag, Tagging
 from .running import Outputs
 from .tokenizer import InputTokenizer, Tokenized
 
 
 def classification(outputs: Outputs, head: Head, text: Tokenized) -> Classification:
-    """Labels by their probability: softmax, or of each label by itself the logistic function."""
+    """Return labels with their probabilities: softmax, or a sigmoid per label if multi-label."""
     logits = outputs.read("class_logits").astype(np.float64)
     if len(head.labels) == 1 and not head.multi_label:
         scores = logits
@@ -28,10 +29,10 @@ def classification(outputs: Outputs, head: Head, text: Tokenized) -> Classificat
 
 
 def tagging(outputs: Outputs, head: Head, text: Tokenized, source: str | None) -> Tagging:
-    """Each word with the label of its first token.
+    """Label each word as its first token.
 
     Args:
-        source: the text; None: token ids were given, of which each is a word
+        source: the text; None: the source is token ids, and each token is a word
     """
     probabilities = softmax(outputs.read("token_logits").astype(np.float64))
     labels = probabilities.argmax(-1).tolist()
@@ -58,7 +59,7 @@ def filling(
     tokenizer: InputTokenizer | None,
     top: int,
 ) -> Filling:
-    """The best tokens for each mask of a text."""
+    """Return the most probable tokens for each mask of a text."""
     masks = [i for i, token in enumerate(text.ids) if token == head.mask_token_id]
     found = []
     for index in masks:
@@ -84,7 +85,7 @@ def filling(
 def _filled(
     source: str, text: Tokenized, best: dict[int, Candidate], tokenizer: InputTokenizer
 ) -> str:
-    """A text with its masks replaced; the rest of a word follows it without a space, as `##s`."""
+    """Replace the masks of a text; a continuation of a word, such as `##s`, gets no space."""
     for index in sorted(best, reverse=True):
         start, end = _without_space(source, *text.spans[index])
         before = best[index - 1].token if index - 1 in best else text.ids[index - 1]
@@ -97,7 +98,7 @@ def _filled(
 
 
 def answer(outputs: Outputs, text: Tokenized, context: str, longest: int) -> Answer:
-    """The part of the context that is most probably the answer.
+    """Return the span of the context that is the most probable answer.
 
     Args:
         longest: the most tokens of an answer
@@ -122,21 +123,21 @@ def answer(outputs: Outputs, text: Tokenized, context: str, longest: int) -> Ans
 
 
 def softmax(logits: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Over the last axis."""
+    """Compute the softmax over the last axis."""
     shifted = np.exp(logits - logits.max(-1, keepdims=True))
     return np.asarray(shifted / shifted.sum(-1, keepdims=True))
 
 
 def _of_second(text: Tokenized) -> NDArray[np.bool_]:
-    """Which tokens belong to the second text of a pair."""
+    """Mark the tokens of the second text of a pair."""
     second: NDArray[np.bool_] = np.array(text.segments) == 1
     return second
 
 
 def _words(text: Tokenized, source: str | None) -> list[tuple[int, int, int]]:
-    """The first token of each word, and which characters the word is; of token ids, every token.
+    """Return the first token and the character offsets of each word; every token of token ids.
 
-    What is white space alone is no word.
+    White space is not a word.
     """
     if source is None:
         return [(index, -1, -1) for index in range(len(text.ids))]
@@ -154,10 +155,10 @@ def _words(text: Tokenized, source: str | None) -> list[tuple[int, int, int]]:
 
 
 def _without_space(source: str, start: int, end: int) -> tuple[int, int]:
-    """A part of a text without the white space at its ends.
+    """Strip white space from a span of a text.
 
-    Where spaces are marks on tokens (Metaspace), and where a mask takes the space before it, a
-    token's characters begin with it.
+    A token's span begins with a space where the tokenizer marks spaces on tokens (Metaspace), and
+    where a mask token consumes the space before it.
     """
     part = source[start:end]
     start += len(part) - len(part.lstrip())
@@ -165,7 +166,7 @@ def _without_space(source: str, start: int, end: int) -> tuple[int, int]:
 
 
 def _entities(words: Sequence[Tag], source: str | None) -> list[Tag]:
-    """Words that go together: B-X, I-X, I-X; an I-X after something else begins one, too."""
+    """Group words labelled B-X, I-X, I-X; an I-X after another label begins an entity, too."""
     entities: list[Tag] = []
     open_kind: str | None = None
     counts: list[int] = []
@@ -188,6 +189,6 @@ def _entities(words: Sequence[Tag], source: str | None) -> list[Tag]:
 
 
 def _spanning(first: Tag, tag: Tag, source: str | None, *, end: int) -> Tag:
-    """A tag from where one begins to another end."""
+    """Extend a tag from the start of `first` to `end`."""
     text = None if source is None else source[first.start : end]
     return Tag(tag.label, tag.probability, first.start, end, text)

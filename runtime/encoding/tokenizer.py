@@ -1,4 +1,4 @@
-"""Texts and pairs of texts -> token ids, with where in the text each token stands."""
+"""The tokenizer of encoder-only models: token ids of texts and pairs, with character offsets."""
 
 from __future__ import annotations
 
@@ -8,28 +8,28 @@ from typing import Literal
 
 from tokenizers import Encoding, Tokenizer
 
-from ..decoding.rejection import RejectedError
-from ..format.head import Head
-from ..texts.codecs.failures import failures_of
+from dragoman.settings.head import Head
+
+from ..decoding.results import RejectedError
 from ..texts.codecs.interface import UnknownSymbolsError
 from ..texts.codecs.library import LibraryCodec, load_tokenizer
-from ..texts.codecs.tokenizer_file import read_tokenizer
-from ..texts.long_texts import TooLongError, check_length
+from ..texts.codecs.tokenizer_file import failures_of, read_tokenizer
+from ..texts.tokenizer import TooLongError, check_length
 
 Cut = Literal["longest_first", "only_second"]
 
 
 @dataclass(frozen=True)
 class Tokenized:
-    """A text, or a pair, as tokens.
+    """The tokens of a text or of a pair of texts.
 
     Attributes:
-        ids: token ids, special tokens included
-        types: the segment that each belongs to
-        spans: which characters of its text each is; empty if token ids were given
-        words: the word that each belongs to; None of special tokens
-        segments: the text that each belongs to, 0 or 1; None of special tokens
-        truncated: whether tokens were left out
+        ids: token ids, including special tokens
+        types: token type id of each token
+        spans: character offsets of each token in its text; empty if the source is token ids
+        words: index of the word of each token; None for special tokens
+        segments: index of the text of each token, 0 or 1; None for special tokens
+        truncated: whether tokens were cut
     """
 
     ids: list[int]
@@ -41,21 +41,21 @@ class Tokenized:
 
 
 class TooManyTokensError(RejectedError):
-    """A text with more tokens than the model reads."""
+    """A text has more tokens than the model has positions."""
 
 
 class InputTokenizer:
-    """The tokenizer of an encoder alone.
+    """The tokenizer of an encoder-only model.
 
     Args:
         path: a file of the `tokenizers` library
         longest: the most tokens that the model reads
-        cut: which text of a pair is cut
-        reads_special_tokens: whether special tokens that a text contains are read as such, as a
-            mask must be; otherwise they are text
+        cut: which text of a pair is truncated
+        reads_special_tokens: whether special tokens in a text, such as a mask, are parsed as
+            special tokens; otherwise they are plain text
 
     Raises:
-        BundleError: the file is not a tokenizer, or fails when it is tried out.
+        BundleError: the file is not a tokenizer, or fails on trial texts.
     """
 
     def __init__(self, path: Path, longest: int, *, cut: Cut, reads_special_tokens: bool) -> None:
@@ -67,7 +67,7 @@ class InputTokenizer:
 
     @classmethod
     def of(cls, path: Path, longest: int, head: Head) -> InputTokenizer:
-        """As the task of a head needs it."""
+        """Create the tokenizer that the task of a head requires."""
         answers = head.task == "question-answering"
         return cls(
             path,
@@ -77,15 +77,16 @@ class InputTokenizer:
         )
 
     def encode(self, text: str, pair: str | None = None, *, truncate: bool = False) -> Tokenized:
-        """
+        """Tokenize a text or a pair of texts.
+
         Args:
-            pair: the second text; an empty one is none
-            truncate: whether to leave out what the model has no positions for
+            pair: the second text; empty: none
+            truncate: whether to cut the tokens that the model has no positions for
 
         Raises:
-            TooManyTokensError: there are more tokens than the model reads; or, to be cut, more in
-                the first text of a pair than can stay.
-            RejectedError: there are symbols that the tokenizer does not know; or the tokenizer
+            TooManyTokensError: there are more tokens than the model reads; or the question alone
+                leaves no room for the context that is truncated.
+            RejectedError: the text has symbols that the tokenizer does not know; or the tokenizer
                 fails.
         """
         try:
@@ -118,16 +119,16 @@ class InputTokenizer:
         )
 
     def piece(self, token: int) -> str | None:
-        """A token as the vocabulary writes it."""
+        """Return a token as the vocabulary spells it."""
         return self._whole.id_to_token(token)
 
     def text(self, token: int) -> str:
-        """A token on its own, as a word; of special tokens, what the vocabulary calls them."""
+        """Decode a token as a word; special tokens as the vocabulary spells them."""
         with failures_of(self._path):
             return self._whole.decode([token]).strip() or self.piece(token) or ""
 
     def after(self, token: int, following: int) -> str | None:
-        """What a token adds to the word that the one before it is of; None: it begins another."""
+        """Return what `following` adds to the word of `token`; None if it begins a word."""
         with failures_of(self._path):
             before, both = self._whole.decode([token]), self._whole.decode([token, following])
         added = both.removeprefix(before)
@@ -135,8 +136,9 @@ class InputTokenizer:
         return added if goes_on and not added[0].isspace() else None
 
     def _check_first(self, text: str) -> None:
-        """Check that the first text of a pair leaves room for a token of the second, which alone is
-        cut: otherwise the library fails.
+        """Check that the question leaves room for a token of the context.
+
+        Only the context is truncated; without room for it the library fails.
         """
         room = max(0, self._longest - self._whole.num_special_tokens_to_add(True) - 1)
         expected = f"expected at most {room}: only the context is cut"

@@ -7,10 +7,9 @@ import os
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
-from dragoman.regular_files import SETTINGS_BYTES, FileError, read_regular
+from dragoman.files.regular_files import SETTINGS_BYTES, FileError, read_regular
 
-from .executables import OnnxGraphs
-from .manifest import MANIFEST_FILE, BundleError, FileRecord, Manifest
+from .manifest import MANIFEST_FILE, BundleError, FileRecord, Manifest, OnnxGraphs
 from .onnx_graph import LARGEST_GRAPH, WEIGHTS_FILE, graph_problems
 from .validation import manifest_from_json
 
@@ -25,21 +24,24 @@ class Bundle:
     manifest: Manifest
 
     def path(self, name: str) -> Path:
+        """Return the path of a file of the bundle."""
         return self.directory / name
 
     def graph_path(self, graph: str) -> Path:
-        """The file of a graph."""
+        """Return the path of a graph."""
         return self.directory / self.manifest.graphs[graph].file
 
     @property
     def size(self) -> int:
-        """Bytes of all files but the manifest."""
+        """The size of all files but the manifest, in bytes."""
         return sum(file.size for file in self.manifest.files)
 
 
 def read_bundle(directory: Path) -> Bundle:
-    """Read a bundle and check it: the manifest; presence, size and SHA-256 of every file; and that
-    its graphs have only operators of `operators.OPERATORS`, and no weights outside the bundle.
+    """Read a bundle and check it.
+
+    The checks cover the manifest, the size and SHA-256 of every file, and the graphs: they have
+    only operators of `onnx_graph.OPERATORS`, and no weights outside the bundle.
 
     Raises:
         BundleError: lists everything that is wrong.
@@ -95,14 +97,14 @@ def _is_graph(path: PurePosixPath, manifest: Manifest) -> bool:
 
 
 def _graph_problems(path: Path, file: FileRecord, manifest: Manifest) -> list[str]:
-    """A graph's file is read once, for its hash and for what is in it."""
+    """Check a graph's file, which is read once for its hash and its content."""
     if file.size > LARGEST_GRAPH:
         return [f"expected a graph of at most {LARGEST_GRAPH} bytes, found {file.size}"]
     data = path.read_bytes()
     if hashlib.sha256(data).hexdigest() != file.sha256:
         return [_CHANGED]
-    beside = str(PurePosixPath(file.path).with_name(WEIGHTS_FILE))
-    weights = next((other.size for other in manifest.files if other.path == beside), None)
+    stored = str(PurePosixPath(file.path).with_name(WEIGHTS_FILE))
+    weights = next((other.size for other in manifest.files if other.path == stored), None)
     return graph_problems(data, weights)
 
 

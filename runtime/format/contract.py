@@ -1,9 +1,9 @@
 """The graph contract: the inputs and outputs of the graphs in a bundle.
 
-This is the only place that says it; `neutral_graphs` puts the sizes of a model in. The exporter
-names its tensors and dynamic axes by it, the checker and the manifest hold graphs to it, the
-optimizer makes sample inputs from it, and a backend finds in it whose row a tensor is and how it
-changes, so that rows can be dropped, repeated, reordered and shared without looking at names.
+The contract is stated here only; `neutral_graphs` adds the sizes of a model. The exporter names its
+tensors and dynamic axes by it, and the checker and the manifest compare graphs with it. A backend
+reads from it whose row a tensor is and how it changes, so that rows can be dropped, repeated,
+reordered and shared without looking at names.
 `docs/contract.md` explains it to backend authors.
 """
 
@@ -14,19 +14,19 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Literal, NamedTuple
 
-from .head import Task
+from dragoman.settings.head import Task
 
 DataType = Literal["float32", "float16", "bfloat16", "int64", "int32", "int8", "bool"]
 FLOATING: frozenset[DataType] = frozenset({"float32", "float16", "bfloat16"})
 
 Kind = Literal["sequence-to-sequence", "encoder", "language-model"]
-"""What a bundle's graphs are together: an encoder and a decoder, or one of them alone."""
+"""The kind of a bundle's model: encoder-decoder, encoder-only or decoder-only."""
 
 GraphName = Literal["encoder", "decoder", "candidates", "attention"]
 
 OPTIONAL_GRAPHS: frozenset[GraphName] = frozenset({"candidates", "attention"})
-"""Beside those that compute the model. Without candidates, logits leave the device; without
-attention, nobody sees what it attends to."""
+"""Graphs that the model runs without. Without candidates, logits leave the device; without
+attention, the attention cannot be shown."""
 
 Role = Literal[
     "source",
@@ -80,7 +80,7 @@ class Owner(StrEnum):
     STEP = "step"
     """One call of a graph: computed for it or by it, and of no use afterwards."""
     DECODER_ROW = "decoder row"
-    """A sequence being decoded. Beams of one source are several."""
+    """A sequence being decoded. A source has one for each beam."""
     ENCODER_ROW = "encoder row"
     """A source. What belongs to it is computed once and shared by all sequences decoded from it."""
     MASK = "mask"
@@ -99,10 +99,10 @@ class Change(StrEnum):
 
 @dataclass(frozen=True)
 class RoleDefinition:
-    """What the contract says of a role.
+    """The contract of a role.
 
     Attributes:
-        axes: the shape; an axis of a source is pinned where the model takes windows of audio
+        axes: the shape; the axis `source` is pinned for models that take windows of audio
         dtype: None: floating point, in the precision of the graph
         layered: whether there is one tensor for each decoder layer
         updates: the role of the input whose memory an output is written to, in place
@@ -129,8 +129,7 @@ _CROSS_ATTENTION: Axes = ("batch", "layers", "heads", "query", "source")
 ROLES: Mapping[Role, RoleDefinition] = {
     "source": RoleDefinition(
         *(Owner.ENCODER_ROW, Change.NEVER, ("source_batch", "source"), "int64"),
-        "source token ids; of a model that takes audio, features float32 [source_batch, bins, "
-        "frames]",
+        "source token ids; for a speech model, features float32 [source_batch, bins, frames]",
     ),
     "source_mask": RoleDefinition(
         *(Owner.MASK, Change.NEVER, ("source_batch", "source"), "bool"),
@@ -138,8 +137,7 @@ ROLES: Mapping[Role, RoleDefinition] = {
     ),
     "token_type": RoleDefinition(
         *(Owner.ENCODER_ROW, Change.NEVER, ("source_batch", "source"), "int64"),
-        "the segment that each source token belongs to: 0 in a text alone and in the first of a "
-        "pair, 1 in the second",
+        "the segment of each source token: 1 in the second text of a pair, otherwise 0",
     ),
     "cross_key": RoleDefinition(
         *(Owner.ENCODER_ROW, Change.NEVER, _SOURCE_KEY, None),
@@ -148,7 +146,7 @@ ROLES: Mapping[Role, RoleDefinition] = {
     ),
     "cross_value": RoleDefinition(
         *(Owner.ENCODER_ROW, Change.NEVER, _SOURCE_VALUE, None),
-        "values of cross-attention, likewise",
+        "values of cross-attention, in the same way",
         layered=True,
     ),
     "token": RoleDefinition(
@@ -171,7 +169,7 @@ ROLES: Mapping[Role, RoleDefinition] = {
     ),
     "past_value": RoleDefinition(
         *(Owner.DECODER_ROW, Change.APPENDED, _VALUE_CACHE, None),
-        "values of self-attention, likewise",
+        "values of self-attention at all positions before this step",
         layered=True,
     ),
     "logits": RoleDefinition(
@@ -213,7 +211,7 @@ ROLES: Mapping[Role, RoleDefinition] = {
     ),
     "embedding": RoleDefinition(
         *(Owner.ENCODER_ROW, Change.NEVER, ("source_batch", "head_outputs"), None),
-        "the vector of each source",
+        "the embedding of each source",
     ),
     "class_logits": RoleDefinition(
         *(Owner.ENCODER_ROW, Change.NEVER, ("source_batch", "head_outputs"), None),
@@ -277,8 +275,8 @@ CONTRACTS: Mapping[Kind, Mapping[GraphName, GraphContract]] = {
         "attention": GraphContract(("token",), ("self_attention",)),
     },
 }
-"""Graphs have all of these inputs and outputs, but those of an encoder alone: it has the outputs of
-its head, see `HEAD_OUTPUTS`, and token types only if it tells segments apart."""
+"""The inputs and outputs of graphs. An encoder-only model has the outputs of its head only, see
+`HEAD_OUTPUTS`, and token types only if the model has them."""
 
 HEAD_OUTPUTS: Mapping[Task, tuple[Role, ...]] = {
     "embedding": ("hidden", "embedding"),
@@ -287,7 +285,7 @@ HEAD_OUTPUTS: Mapping[Task, tuple[Role, ...]] = {
     "masked-language-model": ("token_logits",),
     "question-answering": ("token_logits",),
 }
-"""The outputs of an encoder alone."""
+"""The outputs of an encoder-only model."""
 
 
 class Slot(NamedTuple):
@@ -317,21 +315,22 @@ class TensorSpec:
 
     @property
     def slot(self) -> Slot:
+        """The role, and the layer if the role has one tensor for each."""
         return Slot(self.role, self.layer)
 
     @property
     def memory(self) -> Slot:
-        """The slot whose memory holds the tensor: for an output that updates an input, the
-        input's.
-        """
+        """The slot whose memory holds the tensor: the input's, if the tensor updates one."""
         return Slot(ROLES[self.role].updates or self.role, self.layer)
 
     @property
     def owner(self) -> Owner:
+        """What the tensor belongs to."""
         return ROLES[self.role].owner
 
     @property
     def change(self) -> Change:
+        """How the tensor changes from step to step."""
         return ROLES[self.role].change
 
 
@@ -356,15 +355,3 @@ class GraphSpec:
     def output(self, role: Role) -> TensorSpec:
         """The first output of a role."""
         return next(tensor for tensor in self.outputs if tensor.role == role)
-
-    @property
-    def shares_sources(self) -> bool:
-        """Of a decoder: whether several rows can be decoded from one source, as beams are. Without,
-        as in graphs of schema 2, every row needs a source of its own: their axes are the same.
-        """
-        rows = self.input("token").shape[0]
-        return all(
-            tensor.shape[0] != rows
-            for tensor in self.inputs
-            if tensor.owner in (Owner.ENCODER_ROW, Owner.MASK)
-        )

@@ -1,4 +1,4 @@
-"""The manifest, which describes a bundle: plain data, the same for every backend.
+"""The manifest of a bundle: plain data, the same for every backend.
 
 A change that an older reader would misread increments the schema version. `validation` reads and
 checks manifests.
@@ -8,24 +8,21 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from dragoman.errors import DragomanError
+from dragoman.settings.fields import LEFT_OUT
+from dragoman.settings.generation import GenerationSettings
+from dragoman.settings.head import Head
+from dragoman.settings.speech import AudioFeatures, SpeechTokens
 
-from . import parity_data
-from .audio import AudioFeatures
 from .contract import OPTIONAL_GRAPHS, GraphSpec, Kind
-from .executables import Executable
-from .generation_settings import STRATEGY, GenerationSettings
-from .head import Head
-from .languages import Languages
 from .model_spec import ModelSpec
+from .parity import Parity
 from .plain_data import to_plain
-from .records import Origin, Parity, PassRecord
-from .speech import SpeechTokens
-from .tokenizers import Tokenizers
+from .texts import Languages, Tokenizers
 
-SCHEMA_VERSION = 3
+SCHEMA_VERSION = 1
 MANIFEST_FILE = "manifest.json"
 
 Precision = Literal["fp32", "fp16", "bf16", "int8", "int4"]
@@ -49,8 +46,164 @@ class FileRecord:
 
 
 @dataclass(frozen=True)
+class Origin:
+    """A model of the Hugging Face Hub.
+
+    Attributes:
+        model: its id, `owner/model`
+        commit: of the files that were read
+    """
+
+    model: str
+    commit: str
+
+
+@dataclass(frozen=True)
+class OnnxGraphs:
+    """ONNX files, with their weights in one file of the same directory."""
+
+    format: Literal["onnx"] = "onnx"
+
+    @property
+    def capacity(self) -> int | None:
+        """The most target positions of a cache; None: as many as the model has."""
+        return None
+
+
+@dataclass(frozen=True)
+class Range:
+    """Sizes that an axis of an engine may have; kernels are tuned for `best`."""
+
+    smallest: int
+    best: int
+    largest: int
+
+    @property
+    def in_order(self) -> bool:
+        """Whether 1 <= smallest <= best <= largest."""
+        return 1 <= self.smallest <= self.best <= self.largest
+
+
+@dataclass(frozen=True)
+class Profile:
+    """The sizes that kernels are chosen for, of all engines of a bundle.
+
+    Attributes:
+        batch: rows
+        source: tokens of a source
+    """
+
+    batch: Range
+    source: Range
+
+
+@dataclass(frozen=True)
+class EngineReport:
+    """What an engine consists of.
+
+    Attributes:
+        layers: of the network as the parser made it, by kind
+        weights: bytes of the graph's weights, by number format
+        attentions: attention layers
+        fused: fused attention kernels in the engine by name, counted for each profile; None: the
+            engine does not say
+        dequantizations: products whose weights are dequantized by a separate kernel in every run,
+            counted for each profile; None: the engine does not say
+    """
+
+    layers: dict[str, int]
+    weights: dict[str, int]
+    attentions: int
+    fused: dict[str, int] | None
+    dequantizations: int | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class TensorRTEngines:
+    """Engines of TensorRT or TensorRT-RTX; the bundle's target is the package that built them.
+
+    Attributes:
+        version: of that package; no other version loads them
+        cuda_version: the CUDA version they were built for
+        compute_capabilities: of the GPUs they were built for, such as "8.9"; none: the package's
+            default
+        capacity: target positions that a cache holds, including the start token's
+        profiles: in the engines' order
+        refittable: whether new weights can be put into them
+        reports: by name of the graph
+    """
+
+    format: Literal["tensorrt"] = "tensorrt"
+    version: str
+    cuda_version: str
+    compute_capabilities: tuple[str, ...]
+    capacity: int
+    profiles: tuple[Profile, ...]
+    refittable: bool
+    reports: dict[str, EngineReport]
+
+
+Executable = OnnxGraphs | TensorRTEngines
+"""The form in which graphs are stored: a tagged union, told apart by `format`."""
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """A node that a pass is meant to replace but left unchanged, and why.
+
+    `matched`: whether a whole pattern matched and its check failed; otherwise no pattern matched.
+    """
+
+    node: str
+    operator: str
+    reason: str
+    matched: bool = True
+
+
+@dataclass(frozen=True)
+class Choice:
+    """The way in which a pass replaced a node, where there were several.
+
+    Attributes:
+        chosen: such as "fixed scale"
+        reason: what was measured
+    """
+
+    node: str
+    operator: str
+    chosen: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class PassRecord:
+    """What one pass did to one graph.
+
+    Attributes:
+        graph: "encoder" or "decoder"; the file's name for a single ONNX file
+        matches: number of changes
+        nodes_before, nodes_after: number of nodes in the graph
+        difference: the largest difference that it caused in an output, divided by max(1, the
+            output's largest absolute value), measured with ONNX Runtime's own optimizations off;
+            None: not measured
+        tolerance: the largest difference that is allowed
+        choices: the ways that were chosen, where there were several
+    """
+
+    name: str
+    graph: str
+    matches: int
+    refusals: tuple[Refusal, ...]
+    nodes_before: int
+    nodes_after: int
+    difference: float | None
+    tolerance: float
+    choices: tuple[Choice, ...] = ()
+
+
+@dataclass(frozen=True)
 class Manifest:
-    """Everything that a runtime needs to know about a bundle.
+    """The description of a bundle for its runtime.
 
     Attributes:
         target: a row of `optimize.targets`: what the graphs were optimized for
@@ -60,16 +213,16 @@ class Manifest:
         tokenizers: None: inputs and outputs are token ids
         languages: None: the model takes no languages
         parity: None: not verified
-        generation: how to decode it unless the caller says otherwise, as it was published
+        generation: how the model is decoded unless the caller says otherwise
         audio: how audio becomes the source; None: the source is tokens
-        speech: what prompts of a speech model consist of
-        head: what an encoder alone gives; None: there is a decoder
+        speech: the tokens of a speech model's prompts
+        head: what an encoder-only model computes; None: the model has a decoder
         passes: the passes that made the graphs of this target, in order
         notes: where the model was read otherwise than its checkpoint might lead one to expect, a
             sentence each
         origin: the model of the Hugging Face Hub that the bundle was made from, if it was
         keep_fp32: modules of the trained model, such as "decoder.layers.3.feed_forward.inner",
-            whose weights stayed in fp32 because the user wanted it
+            whose weights the user kept in fp32
     """
 
     schema_version: int
@@ -90,11 +243,11 @@ class Manifest:
     generation: GenerationSettings = field(default_factory=GenerationSettings)
     audio: AudioFeatures | None = None
     speech: SpeechTokens | None = None
-    head: Head | None = None
+    head: Annotated[Head | None, LEFT_OUT] = None
     passes: tuple[PassRecord, ...] = ()
-    notes: tuple[str, ...] = ()
-    origin: Origin | None = None
-    keep_fp32: tuple[str, ...] = ()
+    notes: Annotated[tuple[str, ...], LEFT_OUT] = ()
+    origin: Annotated[Origin | None, LEFT_OUT] = None
+    keep_fp32: Annotated[tuple[str, ...], LEFT_OUT] = ()
 
     @property
     def model_graphs(self) -> dict[str, GraphSpec]:
@@ -107,16 +260,5 @@ class Manifest:
         return self.generation.end_tokens(self.model.end_token_id)
 
     def to_json(self) -> str:
-        plain = to_plain(self)
-        # Without what says nothing, as in bundles of versions that do not know it.
-        for name in ("notes", "origin", "head", "keep_fp32"):
-            if not getattr(self, name):
-                del plain[name]
-        if self.model.value_size is None:
-            del plain["model"]["value_size"]
-        for name in (*STRATEGY, "alignment_heads"):
-            if getattr(self.generation, name) == getattr(GenerationSettings, name):
-                del plain["generation"][name]
-        if self.parity is not None:
-            plain["parity"] = parity_data.to_data(self.parity)
-        return json.dumps(plain, indent=1, allow_nan=False) + "\n"
+        """Return the manifest as JSON text, without optional fields that say nothing."""
+        return json.dumps(to_plain(self), indent=1, allow_nan=False) + "\n"

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Annotated
+
+from dragoman.settings.fields import LEFT_OUT
 
 
 @dataclass(frozen=True)
 class ModelSpec:
-    """What running a model takes to know of it, whatever framework it was trained in.
+    """The sizes and special tokens of a model, whatever framework it was trained in.
 
-    Sizes of a side that the model does not have are 0: an encoder alone has no target vocabulary,
-    decoder layers and target positions; a decoder alone no source vocabulary and source positions.
+    Sizes of a side that the model does not have are 0: an encoder-only model has no target
+    vocabulary, decoder layers and target positions; a decoder-only model has no source vocabulary
+    and source positions.
 
     Attributes:
         source_vocab_size: None: the source is features of audio, not tokens; see `takes_audio`
@@ -28,7 +32,7 @@ class ModelSpec:
     pad_token_id: int
     start_token_id: int
     end_token_id: int
-    value_size: int | None = None
+    value_size: Annotated[int | None, LEFT_OUT] = None
 
     @property
     def takes_audio(self) -> bool:
@@ -37,26 +41,26 @@ class ModelSpec:
 
     @property
     def has_encoder(self) -> bool:
+        """Whether the model reads a source."""
         return self.source_vocab_size != 0
 
     @property
     def has_decoder(self) -> bool:
+        """Whether the model generates a target."""
         return self.target_vocab_size != 0
 
     @property
     def input_vocab_size(self) -> int:
-        """The tokens that an input consists of: a source or, of a decoder alone, a prompt. 0 of
-        audio.
-        """
+        """The vocabulary of inputs: sources, or prompts of a decoder-only model; 0 for audio."""
         return (self.source_vocab_size if self.has_encoder else self.target_vocab_size) or 0
 
     @property
     def input_positions(self) -> int:
-        """The most tokens of an input."""
+        """The largest number of tokens of an input."""
         return self.max_source_positions if self.has_encoder else self.max_target_positions
 
     def problems(self) -> list[str]:
-        """Values out of range, a line each."""
+        """Return the values out of range, a line each."""
         sizes: dict[str, int | None] = {"num_heads": self.num_heads, "head_size": self.head_size}
         sizes["value_size"] = self.value_size
         problems = []

@@ -1,11 +1,13 @@
-"""Graphs as the contract demands them of a model, and where others depart from it."""
+"""The graphs that the contract requires of a model, and the differences of others from them."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
 
-from .audio import AudioFeatures
+from dragoman.settings.head import Head
+from dragoman.settings.speech import AudioFeatures
+
 from .contract import (
     CONTRACTS,
     FLOATING,
@@ -22,12 +24,11 @@ from .contract import (
     Slot,
     TensorSpec,
 )
-from .head import Head
 from .model_spec import ModelSpec
 
 
 def kind_of(model: ModelSpec) -> Kind:
-    """What the graphs of a model are together."""
+    """Return the kind of a model."""
     if not model.has_decoder:
         return "encoder"
     return "sequence-to-sequence" if model.has_encoder else "language-model"
@@ -40,11 +41,11 @@ def neutral_graph(
     audio: AudioFeatures | None,
     head: Head | None = None,
 ) -> GraphSpec:
-    """What the contract demands of a graph of a neutral bundle in fp32.
+    """Return the graph of a neutral bundle in fp32 that the contract requires.
 
     Args:
         audio: how audio becomes the source; None: the source is tokens
-        head: of an encoder alone
+        head: of an encoder-only model
     """
     graphs = CONTRACTS[kind_of(model)]
     inputs, outputs = graphs[graph]
@@ -73,7 +74,7 @@ def neutral_graph(
 
 
 def slot_breaches(found: GraphSpec, expected: GraphSpec) -> list[str]:
-    """Tensors of a graph that are missing, unexpected, or there twice, a line each.
+    """Return the tensors of a graph that are missing, unexpected or doubled, a line each.
 
     Args:
         expected: from `neutral_graph`
@@ -91,9 +92,10 @@ def slot_breaches(found: GraphSpec, expected: GraphSpec) -> list[str]:
 
 
 def shape_breaches(found: GraphSpec, expected: GraphSpec) -> list[str]:
-    """Tensors of a graph with another shape or kind of numbers than the contract's, a line each. A
-    number may stand in place of a dynamic axis, `batch` in place of `source_batch` (see
-    `GraphSpec.shares_sources`), and any floating-point format in place of float32.
+    """Return the tensors of a graph whose shape or number format breaks the contract, a line each.
+
+    A number may stand in place of a dynamic axis, and any floating-point format in place of
+    float32.
 
     Args:
         expected: from `neutral_graph`
@@ -128,7 +130,7 @@ def _may_stand_for(found: int | str, expected: int | str) -> bool:
     """Whether a graph may have this dimension where the contract has the expected one."""
     if isinstance(found, int) and isinstance(expected, str):
         return found > 0
-    return found == expected or (found, expected) == ("batch", "source_batch")
+    return found == expected
 
 
 def _slots(roles: Sequence[Role], layers: int) -> list[Slot]:

@@ -1,21 +1,87 @@
-"""Whether the bytes of an ONNX file are a graph that a bundle may have, found out before any other
-library reads them.
+"""Checks that an ONNX file is a graph that a bundle may have, before any other library reads it.
 
 Field numbers: https://github.com/onnx/onnx/blob/main/onnx/onnx.proto
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
-from .operators import OPERATORS
 from .protobuf import BYTES, FIXED32, VARINT, Message, Schema, WireError
 
 WEIGHTS_FILE = "weights.bin"
-"""The file beside the graphs that holds their weights."""
+"""The file in the graphs' directory that holds their weights."""
 
 LARGEST_GRAPH = 1 << 22
 """Bytes of a graph's file. With the weights outside, one of 6 + 6 layers has 100,000."""
+
+OPERATORS: Mapping[str, Mapping[str, str]] = {
+    "": {
+        "Abs": "int8 activations",
+        "Add": "biases, residuals, positions",
+        "ArgMax": "greedy choice",
+        "Attention": "attention of neutral graphs, of encoders, of engines",
+        "Cast": "masks, positions; changes of precision",
+        "Clip": "distances of relative positions; range of fp16",
+        "Concat": "shapes",
+        "ConstantOfShape": "layer norm on the processor",
+        "Conv": "front end of speech models",
+        "CumSum": "positions of sources whose padding has none",
+        "DequantizeLinear": "int8 and int4 weights",
+        "Div": "shapes, int8 activations",
+        "Equal": "padding without a position",
+        "Expand": "masks",
+        "Gather": "embeddings, the last query",
+        "GatherElements": "the queries that are read",
+        "GatherND": "greedy choice",
+        "Gelu": "feed-forward",
+        "Gemm": "heads of encoders",
+        "InstanceNormalization": "layer norm on the processor",
+        "LayerNormalization": "layer norm",
+        "LessOrEqual": "causal mask",
+        "LogSoftmax": "log-probability of the choice and of candidates",
+        "MatMul": "projections",
+        "Max": "int8 activations",
+        "Mul": "gains, scales, gates",
+        "Not": "padding without a position",
+        "QuantizeLinear": "int8 activations",
+        "RMSNormalization": "norm of T5",
+        "Range": "positions",
+        "ReduceL2": "normalized vectors",
+        "ReduceMax": "greedy choice, pooling, int8 activations",
+        "ReduceSum": "pooling",
+        "Relu": "feed-forward",
+        "Reshape": "heads",
+        "Shape": "shapes",
+        "Sigmoid": "feed-forward with SiLU",
+        "Softmax": "attention spelled out for engines",
+        "Squeeze": "shapes, masks",
+        "Sub": "distances of relative positions",
+        "Tanh": "feed-forward",
+        "TensorScatter": "caches",
+        "TopK": "candidates",
+        "Transpose": "heads, tied embeddings",
+        "Unsqueeze": "shapes, masks",
+        "Where": "masks",
+    },
+    "com.microsoft": {
+        "BiasGelu": "feed-forward",
+        "FastGelu": "feed-forward",
+        "FusedMatMul": "logits from a tied embedding",
+        "GatherBlockQuantized": "int4 embeddings",
+        "GroupQueryAttention": "self-attention of the decoder",
+        "MatMulIntegerToFloat": "int8 projections",
+        "MatMulNBits": "int4 projections",
+        "MultiHeadAttention": "attention over a complete source",
+        "QGemm": "int8 logits from a tied embedding",
+    },
+}
+"""What each allowed operator is for, by domain: "" is ONNX's own, com.microsoft ONNX Runtime's.
+
+A graph with any other operator is refused when its bundle is written and when it is read, before
+ONNX Runtime sees it. An operator may be here if its work is bounded by the sizes of what it reads
+and writes, it holds no graph of its own (as Loop, Scan and If do), and it opens no file.
+"""
 
 _MOST_PROBLEMS = 8
 _LONGEST_NAME = 60
@@ -128,15 +194,15 @@ _ALLOWED = {
 
 
 def graph_problems(data: bytes, weights: int | None) -> list[str]:
-    """What keeps an ONNX file from being a bundle's graph, a line each: operators and domains
-    outside `operators.OPERATORS`, graphs within nodes, functions, and weights stored anywhere but
-    in the bundle's own `WEIGHTS_FILE`.
+    """Return what keeps an ONNX file from being a bundle's graph, a line each.
 
-    Whether it is a good graph otherwise, such as one whose types match, is left to its backend.
+    Refused are operators and domains outside `OPERATORS`, graphs within nodes, functions, and
+    weights stored anywhere but in the bundle's own `WEIGHTS_FILE`. Whether the graph is a good one
+    otherwise, such as whether its types match, is left to its backend.
 
     Args:
         data: the whole file
-        weights: bytes of the bundle's `WEIGHTS_FILE` beside the graph; None: there is none
+        weights: the size of the bundle's `WEIGHTS_FILE` in bytes; None: there is none
     """
     if len(data) > LARGEST_GRAPH:
         return [f"expected a graph of at most {LARGEST_GRAPH} bytes, found {len(data)}"]
@@ -171,7 +237,7 @@ def _node_problems(node: Message, weights: int | None) -> Iterator[str]:
         shown = _shown(domain + b"." + operator if domain else operator)
         yield (
             f"operator {shown}: expected one that this version of Dragoman writes "
-            "(dragoman.runtime.format.operators)"
+            "(dragoman.runtime.format.onnx_graph)"
         )
         return
     for part in node.parts("attribute"):

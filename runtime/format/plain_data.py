@@ -7,6 +7,8 @@ import types
 from collections.abc import Mapping
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
+from dragoman.settings.fields import LeftOut, annotated
+
 T = TypeVar("T")
 
 
@@ -14,13 +16,22 @@ class Problems(list[str]):
     """The problems of some data, a line each: `path: expected ..., found ...`."""
 
     def expected(self, path: str, expected: str, found: object) -> None:
+        """Add a problem: what was expected at a path, and what was found."""
         self.append(f"{path}: expected {expected}, found {_short(found)}")
 
 
 def to_plain(value: Any) -> Any:
-    """A tree of dataclasses as data that `json.dumps` accepts."""
+    """Return a tree of dataclasses as data that `json.dumps` accepts.
+
+    Fields marked `LEFT_OUT` are left out where they have their defaults.
+    """
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return {f.name: to_plain(getattr(value, f.name)) for f in dataclasses.fields(value)}
+        optional = annotated(type(value), LeftOut)
+        return {
+            field.name: to_plain(getattr(value, field.name))
+            for field in dataclasses.fields(value)
+            if field.name not in optional or getattr(value, field.name) != field.default
+        }
     if isinstance(value, Mapping):
         return {key: to_plain(item) for key, item in value.items()}
     if isinstance(value, list | tuple):

@@ -1,26 +1,22 @@
-"""Reading a manifest: first the schema is checked, then whether the parts are consistent.
+"""Reads a manifest: the schema is checked first, then whether the parts are consistent.
 
-Each part checks its own values; constraints between parts are checked here.
+Each part checks its own values. Constraints between parts are checked here.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
-from dragoman.strict_json import parse_json
+from dragoman.files.strict_json import parse_json
 
-from . import parity_data
 from .contract import CONTRACTS, OPTIONAL_GRAPHS, GraphSpec
-from .executables import TensorRTEngines
-from .manifest import SCHEMA_VERSION, BundleError, Manifest
+from .manifest import SCHEMA_VERSION, BundleError, Manifest, TensorRTEngines
 from .neutral_graphs import kind_of, neutral_graph, shape_breaches, slot_breaches
 from .plain_data import Problems, from_plain
-from .schema_1 import upgrade as upgrade_schema_1
-from .schema_2 import upgrade as upgrade_schema_2
 
 
 def manifest_from_json(text: str, origin: str) -> Manifest:
-    """Read and check a manifest, of this schema or an older one.
+    """Read and check a manifest.
 
     Args:
         origin: what errors call the text, such as its path
@@ -41,16 +37,11 @@ def manifest_from_json(text: str, origin: str) -> Manifest:
                 "Dragoman reads: upgrade with pip install --upgrade dragoman"
             ],
         )
-    if type(version) is int and version == 1:
-        data = upgrade_schema_1(data)
-    if type(version) is int and version in (1, 2):
-        data = upgrade_schema_2(data)
-    data = parity_data.upgrade(data)
     problems = Problems()
     manifest = from_plain(Manifest, data, "manifest", problems)
     if manifest is not None and manifest.schema_version != SCHEMA_VERSION:
         problems.append(
-            f"schema_version: expected 1 to {SCHEMA_VERSION}, found {manifest.schema_version}"
+            f"schema_version: expected {SCHEMA_VERSION}, found {manifest.schema_version}"
         )
     if manifest is not None:
         problems.extend(inconsistencies(manifest))
@@ -60,7 +51,7 @@ def manifest_from_json(text: str, origin: str) -> Manifest:
 
 
 def inconsistencies(manifest: Manifest) -> list[str]:
-    """All inconsistencies, a line each."""
+    """Return all inconsistencies of a manifest, a line each."""
     problems = _kind(manifest)
     if problems:
         return problems
@@ -94,7 +85,7 @@ def inconsistencies(manifest: Manifest) -> list[str]:
 
 
 def _kind(manifest: Manifest) -> list[str]:
-    """The kind of a bundle follows from what its model has."""
+    """Yield where kind, model and head do not fit together."""
     problems = []
     found = kind_of(manifest.model)
     if manifest.kind != found:
@@ -122,7 +113,7 @@ def _limits(manifest: Manifest) -> Iterator[str]:
     if not manifest.model.has_decoder:
         if manifest.default_max_new_tokens != 0:
             yield (
-                "default_max_new_tokens: expected 0 for an encoder alone, found "
+                "default_max_new_tokens: expected 0 for an encoder-only model, found "
                 f"{manifest.default_max_new_tokens}"
             )
         return
@@ -167,7 +158,7 @@ def _tokenizers(manifest: Manifest) -> Iterator[str]:
         return
     template = tokenizers.template
     if tokenizers.source_vocabulary is not None and template is None:
-        yield "tokenizers.template: expected one beside source_vocabulary, found none"
+        yield "tokenizers.template: expected one with source_vocabulary, found none"
     if template is not None and template.has_language and manifest.languages is None:
         yield "tokenizers.template: has a source language, but the model has no languages"
     known = manifest.model.source_vocab_size or 0
@@ -236,7 +227,7 @@ def _graphs(manifest: Manifest) -> Iterator[str]:
 
 
 def _candidates(graph: GraphSpec, manifest: Manifest) -> Iterator[str]:
-    """They are selected from the logits as the decoder computes them, and are of one number."""
+    """Check that candidates are selected from the decoder's logits, and are of one number."""
     found = {(tensor.role, tensor.dtype, tensor.shape) for tensor in graph.inputs}
     logits = manifest.graphs["decoder"].outputs
     if not found <= {(tensor.role, tensor.dtype, tensor.shape) for tensor in logits}:

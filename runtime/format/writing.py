@@ -15,12 +15,12 @@ from pathlib import Path
 from typing import BinaryIO
 
 from dragoman.errors import DragomanError, refuse_existing
-from dragoman.strict_json import read_json_object
+from dragoman.files.strict_json import read_json_object
 
-from . import parity_data
 from .bundle import Bundle
 from .manifest import MANIFEST_FILE, FileRecord, Manifest
-from .records import Parity
+from .parity import Parity
+from .plain_data import to_plain
 
 _CANNOT_WRITE = {
     errno.EACCES,
@@ -45,12 +45,14 @@ class HashedFile:
         self.size = 0
 
     def write(self, data: bytes | memoryview) -> None:
+        """Append data to the file."""
         self._file.write(data)
         self._digest.update(data)
         self.size += len(data)
 
     @property
     def sha256(self) -> str:
+        """The SHA-256 of what was written, in hex."""
         return self._digest.hexdigest()
 
 
@@ -105,11 +107,13 @@ class BundleWriter:
 
 
 class ScratchWriter(BundleWriter):
-    """Writes an intermediate bundle, which only this process reads: nothing is hashed, and no
-    manifest is written.
+    """Writes an intermediate bundle, which only this process reads.
+
+    Nothing is hashed, and no manifest is written.
     """
 
     def finish(self, manifest: Manifest) -> Bundle:
+        """Return the bundle."""
         return Bundle(self.directory, manifest)
 
     def _hashed(self, file: BinaryIO) -> HashedFile:
@@ -138,7 +142,7 @@ def new_directory(
     kind: str = "bundle",
     is_one: Callable[[Path], bool] = _is_bundle,
 ) -> Iterator[Path]:
-    """A directory to write to, which becomes `destination` if the block ends without an exception.
+    """Yield a directory that becomes `destination` if the block ends without an exception.
 
     Otherwise, or if the process dies, `destination` stays as it was. The partial directory is a
     sibling of it, and is removed unless the process is killed.
@@ -175,12 +179,10 @@ def new_directory(
 
 
 def record_parity(bundle: Bundle, parity: Parity) -> None:
-    """Put the figures into a bundle's manifest, and change nothing else: a manifest of an older
-    schema stays one, which older versions can read.
-    """
+    """Put the figures into a bundle's manifest, and change nothing else."""
     path = bundle.directory / MANIFEST_FILE
     data = read_json_object(path)
-    data["parity"] = parity_data.to_data(parity)
+    data["parity"] = to_plain(parity)
     text = json.dumps(data, indent=1, allow_nan=False) + "\n"
     _write_manifest(text, bundle.directory)
 
@@ -212,7 +214,8 @@ def check_destination(
     kind: str = "bundle",
     is_one: Callable[[Path], bool] = _is_bundle,
 ) -> None:
-    """
+    """Check that a destination can be written.
+
     Args:
         kind, is_one: see `new_directory`
 

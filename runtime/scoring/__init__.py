@@ -1,4 +1,4 @@
-"""Scoring: what probability a model gives to targets that are there already.
+"""Scoring: the log-probabilities that a model assigns to given targets.
 
-Reading order: results, options, teacher_forcing, batches, targets, texts, speech.
+Reading order: results, options, teacher_forcing, texts, speech.
 """

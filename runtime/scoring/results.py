@@ -1,4 +1,4 @@
-"""What scoring returns."""
+"""Results of scoring, and perplexity."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ class ScoredPair:
     """The probability of one target, given its source.
 
     Attributes:
-        tokens: the ids that were scored, the end token included unless it was not asked for
-        token_log_probabilities: natural logarithms of their probabilities among the whole
-            vocabulary, each given the source and the tokens before it
-        log_probability: the sum of these
-        error: why the pair was rejected; None if it was scored. The other pairs are not affected.
-        language: of speech, the code of the stated or detected language; None for text and for
-            models that are not told one
+        tokens: ids of the scored tokens, including the end token unless `end_token` is False
+        token_log_probabilities: natural logarithms of their probabilities over the whole
+            vocabulary, each conditioned on the source and the preceding tokens
+        log_probability: sum of `token_log_probabilities`
+        error: why the pair was rejected; None if it was scored. Other pairs are not affected.
+        language: for speech, code of the requested or detected language; None for text models and
+            for speech models without language tokens
     """
 
     tokens: tuple[int, ...]
@@ -31,12 +31,14 @@ class ScoredPair:
 
 
 def rejected(reason: str) -> ScoredPair:
+    """Return the result of a pair that cannot be scored."""
     return ScoredPair((), (), 0.0, reason)
 
 
 def perplexity(scored: Iterable[ScoredPair]) -> float:
-    """The perplexity of several targets: exp of minus the mean log-probability of a token, end
-    tokens included where they were scored. Rejected pairs do not count.
+    """Return the perplexity of several targets: exp of minus the mean token log-probability.
+
+    End tokens count where they were scored. Rejected pairs do not count.
 
     Raises:
         DragomanError: there are no tokens.
@@ -46,7 +48,7 @@ def perplexity(scored: Iterable[ScoredPair]) -> float:
 
 
 def perplexity_of(log_probability: float, tokens: int) -> float:
-    """The perplexity of so many tokens, from the sum of their log-probabilities.
+    """Return the perplexity of a number of tokens from the sum of their log-probabilities.
 
     Raises:
         DragomanError: there are no tokens.

@@ -1,4 +1,4 @@
-"""Scoring transcripts: audio of at most a window, and its text or token ids."""
+"""Scores transcripts of audio of at most one window."""
 
 from __future__ import annotations
 
@@ -11,35 +11,33 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dragoman.errors import DragomanError
+from dragoman.settings.speech import AudioFeatures, SpeechTokens
 
 from ..audio import AudioError, LogMel
 from ..backends.interface import Backend
 from ..decoding.batching import as_batch, run_or_split
-from ..decoding.rejection import RejectedError
-from ..format.audio import AudioFeatures
+from ..decoding.results import RejectedError
 from ..format.manifest import Manifest
-from ..format.speech import SpeechTokens
 from ..speech.prompts import PromptRequest
 from ..speech.recording import open_recording
 from ..texts.tokenizer import TextCodec
-from .batches import MAX_WINDOWS, score_in_batches
 from .options import ScoringOptions
 from .results import ScoredPair, rejected
-from .targets import Targets, split_pair
-from .teacher_forcing import ForcedPair
+from .teacher_forcing import MAX_WINDOWS, ForcedPair, score_in_batches
+from .texts import Targets, split_pair
 
 MAX_OPEN = 64
 """The most recordings whose features are in memory: 64 MB at 80 mel bins."""
 
 
 @dataclass(frozen=True)
-class Heard:
+class SpeechPair:
     """A window of audio with its target.
 
     Attributes:
         window: features [mel bins, frames]
-        target: token ids, without the end token if it is to be appended
-        language: its token; None: the model is not told one
+        target: token ids, without the end token if it will be appended
+        language: language token; None: the prompt has none
     """
 
     window: NDArray[np.float32]
@@ -48,7 +46,7 @@ class Heard:
 
 
 class SpeechScorer:
-    """See `Model.score`."""
+    """Scores pairs of audio and transcript; see `Model.score`."""
 
     def __init__(
         self,
@@ -62,43 +60,43 @@ class SpeechScorer:
         self._backend, self._targets = backend, Targets(manifest, codec)
 
     def score(self, pairs: Sequence[Any], options: ScoringOptions) -> list[ScoredPair]:
+        """Score pairs, of which at most `MAX_OPEN` have their features in memory."""
         request = self._request(options)
         scored: list[ScoredPair] = []
         for first in range(0, len(pairs), MAX_OPEN):
-            heard = self._all_heard(pairs[first : first + MAX_OPEN], request)
-            prepared = [self._prepared(each, request, options.end_token) for each in heard]
+            read = self._read_all(pairs[first : first + MAX_OPEN], request)
+            prepared = [self._prepared(each, request, options.end_token) for each in read]
             results = score_in_batches(
                 self._backend, self._manifest.model, prepared, options.max_batch_size
             )
-            scored += map(self._with_language, results, heard)
+            scored += map(self._with_language, results, read)
         return scored
 
     def prepare(
         self, pairs: Sequence[Any], options: ScoringOptions
     ) -> list[ForcedPair | ScoredPair]:
-        """The pairs as the graphs take them, all in memory; those that cannot be scored are
-        rejected.
+        """Prepare all pairs as inputs of the graphs; pairs that cannot be scored are rejected.
 
         Raises:
             DragomanError: as for `Model.score`.
         """
         request = self._request(options)
-        heard = self._all_heard(pairs, request)
-        return [self._prepared(each, request, options.end_token) for each in heard]
+        read = self._read_all(pairs, request)
+        return [self._prepared(each, request, options.end_token) for each in read]
 
-    def _all_heard(
+    def _read_all(
         self, pairs: Sequence[Any], request: PromptRequest
-    ) -> Sequence[Heard | ScoredPair]:
-        heard = [self._heard(pair, request) for pair in pairs]
+    ) -> Sequence[SpeechPair | ScoredPair]:
+        read = [self._read(pair, request) for pair in pairs]
         detecting = self._speech.languages and request.language_token(self._speech) is None
-        return self._with_languages(heard) if detecting else heard
+        return self._with_languages(read) if detecting else read
 
-    def _with_language(self, result: ScoredPair, heard: Heard | ScoredPair) -> ScoredPair:
-        if isinstance(heard, ScoredPair) or result.error is not None:
+    def _with_language(self, result: ScoredPair, pair: SpeechPair | ScoredPair) -> ScoredPair:
+        if isinstance(pair, ScoredPair) or result.error is not None:
             return result
-        return dataclasses.replace(result, language=self._speech.language_of(heard.language))
+        return dataclasses.replace(result, language=self._speech.language_of(pair.language))
 
-    def _heard(self, pair: Any, request: PromptRequest) -> Heard | ScoredPair:
+    def _read(self, pair: Any, request: PromptRequest) -> SpeechPair | ScoredPair:
         try:
             source, target = split_pair(pair)
             recording = open_recording(source, self._log_mel)
@@ -115,38 +113,42 @@ class SpeechScorer:
                 tokens = self._targets.ids(target)
         except (RejectedError, AudioError) as error:
             return rejected(str(error))
-        return Heard(recording.window(self._log_mel), tokens, request.language_token(self._speech))
+        return SpeechPair(
+            recording.window(self._log_mel), tokens, request.language_token(self._speech)
+        )
 
     def _prepared(
-        self, heard: Heard | ScoredPair, request: PromptRequest, end_token: bool | None
+        self, pair: SpeechPair | ScoredPair, request: PromptRequest, end_token: bool | None
     ) -> ForcedPair | ScoredPair:
-        if isinstance(heard, ScoredPair):
-            return heard
-        language = [] if heard.language is None else [heard.language]
+        if isinstance(pair, ScoredPair):
+            return pair
+        language = [] if pair.language is None else [pair.language]
         start, instructions = (
             self._manifest.model.start_token_id,
             request.instructions(self._speech),
         )
         given = (start, *language, *instructions)
         try:
-            target = self._targets.finished(heard.target, given, end_token)
+            target = self._targets.finished(pair.target, given, end_token)
         except RejectedError as error:
             return rejected(str(error))
-        return ForcedPair(heard.window, given, target)
+        return ForcedPair(pair.window, given, target)
 
-    def _with_languages(self, heard: Sequence[Heard | ScoredPair]) -> list[Heard | ScoredPair]:
-        """The same with the language that is most probable after the start token."""
-        named: list[Heard | ScoredPair] = list(heard)
-        waiting = [i for i, each in enumerate(heard) if isinstance(each, Heard)]
+    def _with_languages(
+        self, read: Sequence[SpeechPair | ScoredPair]
+    ) -> list[SpeechPair | ScoredPair]:
+        """Detect languages: the most probable language token after the start token."""
+        named: list[SpeechPair | ScoredPair] = list(read)
+        waiting = [i for i, each in enumerate(read) if isinstance(each, SpeechPair)]
         for first in range(0, len(waiting), MAX_WINDOWS):
             indices = waiting[first : first + MAX_WINDOWS]
-            batch = [each for i in indices if isinstance(each := heard[i], Heard)]
+            batch = [each for i in indices if isinstance(each := read[i], SpeechPair)]
             detected = run_or_split(self._detected, batch, rejected)
             for i, each in zip(indices, detected, strict=True):
                 named[i] = each
         return named
 
-    def _detected(self, batch: list[Heard]) -> list[Heard | ScoredPair]:
+    def _detected(self, batch: list[SpeechPair]) -> list[SpeechPair | ScoredPair]:
         model = self._manifest.model
         source, mask = as_batch([each.window for each in batch], model)
         start = np.full((len(batch), 1), model.start_token_id, np.int64)
@@ -159,7 +161,8 @@ class SpeechScorer:
         ]
 
     def _request(self, options: ScoringOptions) -> PromptRequest:
-        """
+        """Return the prompt for the options of a call.
+
         Raises:
             DragomanError: an option is for text models, or the model does not know the language,
                 the task or timestamps.

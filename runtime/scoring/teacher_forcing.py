@@ -1,49 +1,50 @@
-"""One pass of encoder and decoder over sources and given targets."""
+"""Teacher forcing: one pass of encoder and decoder over sources and targets, in batches."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ..backends.errors import BackendError
-from ..backends.interface import Backend
-from ..decoding.batching import Encodable, as_batch, pad
+from ..backends.interface import Backend, BackendError
+from ..decoding.batching import MAX_LOGITS, EncoderInput, as_batch, batches, pad, run_or_split
 from ..format.model_spec import ModelSpec
+from .results import ScoredPair, rejected
 
 
 @dataclass(frozen=True)
 class ForcedPair:
-    """A source and a target, ready for the graphs.
+    """A source and a target as token ids or audio features.
 
     Attributes:
-        source: token ids, or features of audio [mel bins, frames]
-        given: what the decoder reads before the target and is not scored: the start token, the
-            prompt, and a first token that the model's settings force. At least one.
-        target: the tokens to score, at least one
+        source: token ids, or audio features [mel bins, frames]
+        given: tokens that the decoder reads before the target and that are not scored: the start
+            token, the prompt and a forced first token. At least one.
+        target: tokens to score, at least one
     """
 
-    source: Encodable
+    source: EncoderInput
     given: tuple[int, ...]
     target: tuple[int, ...]
 
     @property
     def read(self) -> list[int]:
-        """What the decoder reads: everything but the last token."""
+        """Tokens that the decoder reads: all but the last."""
         return [*self.given, *self.target[:-1]]
 
 
 def token_log_probabilities(
     backend: Backend, model: ModelSpec, pairs: Sequence[ForcedPair]
 ) -> list[NDArray[np.float64]]:
-    """The log-probability of each token of each target, [target] in nats, by the model's own
-    softmax over the whole vocabulary: no token is suppressed.
+    """Return the log-probability of each token of each target, [target] in nats.
+
+    The softmax is over the whole vocabulary: no token is suppressed.
 
     Raises:
-        BackendError: the graphs fail, as for lack of memory, or a value is not a finite number.
+        BackendError: the graphs fail, for example for lack of memory, or a logit is not finite.
     """
     sources = [pair.source for pair in pairs]
     source, source_mask = as_batch(sources, model, backend.limits.source_multiple)
@@ -60,10 +61,66 @@ def token_log_probabilities(
 
 
 def log_probabilities_of(logits: NDArray[Any], tokens: Sequence[int]) -> NDArray[np.float64]:
-    """The log-probabilities [T] of tokens [T] by logits [T, V] in any type."""
+    """Return the log-probabilities [T] of tokens [T] for logits [T, V] of any floating type."""
     wide = logits.astype(np.float32, copy=False)
     with np.errstate(invalid="ignore"):  # infinite logits give NaN
         shifted = wide - wide.max(axis=1, keepdims=True)
     normalizer = np.log(np.exp(shifted).sum(axis=1, dtype=np.float64))
     chosen = shifted[np.arange(len(tokens)), list(tokens)]
     return np.asarray(chosen - normalizer, np.float64)
+
+
+MAX_TOKENS = 4096
+"""The most positions of a batch in encoder or decoder, including padding."""
+MAX_WINDOWS = 8
+"""The most windows of audio in a batch."""
+
+
+def score_in_batches(
+    backend: Backend,
+    model: ModelSpec,
+    pairs: Sequence[ForcedPair | ScoredPair],
+    max_batch_size: int,
+) -> list[ScoredPair]:
+    """Score the pairs that have no result yet; results are in the same order.
+
+    A batch that fails, for example for lack of memory, is halved; a pair that fails in a batch of
+    its own is rejected.
+    """
+    results = {i: pair for i, pair in enumerate(pairs) if isinstance(pair, ScoredPair)}
+    left = {i: pair for i, pair in enumerate(pairs) if isinstance(pair, ForcedPair)}
+    indices = list(left)
+    rows = min(max_batch_size, backend.limits.rows or max_batch_size)
+    lengths = [(len(left[i].source), len(left[i].read)) for i in indices]
+    for batch in forcing_batches(model, lengths, rows):
+        members = [indices[i] for i in batch]
+        scored = run_or_split(
+            lambda part: [
+                ScoredPair(pair.target, tuple(values.tolist()), float(values.sum()))
+                for pair, values in zip(
+                    part, token_log_probabilities(backend, model, part), strict=True
+                )
+            ],
+            [left[i] for i in members],
+            rejected,
+        )
+        results.update(zip(members, scored, strict=True))
+    return [results[i] for i in range(len(pairs))]
+
+
+def forcing_batches(
+    model: ModelSpec, lengths: Sequence[tuple[int, int]], max_batch_size: int
+) -> Iterator[list[int]]:
+    """Group pairs of similar length so that their logits fit into memory.
+
+    Args:
+        lengths: for each pair, the number of source positions and of decoder positions
+
+    Yields:
+        indices into `lengths`, each exactly once
+    """
+    # Windows of audio are all alike.
+    longer = [read if model.takes_audio else max(source, read) for source, read in lengths]
+    rows = min(max_batch_size, MAX_WINDOWS) if model.takes_audio else max_batch_size
+    tokens = min(MAX_TOKENS, MAX_LOGITS // model.target_vocab_size)
+    return batches(longer, max_batch_size=rows, max_batch_tokens=tokens)

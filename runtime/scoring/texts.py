@@ -1,29 +1,30 @@
-"""Scoring translations, pronunciations, summaries: texts or token ids on both sides."""
+"""Scores targets of text models; sources and targets are texts or token ids."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any
 
+from dragoman.settings.fields import shown
+
 from ..backends.interface import Backend
-from ..decoding.rejection import RejectedError
+from ..decoding.results import RejectedError
 from ..format.manifest import Manifest
 from ..front_end import FrontEnd
+from ..texts.front_end import token_ids
 from ..texts.plan import check_languages, start_of
-from ..texts.tokenizer import TextCodec
-from .batches import score_in_batches
+from ..texts.tokenizer import EncodedTarget, TextCodec, TooLongError, UnknownSymbolsError
 from .options import ScoringOptions
 from .results import ScoredPair, rejected
-from .targets import Targets, split_pair
-from .teacher_forcing import ForcedPair
+from .teacher_forcing import ForcedPair, score_in_batches
 
 
 class TextScorer:
-    """See `Model.score`.
+    """Scores pairs of source and target; see `Model.score`.
 
     Args:
-        front_end: turns sources into tokens
-        codec: None for a bundle without tokenizers
+        front_end: tokenizes sources
+        codec: None if the bundle has no tokenizers
     """
 
     def __init__(
@@ -33,13 +34,14 @@ class TextScorer:
         self._targets = Targets(manifest, codec)
 
     def score(self, pairs: Sequence[Any], options: ScoringOptions) -> list[ScoredPair]:
+        """Score pairs in batches; results are in the same order."""
         model, prepared = self._manifest.model, self.prepare(pairs, options)
         return score_in_batches(self._backend, model, prepared, options.max_batch_size)
 
     def prepare(
         self, pairs: Sequence[Any], options: ScoringOptions
     ) -> list[ForcedPair | ScoredPair]:
-        """The pairs as the graphs take them; those that cannot be scored are rejected.
+        """Prepare pairs as inputs of the graphs; pairs that cannot be scored are rejected.
 
         Raises:
             DragomanError, LanguageError: as for `Model.score`.
@@ -72,7 +74,7 @@ class TextScorer:
         if not isinstance(target, str):
             ids = self._targets.ids(target)
             if forced is not None and ids[:1] == [forced]:
-                ids = ids[1:]  # it is given, as to the outputs of `generate` that begin with it
+                ids = ids[1:]  # outputs of `generate` begin with the forced token, too
             return ForcedPair(tokens, given, self._targets.finished(ids, given, options.end_token))
         encoded = self._targets.encode(target)
         before = [] if continued else _unread(encoded.before, given)
@@ -80,12 +82,14 @@ class TextScorer:
         return ForcedPair(tokens, given, self._targets.finished(ids, given, options.end_token))
 
     def _has_source(self, pair: Any) -> bool:
-        """A decoder alone also scores a text that continues nothing."""
+        """Return whether the pair has a source; a decoder-only model also scores single texts."""
         return self._manifest.model.has_encoder or not isinstance(pair, str)
 
     def _given(self, options: ScoringOptions) -> tuple[tuple[int, ...], int | None]:
-        """What the decoder reads before every target: the start token, the prompt and a forced
-        first token, such as the target language's; and that token by itself.
+        """Return the tokens that the decoder reads before every target, and the forced first token.
+
+        They are the start token, the prompt and the forced first token, such as that of the target
+        language.
 
         Raises:
             LanguageError: a language is unknown, missing, or given to a model without languages.
@@ -98,8 +102,93 @@ class TextScorer:
 
 
 def _unread(before: Sequence[int], given: Sequence[int]) -> Sequence[int]:
-    """The special tokens before a text that the decoder has not read yet. BART's texts begin with
-    `<s>`, which some checkpoints force as the first token, and others leave to the model.
+    """Return the special tokens at the beginning of a target that the decoder has not read yet.
+
+    BART's texts begin with `<s>`, which some checkpoints force as the first token, and others do
+    not.
     """
     read = next((n for n in range(len(before), 0, -1) if [*given[-n:]] == [*before[:n]]), 0)
     return before[read:]
+
+
+def split_pair(pair: Any) -> tuple[Any, Any]:
+    """Return source and target of a pair.
+
+    Raises:
+        RejectedError: it is not a pair.
+    """
+    if not isinstance(pair, tuple | list) or len(pair) != 2:
+        raise RejectedError(f"expected a pair of source and target, found {shown(pair)}")
+    return pair[0], pair[1]
+
+
+class Targets:
+    """Converts targets to the tokens to score.
+
+    Args:
+        codec: None if the bundle has no tokenizers
+    """
+
+    def __init__(self, manifest: Manifest, codec: TextCodec | None) -> None:
+        self._manifest, self._codec = manifest, codec
+        capacity = manifest.executable.capacity
+        self._positions = capacity or manifest.model.max_target_positions
+        self._limit = "capacity of its engines" if capacity else "positions of this model"
+
+    def encode(self, text: str) -> EncodedTarget:
+        """Tokenize a target text.
+
+        Raises:
+            RejectedError: the bundle has no tokenizers, or the tokenizer does not know a symbol,
+                fails, or produces far too many tokens.
+        """
+        if self._codec is None:
+            raise RejectedError("this bundle has no tokenizers: expected token ids as target")
+        try:
+            return self._codec.encode_target(text, most=self._positions)
+        except UnknownSymbolsError as error:
+            raise RejectedError(f"target: {error}") from error
+        except TooLongError as error:
+            raise self._too_long(str(error), self._positions) from error
+
+    def ids(self, target: Any) -> list[int]:
+        """Validate a target of token ids.
+
+        Raises:
+            RejectedError: the target is not a list of the model's token ids.
+        """
+        tokens = token_ids(target, or_text="a text or ")
+        vocabulary = self._manifest.model.target_vocab_size
+        unknown = next((token for token in tokens if not 0 <= token < vocabulary), None)
+        if unknown is not None:
+            raise RejectedError(f"target: expected token ids in [0, {vocabulary}), found {unknown}")
+        return tokens
+
+    def finished(
+        self, tokens: Sequence[int], given: Sequence[int], end_token: bool | None
+    ) -> tuple[int, ...]:
+        """Append the end token if requested and missing.
+
+        Args:
+            given: tokens that the decoder reads before the target
+
+        Raises:
+            RejectedError: there is no token to score, or more than the model has positions.
+        """
+        ends = self._manifest.end_tokens
+        if end_token is None:
+            end_token = self._manifest.model.has_encoder
+        if end_token and ends and not (tokens and tokens[-1] in ends):
+            end = self._manifest.model.end_token_id
+            tokens = [*tokens, end if end in ends else ends[0]]
+        if not tokens:
+            raise RejectedError("target: expected at least one token to score, found none")
+        longest = self._positions + 1 - len(given)  # the last token is not read
+        if len(tokens) > longest:
+            raise self._too_long(f"{len(tokens)} tokens", longest)
+        return tuple(tokens)
+
+    def _too_long(self, found: str, longest: int) -> RejectedError:
+        return RejectedError(
+            f"target has {found}, expected at most {longest}, by the {self._limit}"
+        )

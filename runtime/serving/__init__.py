@@ -1,8 +1,9 @@
-"""A process that answers requests: `dragoman serve`; and what runs it on many machines.
+"""The server: `dragoman serve`, and the same on many machines.
 
-Reading order: engine, where requests are decoded together; host, which loads and replaces
-bundles; service, which joins both to asyncio; apis, a file for each protocol; app and process.
+Reading order: engine, which decodes requests in shared batches; models, which loads and replaces
+bundles; service, which connects both to asyncio; apis, with a module for each protocol; app and
+process.
 
-triton has the same engine answer requests of Triton, ray runs replicas of the app; blocks are files
-of lines that are decoded part by part, wherever workers are.
+triton runs the same engines in Triton Inference Server. ray runs replicas of the server, and
+decodes large files in parallel, in the blocks of file_blocks.
 """

@@ -1,5 +1,7 @@
-"""How many loops of how many threads run a bundle: as asked, as measured on this machine, or a loop
-for each core.
+"""How many workers of how many threads run a bundle.
+
+That is what the user says, else what `dragoman bench --arrangement` measured on this machine, else
+a worker for each core.
 """
 
 from __future__ import annotations
@@ -13,59 +15,64 @@ from pathlib import Path
 from typing import NamedTuple
 
 from dragoman.errors import DragomanError
-from dragoman.whole_files import write_whole
+from dragoman.files.regular_files import write_whole
+from dragoman.settings.generation import DEFAULT_BATCH_SIZE
 
 from ..backends import check_threads
-from ..decoding.options import DEFAULT_BATCH_SIZE
 from ..format.manifest import Manifest
 
 
 class Arrangement(NamedTuple):
-    """
+    """How a model is run.
+
     Attributes:
-        loops: batches that are decoded beside each other, over one copy of the weights
-        threads: of each loop
-        rows: the most in the batch of a loop
+        workers: decoding loops, each with a batch of its own, over one copy of the weights
+        threads: threads of each worker
+        batch_size: the most rows in the batch of a worker: requests times beams
     """
 
-    loops: int
+    workers: int
     threads: int
-    rows: int
+    batch_size: int
 
     def __str__(self) -> str:
-        return f"{self.loops} x {self.threads}, {self.rows} rows"
+        return f"{self.workers} x {self.threads}, {self.batch_size} rows"
 
 
 def usable_cores() -> int:
-    """Those that this process may use."""
+    """Count the cores that this process may use."""
     of_process = getattr(os, "sched_getaffinity", None)
     return len(of_process(0)) if of_process else os.cpu_count() or 1
 
 
 def arrangement(
-    manifest: Manifest, *, loops: int | None, threads: int | None, rows: int | None
+    manifest: Manifest, *, workers: int | None, threads: int | None, batch_size: int | None
 ) -> Arrangement:
-    """What is asked for; None: as `dragoman bench --arrangement` found best for this bundle, if it
-    was run and neither loops nor threads are asked for; else what fills the cores. A loop for each
-    core is the default, since its one thread never waits for others.
+    """Choose an arrangement for a bundle.
+
+    By default each core has a worker of one thread, which never waits for other threads.
+
+    Args:
+        workers, threads: None, both of them: as `dragoman bench --arrangement` found best on this
+            machine, if it was run; None, one of them: what fills the cores
 
     Raises:
-        DragomanError: more threads in all than make sense.
+        DragomanError: there would be too many threads.
     """
-    known = recall(manifest) if loops is None and threads is None else None
+    known = recall(manifest) if workers is None and threads is None else None
     if known is not None:
-        return known if rows is None else known._replace(rows=rows)
+        return known if batch_size is None else known._replace(batch_size=batch_size)
     cores = usable_cores()
-    if loops is None:
-        loops = max(1, cores // (threads or 1))
+    if workers is None:
+        workers = max(1, cores // (threads or 1))
     if threads is None:
-        threads = max(1, cores // loops)
-    check_threads(loops * threads)
-    return Arrangement(loops, threads, rows or DEFAULT_BATCH_SIZE)
+        threads = max(1, cores // workers)
+    check_threads(workers * threads)
+    return Arrangement(workers, threads, batch_size or DEFAULT_BATCH_SIZE)
 
 
 def remember(manifest: Manifest, best: Arrangement) -> str | None:
-    """Let `arrangement` choose this for a bundle on this machine.
+    """Keep the best arrangement of a bundle on this machine, for `arrangement`.
 
     Returns:
         a warning if it cannot be written
@@ -78,18 +85,18 @@ def remember(manifest: Manifest, best: Arrangement) -> str | None:
 
 
 def recall(manifest: Manifest) -> Arrangement | None:
-    """What was remembered; None: nothing, or nothing that makes sense."""
+    """Return the arrangement that `remember` has kept; None: there is no valid one."""
     with suppress(OSError, ValueError, TypeError, DragomanError):
         found = json.loads(_file(manifest).read_text("ascii"))
         known = Arrangement(*found)
         if all(type(n) is int and n >= 1 for n in known):
-            check_threads(known.loops * known.threads)
+            check_threads(known.workers * known.threads)
             return known
     return None
 
 
 def _file(manifest: Manifest) -> Path:
-    """Under XDG_CACHE_HOME, else ~/.cache: by the bundle's files, the machine and its cores."""
+    """In XDG_CACHE_HOME or ~/.cache, named by the bundle's files, the machine and its cores."""
     root = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
     of = [platform.node(), usable_cores(), *sorted(record.sha256 for record in manifest.files)]
     name = hashlib.sha256(json.dumps(of).encode()).hexdigest()[:24]

@@ -16,21 +16,21 @@ from prometheus_client import (
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
-from .engine.observer import Observer
-from .engine.ticket import Times
+from ..decoding.scheduler import Observer
+from .engine.request_handle import Times
 
 if TYPE_CHECKING:
-    from .hosts import Hosts
+    from .models import ModelRegistry
 
-SHORT = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
-"""Seconds of parts of a request."""
-LONG = (0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0, 300.0)
-"""Seconds of whole ones."""
+STEP_SECONDS = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
+"""Buckets for parts of a request."""
+REQUEST_SECONDS = (0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0, 300.0)
+"""Buckets for whole requests."""
 ROWS = (1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128)
 
 
 class Metrics:
-    """All metrics of a server, in a registry of their own."""
+    """The metrics of a server, in a registry of their own."""
 
     def __init__(self) -> None:
         self._registry = CollectorRegistry()
@@ -47,126 +47,118 @@ class Metrics:
         def counter(name: str, words: str, labels: list[str]) -> Counter:
             return Counter(f"dragoman_{name}", words, labels, registry=self._registry)
 
-        of_model = ["model"]
-        self._requests = counter("requests", "Requests that were answered.", ["route", "outcome"])
-        self._seconds = histogram(
+        model = ["model"]
+        self._requests = counter("requests", "Requests answered.", ["route", "outcome"])
+        self._request_seconds = histogram(
             "request_seconds",
-            "From the first byte of a request to the last of its answer.",
+            "From the first byte of a request to the last byte of its answer.",
             ["route"],
-            LONG,
+            REQUEST_SECONDS,
         )
-        self._waited = histogram(
-            "queue_seconds", "From arrival to joining a batch.", of_model, LONG
+        self._queue_seconds = histogram(
+            "queue_seconds",
+            "From the arrival of a request to its admission to a batch.",
+            model,
+            REQUEST_SECONDS,
         )
-        self._first = histogram(
-            "time_to_first_token_seconds", "From arrival to the first new token.", of_model, LONG
+        self._time_to_first_token = histogram(
+            "time_to_first_token_seconds",
+            "From the arrival of a request to its first new token.",
+            model,
+            REQUEST_SECONDS,
         )
-        self._each = histogram(
-            "time_per_token_seconds",
-            "Of an output after its first token, by its tokens.",
-            of_model,
-            SHORT,
+        self._time_per_token = histogram(
+            "time_per_token_seconds", "Per token after the first one.", model, STEP_SECONDS
         )
-        self._tokens = counter("tokens", "New tokens, without end tokens.", of_model)
-        self._encoder = histogram(
-            "encoder_seconds", "To encode sources and let them join a batch.", of_model, SHORT
+        self._tokens = counter("tokens", "New tokens, without end tokens.", model)
+        self.encoder_seconds = histogram(
+            "encoder_seconds", "To encode sources and admit them to a batch.", model, STEP_SECONDS
         )
-        self._sources = counter("sources", "Sources that were encoded.", of_model)
-        self._decoder = histogram(
-            "decoder_step_seconds", "To decode one token of every row.", of_model, SHORT
+        self.sources = counter("sources", "Sources encoded.", model)
+        self.decoder_step_seconds = histogram(
+            "decoder_step_seconds", "To decode one token of every row.", model, STEP_SECONDS
         )
-        self._occupancy = histogram("batch_rows", "Rows in use at a step.", of_model, ROWS)
-        self._failures = counter("failures", "Failures that are no request's fault.", of_model)
+        self.batch_rows = histogram("batch_rows", "Rows in use at a step.", model, ROWS)
+        self.failures = counter("failures", "Failures that no request caused.", model)
 
-    def observe(self, model: str) -> Observer:
-        """Who watches the engine of a model."""
-        return _Watch(
-            self._encoder.labels(model),
-            self._sources.labels(model),
-            self._decoder.labels(model),
-            self._occupancy.labels(model),
-            self._failures.labels(model),
-        )
+    def engine_observer(self, model: str) -> Observer:
+        """Return an observer for the engine of a model."""
+        return _EngineMetrics(self, model)
 
-    def watch_hosts(self, hosts: Hosts) -> None:
-        """Show what waits and what is loaded, whenever the metrics are read."""
-        self._registry.register(_HostCollector(hosts))
+    def watch(self, models: ModelRegistry) -> None:
+        """Report queue lengths and loaded models whenever the metrics are read."""
+        self._registry.register(_ModelCollector(models))
 
-    def answered(self, route: str, outcome: str, seconds: float) -> None:
-        """
+    def request_ended(self, route: str, outcome: str, seconds: float) -> None:
+        """Count a request.
+
         Args:
             outcome: "ok", "client_error", "overloaded", "timeout", "server_error" or "gone"
         """
         self._requests.labels(route, outcome).inc()
-        self._seconds.labels(route).observe(seconds)
+        self._request_seconds.labels(route).observe(seconds)
 
-    def waited(self, model: str, times: Sequence[Times]) -> None:
-        """
-        Args:
-            times: of outputs, or of requests for what an encoder alone makes of texts
-        """
+    def admitted(self, model: str, times: Sequence[Times]) -> None:
+        """Record how long outputs, or requests to encoder-only models, were queued."""
         for each in times:
             if each.begun is not None:
-                self._waited.labels(model).observe(each.begun - each.submitted)
+                self._queue_seconds.labels(model).observe(each.begun - each.submitted)
 
-    def decoded(self, model: str, times: Sequence[Times], tokens: int, ended: float) -> None:
-        """
+    def decoded(self, model: str, times: Sequence[Times], tokens: int, end: float) -> None:
+        """Record the outputs of a request.
+
         Args:
-            times: of the outputs of a request
-            tokens: of all of them
-            ended: when the last one did
+            times: of each output
+            tokens: of all outputs together
+            end: when the last output ended
         """
         self._tokens.labels(model).inc(tokens)
-        self.waited(model, times)
+        self.admitted(model, times)
         for each in times:
             if each.first is not None:
-                self._first.labels(model).observe(each.first - each.submitted)
+                self._time_to_first_token.labels(model).observe(each.first - each.submitted)
         first = [each.first for each in times if each.first is not None]
         if len(first) == 1 and tokens > 1:
-            self._each.labels(model).observe((ended - first[0]) / (tokens - 1))
+            self._time_per_token.labels(model).observe((end - first[0]) / (tokens - 1))
 
     def text(self) -> bytes:
-        """In Prometheus's format."""
+        """Write all metrics in Prometheus's text format."""
         return generate_latest(self._registry)
 
 
-class _Watch:
-    """See `Observer`."""
+class _EngineMetrics(Observer):
+    """Updates the metrics of a model."""
 
-    def __init__(
-        self,
-        encoder: Histogram,
-        sources: Counter,
-        decoder: Histogram,
-        occupancy: Histogram,
-        failures: Counter,
-    ) -> None:
-        self._encoder, self._sources, self._decoder = encoder, sources, decoder
-        self._occupancy, self._failures = occupancy, failures
+    def __init__(self, metrics: Metrics, model: str) -> None:
+        self._encoder_seconds = metrics.encoder_seconds.labels(model)
+        self._sources = metrics.sources.labels(model)
+        self._decoder_step_seconds = metrics.decoder_step_seconds.labels(model)
+        self._batch_rows = metrics.batch_rows.labels(model)
+        self._failures = metrics.failures.labels(model)
 
     def encoded(self, sources: int, seconds: float) -> None:
-        self._encoder.observe(seconds)
+        self._encoder_seconds.observe(seconds)
         self._sources.inc(sources)
 
     def stepped(self, rows: int, seconds: float) -> None:
-        self._decoder.observe(seconds)
-        self._occupancy.observe(rows)
+        self._decoder_step_seconds.observe(seconds)
+        self._batch_rows.observe(rows)
 
     def failed(self, reason: str) -> None:
         self._failures.inc()
 
 
-class _HostCollector(Collector):
-    def __init__(self, hosts: Hosts) -> None:
-        self._hosts = hosts
+class _ModelCollector(Collector):
+    def __init__(self, models: ModelRegistry) -> None:
+        self._models = models
 
     def collect(self) -> Iterator[GaugeMetricFamily]:
         for name, words, value in (
-            ("queue_length", "Outputs that wait to be decoded.", lambda host: host.waiting),
-            ("rows_in_use", "Rows that are being decoded.", lambda host: host.rows),
-            ("model_loaded", "Whether a bundle is in memory.", lambda host: int(host.loaded)),
+            ("queue_length", "Outputs waiting to be decoded.", lambda model: model.waiting),
+            ("rows_in_use", "Rows being decoded.", lambda model: model.rows),
+            ("model_loaded", "Whether a model is in memory.", lambda model: int(model.loaded)),
         ):
             gauge = GaugeMetricFamily(f"dragoman_{name}", words, labels=["model"])
-            for host in self._hosts.all:
-                gauge.add_metric([host.name], value(host))
+            for model in self._models.all:
+                gauge.add_metric([model.name], value(model))
             yield gauge

@@ -1,23 +1,36 @@
-"""The process: sockets, signals, draining."""
+"""The process of a server: its sockets, signals and logs."""
 
 from __future__ import annotations
 
+import json
 import logging
 import socket
 import ssl
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal, TextIO
 
 import uvicorn
-from starlette.applications import Starlette
+from starlette.types import ASGIApp
 
 from dragoman.errors import DragomanError
 
 from .app import create_app
-from .logs import log_as_json
 from .options import ListenOptions, ServerOptions
 
 logger = logging.getLogger("dragoman.serving")
+
+LOGGERS = ("dragoman.serving", "uvicorn.error")
+STANDARD_FIELDS = frozenset(vars(logging.makeLogRecord({}))) | {
+    "message",
+    "asctime",
+    "taskName",
+    "color_message",
+}
+"""Attributes of a log record that were not given in `extra`."""
 
 
 def serve(
@@ -27,15 +40,17 @@ def serve(
     *,
     preload: bool = True,
 ) -> None:
-    """Answer requests until the process is told to stop (SIGTERM, SIGINT); those that are being
-    answered then have `drain_seconds` to end, while no others are accepted.
+    """Answer requests until the process is told to stop by SIGTERM or SIGINT.
+
+    From then on no requests are accepted, and running ones may take `drain_seconds` to end.
 
     Args:
+        directories: the directory of each bundle, by its name
         preload: see `create_app`
 
     Raises:
-        DragomanError: the port cannot be had, or a certificate or key cannot be read.
-        BundleError: a directory is no bundle.
+        DragomanError: the port is not available, or certificate and key cannot be read.
+        BundleError: a directory does not hold a bundle.
     """
     check_certificate(listen)
     bound = bind(listen)
@@ -43,7 +58,7 @@ def serve(
 
 
 def run_app(
-    app: Starlette,
+    app: ASGIApp,
     bound: socket.socket,
     listen: ListenOptions,
     *,
@@ -54,7 +69,6 @@ def run_app(
     Raises:
         DragomanError: it could not start.
     """
-    log_as_json()
     config = uvicorn.Config(
         app,
         host=listen.host,
@@ -68,16 +82,18 @@ def run_app(
         lifespan=lifespan,
     )
     server = _Server(config)
-    try:
-        server.run(sockets=[bound])
-    finally:
-        bound.close()
+    with json_logs(), closing(bound):
+        try:
+            server.run(sockets=[bound])
+        except SystemExit:  # of uvicorn, if startup fails; of signals, when the server has ended
+            if server.started:
+                raise
     if not server.started:
         raise DragomanError("the server could not start; its log says why")
 
 
 class _Server(uvicorn.Server):
-    """Says when and where it answers."""
+    """Logs the address when it listens."""
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
@@ -89,9 +105,10 @@ class _Server(uvicorn.Server):
 
 
 def check_certificate(listen: ListenOptions) -> None:
-    """
+    """Check that a TLS certificate and its key can be read.
+
     Raises:
-        DragomanError: one of certificate and key is missing, or they cannot be read.
+        DragomanError: one of them is missing, or they cannot be read.
     """
     certificate, key = listen.certificate, listen.private_key
     if certificate is None and key is None:
@@ -107,14 +124,14 @@ def check_certificate(listen: ListenOptions) -> None:
 
 
 def bind(listen: ListenOptions) -> socket.socket:
-    """A socket at the address and port.
+    """Open a socket at an address and port.
 
     Raises:
-        DragomanError: they cannot be had.
+        DragomanError: they are not available.
     """
     family = socket.AF_INET6 if ":" in listen.host else socket.AF_INET
-    # With the protocol named, asyncio lets small packets go at once: an answer, whose head and body
-    # are two, would otherwise wait 40 ms for the client's delayed acknowledgement.
+    # With the protocol named, asyncio sends small packets at once (TCP_NODELAY): an answer, whose
+    # head and body are two, would otherwise wait 40 ms for the client's delayed acknowledgement.
     bound = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     try:
         bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -125,3 +142,52 @@ def bind(listen: ListenOptions) -> socket.socket:
             f"cannot listen on {listen.host}, port {listen.port}: {error.strerror or error}"
         ) from error
     return bound
+
+
+class JsonFormatter(logging.Formatter):
+    """Writes a log record, and the fields given in `extra`, as a line of JSON."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Write a record."""
+        moment = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created))
+        line: dict[str, Any] = {
+            "time": f"{moment}.{int(record.msecs):03}Z",
+            "level": record.levelname.lower(),
+            "event": record.getMessage(),
+        }
+        line |= {k: value for k, value in vars(record).items() if k not in STANDARD_FIELDS}
+        if record.exc_info:
+            line["traceback"] = self.formatException(record.exc_info)
+        return json.dumps(line, ensure_ascii=False, default=str)
+
+
+class _StandardErrorHandler(logging.StreamHandler[TextIO]):
+    """Writes to what `sys.stderr` is at the moment, which may be replaced and closed."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.stream = sys.stderr
+        super().emit(record)
+
+
+def log_as_json() -> None:
+    """Let the server's loggers, and no others, write JSON to standard error."""
+    handler = _StandardErrorHandler()
+    handler.setFormatter(JsonFormatter())
+    for name in LOGGERS:
+        logger = logging.getLogger(name)
+        logger.handlers, logger.propagate = [handler], False
+        logger.setLevel(logging.INFO)
+
+
+@contextmanager
+def json_logs() -> Iterator[None]:
+    """Log as JSON for as long as the context lasts."""
+    loggers = [logging.getLogger(name) for name in LOGGERS]
+    before = [(logger.handlers, logger.propagate, logger.level) for logger in loggers]
+    log_as_json()
+    try:
+        yield
+    finally:
+        for logger, (handlers, propagate, level) in zip(loggers, before, strict=True):
+            logger.handlers, logger.propagate = handlers, propagate
+            logger.setLevel(level)

@@ -1,4 +1,4 @@
-"""Requests of asyncio -> tickets of engines, and what becomes of them."""
+"""What the protocols ask for: requests of asyncio, run by the engines and their threads."""
 
 from __future__ import annotations
 
@@ -11,38 +11,38 @@ from functools import partial
 from typing import Any, TypeVar
 
 from dragoman.errors import DragomanError
+from dragoman.settings.generation import GenerationOptions
 
-from ..abilities import check_able
+from ..arguments import check_able
 from ..attention.maps import Attention
 from ..attention.reader import as_target, generation_of
 from ..audio.reading import read_audio
-from ..backends.errors import no_attention
-from ..decoding.options import GenerationOptions
+from ..backends.interface import no_attention
 from ..decoding.results import Result, Token
-from ..decoding.streaming import Choice
+from ..decoding.running_batch import SelectedToken
 from ..model import Model
 from ..scoring.options import ScoringOptions
-from .engine.engine import MOST_OUTPUTS, Engine
-from .engine.texts import ABILITIES, TextsEngine, TextsTicket
-from .engine.ticket import DeadlineError, DecodingTicket
-from .host import Host
-from .hosts import Hosts
+from .api_keys import ApiKeys
+from .engine.encoder_engine import ABILITIES, EncoderEngine, EncoderHandle
+from .engine.engine import MOST_OUTPUTS, DecodingEngine
+from .engine.request_handle import DeadlineError, DecodingHandle
 from .metrics import Metrics
+from .models import ModelRegistry, ServedModel
 from .options import ServerOptions
 
-Made = TypeVar("Made")
+Outcome = TypeVar("Outcome")
 
-READERS = 4
-"""Threads that read texts and audio: more requests than these are read one after another."""
-LOOKERS = 2
-"""Threads that compute attention, and what else is asked of a model beside decoding."""
-SHORT = 1000
-"""A source of up to so many characters or tokens is read at once: that takes a tenth of a
-millisecond, less than handing it to a thread and back."""
+READING_THREADS = 4
+"""Threads that read texts and audio. Further requests are read one after another."""
+MODEL_THREADS = 2
+"""Threads that compute attention, count tokens, and use models in other ways than decoding."""
+SHORT_SOURCE = 1000
+"""Sources of up to so many characters or tokens are read on the event loop: that takes a tenth of a
+millisecond, less than handing them to a thread and back."""
 
 
 @dataclass(frozen=True)
-class Ended:
+class StreamEnd:
     """The end of a stream.
 
     Attributes:
@@ -53,217 +53,237 @@ class Ended:
 
 
 class Service:
-    """What the protocols ask for."""
+    """Runs requests.
 
-    def __init__(self, hosts: Hosts, options: ServerOptions, metrics: Metrics) -> None:
-        self.hosts, self.options, self.metrics = hosts, options, metrics
-        self._readers = ThreadPoolExecutor(READERS, thread_name_prefix="reading")
-        self._lookers = ThreadPoolExecutor(LOOKERS, thread_name_prefix="looking")
+    Attributes:
+        api_keys: the keys of which each request must have one
+    """
+
+    def __init__(self, models: ModelRegistry, options: ServerOptions, metrics: Metrics) -> None:
+        self.models, self.options, self.metrics = models, options, metrics
+        self.api_keys = ApiKeys(options.api_keys)
+        self._reading_pool = ThreadPoolExecutor(READING_THREADS, thread_name_prefix="reading")
+        self._model_pool = ThreadPoolExecutor(MODEL_THREADS, thread_name_prefix="model")
 
     async def generate(
         self,
-        host: Host,
+        served: ServedModel,
         sources: Sequence[Any],
         options: Sequence[GenerationOptions],
         *,
         seconds: float | None = None,
     ) -> list[Result]:
-        """See `Model.generate`; each source has options of its own.
+        """Decode sources, see `Model.generate`.
 
         Args:
-            seconds: that it may take; None: as long as the server allows
+            options: of each source
+            seconds: the time limit; None: the server's
 
         Raises:
             DragomanError: an option is wrong, the model is of another kind or cannot be loaded, too
                 many requests wait, or the time is up.
         """
-        check_able(host.manifest, "generate")
+        check_able(served.manifest, "generate")
         outputs = sum(each.num_return_sequences for each in options)
         if outputs > MOST_OUTPUTS:
             raise DragomanError(f"expected at most {MOST_OUTPUTS} outputs in all, found {outputs}")
-        since, deadline = self._times(seconds)
-        async with host.engine(Engine) as engine:
+        since, deadline = self._limits(seconds)
+        async with served.engine(DecodingEngine) as engine:
             prepare = partial(engine.prepare, since=since, deadline=deadline)
             prepared = await self._prepared(prepare, sources, options)
-            tickets = [one for one in prepared if not isinstance(one, Result)]
+            handles = [one for one in prepared if not isinstance(one, Result)]
             try:
-                engine.enter(*tickets)
-                for ticket in tickets:
-                    await asyncio.wrap_future(ticket.future)
+                engine.submit(*handles)
+                for handle in handles:
+                    await asyncio.wrap_future(handle.future)
             finally:
-                for ticket in tickets:
-                    ticket.future.cancel()
+                for handle in handles:
+                    handle.future.cancel()
             results = [one if isinstance(one, Result) else one.future.result() for one in prepared]
-            self._count(host, tickets, sum(len(result.tokens) for result in results))
+            self._count(served, handles, sum(len(result.tokens) for result in results))
             return results
 
     async def stream(
         self,
-        host: Host,
+        served: ServedModel,
         source: Any,
         options: GenerationOptions,
         *,
         seconds: float | None = None,
-    ) -> AsyncGenerator[Token | Ended, None]:
-        """See `Model.stream`; the whole result comes last. Whoever has enough closes it.
+    ) -> AsyncGenerator[Token | StreamEnd, None]:
+        """Decode a source token by token, see `Model.stream`.
+
+        Decoding stops when the generator is closed.
 
         Raises:
-            DragomanError: as `generate`; or options do not allow tokens to be told before the end.
+            DragomanError: as in `generate`; or the options do not allow a token to be reported
+                before the output has ended.
         """
-        check_able(host.manifest, "stream")
-        since, deadline = self._times(seconds)
+        check_able(served.manifest, "stream")
+        since, deadline = self._limits(seconds)
         loop = asyncio.get_running_loop()
-        arrived = asyncio.Queue[Sequence[Choice] | None]()
+        arrived = asyncio.Queue[Sequence[SelectedToken] | None]()
 
-        def listen(choices: Sequence[Choice] | None) -> None:
+        def listen(choices: Sequence[SelectedToken] | None) -> None:
             loop.call_soon_threadsafe(arrived.put_nowait, choices)
 
-        async with host.engine(Engine) as engine:
+        async with served.engine(DecodingEngine) as engine:
             prepare = partial(engine.prepare, since=since, deadline=deadline, listener=listen)
-            (ticket,) = await self._prepared(prepare, [source], [options])
-            if isinstance(ticket, Result):
-                yield Ended(ticket)
+            (handle,) = await self._prepared(prepare, [source], [options])
+            if isinstance(handle, Result):
+                yield StreamEnd(handle)
                 return
-            output, told = engine.model.token_stream(), 0
+            output, count = engine.model.token_stream(), 0
             try:
-                ticket.future.add_done_callback(lambda _: listen(None))
-                engine.enter(ticket)
+                handle.future.add_done_callback(lambda _: listen(None))
+                engine.submit(handle)
                 try:
                     while (choices := await arrived.get()) is not None:
                         for token in output.tokens(choices):
-                            told += 1
+                            count += 1
                             yield token
                 except GeneratorExit:
-                    self._count(host, [ticket], told)
+                    self._count(served, [handle], count)
                     raise
-                result = ticket.future.result()
-                self._count(host, [ticket], len(result.tokens))
-                yield Ended(result)
+                result = handle.future.result()
+                self._count(served, [handle], len(result.tokens))
+                yield StreamEnd(result)
             finally:
-                ticket.future.cancel()
+                handle.future.cancel()
 
-    async def read_texts(
+    async def run_encoder(
         self,
-        host: Host,
+        served: ServedModel,
         method: str,
         sources: Sequence[Any],
         options: dict[str, Any],
         *,
         seconds: float | None = None,
     ) -> list[Any]:
-        """What an encoder alone makes of texts.
+        """Run an encoder-only model on texts.
 
         Args:
-            method: of `EncoderFrontEnd`
-            options: its keywords
+            method: the name of a method of `EncoderFrontEnd`
+            options: its keyword arguments
 
         Raises:
-            DragomanError: as `generate`.
+            DragomanError: as in `generate`.
         """
-        check_able(host.manifest, ABILITIES[method])
-        since, deadline = self._times(seconds)
-        async with host.engine(TextsEngine) as engine:
-            ticket = TextsTicket(method, sources, options, since=since, deadline=deadline)
+        check_able(served.manifest, ABILITIES[method])
+        since, deadline = self._limits(seconds)
+        async with served.engine(EncoderEngine) as engine:
+            handle = EncoderHandle(method, sources, options, since=since, deadline=deadline)
             try:
-                engine.enter(ticket)
-                found = await asyncio.wrap_future(ticket.future)
+                engine.submit(handle)
+                results = await asyncio.wrap_future(handle.future)
             finally:
-                ticket.future.cancel()
-            self.metrics.waited(host.name, [ticket.times])
-            return found
+                handle.future.cancel()
+            self.metrics.admitted(served.name, [handle.times])
+            return results
 
     async def attention(
         self,
-        host: Host,
+        served: ServedModel,
         source: Any,
         target: str | list[int] | None,
         options: ScoringOptions,
         *,
         seconds: float | None = None,
     ) -> Attention:
-        """See `Model.attention`; a target that is not given is decoded like any request.
+        """Compute attention weights, see `Model.attention`.
+
+        Args:
+            target: None: the model's output, decoded like any other request
 
         Raises:
-            DragomanError: as `generate`; or the bundle does not have the graph for it.
+            DragomanError: as in `generate`; or the bundle does not have the attention graph.
         """
-        manifest = host.manifest
+        manifest = served.manifest
         if "attention" not in manifest.graphs:
-            raise DragomanError(no_attention(host.name))
+            raise DragomanError(no_attention(served.name))
         if target is None and manifest.head is None and manifest.model.has_encoder:
             (result,) = await self.generate(
-                host, [source], [generation_of(options)], seconds=seconds
+                served, [source], [generation_of(options)], seconds=seconds
             )
             target, options = as_target(result, options)
 
-        def look(model: Model) -> Attention:
+        def compute(model: Model) -> Attention:
             return model.attention(source, target, **vars(options))
 
-        return await self.with_model(host, look, seconds=seconds)
+        return await self.run_with_model(served, compute, seconds=seconds)
 
-    async def with_model(
-        self, host: Host, work: Callable[[Model], Made], *, seconds: float | None = None
-    ) -> Made:
-        """Let something be done with a model, beside what is decoded.
+    async def run_with_model(
+        self,
+        served: ServedModel,
+        work: Callable[[Model], Outcome],
+        *,
+        seconds: float | None = None,
+    ) -> Outcome:
+        """Call a function with a model, in a thread, while the model decodes other requests.
 
         Raises:
-            DragomanError: the model cannot be loaded, `work` raises it, or the time is up before it
-                is done.
+            DragomanError: the model cannot be loaded, the function raises it, or the time is up.
         """
-        since, deadline = self._times(seconds)
-        async with host.model() as model:
-            looking = asyncio.get_running_loop().run_in_executor(self._lookers, work, model)
+        since, deadline = self._limits(seconds)
+        async with served.model() as model:
+            working = asyncio.get_running_loop().run_in_executor(self._model_pool, work, model)
             try:
-                return await asyncio.wait_for(looking, deadline - since)
+                return await asyncio.wait_for(working, deadline - since)
             except TimeoutError as error:
                 raise DeadlineError(
                     f"the request was not done within {deadline - since:.3g} s"
                 ) from error
 
-    async def read_audio(self, host: Host, *files: bytes) -> list[Any]:
-        """The samples of audio files.
+    async def read_audio(self, served: ServedModel, *files: bytes) -> list[Any]:
+        """Read audio files into samples, at the sampling rate of a model.
 
         Raises:
-            AudioError: one is none, or all together are longer than the server allows.
+            AudioError: a file is not an audio file, or all of them are longer than allowed.
             DragomanError: the model does not take audio.
         """
-        if host.manifest.audio is None:
-            raise DragomanError(f"{host.name} is no speech model")
-        rate, left, found = host.manifest.audio.sampling_rate, self.options.audio_seconds, []
+        audio = served.manifest.audio
+        if audio is None:
+            raise DragomanError(
+                f"{served.name} is not a speech model; send texts, or choose a speech model"
+            )
+        left, found = self.options.max_audio, []
         for data in files:
-            samples = await self._read(partial(read_audio, longest=max(0.0, left)), data, rate)
-            left -= len(samples) / rate
+            read = partial(read_audio, longest=max(0.0, left))
+            samples = await self._read(read, data, audio.sampling_rate)
+            left -= len(samples) / audio.sampling_rate
             found.append(samples)
         return found
 
     def close(self) -> None:
-        for pool in (self._readers, self._lookers):
+        """Stop the threads."""
+        for pool in (self._reading_pool, self._model_pool):
             pool.shutdown(wait=False, cancel_futures=True)
 
     async def _prepared(
         self,
-        prepare: Callable[[Any, GenerationOptions], DecodingTicket | Result],
+        prepare: Callable[[Any, GenerationOptions], DecodingHandle | Result],
         sources: Sequence[Any],
         options: Sequence[GenerationOptions],
-    ) -> list[DecodingTicket | Result]:
+    ) -> list[DecodingHandle | Result]:
         if len(sources) == 1 and _is_read_quickly(sources[0], options[0]):
             return [prepare(sources[0], options[0])]
         return await self._read(lambda: list(map(prepare, sources, options)))
 
-    async def _read(self, work: Callable[..., Made], *arguments: Any) -> Made:
-        return await asyncio.get_running_loop().run_in_executor(self._readers, work, *arguments)
+    async def _read(self, work: Callable[..., Outcome], *arguments: Any) -> Outcome:
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._reading_pool, work, *arguments)
 
-    def _times(self, seconds: float | None) -> tuple[float, float]:
-        """When a request arrives, which is now, and when it must be done."""
-        now, longest = time.monotonic(), self.options.longest_request
+    def _limits(self, seconds: float | None) -> tuple[float, float]:
+        """When a request arrived, which is now, and when it must be done."""
+        now, longest = time.monotonic(), self.options.timeout
         return now, now + (longest if seconds is None else min(max(seconds, 0.0), longest))
 
-    def _count(self, host: Host, tickets: Sequence[DecodingTicket], tokens: int) -> None:
-        self.metrics.decoded(
-            host.name, [ticket.times for ticket in tickets], tokens, time.monotonic()
-        )
+    def _count(self, served: ServedModel, handles: Sequence[DecodingHandle], tokens: int) -> None:
+        times = [handle.times for handle in handles]
+        self.metrics.decoded(served.name, times, tokens, time.monotonic())
 
 
 def _is_read_quickly(source: Any, options: GenerationOptions) -> bool:
-    """Phrases take longer: the first ones decode the whole vocabulary."""
-    short = isinstance(source, str | list) and len(source) <= SHORT
+    """Whether a source is short and has no phrases: the first phrases decode the vocabulary."""
+    short = isinstance(source, str | list) and len(source) <= SHORT_SOURCE
     return short and not (options.must_contain or options.must_not_contain or options.prefix)

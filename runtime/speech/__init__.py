@@ -1,1 +1,4 @@
-"""Speech models: windows of audio, prompts, timestamps and segments on the decoding loop."""
+"""Speech models: prompts, timestamps, windows of audio, and the front end that transcribes.
+
+Reading order: prompts, timestamps, recording, plan, transcriber.
+"""

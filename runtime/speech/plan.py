@@ -1,21 +1,27 @@
-"""What a call's options mean for a speech model."""
+"""Resolves the options of a call for a speech model, and creates the requests of windows."""
 
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from dragoman.errors import DragomanError
+import numpy as np
+from numpy.typing import NDArray
 
-from ..decoding.limits import GenerationLimits
-from ..decoding.options import GenerationOptions
-from ..decoding.sampling import Sample
+from dragoman.errors import DragomanError
+from dragoman.settings.generation import GenerationOptions, GenerationSettings
+from dragoman.settings.speech import SpeechTokens
+
+from ..decoding.greedy_and_sampling import Sample
+from ..decoding.logits_processors import LogitsProcessor, Row
+from ..decoding.request import PrefixToken, Request, Rules
 from ..decoding.search import Strategy
-from ..decoding.strategies import strategies
+from ..decoding.strategies import GenerationLimits, strategies
 from ..format.manifest import Manifest
-from ..format.speech import SpeechTokens
+from ..format.model_spec import ModelSpec
 from .prompts import PromptRequest
-from .windows import WindowPlan
+from .timestamps import TimestampProcessor
 
 FOR_TEXTS = (
     *("source_language", "target_language", "max_new_tokens_per_source_token", "prefix"),
@@ -25,10 +31,10 @@ FOR_TEXTS = (
 
 @dataclass(frozen=True)
 class SpeechPlan:
-    """Options resolved for a model.
+    """The options of a call, resolved for a speech model.
 
     Attributes:
-        prompt: what the model is told
+        prompt: requested language, task and timestamps
     """
 
     options: GenerationOptions
@@ -38,7 +44,8 @@ class SpeechPlan:
 
     @classmethod
     def of(cls, options: GenerationOptions, manifest: Manifest, speech: SpeechTokens) -> SpeechPlan:
-        """
+        """Resolve the options of a call.
+
         Raises:
             DragomanError: options contradict each other, or are not for this model.
         """
@@ -53,7 +60,7 @@ class SpeechPlan:
         return cls(options, limits, strategy, PromptRequest.of(options, speech))
 
     def windows(self, manifest: Manifest, speech: SpeechTokens, *, timed: bool) -> WindowPlan:
-        """How windows are decoded with or without timestamps, which prompts tell."""
+        """Return how windows are decoded, with or without timestamps."""
         prompt = self.prompt.with_timestamps(timed)
         instructions = prompt.instructions(speech)
         limit = self.limits.max_new_tokens
@@ -71,18 +78,18 @@ class SpeechPlan:
         )
 
     def strategy_of(self, window: int) -> Strategy:
-        """The strategy for a window of a recording: each has random numbers of its own."""
+        """Return the strategy for a window of a recording; each samples its own random numbers."""
         if isinstance(self.strategy, Sample):
             return dataclasses.replace(self.strategy, index=window)
         return self.strategy
 
     def rows(self, positions: int, fitting: int | None, most: int | None) -> int:
-        """The most windows in a batch, times beams.
+        """Return the most rows in a batch: windows times beams.
 
         Args:
-            positions: of a window
-            fitting: how many rows the device has memory for; None: unknown
-            most: how many rows the backend accepts; None: any number
+            positions: number of positions of a window
+            fitting: number of rows that the device has memory for; None: unknown
+            most: number of rows that the backend accepts; None: any number
         """
         rows = self.strategy.width * (self.limits.max_batch_tokens // positions)
         if self.limits.max_batch_size is None:
@@ -90,3 +97,74 @@ class SpeechPlan:
         else:
             rows = min(rows, self.limits.max_batch_size)
         return max(1, min(rows, most or rows))
+
+
+class TimestampsAfterPrompt:
+    """Applies a `TimestampProcessor` to the tokens after the prompt."""
+
+    def __init__(self, processor: TimestampProcessor, prompt_length: int) -> None:
+        self._processor, self._prompt_length = processor, prompt_length
+
+    def active(self, count: int) -> bool:
+        """Return True: the rules hold at every step."""
+        return True
+
+    def apply(self, scores: NDArray[np.float32], row: Row) -> None:
+        """Set the scores [V] of tokens that may not follow to -inf."""
+        self._processor.apply(scores, row.tokens[self._prompt_length :])
+
+
+@dataclass(frozen=True)
+class WindowPlan:
+    """How windows with the same prompt are decoded.
+
+    Attributes:
+        instructions: prompt tokens after the language, see `PromptRequest.instructions`
+        limit: the most tokens to generate for a window, including the end token
+        timestamps: whether timestamps are generated
+    """
+
+    model: ModelSpec
+    speech: SpeechTokens
+    settings: GenerationSettings
+    instructions: Sequence[int]
+    limit: int
+    timestamps: bool
+
+    def request(self, window: NDArray[np.float32], language: int | None) -> Request:
+        """Create the request for a window.
+
+        An unknown language is detected in the same state, so that the window is encoded once: after
+        the start token the decoder reads the most probable language, then the rest of the prompt.
+
+        Args:
+            window: features [bins, frames of a window]
+            language: language token; None: unknown, or the model has no languages
+        """
+        start = self.model.start_token_id
+        detecting = bool(self.speech.languages) and language is None
+        prompt = [start, *([] if language is None else [language]), *self.instructions]
+        prefix: tuple[PrefixToken, ...] = ()
+        if detecting:
+            prompt, prefix = [start], (tuple(self.speech.languages.values()), *self.instructions)
+        length = len(prompt) + len(prefix)
+        return Request(
+            source=window,
+            prompt=prompt,
+            prefix=prefix,
+            rules=Rules.of(
+                self.settings,
+                limit=self.limit,
+                end_tokens=self.settings.end_tokens(self.model.end_token_id),
+                prompt_length=length,
+                processors=self._timestamp_processors(length),
+            ),
+        )
+
+    def _timestamp_processors(self, prompt_length: int) -> list[LogitsProcessor]:
+        last = self.speech.no_timestamps_token_id
+        if not self.timestamps or last is None:
+            return []
+        latest = self.speech.max_initial_timestamp_index
+        processor = TimestampProcessor(self.model.end_token_id, last, latest)
+        return [TimestampsAfterPrompt(processor, prompt_length)]

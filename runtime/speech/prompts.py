@@ -1,4 +1,4 @@
-"""The prompts of speech models (Radford et al. 2022, section 2.3)."""
+"""Prompts of speech models: language, task and timestamps (Radford et al. 2022, section 2.3)."""
 
 from __future__ import annotations
 
@@ -6,19 +6,56 @@ import dataclasses
 from dataclasses import dataclass
 
 from dragoman.errors import DragomanError
+from dragoman.settings.generation import GenerationOptions
+from dragoman.settings.speech import LanguageOptions, SpeechTokens
 
-from ..decoding.options import GenerationOptions, PromptOptions
 from ..format.manifest import Manifest
-from ..format.speech import SpeechTokens
-from .language_names import language_code
+
+# Whisper's languages (appendix E) by ISO 639 code.
+_NAMES = """
+af=afrikaans; am=amharic; ar=arabic; as=assamese; az=azerbaijani; ba=bashkir; be=belarusian;
+bg=bulgarian; bn=bengali; bo=tibetan; br=breton; bs=bosnian; ca=catalan,valencian; cs=czech;
+cy=welsh; da=danish; de=german; el=greek; en=english; es=spanish,castilian; et=estonian;
+eu=basque; fa=persian; fi=finnish; fo=faroese; fr=french; gl=galician; gu=gujarati; ha=hausa;
+haw=hawaiian; he=hebrew; hi=hindi; hr=croatian; ht=haitian creole,haitian; hu=hungarian;
+hy=armenian; id=indonesian; is=icelandic; it=italian; ja=japanese; jw=javanese; ka=georgian;
+kk=kazakh; km=khmer; kn=kannada; ko=korean; la=latin; lb=luxembourgish,letzeburgesch;
+ln=lingala; lo=lao; lt=lithuanian; lv=latvian; mg=malagasy; mi=maori; mk=macedonian;
+ml=malayalam; mn=mongolian; mr=marathi; ms=malay; mt=maltese; my=myanmar,burmese; ne=nepali;
+nl=dutch,flemish; nn=nynorsk; no=norwegian; oc=occitan; pa=punjabi,panjabi; pl=polish;
+ps=pashto,pushto; pt=portuguese; ro=romanian,moldavian,moldovan; ru=russian; sa=sanskrit;
+sd=sindhi; si=sinhala,sinhalese; sk=slovak; sl=slovenian; sn=shona; so=somali; sq=albanian;
+sr=serbian; su=sundanese; sv=swedish; sw=swahili; ta=tamil; te=telugu; tg=tajik; th=thai;
+tk=turkmen; tl=tagalog; tr=turkish; tt=tatar; uk=ukrainian; ur=urdu; uz=uzbek; vi=vietnamese;
+yi=yiddish; yo=yoruba; yue=cantonese; zh=chinese,mandarin
+"""
+
+CODES: dict[str, str] = {
+    name: code
+    for entry in _NAMES.replace("\n", " ").split(";")
+    for code, _, names in [entry.strip().partition("=")]
+    for name in names.split(",")
+}
+"""Name in lower case -> code."""
+
+
+def language_code(name: str) -> str:
+    """Return the code of a language: from its name, code or Whisper token, in any case."""
+    folded = name.strip().lower().removeprefix("<|").removesuffix("|>")
+    return CODES.get(folded, folded)
+
+
+def language_name(code: str) -> str:
+    """Return the English name of a code; the code itself if the name is unknown."""
+    return next((name for name, known in CODES.items() if known == code), code)
 
 
 @dataclass(frozen=True)
 class PromptRequest:
-    """What a caller wants a speech model to be told.
+    """The requested language, task and timestamps.
 
     Attributes:
-        language: a code; None: the bundle's default, or the most probable one
+        language: language code; None: the bundle's default, or the most probable language
         task: None: see `SpeechTokens.default_task`
         timestamps: whether to generate timestamps
     """
@@ -28,8 +65,8 @@ class PromptRequest:
     timestamps: bool = False
 
     @classmethod
-    def of(cls, options: PromptOptions, speech: SpeechTokens) -> PromptRequest:
-        """The request in the options of a call.
+    def of(cls, options: LanguageOptions, speech: SpeechTokens) -> PromptRequest:
+        """Create the request from the options of a call.
 
         Raises:
             DragomanError: the model does not know the language, the task or timestamps.
@@ -44,7 +81,8 @@ class PromptRequest:
         return request
 
     def check(self, speech: SpeechTokens) -> None:
-        """
+        """Check that the model supports the request.
+
         Raises:
             DragomanError: the model does not know the language, the task or timestamps.
         """
@@ -55,7 +93,7 @@ class PromptRequest:
         ):
             if value is not None and not known:
                 problems.append(
-                    f"{name}: expected none, this model transcribes one language: leave it out, "
+                    f"{name}: expected none, since this model transcribes a single language; "
                     f"found {value!r}"
                 )
             elif value is not None and value not in known:
@@ -68,15 +106,16 @@ class PromptRequest:
             raise DragomanError("; ".join(problems))
 
     def with_timestamps(self, timestamps: bool) -> PromptRequest:
+        """Return the same request with or without timestamps."""
         return dataclasses.replace(self, timestamps=timestamps)
 
     def language_token(self, speech: SpeechTokens) -> int | None:
-        """None: the model is not told a language, or detects it."""
+        """Return the language token; None: the prompt has none, or the language is detected."""
         code = self.language or speech.default_language
         return None if code is None else speech.languages[code]
 
     def instructions(self, speech: SpeechTokens) -> tuple[int, ...]:
-        """The tokens after the language, as Hugging Face's `generate` makes them."""
+        """Return the prompt tokens after the language, as in Hugging Face's `generate`."""
         task = self.task or speech.default_task
         named = self.language_token(speech) is not None
         if task is None and named and "transcribe" in speech.tasks:
@@ -88,8 +127,9 @@ class PromptRequest:
 
 
 def prompt_options(manifest: Manifest) -> GenerationOptions:
-    """The options of `Model.generate` that lead to the prompt stated in the manifest, for parity
-    and calibration. A text model has no other prompt.
+    """Return the options of `Model.generate` that produce the prompt of the manifest.
+
+    Parity and calibration use them. They are the defaults for text models.
     """
     if manifest.speech is None:
         return GenerationOptions()
@@ -102,7 +142,7 @@ def prompt_options(manifest: Manifest) -> GenerationOptions:
 
 
 def greedy_options(manifest: Manifest) -> GenerationOptions:
-    """The same, and greedy search whatever the bundle's own strategy is."""
+    """Return the options of `prompt_options` with greedy search."""
     return prompt_options(manifest).replace(num_beams=1, do_sample=False)
 
 

@@ -1,4 +1,4 @@
-"""A recording while it is decoded, window by window."""
+"""A recording that is being decoded, window by window."""
 
 from __future__ import annotations
 
@@ -10,57 +10,58 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..audio import Audio, AudioError, LogMel, read_audio
-from ..decoding.search import Draft
-from .segments import SECONDS_PER_FRAME, TimedTokens, split_segments
+from ..decoding.search import TokenSequence
+from .timestamps import SECONDS_PER_FRAME, TimedTokens, split_segments
 
 AudioOrFeatures = Audio | NDArray[np.float32]
 """Audio, or its features: float32 [bins, frames]."""
 
 
 class Recording:
-    """Features, how far they are decoded, and the output so far.
+    """The features of a recording, the position of the next window and the output so far.
 
     Attributes:
         features: float32 [bins, frames], at least one window
-        frames: how many of the frames are not padding
-        seconds: the length of the audio
+        frames: number of frames that are not padding
+        seconds: length of the audio
+        language: language token; None until it is known
+        timed: whether timestamps are generated
+        windows: number of windows decoded so far
+        ended: whether the output of every window ended with an end token
+        end_token: the end token of the last window
     """
 
     def __init__(self, features: NDArray[np.float32], frames: int, seconds: float) -> None:
         self.features, self.frames, self.seconds = features, frames, seconds
         self.language: int | None = None
-        """The token of the language, once it is known."""
         self.timed = False
-        """Whether it is decoded with timestamps."""
         self.segments: list[TimedTokens] = []
         self.log_probability = 0.0
         self.score = 0.0
         self.windows = 0
-        """How many are decoded."""
         self.ended = True
-        """Whether the output of every window has ended with an end token."""
         self.end_token: int | None = None
-        """The one that ended the last window."""
         self._position = 0
 
     def window(self, log_mel: LogMel) -> NDArray[np.float32]:
-        """The features to decode next: [bins, frames of a window]."""
+        """Return the features of the next window: [bins, frames of a window]."""
         return log_mel.segment(self.features, self._position)
 
     @property
     def done(self) -> bool:
+        """Whether all windows are decoded."""
         return self._position >= self.frames
 
-    def add(self, output: Draft, timestamp_begin: int | None, window: int) -> None:
-        """Add the output for the current window, and advance to the next.
+    def add(self, output: TokenSequence, timestamp_begin: int | None, window: int) -> None:
+        """Add the output for the current window and advance to the next.
 
-        Timestamp tokens are interpreted even if none were requested, as Hugging Face does. No
-        segment ends after the audio.
+        Timestamp tokens are interpreted even if none were requested, as in Hugging Face. Segments
+        are cut at the end of the audio.
 
         Args:
-            timestamp_begin: the token of 0.00 s; None: the model has no timestamps, and the window
-                is the whole audio
-            window: frames of a window
+            timestamp_begin: the timestamp token of 0.00 s; None: the model has no timestamps, and
+                the window is the whole audio
+            window: number of frames of a window
         """
         self.windows += 1
         self.log_probability += output.log_probability
@@ -82,10 +83,9 @@ class Recording:
 
 
 def open_recording(source: AudioOrFeatures | Sequence[Any], log_mel: LogMel) -> Recording:
-    """Read audio and compute its features, or use given features.
+    """Read audio and compute its features; features are used as they are.
 
-    Audio shorter than a window is padded with silence, which is decoded like the rest, as
-    Hugging Face does.
+    Audio shorter than a window is padded with silence, which is decoded, too, as in Hugging Face.
 
     Raises:
         AudioError: see `read_audio`; or the features are not float32, not finite, or have another

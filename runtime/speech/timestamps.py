@@ -1,12 +1,16 @@
-"""Which tokens may follow when Whisper generates timestamps (Radford et al., 2022, section 2.3).
+"""Whisper's timestamp tokens (Radford et al., 2022, section 2.3): decoding rules and segments.
 
 The tokens from `timestamp_begin` to the end of the vocabulary are times, 0.02 s apart.
+`TimestampProcessor` holds the rules by which they are generated. `split_segments` splits the tokens
+of a window into segments. Long audio is decoded window by window. Each window begins where the last
+complete segment of the previous one ends, so that only the incomplete segment is decoded again.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,12 +18,12 @@ from numpy.typing import NDArray
 
 @dataclass(frozen=True)
 class TimestampProcessor:
-    """Hugging Face's WhisperTimeStampLogitsProcessor.
+    """The rules of Hugging Face's `WhisperTimeStampLogitsProcessor`.
 
     - The first token is a timestamp.
-    - Timestamps come in pairs, the end of a segment and the begin of the next; the first one, and
-      one before the end token, stand alone.
-    - They do not decrease, and no segment is empty.
+    - Timestamps come in pairs, the end of a segment and the start of the next, except for the first
+      timestamp and one before the end token.
+    - Timestamps do not decrease, and no segment is empty.
     - If all timestamps together are more probable than any single other token, the next token is a
       timestamp.
 
@@ -35,16 +39,16 @@ class TimestampProcessor:
 
     @property
     def timestamp_begin(self) -> int:
-        """The token of 0.00 s."""
+        """The timestamp token of 0.00 s."""
         return self.no_timestamps_token_id + 1
 
     def apply(self, scores: NDArray[np.float32], generated: Sequence[int]) -> None:
-        """Set scores [V] of tokens that may not follow to -inf.
+        """Set the scores [V] of tokens that may not follow to -inf.
 
         Args:
-            scores: of the next token; tokens suppressed for other reasons are at -inf already,
-                since the last condition compares the rest
-            generated: the tokens generated so far, without the prompt
+            scores: scores of the next token; tokens suppressed by other rules are -inf already,
+                since the last rule compares the remaining ones
+            generated: tokens generated so far, without the prompt
         """
         scores[self.no_timestamps_token_id] = -np.inf
         self._exclude(scores, generated)
@@ -72,8 +76,82 @@ class TimestampProcessor:
 
 
 def _log_sum_exp(scores: NDArray[np.float32]) -> float:
-    """-inf for a row of -inf alone."""
+    """Compute log(sum(exp(scores))); -inf if all scores are -inf."""
     largest = scores.max()
     if largest == -np.inf:
         return -np.inf
     return float(np.log(np.exp(scores - largest).sum()) + largest)
+
+
+SECONDS_PER_TIMESTAMP = 0.02
+SECONDS_PER_FRAME = 0.01
+FRAMES_PER_TIMESTAMP = 2
+
+
+@dataclass(frozen=True)
+class TimedTokens:
+    """A segment of a transcript.
+
+    Attributes:
+        start: start in seconds from the beginning of the audio
+        end: end in seconds from the beginning of the audio
+        tokens: the segment's tokens, including timestamps
+    """
+
+    start: float
+    end: float
+    tokens: tuple[int, ...]
+
+
+def split_segments(
+    tokens: Sequence[int], *, timestamp_begin: int, first_frame: int, frames: int
+) -> tuple[list[TimedTokens], int]:
+    """Split the tokens of a window into segments.
+
+    The rules are those of `_retrieve_segment` in Hugging Face's long-form `generate`. If the last
+    timestamps are a pair, the tokens after it are dropped, and the next window begins at that time;
+    otherwise the next window begins after this one.
+
+    Args:
+        tokens: tokens generated for the window, without prompt and end token
+        timestamp_begin: the timestamp token of 0.00 s
+        first_frame: the frame of the audio at which the window begins
+        frames: number of the window's frames that are not padding
+
+    Returns:
+        the segments, and the number of frames to advance to the next window
+    """
+    offset = first_frame * SECONDS_PER_TIMESTAMP / FRAMES_PER_TIMESTAMP
+    is_timestamp = [token >= timestamp_begin for token in tokens]
+    bounds = [i for i, pair in enumerate(pairwise(is_timestamp), start=1) if all(pair)]
+    if not bounds:
+        end = offset + _last_time(tokens, timestamp_begin, frames) * SECONDS_PER_TIMESTAMP
+        return [TimedTokens(offset, end, tuple(tokens))], frames
+
+    def segment(begin: int, end: int, last_timestamp: int) -> TimedTokens:
+        start, stop = (
+            offset + (tokens[i] - timestamp_begin) * SECONDS_PER_TIMESTAMP
+            for i in (begin, last_timestamp)
+        )
+        return TimedTokens(start, stop, tuple(tokens[begin:end]))
+
+    segments = [segment(begin, end, end - 1) for begin, end in pairwise([0, *bounds])]
+    if is_timestamp[-2:] == [False, True]:  # nothing is said after the last timestamp
+        segments.append(segment(bounds[-1], len(tokens), len(tokens) - 1))
+        return segments, frames
+    # The last segment keeps both timestamps of the pair at its end.
+    last = bounds[-2] if len(bounds) > 1 else 0
+    segments[-1] = segment(last, bounds[-1] + 1, bounds[-1] - 1)
+    step = (tokens[bounds[-1] - 1] - timestamp_begin) * FRAMES_PER_TIMESTAMP
+    # A pair at 0.00 s, which TimestampProcessor prevents, must not stop progress.
+    return segments, step or frames
+
+
+def _last_time(tokens: Sequence[int], timestamp_begin: int, frames: int) -> int:
+    """Return the last timestamp in steps of 0.02 s; the end of the window if it is 0.00 s."""
+    last = next((token for token in reversed(tokens) if token >= timestamp_begin), timestamp_begin)
+    if last != timestamp_begin:
+        return last - timestamp_begin
+    # In float32, as Hugging Face does: for some numbers of frames it is one less than half.
+    steps = np.float32(frames) * np.float32(SECONDS_PER_FRAME) / np.float32(SECONDS_PER_TIMESTAMP)
+    return int(steps)

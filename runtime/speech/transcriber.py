@@ -1,4 +1,4 @@
-"""The front end of speech models: paths, samples or features in, results out."""
+"""The front end of speech models: from audio files, samples or features to results."""
 
 from __future__ import annotations
 
@@ -6,37 +6,123 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from dragoman.errors import DragomanError
+from dragoman.settings.generation import GenerationOptions
+from dragoman.settings.speech import AudioFeatures, SpeechTokens
 
 from ..audio import AudioError, LogMel
-from ..backends.errors import DeviceLostError
-from ..backends.interface import Backend
-from ..decoding.loop import Job
-from ..decoding.options import GenerationOptions
-from ..decoding.rejection import RejectedError
-from ..decoding.results import Result, UnfinishedError
-from ..decoding.scheduling import Queue
-from ..decoding.streaming import Choice, choices, only_strategy
-from ..format.audio import AudioFeatures
+from ..backends.interface import Backend, DeviceLostError
+from ..decoding.results import NO_OUTPUT, RejectedError, Result, Segment, UnfinishedError
+from ..decoding.running_batch import DecodedJob, Job, SelectedToken, only_strategy, stream_tokens
+from ..decoding.scheduler import FailedJob, Scheduler
 from ..format.manifest import Manifest
-from ..format.speech import SpeechTokens
 from ..front_end import planned
-from ..texts.tokenizer import TextCodec
-from .pending import PendingSpeech, Windows, rejected
+from ..texts.tokenizer import TextCodec, TokenizerError
 from .plan import SpeechPlan
 from .prompts import PromptRequest
 from .recording import Recording, open_recording
 
+
+class Windows:
+    """Creates the jobs of windows, and transcripts from their outputs.
+
+    Args:
+        codec: None if the bundle has no tokenizers
+    """
+
+    def __init__(
+        self, manifest: Manifest, speech: SpeechTokens, log_mel: LogMel, codec: TextCodec | None
+    ) -> None:
+        self._manifest, self._speech, self._log_mel = manifest, speech, log_mel
+        self._codec = codec
+
+    def job(self, recording: Recording, plan: SpeechPlan) -> Job[int]:
+        """Create the job of a recording's next window."""
+        windows = plan.windows(self._manifest, self._speech, timed=recording.timed)
+        request = windows.request(recording.window(self._log_mel), recording.language)
+        return Job(0, request, plan.strategy_of(recording.windows))
+
+    def add(self, recording: Recording, outcome: DecodedJob[Any]) -> None:
+        """Add the output of a window to its recording."""
+        if outcome.selected:
+            (recording.language,) = outcome.selected
+        begin = self._speech.timestamp_begin
+        recording.add(outcome.sequences[0], begin, self._log_mel.frames)
+
+    def transcript(self, recording: Recording) -> Result:
+        """Create the result of a recording whose windows are decoded.
+
+        Raises:
+            TokenizerError: the tokenizer fails on the tokens.
+        """
+        tokens = tuple(token for segment in recording.segments for token in segment.tokens)
+        text = self.text(tokens)
+        segments: tuple[Segment, ...] = (Segment(0.0, recording.seconds, text, tokens),)
+        if recording.timed:
+            segments = tuple(
+                Segment(s.start, s.end, self.text(s.tokens), s.tokens) for s in recording.segments
+            )
+        return Result(
+            text,
+            tokens,
+            recording.log_probability,
+            "end" if recording.ended else "length",
+            segments=segments,
+            language=self._speech.language_of(recording.language),
+            end_token=recording.end_token,
+            score=recording.score,
+        )
+
+    def text(self, tokens: Sequence[int]) -> str | None:
+        """Decode tokens without special tokens and timestamps; None without tokenizers."""
+        if self._codec is None:
+            return None
+        begin = self._speech.timestamp_begin
+        return self._codec.decode([t for t in tokens if begin is None or t < begin])
+
+
+class PendingSpeech:
+    """A recording that is decoded one window after another."""
+
+    prefix: Sequence[int] = ()
+
+    def __init__(self, recording: Recording, plan: SpeechPlan, windows: Windows) -> None:
+        self._recording, self._plan, self._windows = recording, plan, windows
+        self.jobs = [windows.job(recording, plan)]
+
+    @property
+    def seconds(self) -> float:
+        """The length of the audio."""
+        return self._recording.seconds
+
+    def add(self, number: int, outcome: DecodedJob[Any] | FailedJob[Any]) -> Result | Job[int]:
+        """Add the output of a window; return the job of the next one, or the result."""
+        if isinstance(outcome, FailedJob):
+            return rejected(str(outcome.error))
+        if not outcome.sequences:
+            return rejected(NO_OUTPUT)
+        self._windows.add(self._recording, outcome)
+        if not self._recording.done:
+            return self._windows.job(self._recording, self._plan)
+        try:
+            return self._windows.transcript(self._recording)
+        except TokenizerError as failure:
+            return rejected(str(failure))
+
+
+def rejected(reason: str) -> Result:
+    """Return the result of audio that cannot be decoded."""
+    return Result("", (), 0.0, "rejected", reason, segments=())
+
+
 MAX_OPEN_SECONDS = 2 * 3600
-"""No further recording is opened while the features of this much audio are in memory: 230 MB at 80
-mel bins."""
+"""Seconds of audio whose features are in memory at once: 230 MB at 80 mel bins."""
 
 
 class Transcriber:
-    """Decodes any number of recordings, windows of several of them together. See
-    `front_end.FrontEnd`.
+    """Decodes any number of recordings in batches of windows; see `front_end.FrontEnd`.
 
     Args:
-        codec: None for a bundle without tokenizers
+        codec: None if the bundle has no tokenizers
     """
 
     def __init__(
@@ -54,6 +140,7 @@ class Transcriber:
     def generate(
         self, sources: Sequence[Any], options: GenerationOptions | Sequence[GenerationOptions]
     ) -> list[Result]:
+        """Decode recordings; see `front_end.FrontEnd.generate`."""
         results: dict[int, Result] = {}
         try:
             for index, result in self._results(sources, options):
@@ -63,10 +150,11 @@ class Transcriber:
         return [results[index] for index in range(len(sources))]
 
     def begin(self, source: Any, options: GenerationOptions) -> PendingSpeech | Result:
+        """Read audio and create the job of its first window; see `front_end.FrontEnd.begin`."""
         return self._begin(source, self._plan(options))
 
-    def stream(self, source: Any, options: GenerationOptions) -> Iterator[Choice]:
-        """The choices for audio of at most a window, as they are made."""
+    def stream(self, source: Any, options: GenerationOptions) -> Iterator[SelectedToken]:
+        """Yield the tokens for audio of at most one window as they are selected."""
         plan = self._plan(options)
         strategy = only_strategy([plan.strategy])
         try:
@@ -81,12 +169,14 @@ class Transcriber:
         windows = plan.windows(self._manifest, self._speech, timed=plan.prompt.timestamps)
         language = plan.prompt.language_token(self._speech)
         request = windows.request(recording.window(self._log_mel), language)
-        return choices(self._backend, self._manifest.model, Job(0, request, strategy))
+        return stream_tokens(self._backend, self._manifest.model, Job(0, request, strategy))
 
     def tokenize(self, source: Any, source_language: str | None) -> list[int]:
+        """Refuse: audio has no tokens."""
         raise RejectedError("expected a text model, found a speech model")
 
     def text(self, tokens: Sequence[int]) -> str | None:
+        """Decode tokens without special tokens and timestamps; None without tokenizers."""
         return self._windows.text(tokens)
 
     def _results(
@@ -97,19 +187,21 @@ class Transcriber:
         usable = {id(plan): plan for plan in plans if isinstance(plan, SpeechPlan)}
         rows = min(map(self._rows, usable.values()), default=1)
         tokens = rows * self._manifest.model.max_source_positions
-        queue: Queue[int] = Queue(self._backend, self._manifest.model, rows=rows, tokens=tokens)
+        scheduler: Scheduler[int] = Scheduler(
+            self._backend, self._manifest.model, rows=rows, tokens=tokens
+        )
         waiting = iter(enumerate(zip(sources, plans, strict=True)))
         opened: dict[int, PendingSpeech] = {}
-        yield from self._open_more(waiting, opened, rows, queue)
-        for outcome in queue.outcomes():
+        yield from self._open_more(waiting, opened, rows, scheduler)
+        for outcome in scheduler.run():
             index = outcome.job.key
             following = opened[index].add(0, outcome)
             if isinstance(following, Job):
-                queue.add(Job(index, following.request, following.strategy))
+                scheduler.add(Job(index, following.request, following.strategy))
                 continue
             del opened[index]
             yield index, following
-            yield from self._open_more(waiting, opened, rows, queue)
+            yield from self._open_more(waiting, opened, rows, scheduler)
 
     def _plan(self, options: GenerationOptions) -> SpeechPlan:
         return SpeechPlan.of(options, self._manifest, self._speech)
@@ -119,10 +211,12 @@ class Transcriber:
         waiting: Iterator[tuple[int, tuple[Any, SpeechPlan | DragomanError]]],
         opened: dict[int, PendingSpeech],
         rows: int,
-        queue: Queue[int],
+        scheduler: Scheduler[int],
     ) -> Iterator[tuple[int, Result]]:
-        """Open recordings while there is room, and queue their first windows; yields a result for
-        each that cannot be opened.
+        """Open recordings while there is room and queue their first windows.
+
+        Yields:
+            the results of recordings that cannot be opened
         """
         while len(opened) < rows and sum(p.seconds for p in opened.values()) < MAX_OPEN_SECONDS:
             following = next(waiting, None)
@@ -133,7 +227,7 @@ class Transcriber:
             if isinstance(begun, PendingSpeech):
                 opened[index] = begun
                 for job in begun.jobs:
-                    queue.add(Job(index, job.request, job.strategy))
+                    scheduler.add(Job(index, job.request, job.strategy))
             else:
                 yield index, begun
 

@@ -1,4 +1,4 @@
-"""The front end of text models: texts or token ids in, results out."""
+"""The front end of text models: from texts or token ids to results."""
 
 from __future__ import annotations
 
@@ -10,29 +10,25 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dragoman.errors import DragomanError
+from dragoman.settings.generation import DEFAULT_BATCH_SIZE, GenerationOptions
 
-from ..backends.errors import DeviceLostError
-from ..backends.interface import Backend
-from ..decoding.limits import GenerationLimits
-from ..decoding.loop import Job
-from ..decoding.options import DEFAULT_BATCH_SIZE, GenerationOptions
-from ..decoding.rejection import RejectedError
-from ..decoding.results import Result, UnfinishedError
-from ..decoding.scheduling import Queue
-from ..decoding.streaming import Choice, choices, only_strategy
+from ..backends.interface import Backend, DeviceLostError
+from ..decoding.results import RejectedError, Result, UnfinishedError
+from ..decoding.running_batch import Job, SelectedToken, only_strategy, stream_tokens
+from ..decoding.scheduler import Scheduler
+from ..decoding.strategies import GenerationLimits
 from ..format.manifest import Manifest
 from ..front_end import planned
-from .pending import PendingText
+from .outputs import PendingText, nothing
 from .plan import TextPlan
-from .results import nothing
 from .tokenizer import TextCodec, TooLongError, UnknownSymbolsError
 
 
 class TextFrontEnd:
-    """Decodes any number of texts, those of similar length together. See `front_end.FrontEnd`.
+    """Decodes any number of texts in batches of similar length; see `front_end.FrontEnd`.
 
     Args:
-        codec: None for a bundle without tokenizers
+        codec: None if the bundle has no tokenizers
     """
 
     def __init__(self, manifest: Manifest, backend: Backend, codec: TextCodec | None) -> None:
@@ -41,6 +37,7 @@ class TextFrontEnd:
     def generate(
         self, sources: Sequence[Any], options: GenerationOptions | Sequence[GenerationOptions]
     ) -> list[Result]:
+        """Decode texts; see `front_end.FrontEnd.generate`."""
         results: dict[int, Result] = {}
         accepted: dict[int, PendingText] = {}
         plans = planned(options, len(sources), self._plan)
@@ -58,26 +55,28 @@ class TextFrontEnd:
         return [results[index] for index in range(len(sources))]
 
     def begin(self, source: Any, options: GenerationOptions) -> PendingText | Result:
+        """Tokenize a text and create its jobs; see `front_end.FrontEnd.begin`."""
         return self._begin(source, self._plan(options))
 
-    def stream(self, source: Any, options: GenerationOptions) -> Iterator[Choice]:
+    def stream(self, source: Any, options: GenerationOptions) -> Iterator[SelectedToken]:
+        """Yield the tokens of one output as they are selected."""
         plan = self._plan(options)
         tokens = self.tokenize(source, options.source_language)
         if not tokens:
             return iter(())
         job = Job(0, plan.request(tokens), only_strategy(plan.strategies))
-        given = (Choice(token, 0.0) for token in plan.given)
-        return chain(given, choices(self._backend, self._manifest.model, job))
+        prefix = (SelectedToken(token, 0.0) for token in plan.prefix)
+        return chain(prefix, stream_tokens(self._backend, self._manifest.model, job))
 
     def tokenize(self, source: Any, source_language: str | None) -> list[int]:
-        """The source token ids of an input; an empty list for an empty input.
+        """Return the source token ids of an input; empty for an empty input.
 
         Raises:
             LanguageError: the language of a text is unknown, or missing although the model needs
                 one.
-            RejectedError: the input has symbols or ids that the model does not know, has more
-                tokens than the model has positions, is a text and the bundle has no tokenizers, or
-                makes the tokenizer fail.
+            RejectedError: the input has unknown symbols or ids, has more tokens than the model has
+                positions, is a text although the bundle has no tokenizers, or makes the tokenizer
+                fail.
         """
         model = self._manifest.model
         positions = model.input_positions
@@ -111,7 +110,7 @@ class TextFrontEnd:
         return tokens
 
     def text(self, tokens: Sequence[int]) -> str | None:
-        """The text of target tokens, without special tokens; None without tokenizers."""
+        """Decode target tokens without special tokens; None if the bundle has no tokenizers."""
         return self._codec.decode(tokens) if self._codec else None
 
     def _plan(self, options: GenerationOptions) -> TextPlan:
@@ -134,13 +133,13 @@ class TextFrontEnd:
             return
         longest = max(len(pending.source) for pending in accepted.values())
         rows, tokens = self._batch_limits([p.plan.limits for p in accepted.values()], longest)
-        queue: Queue[tuple[int, int]] = Queue(
+        scheduler: Scheduler[tuple[int, int]] = Scheduler(
             self._backend, self._manifest.model, rows=rows, tokens=tokens
         )
         for index in _largest_first(accepted):
             for job in accepted[index].jobs:
-                queue.add(Job((index, job.key), job.request, job.strategy))
-        for outcome in queue.outcomes():
+                scheduler.add(Job((index, job.key), job.request, job.strategy))
+        for outcome in scheduler.run():
             index, number = outcome.job.key
             result = accepted[index].add(number, outcome)
             if result is not None:
@@ -162,9 +161,10 @@ class TextFrontEnd:
 
 
 def _largest_first(accepted: Mapping[int, PendingText]) -> list[int]:
-    """Sources in the order in which they are decoded: those of one width together, since they can
-    share batches, and the longest first, so that what does not fit into memory fails at once, not
-    after an hour.
+    """Return sources in the order of decoding: by width, longest first.
+
+    Sources of one width can share batches. The longest come first, so that a source that does not
+    fit into memory fails at once.
     """
 
     def size(index: int) -> tuple[int, int]:
@@ -175,13 +175,13 @@ def _largest_first(accepted: Mapping[int, PendingText]) -> list[int]:
 
 
 def token_ids(source: Sequence[int] | NDArray[Any], *, or_text: str = "") -> list[int]:
-    """A sequence of token ids as a list.
+    """Return a sequence of token ids as a list.
 
     Args:
-        or_text: what else would have been right, for the error
+        or_text: the alternative that the error names
 
     Raises:
-        RejectedError: it is something else.
+        RejectedError: the source is not a sequence of integers.
     """
     try:
         ids = np.asarray(source)

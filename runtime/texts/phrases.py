@@ -1,17 +1,18 @@
-"""What must and must not occur in an output: texts or token ids -> what the decoding loop knows."""
+"""Resolves `prefix`, `must_contain` and `must_not_contain`, texts or token ids, for decoding."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from dragoman.settings.fields import shown
+from dragoman.settings.generation import GenerationOptions, Phrase
+
+from ..decoding.constrained_beam_search import Tokenizations
 from ..decoding.logits_processors import NoBadWords, Prohibition, Row
-from ..decoding.options import GenerationOptions, Phrase, shown
-from ..decoding.rejection import RejectedError
-from ..decoding.required_phrases import Ways
+from ..decoding.results import RejectedError
 from ..format.manifest import Manifest
-from .forbidden_texts import ForbiddenTexts
-from .surfaces import INCOMPLETE
+from .surfaces import INCOMPLETE, ForbiddenTexts
 from .tokenizer import TextCodec, TokenizerError, TooLongError, UnknownSymbolsError
 
 
@@ -20,13 +21,13 @@ class Phrases:
     """The options `prefix`, `must_contain` and `must_not_contain` for a model.
 
     Attributes:
-        prefix: tokens that the output begins with; none without a prefix
-        required: the phrases that it must contain
-        prohibitions: what must not occur
+        prefix: tokens that the output begins with; empty without a prefix
+        required: phrases that the output must contain
+        prohibitions: phrases that the output must not contain
     """
 
     prefix: Sequence[int]
-    required: Sequence[Ways]
+    required: Sequence[Tokenizations]
     prohibitions: Sequence[Prohibition]
 
     @classmethod
@@ -37,14 +38,15 @@ class Phrases:
         codec: TextCodec | None,
         prompt: Sequence[int],
     ) -> Phrases:
-        """
+        """Resolve the options of a call.
+
         Args:
-            prompt: what the decoder is given before the output
+            prompt: decoder tokens before the output
 
         Raises:
-            RejectedError: one is empty, has symbols or ids that the model does not know or an end
-                token, is a text that the model writes in another way, or has a phrase of
-                `must_not_contain`; or it is a text, and the bundle has no tokenizers.
+            RejectedError: a phrase is empty, has unknown symbols or ids or an end token, is a text
+                that the tokenizer does not reproduce, or contains a phrase of `must_not_contain`;
+                or it is a text, and the bundle has no tokenizers.
         """
         prohibitions = _prohibitions(options.must_not_contain, manifest, codec, len(prompt))
 
@@ -63,7 +65,7 @@ class Phrases:
                 raise _contradiction("prefix", options.prefix)
         required = []
         for phrase in options.must_contain:
-            # Tokens of words differ at the beginning of a text and after a space.
+            # A word has other tokens at the beginning of a text than after a space.
             ways = _ways("must_contain", phrase, [" ", ""], manifest, codec)
             required.append([way for way in ways if allowed(way)])
             if not required[-1]:
@@ -74,7 +76,7 @@ class Phrases:
 def _prohibitions(
     phrases: Sequence[Phrase], manifest: Manifest, codec: TextCodec | None, begin: int
 ) -> list[Prohibition]:
-    """What keeps phrases out of an output that begins there in the decoder's input."""
+    """Return rules that exclude phrases from an output that starts at decoder position `begin`."""
     option = "must_not_contain"
     for phrase in phrases:
         if not phrase or (isinstance(phrase, str) and INCOMPLETE in phrase):
@@ -98,10 +100,10 @@ def _ways(
     manifest: Manifest,
     codec: TextCodec | None,
 ) -> list[tuple[int, ...]]:
-    """The different token sequences that a phrase may be.
+    """Return the distinct token sequences of a phrase.
 
     Args:
-        before: what may stand before a text
+        before: texts that may precede the phrase
     """
     if isinstance(phrase, str):
         ways = [_encoded(option, phrase.strip(), space, manifest, codec) for space in before]

@@ -1,36 +1,35 @@
-"""What a call's options mean for a text model: each source -> requests of the decoding loop."""
+"""Resolves the options of a call for a text model, and creates decoding requests."""
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 from dragoman.errors import DragomanError
+from dragoman.settings.fields import shown
+from dragoman.settings.generation import GenerationOptions, GenerationSettings
+from dragoman.settings.speech import LanguageOptions
 
-from ..decoding.constrained import ConstrainedBeam
-from ..decoding.limits import GenerationLimits
-from ..decoding.options import GenerationOptions, PromptOptions, shown
-from ..decoding.rejection import RejectedError
+from ..decoding.constrained_beam_search import ConstrainedBeam
 from ..decoding.request import Request, Rules
+from ..decoding.results import RejectedError
 from ..decoding.search import Strategy
-from ..decoding.strategies import strategies
-from ..format.generation_settings import GenerationSettings
-from ..format.languages import LanguageError
+from ..decoding.strategies import GenerationLimits, strategies
 from ..format.manifest import Manifest
+from ..format.texts import LanguageError
 from .phrases import Phrases
 from .tokenizer import TextCodec
 
 
 @dataclass(frozen=True)
 class TextPlan:
-    """Options resolved for a model.
+    """The options of a call, resolved for a text model.
 
     Attributes:
-        strategies: one, or to sample several outputs one for each
-        prompt: the start token and the settings' prompt; a decoder alone is given its input instead
-        phrases: what the output begins with, must contain and must not contain
+        strategies: one strategy; or one for each output if several are sampled
+        prompt: start token and prompt of the settings; a decoder-only model reads its input instead
+        phrases: prefix, required and excluded phrases
     """
 
     options: GenerationOptions
@@ -46,11 +45,12 @@ class TextPlan:
     def of(
         cls, options: GenerationOptions, manifest: Manifest, codec: TextCodec | None
     ) -> TextPlan:
-        """
+        """Resolve the options of a call.
+
         Raises:
             DragomanError: options contradict each other, or are not for this model.
             LanguageError: a language is unknown, missing, or given to a model without languages.
-            RejectedError: a prefix or phrase is not one that the model can produce.
+            RejectedError: the model cannot produce a prefix or phrase.
         """
         check_languages(options, manifest)
         limits = GenerationLimits.of(options, manifest)
@@ -69,48 +69,49 @@ class TextPlan:
         )
 
     @property
-    def given(self) -> Sequence[int]:
-        """What the output begins with: the prefix, after a token that is forced to be the first,
-        such as a language; nothing without a prefix.
+    def prefix(self) -> Sequence[int]:
+        """Tokens that the output begins with: a forced first token and the prefix.
+
+        Empty without a prefix.
         """
         forced, prefix = self.settings.forced_first_token_id, self.phrases.prefix
         return (forced, *prefix) if prefix and forced is not None else prefix
 
     def request(self, source: list[int]) -> Request:
-        """
+        """Create the decoding request of a source.
+
         Raises:
-            RejectedError: the limit leaves no room for an output, or for the phrases that it must
-                contain.
+            RejectedError: the limit leaves no room for an output or for the required phrases.
         """
-        limit, settings, given = self.limits.new_tokens(len(source)), self.settings, self.given
+        limit, settings, prefix = self.limits.new_tokens(len(source)), self.settings, self.prefix
         prompt = self.prompt
         if not self.has_encoder:
             prompt, source = (*source, *settings.prompt), []
-            # The last new token is not read.
+            # The decoder does not read the last new token.
             limit = min(limit, self.limits.positions + 1 - len(prompt))
             if limit < 1:
                 raise RejectedError(
                     f"prompt has {len(prompt)} tokens, expected at most {self.limits.positions}"
                 )
-        if given:
-            if len(given) >= limit:
+        if prefix:
+            if len(prefix) >= limit:
                 raise RejectedError(
-                    f"prefix: expected fewer tokens than the limit of {limit}, found {len(given)}"
+                    f"prefix: expected fewer tokens than the limit of {limit}, found {len(prefix)}"
                 )
             settings = dataclasses.replace(
                 settings,
                 forced_first_token_id=None,
-                min_new_tokens=max(0, settings.min_new_tokens - len(given)),
+                min_new_tokens=max(0, settings.min_new_tokens - len(prefix)),
             )
         request = Request(
             source=source,
             prompt=prompt,
-            given=given,
+            prefix=prefix,
             rules=Rules.of(
                 settings,
-                limit=limit - len(given),
+                limit=limit - len(prefix),
                 end_tokens=self.end_tokens,
-                prompt_length=len(prompt) + len(given),
+                prompt_length=len(prompt) + len(prefix),
                 prohibitions=self.phrases.prohibitions,
                 alternatives=self.options.alternatives,
             ),
@@ -121,19 +122,10 @@ class TextPlan:
         return request
 
 
-class LanguageOptions(PromptOptions, Protocol):
-    """Options of a call that text models and speech models take."""
-
-    @property
-    def source_language(self) -> str | None: ...
-
-    @property
-    def target_language(self) -> str | None: ...
-
-
 def check_languages(options: LanguageOptions, manifest: Manifest) -> None:
-    """Check that no option is for speech, and the languages. A wrong language is an error of the
-    call, not of one of its inputs.
+    """Check the languages, and that no option is for speech models.
+
+    A wrong language is an error of the call, not of one of its inputs.
 
     Raises:
         DragomanError: an option is for speech models.
@@ -157,7 +149,7 @@ def check_languages(options: LanguageOptions, manifest: Manifest) -> None:
 
 
 def start_of(manifest: Manifest, target_language: str | None) -> tuple[int, GenerationSettings]:
-    """The start token and the generation settings for a target language; None: the default.
+    """Return the start token and the generation settings for a target language; None: the default.
 
     Raises:
         LanguageError: the language is unknown, or None and there is no default.

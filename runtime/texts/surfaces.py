@@ -1,11 +1,11 @@
-"""What each target token adds to a text, found out by decoding."""
+"""Token surfaces, the text that each token adds to an output, and texts that must not occur."""
 
 from __future__ import annotations
 
 import random
 import re
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
 from itertools import accumulate, islice
 from typing import NamedTuple
@@ -13,21 +13,24 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from ..decoding.logits_processors import Row
 from .codecs import Codec, TokenizerError
 
 INCOMPLETE = "\N{REPLACEMENT CHARACTER}"
-"""What tokens decode to that are a part of a character."""
+"""The decoded text of a token that is part of a character."""
 ANCHORS = 16
 SAMPLE, TRIALS = 128, 64
 
 _BYTE = re.compile(r"<0x([0-9A-F]{2})>")
 _BOUNDARY = b"\xff"
-"""Occurs in no text in UTF-8."""
+"""A byte that does not occur in UTF-8."""
 
 
 class Surfaces:
-    """The surface of each target token in UTF-8, of special tokens empty. A text is those of its
-    tokens one after the other, but for spaces around it and for characters that are incomplete.
+    """The surface of each target token in UTF-8; empty for special tokens.
+
+    A text is the concatenation of its tokens' surfaces, except for spaces around it and incomplete
+    characters.
     """
 
     def __init__(self, surfaces: Iterable[bytes]) -> None:
@@ -35,23 +38,26 @@ class Surfaces:
 
     @classmethod
     def of(cls, codec: Codec, vocabulary: int) -> Surfaces:
-        """
+        """Compute the surfaces of all tokens by decoding them.
+
         Args:
-            vocabulary: the number of tokens
+            vocabulary: number of tokens
 
         Raises:
-            TokenizerError: the tokenizer joins tokens in another way, or fails on them.
+            TokenizerError: texts are not the concatenation of surfaces, or the tokenizer fails.
         """
         for anchor in islice(_anchors(codec, vocabulary), ANCHORS):
             if _adds_up(codec, anchor, vocabulary):
                 return cls(anchor.surface(codec, token) or b"" for token in range(vocabulary))
-        raise TokenizerError("what a token adds to a text depends on others: expected token ids")
+        raise TokenizerError(
+            "the text of a token depends on the tokens around it: expected token ids"
+        )
 
     def __getitem__(self, token: int) -> bytes:
         return self._surfaces[token]
 
     def containing(self, text: bytes) -> list[int]:
-        """The tokens whose surfaces contain a text."""
+        """Return the tokens whose surfaces contain a text."""
         found = []
         place = self._joined.find(text)
         while place >= 0:
@@ -61,7 +67,7 @@ class Surfaces:
         return found
 
     def beginning_with(self, text: bytes) -> NDArray[np.intp]:
-        """The tokens whose surfaces begin with a text."""
+        """Return the tokens whose surfaces begin with a text."""
 
         def is_beyond(token: int) -> bool:
             return not self[token].startswith(text)
@@ -79,16 +85,16 @@ class Surfaces:
 
     @cached_property
     def _ends(self) -> list[int]:
-        """Where the boundary after each surface is in all of them joined."""
+        """The position of the boundary after each surface in `_joined`."""
         return [end - 1 for end in accumulate(len(surface) + 1 for surface in self._surfaces)]
 
 
 class _Anchor(NamedTuple):
-    """A token to put before and after others: what is between its own texts is their surface.
+    """A token that is decoded before and after another one, whose surface is the text in between.
 
     Attributes:
-        first: its text at the beginning
-        last: what it adds at the end
+        first: the anchor's text at the beginning
+        last: the text that the anchor adds at the end
     """
 
     token: int
@@ -96,7 +102,7 @@ class _Anchor(NamedTuple):
     last: str
 
     def surface(self, codec: Codec, token: int) -> bytes | None:
-        """None: not to be told."""
+        """Return the surface of a token; None if it cannot be determined."""
         text = codec.decode([self.token, token, self.token])
         around = len(self.first) + len(self.last)
         if len(text) < around or not (text.startswith(self.first) and text.endswith(self.last)):
@@ -116,7 +122,7 @@ def _anchors(codec: Codec, vocabulary: int) -> Iterator[_Anchor]:
 
 
 def _adds_up(codec: Codec, anchor: _Anchor, vocabulary: int) -> bool:
-    """Whether texts of tokens of a sample are their surfaces one after the other."""
+    """Check on random tokens that texts are the concatenation of surfaces."""
     sample = []
     for token in range(0, vocabulary, -(-vocabulary // SAMPLE)):
         surface = anchor.surface(codec, token)
@@ -134,8 +140,9 @@ def _adds_up(codec: Codec, anchor: _Anchor, vocabulary: int) -> bool:
 
 
 def _bytes_of(piece: str) -> bytes:
-    """The bytes of a piece that has some of a character: written in hexadecimal, as by
-    SentencePiece, or each as a letter of the byte-level alphabet, as by GPT-2.
+    """Return the bytes of a piece that is part of a character.
+
+    SentencePiece writes them in hexadecimal, GPT-2 as letters of the byte-level alphabet.
     """
     byte = _BYTE.fullmatch(piece)
     if byte:
@@ -146,10 +153,73 @@ def _bytes_of(piece: str) -> bytes:
 
 
 def _byte_level_alphabet() -> dict[str, int]:
-    """Bytes that print in Latin-1 stand for themselves, the others for letters from 256 on."""
+    """Return the bytes of GPT-2's letters: printing Latin-1 bytes, then the others from 256 on."""
     printing = [b for b in range(256) if chr(b).isprintable() and chr(b) != " "]
     others = [b for b in range(256) if b not in printing]
     return {chr(b): b for b in printing} | {chr(256 + i): b for i, b in enumerate(others)}
 
 
 BYTE_OF_LETTER = _byte_level_alphabet()
+
+
+class ForbiddenTexts:
+    """Excludes tokens that would complete one of the texts; see `logits_processors.Prohibition`.
+
+    The excluded tokens are looked up by the end of the output, if it is the beginning of one of the
+    texts, so that the time of a step depends neither on the vocabulary nor on the number of texts.
+
+    Args:
+        texts: not empty
+        begin: index of the first output token in the decoder's input
+    """
+
+    def __init__(self, texts: Sequence[str], surfaces: Surfaces, begin: int) -> None:
+        # A lone surrogate, which no output contains, is not an error here.
+        self._texts = [text.encode(errors="surrogatepass") for text in texts]
+        self._surfaces, self._begin = surfaces, begin
+        self._longest = max(map(len, self._texts)) - 1  # beginning of a text
+        always: set[int] = set()
+        completing: dict[bytes, list[NDArray[np.intp]]] = {}
+        for text in self._texts:
+            always.update(surfaces.containing(text))
+            for length in range(1, len(text)):
+                tokens = surfaces.beginning_with(text[length:])
+                if len(tokens):
+                    completing.setdefault(text[:length], []).append(tokens)
+        self._always = np.array(sorted(always), np.intp)
+        self._completing = {
+            beginning: found[0] if len(found) == 1 else np.unique(np.concatenate(found))
+            for beginning, found in completing.items()
+        }
+
+    def active(self, count: int) -> bool:
+        """Return True: texts are excluded at every step."""
+        return True
+
+    def apply(self, scores: NDArray[np.float32], row: Row) -> None:
+        """Set the scores [V] of tokens that would complete a text to -inf."""
+        scores[self._always] = -np.inf
+        ending = self._ending(row)
+        for length in range(1, len(ending) + 1):
+            tokens = self._completing.get(ending[-length:])
+            if tokens is not None:
+                scores[tokens] = -np.inf
+
+    def forbids(self, row: Row, token: int) -> bool:
+        """Return whether a token would complete a text."""
+        ending, surface = self._ending(row), self._surfaces[token]
+        return any(
+            text in ending[max(0, len(ending) - len(text) + 1) :] + surface for text in self._texts
+        )
+
+    def _ending(self, row: Row) -> bytes:
+        """Return the last bytes of the output, at most as long as a beginning of a text."""
+        found: list[bytes] = []
+        length = 0
+        for index in range(len(row.tokens) - 1, self._begin - 1, -1):
+            if length >= self._longest:
+                break
+            found.append(self._surfaces[row.tokens[index]])
+            length += len(found[-1])
+        ending = b"".join(reversed(found))
+        return ending[max(0, len(ending) - self._longest) :]

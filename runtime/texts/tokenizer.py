@@ -1,4 +1,4 @@
-"""Tokenization for a model: source texts -> token ids, target token ids -> texts."""
+"""Tokenizes sources and targets of a model, and refuses texts that are too long."""
 
 from __future__ import annotations
 
@@ -7,8 +7,7 @@ from pathlib import Path
 
 from dragoman.errors import DragomanError
 
-from ..format.languages import Languages, SourceTemplate
-from ..format.tokenizers import Tokenizers
+from ..format.texts import Languages, SourceTemplate, Tokenizers
 from .codecs import (
     Codec,
     EncodedTarget,
@@ -18,8 +17,7 @@ from .codecs import (
     TokenizerError,
     UnknownSymbolsError,
 )
-from .codecs.spans import Words
-from .long_texts import TooLongError, check_length
+from .codecs.interface import Words
 from .surfaces import Surfaces
 
 __all__ = [
@@ -33,19 +31,18 @@ __all__ = [
 
 
 class TextCodec:
-    """A tokenizer for each side of a model.
+    """The tokenizers of a model's sources and targets.
 
     Args:
         source, target: files of the `tokenizers` library, or SentencePiece models if there is a
-            vocabulary for them; source is None for a model that takes no texts
+            vocabulary for them; source is None for a model whose sources are not texts
         source_vocabulary, target_vocabulary: files with the ids of a SentencePiece model's pieces
-        template: the special tokens around a source text; None: those that the source's tokenizer
-            file defines
-        languages: the languages of a multilingual model
+        template: special tokens around a source text; None: those of the source's tokenizer file
+        languages: languages of a multilingual model
 
     Raises:
-        BundleError: a file is not a tokenizer, not a vocabulary or fails when it is tried out, or
-            it is a SentencePiece model and the package sentencepiece is missing.
+        BundleError: a file is not a tokenizer or vocabulary or fails on trial texts, or it is a
+            SentencePiece model and the package sentencepiece is missing.
     """
 
     def __init__(
@@ -72,7 +69,7 @@ class TextCodec:
     def of(
         cls, tokenizers: Tokenizers, directory: Path, languages: Languages | None = None
     ) -> TextCodec:
-        """The codec for a manifest's tokenizers, whose files are in the directory."""
+        """Create the codec of a manifest's tokenizers, whose files are in a directory."""
         source, source_vocabulary, target_vocabulary = (
             directory / name if name else None
             for name in (
@@ -93,21 +90,20 @@ class TextCodec:
     def encode(
         self, text: str, source_language: str | None = None, *, most: int | None = None
     ) -> list[int]:
-        """Source token ids, with the special tokens that the model was trained with.
+        """Tokenize a source text, with the special tokens that the model was trained with.
 
-        Empty if the text encodes to nothing but special tokens.
+        The result is empty if the text has only special tokens.
 
         Args:
-            most: how many token ids there may be: of a text that has far more, no more is encoded
-                than it takes to know that
+            most: the most token ids; only the beginning of a text with far more is encoded
 
         Raises:
-            TooLongError: there are far more; a few too many are returned.
-            TokenizerError: the tokenizer's file makes it fail on this text.
+            TooLongError: there are far more tokens; a few too many are returned.
+            TokenizerError: the tokenizer fails on the text.
             UnknownSymbolsError: the text has symbols without a token, and the tokenizer has no
-                token for unknown ones.
+                unknown token.
             LanguageError: the language is unknown, or missing although the model needs one.
-            DragomanError: the model takes no texts.
+            DragomanError: sources of the model are not texts.
         """
         codec, language = self._of_source, None
         if self._languages is not None and self._template.has_language:
@@ -117,18 +113,14 @@ class TextCodec:
         return self._template.around(tokens, language) if tokens else []
 
     def source_words(self, text: str) -> Words:
-        """The words of a source, and which of them each source token belongs to.
-
-        Args:
-            text: one that `encode` encodes
-        """
+        """Return the words of a source text and the word of each token of `encode`."""
         template = self._template
         before, after = [None] * len(template.prefix), [None] * len(template.suffix)
         words, of_token = self._of_source.words(text)
         return Words(words, [*before, *of_token, *after])
 
     def encode_target(self, text: str, *, most: int | None = None) -> EncodedTarget:
-        """The token ids of a text that the model is to produce, without the end token.
+        """Tokenize a target text, without the end token.
 
         Args:
             most: as for `encode`
@@ -140,13 +132,14 @@ class TextCodec:
         return self._target.encode_target(text)
 
     def decode(self, tokens: Sequence[int]) -> str:
+        """Decode target tokens to a text without special tokens."""
         return self._target.decode(tokens)
 
     def surfaces(self, vocabulary: int) -> Surfaces:
-        """What each target token adds to a text, found out the first time.
+        """Return the text that each target token adds to an output; computed on the first call.
 
         Args:
-            vocabulary: the number of target tokens
+            vocabulary: number of target tokens
 
         Raises:
             TokenizerError: see `Surfaces.of`.
@@ -156,42 +149,43 @@ class TextCodec:
         return self._surfaces
 
     def stream(self) -> TextStream:
+        """Return a decoder of a stream of target tokens."""
         return self._target.stream()
 
     def source_stream(self) -> TextStream:
-        """Decodes source tokens.
+        """Return a decoder of a stream of source tokens.
 
         Raises:
-            DragomanError: the model takes no texts.
+            DragomanError: sources of the model are not texts.
         """
         return self._of_source.stream()
 
     def source_piece(self, token: int) -> str | None:
-        """A source token as the vocabulary writes it; None for ids that it does not have.
+        """Return a source token as the vocabulary spells it; None for ids without a token.
 
         Raises:
-            DragomanError: the model takes no texts.
+            DragomanError: sources of the model are not texts.
         """
         return self._of_source.piece(token)
 
     def target_piece(self, token: int) -> str | None:
-        """The same of a target token."""
+        """Return a target token as the vocabulary spells it; None for ids without a token."""
         return self._target.piece(token)
 
     @property
     def unknown_target(self) -> int | None:
-        """The token that stands for what the target's vocabulary does not have."""
+        """The id of the target vocabulary's unknown token; None if there is none."""
         return self._target.unknown
 
     @property
     def _of_source(self) -> Codec:
         if self._source is None:
-            raise DragomanError("this model takes no texts")
+            raise DragomanError("expected a model whose sources are texts, found one without")
         return self._source
 
 
 def _check(codec: Codec, text: str, most: int | None) -> None:
-    """Refuse what must not reach a tokenizer: lone surrogates, and texts far too long."""
+    """Refuse texts with lone surrogates and texts that are far too long."""
     try:
         text.encode()
     except UnicodeEncodeError as error:  # the libraries refuse lone surrogates
@@ -204,3 +198,52 @@ def _open(path: Path, vocabulary: Path | None, own_template: bool) -> Codec:
     if vocabulary is None:
         return LibraryCodec(path, special_tokens=own_template)
     return PieceCodec(path, vocabulary)
+
+
+# The time to encode a text grows with its length, for some tokenizers faster than linearly. A limit
+# in characters would be wrong: a million spaces, or a million unknown symbols, may be one token. So
+# a beginning of the text is encoded, and a longer one if its tokens are not yet too many.
+
+CHARACTERS_PER_TOKEN = 8
+"""Texts in any language have fewer, so that one beginning is usually enough."""
+FURTHER_CHARACTERS = 2048
+"""A token depends on less than half as many characters after it: words have at most
+`codecs.tokenizer_file.LONGEST_WORD` before they become one unknown token."""
+
+
+class TooLongError(ValueError):
+    """A text has too many tokens.
+
+    Attributes:
+        tokens: a lower bound of their number
+    """
+
+    def __init__(self, tokens: int) -> None:
+        super().__init__(f"at least {tokens} tokens")
+        self.tokens = tokens
+
+
+def check_length(codec: Codec, text: str, most: int) -> None:
+    """Check that a text has at most `most` tokens, encoding only as much of it as needed.
+
+    Only tokens in the first half of an encoded beginning are counted, since the text after it
+    cannot change them. No text with few enough tokens is refused; a text that passes may have a few
+    too many.
+
+    Raises:
+        TooLongError: there are more tokens.
+        UnknownSymbolsError, TokenizerError: as for `Codec.encode`.
+    """
+    counted = CHARACTERS_PER_TOKEN * most + FURTHER_CHARACTERS
+    while 2 * counted < len(text):
+        beginning = _whole_words(text[: 2 * counted], least=counted + counted // 2)
+        tokens = codec.count(beginning, counted)
+        if tokens > most:
+            raise TooLongError(tokens)
+        counted *= 2
+
+
+def _whole_words(text: str, *, least: int) -> str:
+    """Remove the last word, which may be cut, if at least `least` characters remain."""
+    *rest, _ = text.rsplit(None, 1) or [""]
+    return rest[0] if rest and len(rest[0]) >= least else text

@@ -1,19 +1,32 @@
 """The base class of all errors that users see."""
 
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 
 
 class DragomanError(Exception):
-    """An input, an option or the environment is not as it must be.
+    """An input, an option or the environment is not as expected.
 
-    The message tells the user what was expected, what was found and what to do. The command line
-    prints it in place of a traceback and exits with status 2.
+    The message says what was expected, what was found and what to do. The command line prints it
+    in place of a traceback and exits with status 2. The server answers with the message, `status`
+    and `code`.
+
+    Attributes:
+        status: the HTTP status of the server's answer
+        code: the name by which programs know the error
+        headers: HTTP headers of the answer, besides the usual ones
     """
+
+    status: int = 400
+    code: str = "invalid_request"
+    headers: Mapping[str, str] = MappingProxyType({})
 
 
 def refuse_existing(path: Path, overwrite: bool) -> None:
-    """
+    """Check that a path may be written.
+
     Raises:
         DragomanError: the path exists, and may not be overwritten.
     """
@@ -24,7 +37,7 @@ def refuse_existing(path: Path, overwrite: bool) -> None:
 
 
 def refuse_unwritable(path: Path) -> None:
-    """Try whether a file can be created where the path would be; nothing is left behind.
+    """Check that a file can be created at a path, and leave nothing behind.
 
     Raises:
         DragomanError: the path cannot be created or replaced.
@@ -39,10 +52,10 @@ def refuse_unwritable(path: Path) -> None:
 
 
 def refuse_unwritable_file(path: Path) -> None:
-    """As `refuse_unwritable`, of a file.
+    """Check that a file can be created or replaced at a path, and leave nothing behind.
 
     Raises:
-        DragomanError: as there, or it is a directory.
+        DragomanError: it cannot, or the path is a directory.
     """
     if path.is_dir():
         raise DragomanError(f"{path}: expected the name of a file, found a directory")

@@ -6,20 +6,23 @@ from typing import Protocol
 
 
 class Progress(Protocol):
-    """Receives progress while work is done. Methods return at once and raise nothing; they may be
-    called from another thread, one at a time.
+    """Receives progress while work is done.
+
+    Methods return at once and raise nothing. They may be called from another thread, one at a time.
     """
 
     def stage(self, description: str) -> None:
-        """A stage begins, such as "exporting the encoder"."""
+        """Notify that a stage begins, such as "exporting the encoder"."""
 
     def advance(self, done: int, total: int) -> None:
-        """The present stage has done this part of its total."""
+        """Notify that the current stage has done this part of its total."""
 
 
 class Silent:
-    """Reports nothing."""
+    """Ignores progress."""
 
-    def stage(self, description: str) -> None: ...
+    def stage(self, description: str) -> None:
+        """Ignore a stage."""
 
-    def advance(self, done: int, total: int) -> None: ...
+    def advance(self, done: int, total: int) -> None:
+        """Ignore how much is done."""

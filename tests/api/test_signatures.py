@@ -209,17 +209,17 @@ def test_the_signature_of_another_bundle(
     assert "Hash mismatch for 'manifest.json'; Hash mismatch for 'weights.bin'" in message
 
 
-def test_a_signature_beside_the_bundle_leaves_it_as_it_is(
+def test_a_signature_outside_the_bundle_leaves_it_unchanged(
     signed: Path, keys: tuple[Path, Path], tmp_path: Path
 ) -> None:
     (signed / SIGNATURE).unlink()
     before = {path.name: path.read_bytes() for path in signed.iterdir()}
-    beside = api.sign(signed, keys[0], signature=tmp_path / "beside.sig")
+    outside = api.sign(signed, keys[0], signature=tmp_path / "outside.sig")
     assert {path.name: path.read_bytes() for path in signed.iterdir()} == before
-    api.verify_signature(signed, key=keys[1], signature=beside)
-    shutil.copy(beside, signed / SIGNATURE)  # it does not matter where it is
+    api.verify_signature(signed, key=keys[1], signature=outside)
+    shutil.copy(outside, signed / SIGNATURE)  # it does not matter where it is
     api.verify_signature(signed, key=keys[1])
-    assert "Extra files" in refusal(signed, keys[1], beside)
+    assert "Extra files" in refusal(signed, keys[1], outside)
 
 
 def test_a_bundle_that_is_reached_by_a_link(

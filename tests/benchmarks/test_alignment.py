@@ -7,7 +7,7 @@ import itertools
 import numpy as np
 import pytest
 
-from dragoman.benchmarks.alignment import Aligner
+from docs.tools.alignment import Aligner
 
 PAIRS = [
     (list(word), sounds.split())

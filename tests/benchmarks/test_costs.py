@@ -12,8 +12,8 @@ import torch
 from click.testing import CliRunner
 from torch.utils.flop_counter import FlopCounterMode
 
-from dragoman.benchmarks.costs.counting import encoder, step, total
-from dragoman.benchmarks.costs.report import CostRecord, counted_table
+from docs.tools.costs.counting import encoder, step, total
+from docs.tools.costs.report import CostRecord, counted_table
 from dragoman.optimize.target_bundle import optimize_bundle
 from dragoman.reference_model import (
     EncoderModel,
@@ -27,7 +27,7 @@ from dragoman.runtime import Bundle, read_bundle
 
 from ..small_bundle import small_bundle
 
-costs: Any = importlib.import_module("dragoman.benchmarks.costs.__main__")
+costs: Any = importlib.import_module("docs.tools.costs.__main__")
 
 PLAIN = ModelConfig(
     source_vocab_size=17,
@@ -73,20 +73,20 @@ def test_operations_are_those_that_pytorch_counts(name: str) -> None:
     )
 
 
-def test_one_stack_alone() -> None:
+def test_encoder_only_and_decoder_only_models() -> None:
     decoder = PLAIN.replace(source_vocab_size=0, encoder_layers=0, max_source_positions=0)
     language_model = LanguageModel(decoder).eval()
     one = torch.ones(1, 1, dtype=torch.long)
     assert total(step(decoder, 0, 0)).operations == products(lambda: language_model(one))
-    alone = PLAIN.replace(
+    single = PLAIN.replace(
         target_vocab_size=0,
         decoder_layers=0,
         max_target_positions=0,
         head=HeadConfig(task="embedding"),
     )
-    model = EncoderModel(alone).eval()
+    model = EncoderModel(single).eval()
     source = torch.ones(ROWS, SOURCE, dtype=torch.long)
-    assert total(encoder(alone, SOURCE, rows=ROWS)).operations == products(
+    assert total(encoder(single, SOURCE, rows=ROWS)).operations == products(
         lambda: model(source, torch.ones(ROWS, SOURCE).bool())
     )
 

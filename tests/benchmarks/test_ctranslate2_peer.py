@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from dragoman.benchmarks.peers.ctranslate2 import convert
-from dragoman.benchmarks.peers.ctranslate2_translator import CTranslate2Peer
+from dragoman.benchmarks.peers.ctranslate2_runtime import CTranslate2Peer
 from dragoman.errors import DragomanError
 from dragoman.reference_model import ModelConfig, Transformer, greedy_uncached, pad
 from dragoman.reference_model.config import Activation

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import json
-from dataclasses import replace
+from dataclasses import asdict, replace
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -12,20 +11,24 @@ import numpy as np
 import pytest
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
 
-from dragoman.benchmarks.circumstances import Circumstances
-from dragoman.benchmarks.encoding.contenders import EncodingContender, Precision
-from dragoman.benchmarks.encoding.measuring import (
-    Figures,
+from dragoman.benchmarks.compare.record import Circumstances, as_record
+from dragoman.benchmarks.compare.rounds import Entrant, Failure, Footprint, Turn, Turns, unchanged
+from dragoman.benchmarks.compare.tasks.encoding import (
     Measurement,
     check_vectors,
     cosines,
+    documentation,
     measurements_of,
+    standings,
     without_wrong,
 )
-from dragoman.benchmarks.encoding.report import EncodingComparison, standings
-from dragoman.benchmarks.encoding.tables import tables
-from dragoman.benchmarks.encoding.workload import Calls, calls, pieces
-from dragoman.benchmarks.harness import ContenderError, Entrant, Failure, Turn, Turns, unchanged
+from dragoman.benchmarks.compare.tasks.encoding_contenders import (
+    Calls,
+    EncodingContender,
+    calls,
+    pieces,
+)
+from dragoman.benchmarks.processes import ProcessError
 
 PROSE = "a dragoman was an interpreter between languages"
 CIRCUMSTANCES = Circumstances("a machine", 0.5, {"numpy": "2"}, "2026-01-01", "a command")
@@ -64,11 +67,11 @@ def test_cosines_by_hand() -> None:
     assert cosines(turned, right) == pytest.approx([0.96, 1.0])
     check_vectors(turned, right)
     for wrong in (turned[:1], -right, np.full_like(right, np.nan)):
-        with pytest.raises(ContenderError, match="expected"):
+        with pytest.raises(ProcessError, match="expected"):
             check_vectors(wrong, right)
 
 
-def contender(name: str, precision: Precision, *, peer: bool) -> EncodingContender:
+def contender(name: str, precision: str, *, peer: bool) -> EncodingContender:
     def load(directory: Path, threads: int) -> Any:
         raise AssertionError("nothing is loaded")
 
@@ -88,7 +91,7 @@ def measured(**seconds: list[float]) -> list[Measurement]:
     contenders = {
         e.contender: contender(
             e.contender,
-            e.contender.split()[1],  # type: ignore[arg-type]
+            e.contender.split()[1],
             peer=not e.contender.startswith("Dragoman"),
         )
         for e in turns
@@ -120,13 +123,10 @@ def test_ratios_are_against_peers_with_as_many_threads_or_fewer() -> None:
 
 
 def test_where_we_stand() -> None:
-    lines = list(
-        standings(
-            measured(
-                Dragoman_int8_1=[0.2], Dragoman_int8_2=[0.1], Peer_fp32_1=[0.5], Peer_fp32_2=[0.2]
-            )
-        )
+    rows = measured(
+        Dragoman_int8_1=[0.2], Dragoman_int8_2=[0.1], Peer_fp32_1=[0.5], Peer_fp32_2=[0.2]
     )
+    lines = list(standings(map(asdict, rows)))
     assert lines == [
         "Dragoman int8 against the best peer in fp32: 2.00 to 2.50 times as fast, least at "
         "16 tokens, batch 2, 2 threads, against Peer fp32, 2 threads"
@@ -136,23 +136,23 @@ def test_where_we_stand() -> None:
 def test_other_vectors_in_fp32_are_a_failure() -> None:
     right, low = measured(Peer_fp32_1=[0.5], Other_int8_1=[0.5])
     wrong = replace(right, contender="Wrong fp32", lowest_cosine=0.99)
-    figures = without_wrong(Figures([right, wrong, replace(low, lowest_cosine=0.9)], [], []))
-    assert [m.contender for m in figures.measurements] == ["Peer fp32", "Other int8"]
-    assert figures.failures == [
+    held = [Footprint(m.contender, 1, 1.0, 1.0, 1.0) for m in (right, wrong)]
+    figures = without_wrong([right, wrong, replace(low, lowest_cosine=0.9)], held, [])
+    assert [m.contender for m in figures["measurements"]] == ["Peer fp32", "Other int8"]
+    assert figures["footprints"] == held[:1]
+    assert figures["failures"] == [
         Failure("Wrong fp32", "expected cosines of 0.999 at least in fp32, found 0.99")
     ]
 
 
 def test_a_record_and_its_tables() -> None:
     measurements = measured(Peer_fp32_1=[0.5, 0.4, 0.6], Dragoman_fp32_1=[0.2])
-    record = EncodingComparison(
-        "a model", [1], 1, measurements, [], [Failure("a", "b")], CIRCUMSTANCES
-    )
-    found = json.loads(record.to_json())
+    figures = {"measurements": measurements, "footprints": [], "failures": [Failure("a", "b")]}
+    found = as_record({"model": "a model", "threads": [1], "rounds": 1} | figures, CIRCUMSTANCES)
     assert found["measurements"][0]["ms_per_call"] == [250.0, 200.0, 300.0]
     assert (found["machine"], found["command"]) == ("a machine", "a command")
-    (table,) = tables(found)
-    assert table.replace("\N{EN DASH}", "-").splitlines() == [
+    (table,) = documentation(found)
+    assert table.markdown().replace("\N{EN DASH}", "-").splitlines() == [
         "| 1 thread, ms per call | 16 tokens, batch 2 | cosine | lowest |",
         "| --- | --- | --- | --- |",
         "| Peer fp32 | 250.00 (200.00-300.00) | 1.0000 | 1.0000 |",

@@ -11,10 +11,17 @@ from typing import Any
 import pytest
 import torch
 
-from dragoman.benchmarks.encoding.contenders import contenders
-from dragoman.benchmarks.encoding.measuring import measure
-from dragoman.benchmarks.encoding.workload import PROSE, calls, load_tokenizer, pieces
-from dragoman.benchmarks.harness import HERE, Interpreter, rounds
+from dragoman.benchmarks.compare import rounds
+from dragoman.benchmarks.compare.task import Run
+from dragoman.benchmarks.compare.tasks.encoding import measure_encoding
+from dragoman.benchmarks.compare.tasks.encoding_contenders import (
+    PROSE,
+    calls,
+    contenders,
+    load_tokenizer,
+    pieces,
+)
+from dragoman.benchmarks.processes import HERE, Interpreter
 
 pytestmark = pytest.mark.peers
 
@@ -59,14 +66,13 @@ def test_encoders(checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPa
     selected = {c.name for c in everyone if c.timed}
     if OPENVINO_PYTHON is None:
         selected = {name for name in selected if "OpenVINO" not in name}
-    figures = measure(
+    figures = measure_encoding(
+        Run(tmp_path, only=sorted(selected)),
         everyone,
-        selected,
         [calls(prose, tokenizer, 9, 1), calls(prose, tokenizer, 21, 3)],
-        checkpoint=checkpoint,
-        directory=tmp_path,
+        checkpoint,
         threads=[1],
         rounds=1,
     )
-    assert not figures.failures
-    assert {m.contender for m in figures.measurements} == selected
+    assert not figures["failures"]
+    assert {m.contender for m in figures["measurements"]} == selected

@@ -3,27 +3,29 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import CliRunner
 
-from dragoman.benchmarks.circumstances import Circumstances, command_line
-from dragoman.benchmarks.harness import (
-    ContenderError,
-    Entrant,
-    Failure,
-    Footprint,
-    Turn,
-    Turns,
-    unchanged,
+from dragoman.benchmarks.compare.__main__ import TASKS, main
+from dragoman.benchmarks.compare.record import Circumstances, as_record, command_line
+from dragoman.benchmarks.compare.rounds import Entrant, Failure, Footprint, Turn, Turns, unchanged
+from dragoman.benchmarks.compare.tasks.decoding import (
+    Cost,
+    Measurement,
+    Workload,
+    check_lengths,
+    costs_of,
+    measurements_of,
 )
-from dragoman.benchmarks.peers.interface import Batch, Stages
-from dragoman.benchmarks.speech.contenders import load_transcriber
-from dragoman.benchmarks.speech.measuring import Round, figures
-from dragoman.benchmarks.speech.report import SpeechComparison
-from dragoman.benchmarks.text.contenders import (
+from dragoman.benchmarks.compare.tasks.decoding_report import documentation, standings
+from dragoman.benchmarks.compare.tasks.floor import Floor, Pace
+from dragoman.benchmarks.compare.tasks.greedy import record_of
+from dragoman.benchmarks.compare.tasks.speech import Round, figures, load_transcriber
+from dragoman.benchmarks.compare.tasks.text_contenders import (
     AS_MANY_ROWS,
     BEFORE,
     REFERENCE,
@@ -31,18 +33,8 @@ from dragoman.benchmarks.text.contenders import (
     load_as_many_rows,
     load_bundle,
 )
-from dragoman.benchmarks.text.floor import Floor
-from dragoman.benchmarks.text.measuring import (
-    Cost,
-    Measurement,
-    check_lengths,
-    costs_of,
-    measurements_of,
-)
-from dragoman.benchmarks.text.pace import Pace
-from dragoman.benchmarks.text.report import Comparison, standings
-from dragoman.benchmarks.text.tables import main as print_tables
-from dragoman.benchmarks.text.tables import tables
+from dragoman.benchmarks.peers.interface import Batch, Stages
+from dragoman.benchmarks.processes import ProcessError
 
 from ..small_bundle import small_bundle
 
@@ -51,7 +43,10 @@ CIRCUMSTANCES = Circumstances("a machine", 0.5, {"dragoman": "0"}, "2026-01-01",
 
 def contender(name: str, *, fp32: bool = False, peer: bool = False) -> TextContender:
     """One of which nothing is run."""
-    return TextContender(name, unchanged, lambda d, n: lambda batch: [], fp32=fp32, peer=peer)
+    precision = "fp32" if fp32 else "int8"
+    return TextContender(
+        name, unchanged, lambda d, n: lambda batch: [], precision=precision, peer=peer
+    )
 
 
 CONTENDERS = {
@@ -95,7 +90,7 @@ def test_texts() -> None:
     assert (ours.identical, fast.identical) == (2, 1)
     assert (ours.thread_ratio, more.thread_ratio, slow.thread_ratio) == (1.5, 5.0, 0.375)
     assert (ours.fp32_thread_ratio, more.fp32_thread_ratio) == (4.0, None)
-    assert [line for line in standings([ours, more]) if "as many" in line] == [
+    assert [line for line in standings([asdict(ours), asdict(more)]) if "as many" in line] == [
         "Dragoman, 1 thread against the best peer in fp32 with as many: 4.00 to 4.00 times as "
         "fast, least at batch 2",
         "Dragoman, 1 thread against the best peer of all with as many: 1.50 to 1.50 times as "
@@ -133,7 +128,7 @@ def test_costs_of_beams_and_of_a_version() -> None:
 @pytest.mark.parametrize("rows", [[[1, 2]], [[1, 2], [3]], [[1, 2, 3], [4, 5, 6]], []])
 def test_rows_of_other_lengths(rows: list[list[int]]) -> None:
     check_lengths(Batch([[7], [8]], 2), [[1, 2], [3, 4]])
-    with pytest.raises(ContenderError, match="expected 2 rows of 2 new tokens, found"):
+    with pytest.raises(ProcessError, match="expected 2 rows of 2 new tokens, found"):
         check_lengths(Batch([[7], [8]], 2), rows)
 
 
@@ -167,22 +162,75 @@ def test_speech() -> None:
 RESULTS = Path(__file__).parents[2] / "benchmarks" / "results"
 
 
+def recorded(workload: Workload, **more: Any) -> dict[str, Any]:
+    """The record of a workload; figures that are not given are empty."""
+    lists: dict[str, Any] = {
+        name: more.pop(name, []) for name in ("measurements", "footprints", "failures", "costs")
+    }
+    return as_record(record_of("a shape", workload, lists, **more), CIRCUMSTANCES)
+
+
 def test_records_have_the_keys_of_those_committed() -> None:
+    workload = Workload((1,), 1, 1, (1, 9), (1,), 1)
     failures = [Failure("a tool", "is missing")]
-    text = Comparison("a shape", 1, 1, [1], 1, [], [], {}, failures, CIRCUMSTANCES)
-    speech = SpeechComparison("a model", 1, 1.0, 1, 1, [], failures, CIRCUMSTANCES)
     paces, floors = [Pace(1, 1.0, {})], [Floor("Dragoman", 1, 1, 1.0, 1.0, 1.0)]
-    for record, file in (
-        (replace(text, paces=paces, floors=floors), "cpu-big-1-2-threads.json"),
-        (speech, "speech-whisper-base-2-threads.json"),
-    ):
-        committed = json.loads((RESULTS / file).read_text(encoding="utf-8"))
-        assert list(json.loads(record.to_json())) == list(committed)
+    text = recorded(workload, failures=failures)
+    committed = json.loads((RESULTS / "cpu-big-1-2-threads.json").read_text(encoding="utf-8"))
+    assert list(recorded(workload, paces=paces, floors=floors)) == list(committed)
+    assert text["failures"] == [{"contender": "a tool", "reason": "is missing"}]
     ratio = (1.25, 1.0, 1.5)
     costs = [Cost("Dragoman", "another", 1, 8, "step", ratio, ratio, ratio)]
-    beams = json.loads(replace(text, num_beams=4, costs=costs).to_json())
-    assert beams.keys() - json.loads(text.to_json()).keys() == {"num_beams", "costs"}
-    assert json.loads(speech.to_json())["failures"] == {"a tool": "is missing"}
+    beams = recorded(replace(workload, num_beams=4), costs=costs)
+    assert beams.keys() - text.keys() == {"num_beams", "costs"}
+
+
+STORED = {
+    "cpu-base-1-2-threads": "greedy",
+    "cpu-base-1-2-threads-intel-xeon-amx": "greedy",
+    "cpu-big-1-2-threads": "greedy",
+    "cpu-base-4-beams-1-2-threads": "beams",
+    "before-slots-base-batch-1": "greedy",
+    "before-slots-base-batches-1-8-32": "greedy",
+    "language-model-gpt2-1-2-threads": "language-model",
+    "encoding-minilm-l6-1-2-threads": "encoding",
+    "growth-base-2-threads": "growth",
+    "serving-base-2-cores": "serving",
+    "speech-whisper-base-1-threads": "speech",
+    "speech-whisper-tiny.en-2-threads": "speech",
+    "throughput-base-2-cores": "throughput",
+    "translation-bible-en-es": "translation",
+    "translation-multi30k-en-de": "translation",
+}
+"""Committed records, and the tasks that wrote them."""
+
+
+@pytest.mark.parametrize("name", STORED)
+def test_committed_records_can_be_shown_and_tabulated(
+    name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Every row has as many cells as there are headings, and every contender is shown."""
+    task = TASKS[STORED[name]]
+    record = json.loads((RESULTS / f"{name}.json").read_text(encoding="utf-8"))
+    for table in (*task.tables(record), *(task.documentation or task.tables)(record)):
+        assert table.rows
+        assert {len(row) for row in table.rows if row} == {len(table.headings)}
+    task.show(record)
+    shown = capsys.readouterr().out
+    for row in record[task.rows]:
+        assert next(iter(row.values())) in shown
+    assert record["command"] in shown
+    outcome = CliRunner().invoke(main, ["tables", task.name, str(RESULTS / f"{name}.json")])
+    assert outcome.exit_code == 0, outcome.output
+    assert outcome.output.startswith("| ")
+
+
+@pytest.mark.parametrize("name", TASKS)
+def test_every_task_has_help(name: str) -> None:
+    outcome = CliRunner().invoke(main, [name, "--help"])
+    assert outcome.exit_code == 0, outcome.output
+    assert "--output" in outcome.output
+    listed = CliRunner().invoke(main, ["--help"]).output
+    assert name in listed
 
 
 def test_tables_of_a_record() -> None:
@@ -212,13 +260,14 @@ def test_tables_of_a_record() -> None:
         for threads in (1, 2)
         for size in (1, 2)
     ]
-    text = Comparison(
-        *("a shape", 1, 1, [1, 2], 1, measurements, footprints, {}, [], CIRCUMSTANCES),
-        num_beams=4,
+    record = recorded(
+        Workload((1, 2), 1, 1, (1, 9), (1, 2), 1, num_beams=4),
+        measurements=measurements,
+        footprints=footprints,
         costs=costs,
         floors=floors,
     )
-    found = tables(json.loads(text.to_json()))
+    found = [table.markdown() for table in documentation(record)]
     speed, held, lowest, steps = (table.replace("\N{EN DASH}", "-") for table in found)
     assert speed.splitlines() == [
         "|  | 1 source, 1 thread | 1 source, 2 threads | 2 sources, 1 thread | "
@@ -258,13 +307,16 @@ def test_tables_of_a_record() -> None:
 def test_a_file_that_is_no_record(tmp_path: Path) -> None:
     file = tmp_path / "record.json"
     file.write_text("{}", encoding="utf-8")
-    outcome = CliRunner().invoke(print_tables, [str(file)])
+    outcome = CliRunner().invoke(main, ["tables", "greedy", str(file)])
     assert outcome.exit_code == 1
-    assert "expected a record of dragoman.benchmarks.compare" in outcome.output
+    assert "expected a record of dragoman.benchmarks.compare greedy" in outcome.output
+    file.write_text("{", encoding="utf-8")
+    outcome = CliRunner().invoke(main, ["tables", "greedy", str(file)])
+    assert outcome.exit_code == 1 and "expected a record in JSON" in outcome.output
 
 
 def test_greedy_decoding_of_as_many_rows_as_beams(tmp_path: Path) -> None:
-    """All rows of a source are the same, and what one of them is without company."""
+    """All rows of a source are those of the source in a batch of its own."""
     bundle = small_bundle(tmp_path, positions=12)
     sources = [[3, 4, 5], [6], [7, 8, 9, 3, 4]]
     answers = load_as_many_rows(bundle, 1)(Batch(sources, 9, num_beams=4))

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from dragoman.benchmarks.circumstances import Circumstances
+from dragoman.benchmarks.compare.record import Circumstances, as_record
+from dragoman.benchmarks.compare.tasks.decoding import Measurement, Workload
+from dragoman.benchmarks.compare.tasks.decoding_report import reached
+from dragoman.benchmarks.compare.tasks.floor import Floor, Pace, best_pace, floors, measure_pace
+from dragoman.benchmarks.compare.tasks.greedy import record_of
 from dragoman.benchmarks.models.shapes import SHAPES
-from dragoman.benchmarks.text.floor import Floor, floors
-from dragoman.benchmarks.text.measuring import Measurement
-from dragoman.benchmarks.text.pace import Pace, best_pace, measure_pace
-from dragoman.benchmarks.text.report import Comparison, reached
-from dragoman.benchmarks.text.workload import Workload
 
 CIRCUMSTANCES = Circumstances("a machine", 0.5, {"numpy": "2"}, "2026-01-01", "a command")
 TINY = SHAPES["tiny"]  # 2 layers of 64, inner 128
@@ -67,16 +66,16 @@ def test_a_share_is_shown_where_both_are_known() -> None:
         for name, threads, size in (("ours", 1, 1), ("ours", 1, 7), ("ours", 2, 1), ("peer", 1, 1))
     ]
     lowest = [Floor("ours", 1, 1, 3.0, 3.0, 1.0), Floor("ours", 1, 7, 1.0, 1.0, 1.0)]
-    comparison = Comparison(
-        *("a shape", 1, 1, [1, 2], 1, measured, [], {}, [], CIRCUMSTANCES),
-        paces=[PACE],
-        floors=lowest,
+    figures = {"measurements": measured, "footprints": [], "failures": [], "costs": []}
+    workload = Workload((1, 7), 1, 1, (1, 99), (1, 2), 1)
+    record = as_record(
+        record_of("a shape", workload, figures, paces=[PACE], floors=lowest), CIRCUMSTANCES
     )
-    assert list(reached(comparison)) == [
+    assert list(reached(record)) == [
         "1 thread: 1.0 GB/s are read, 10^9 products a second: 2 in fp32, 8 in int8",
         "floor of ours, and its share of a step: batch 1: 3.00 ms, 75%; batch 7: 1.00 ms, 25%",
     ]
-    assert '"floors"' in comparison.to_json()
+    assert record["floors"][0]["reading_ms"] == 3.0
 
 
 def test_the_best_of_several_moments_counts() -> None:

@@ -11,21 +11,23 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
+from dragoman.benchmarks.compare.rounds import unchanged
+from dragoman.benchmarks.compare.tasks.decoding import Workload
+from dragoman.benchmarks.compare.tasks.gpu_contenders import (
+    BackendContender,
+    engine_sizes,
+    gpu_contenders,
+)
+from dragoman.benchmarks.compare.tasks.text_contenders import TextContender
 from dragoman.benchmarks.gpu import __main__ as gpu
 from dragoman.benchmarks.gpu import report, time_split
-from dragoman.benchmarks.gpu.contenders import BackendContender, engine_sizes, gpu_contenders
-from dragoman.benchmarks.gpu.environment import bandwidth, launch_latency
-from dragoman.benchmarks.gpu.floor import shortest_step
-from dragoman.benchmarks.gpu.kernel_times import Activity, split
+from dragoman.benchmarks.gpu.device import bandwidth, launch_latency, shortest_step
 from dragoman.benchmarks.gpu.parts import NO_TIME, PARTS, Part
-from dragoman.benchmarks.gpu.records import Record, read_records, write_records
-from dragoman.benchmarks.gpu.time_split import stream_times
-from dragoman.benchmarks.harness import unchanged
+from dragoman.benchmarks.gpu.report import Record, read_records, write_records
+from dragoman.benchmarks.gpu.time_split import Activity, split, stream_times
 from dragoman.benchmarks.peers.interface import Batch
-from dragoman.benchmarks.text.contenders import TextContender
-from dragoman.benchmarks.text.workload import Workload
 from dragoman.runtime import load
-from dragoman.runtime.format.executables import Range
+from dragoman.runtime.format.manifest import Range
 
 from ..device_double import DoubleDevice
 from ..provider_double import opened
@@ -196,7 +198,7 @@ def comparison(shape: str, contender: str, batch: int, tokens_per_second: float)
     }
 
 
-def test_figures_are_shown_beside_the_floor(run: Any, tmp_path: Path) -> None:
+def test_figures_are_shown_with_the_floor(run: Any, tmp_path: Path) -> None:
     measured = comparison(BASE, "Dragoman RTX fp16", 1, 10000.0)
     status, output, _ = run(part(tmp_path, "speed", written("gpu-base", measured)))
     assert status == 0
@@ -206,7 +208,7 @@ def test_figures_are_shown_beside_the_floor(run: Any, tmp_path: Path) -> None:
     assert "NVIDIA" not in output
 
 
-def test_figures_are_shown_beside_those_of_nvidia(run: Any, tmp_path: Path) -> None:
+def test_figures_are_shown_with_those_of_nvidia(run: Any, tmp_path: Path) -> None:
     """12,611 and 10,662 tokens a second at batch 32."""
     measured = comparison(BART, "Dragoman RTX bf16", 32, 25222.0)
     measured |= {"source_length": 260, "longest_source": 440, "new_tokens": 128}
@@ -232,7 +234,7 @@ def test_the_floor_by_hand() -> None:
 
 
 def test_the_device_is_measured_and_left_empty(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dragoman.benchmarks.gpu.environment.BYTES", 1 << 12)
+    monkeypatch.setattr("dragoman.benchmarks.gpu.device.BYTES", 1 << 12)
     device = DoubleDevice()
     assert bandwidth(device) > 0
     assert launch_latency(device) > 0
@@ -323,5 +325,11 @@ def test_engines_are_built_for_the_workload() -> None:
 def test_every_part_is_a_module_with_these_options(tmp_path: Path) -> None:
     """Nothing is run; an unknown option or choice would be refused."""
     for row in PARTS:
-        command = importlib.import_module(row.module).main
-        command.make_context(row.name, [*row.arguments, "--output", str(tmp_path)])
+        module = importlib.import_module(row.module)
+        arguments = [*row.arguments, "--output", str(tmp_path)]
+        if hasattr(module, "__path__"):  # a package, whose command is a group
+            tasks = importlib.import_module(f"{row.module}.__main__").main.commands
+            command = tasks[arguments.pop(0)]
+        else:
+            command = module.main
+        command.make_context(row.name, arguments)

@@ -13,22 +13,24 @@ import pytest
 from click.testing import CliRunner
 
 from dragoman import runtime
-from dragoman.benchmarks import compare, latency
-from dragoman.benchmarks.gpu import parity, subjects
-from dragoman.benchmarks.gpu.contenders import engine_sizes, prepare_engines
-from dragoman.benchmarks.models import checkpoint_configs
+from dragoman.benchmarks import latency
+from dragoman.benchmarks.compare.__main__ import main
+from dragoman.benchmarks.compare.task import Run
+from dragoman.benchmarks.compare.tasks import greedy
+from dragoman.benchmarks.compare.tasks.decoding import Measurement, Workload
+from dragoman.benchmarks.compare.tasks.gpu_contenders import engine_sizes, prepare_engines
+from dragoman.benchmarks.gpu import parity
+from dragoman.benchmarks.models import shapes
 from dragoman.benchmarks.models.bundles import bundle_with_engines
 from dragoman.benchmarks.models.random_checkpoint import (
     write_random_checkpoint,
     write_random_text_model,
 )
-from dragoman.benchmarks.text.measuring import Figures, Measurement
-from dragoman.benchmarks.text.workload import Workload
 from dragoman.reference_model import load_checkpoint
 from dragoman.reference_model.pretrained import find_checkpoint
 from dragoman.runtime import BackendError, Model, read_bundle
 from dragoman.runtime.backends.tensorrt.packages import MODULES
-from dragoman.runtime.format.executables import Profile, Range, TensorRTEngines
+from dragoman.runtime.format.manifest import Profile, Range, TensorRTEngines
 
 from ..device_double import DoubleDevice
 from ..provider_double import opened
@@ -36,7 +38,7 @@ from ..provider_double import opened
 transformers: Any = importlib.import_module("transformers")
 
 CLIPS = Path(__file__).parents[1] / "real" / "clips"
-SMALL_WHISPER = checkpoint_configs.WHISPER_TINY_EN | {
+SMALL_WHISPER = shapes.WHISPER_TINY_EN | {
     "d_model": 16,
     "encoder_layers": 1,
     "decoder_layers": 1,
@@ -64,6 +66,7 @@ def bart(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return directory
 
 
+@pytest.mark.engines
 def test_engines_of_the_shape_of_bart(bart: Path, tmp_path: Path) -> None:
     """In bf16, for the sizes of the workload: as the part builds them on the GPU machine."""
     directory = prepare_engines(
@@ -101,22 +104,30 @@ def test_the_shape_of_bart_is_compared(tmp_path: Path, monkeypatch: pytest.Monke
     """What contenders are given, and the record."""
     given: dict[str, Any] = {}
 
-    def measure(
-        contenders: Any, selected: set[str], workload: Workload, *, checkpoint: Path, **_: Any
-    ) -> Figures:
+    def measure(run: Run, contenders: Any, workload: Workload, checkpoint: Path) -> dict[str, Any]:
         given.update(json.loads((checkpoint / "config.json").read_text()), workload=workload)
+        names = sorted(run.selected(contender.name for contender in contenders))
         rows = [
             Measurement(n, 2, True, 3, (1.0, 1.0, 1.0), 9.0, None, None, None, None, 3)
-            for n in sorted(selected)
+            for n in names
         ]
-        return Figures(rows, [], [], [])
+        return {"measurements": rows, "costs": [], "footprints": [], "failures": []}
 
-    monkeypatch.setattr(compare, "measure", measure)
-    options = ["--shape", "bart-tiny", "--batch-size", "3", "--rounds", "1", "--no-quality"]
+    monkeypatch.setattr(greedy, "measure_decoding", measure)
+    options = [
+        "greedy",
+        "--shape",
+        "bart-tiny",
+        "--batch-size",
+        "3",
+        "--rounds",
+        "1",
+        "--no-quality",
+    ]
     options += ["--source-length", "9", "--longest-source", "21", "--new-tokens", "4"]
     options += ["--threads", "2"]
     command = [*options, "--only", "Dragoman fp32", "--output", str(tmp_path)]
-    result = CliRunner().invoke(compare.main, command)
+    result = CliRunner().invoke(main, command)
     assert result.exit_code == 0, result.output
     assert "source 9 to 21, 4 new tokens" in " ".join(result.output.split())
     assert (given["model_type"], given["vocab_size"]) == ("bart", 264)
@@ -139,13 +150,13 @@ def test_the_shape_of_bart_is_compared(tmp_path: Path, monkeypatch: pytest.Monke
     ],
 )
 def test_lengths_that_a_shape_does_not_have(options: list[str], problem: str) -> None:
-    result = CliRunner().invoke(compare.main, options)
+    result = CliRunner().invoke(main, ["greedy", *options])
     assert result.exit_code == 1
     assert problem in " ".join(result.output.split())
 
 
 def test_random_whisper_is_one_of_theirs(tmp_path: Path) -> None:
-    generation = checkpoint_configs.WHISPER_GENERATION
+    generation = shapes.WHISPER_GENERATION
     write_random_checkpoint(SMALL_WHISPER, tmp_path, seed=1, generation=generation)
     _, info = transformers.WhisperForConditionalGeneration.from_pretrained(
         tmp_path, output_loading_info=True
@@ -166,10 +177,10 @@ def without_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(parity, "load", load)
     monkeypatch.setattr(latency, "load", load)
     monkeypatch.setattr(parity, "PRECISIONS", ("fp16",))
-    monkeypatch.setattr(subjects, "WORDS", 5)
-    monkeypatch.setattr(subjects, "PROMPTS", 3)
-    monkeypatch.setattr(subjects, "WINDOWS", 2)
-    monkeypatch.setattr(checkpoint_configs, "WHISPER_TINY_EN", SMALL_WHISPER)
+    monkeypatch.setattr(parity, "WORDS", 5)
+    monkeypatch.setattr(parity, "PROMPTS", 3)
+    monkeypatch.setattr(parity, "WINDOWS", 2)
+    monkeypatch.setattr(shapes, "WHISPER_TINY_EN", SMALL_WHISPER)
     monkeypatch.setenv("DRAGOMAN_REAL", str(tmp_path / "real"))
 
 
@@ -211,8 +222,9 @@ def test_parity_of_the_shipped_model(tmp_path: Path, monkeypatch: pytest.MonkeyP
     )
 
 
+@pytest.mark.engines
 @pytest.mark.usefixtures("without_gpu")
-def test_parity_of_a_decoder_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_parity_of_a_decoder_only_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its engines have room for prompts; here they are built and not run."""
     monkeypatch.setattr(parity, "BACKENDS", parity.BACKENDS[:2])
     built: list[TensorRTEngines] = []
@@ -237,11 +249,12 @@ def test_parity_of_a_decoder_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert {profile.source for profile in found.profiles} == {Range(1, 1, 1)}
 
 
+@pytest.mark.engines
 @pytest.mark.usefixtures("without_gpu")
 def test_parity_of_whisper_without_its_weights(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(subjects, "clips", lambda: None)
+    monkeypatch.setattr(parity, "clips", lambda: None)
     monkeypatch.setattr(parity, "BACKENDS", parity.BACKENDS[1:2])
     report = checked("whisper-tiny.en", tmp_path)
     folder = (tmp_path / "real").resolve()
@@ -255,20 +268,20 @@ def test_parity_of_whisper_without_its_weights(
 
 
 @pytest.mark.usefixtures("without_gpu")
-def test_whisper_in_the_folder_of_a_kit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Weights beside clips; a file that is not the expected one is refused."""
-    kit = tmp_path / "real"
+def test_whisper_that_was_downloaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Weights next to clips; a file that is not the expected one is refused."""
+    real = tmp_path / "real"
     write = partial(write_random_checkpoint, SMALL_WHISPER, seed=1)
-    write(kit / "whisper-tiny.en", generation=checkpoint_configs.WHISPER_GENERATION)
-    monkeypatch.setattr(subjects, "downloaded_whisper", lambda size: kit / f"whisper-{size}")
-    (kit / "clips").mkdir()
+    write(real / "whisper-tiny.en", generation=shapes.WHISPER_GENERATION)
+    monkeypatch.setattr(parity, "downloaded_whisper", lambda size: real / f"whisper-{size}")
+    (real / "clips").mkdir()
     clip = next(CLIPS.glob("cards*.flac"))
-    (kit / "clips" / clip.name).write_bytes(clip.read_bytes())
-    subject = subjects.SUBJECTS["whisper-tiny.en"](tmp_path)
+    (real / "clips" / clip.name).write_bytes(clip.read_bytes())
+    subject = parity.SUBJECTS["whisper-tiny.en"](tmp_path)
     assert subject.description == "Whisper tiny.en"
     assert subject.inputs.description == "clips, 1 files, 1 windows"
     monkeypatch.undo()
-    monkeypatch.setenv("DRAGOMAN_REAL", str(kit))
-    (kit / "whisper-tiny.en" / "model.bin").write_bytes(b"")
+    monkeypatch.setenv("DRAGOMAN_REAL", str(real))
+    (real / "whisper-tiny.en" / "model.bin").write_bytes(b"")
     with pytest.raises(Exception, match=r"model\.bin: expected SHA-256 1a5afae0"):
-        subjects.whisper_tiny_en(tmp_path)
+        parity.whisper_tiny_en(tmp_path)

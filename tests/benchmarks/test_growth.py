@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import json
 import re
 import sys
@@ -12,18 +11,27 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from dragoman.benchmarks.circumstances import Circumstances
-from dragoman.benchmarks.growth.contenders import NAMES, growth_contenders
-from dragoman.benchmarks.growth.measuring import Growth, Measurement, measure
-from dragoman.benchmarks.growth.picture import MARKERS, draw
-from dragoman.benchmarks.growth.report import Record, show
-from dragoman.benchmarks.growth.workload import Point, Workload
-from dragoman.benchmarks.harness import Failure, rounds, unchanged
-from dragoman.benchmarks.peers.interface import Batch, Generate, Rows
-from dragoman.benchmarks.pictures.style import write
-from dragoman.benchmarks.text.contenders import TextContender
+from dragoman.benchmarks.compare import rounds
+from dragoman.benchmarks.compare.__main__ import TASKS, main
+from dragoman.benchmarks.compare.picture_style import write
+from dragoman.benchmarks.compare.record import Circumstances, as_record
+from dragoman.benchmarks.compare.rounds import Contender, Failure, unchanged
+from dragoman.benchmarks.compare.task import Run
+from dragoman.benchmarks.compare.tasks import growth
+from dragoman.benchmarks.compare.tasks.growth import (
+    GROWTH,
+    MARKERS,
+    NAMES,
+    Measurement,
+    Point,
+    Workload,
+    contenders,
+    measure_growth,
+    picture,
+)
+from dragoman.benchmarks.peers.interface import Batch, Rows
 
-command: Any = importlib.import_module("dragoman.benchmarks.growth.__main__")
+from .doubles import load_ending_early, load_sevens, load_short_of_memory
 
 WORKLOAD = Workload(
     batch_sizes=(1, 2, 4),
@@ -39,24 +47,7 @@ WHERE = Circumstances("a machine", 0.5, {}, "2026-01-31", "python -m this")
 @pytest.fixture(autouse=True)
 def _without_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rounds, "SETTLE_SECONDS", 0.0)
-    monkeypatch.setattr(command, "TURN_SECONDS", 0.0)
-
-
-def load_sevens(directory: Path, threads: int) -> Generate:
-    return lambda batch: [[7] * batch.new_tokens for _ in batch.sources]
-
-
-def load_short_of_memory(directory: Path, threads: int) -> Generate:
-    def generate(batch: Batch) -> Rows:
-        if len(batch.sources) > 2:
-            raise MemoryError("too many sources")
-        return [[7] * batch.new_tokens for _ in batch.sources]
-
-    return generate
-
-
-def load_ending_early(directory: Path, threads: int) -> Generate:
-    return lambda batch: [[7] for _ in batch.sources]
+    monkeypatch.setattr(growth, "TURN_SECONDS", 0.0)
 
 
 def test_a_series_varies_one_size() -> None:
@@ -76,9 +67,9 @@ def test_batches_have_the_sizes_of_their_points() -> None:
 
 def test_who_takes_part(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "ctranslate2", None)
-    names = [contender.name for contender in growth_contenders()]
+    names = [contender.name for contender in contenders()]
     assert names == [name for name in NAMES if name != "CTranslate2 int8"]
-    assert [c.name for c in growth_contenders() if c.peer] == [
+    assert [c.name for c in contenders() if c.peer] == [
         "CTranslate2 float32",
         "OpenVINO int8",
     ]
@@ -86,55 +77,45 @@ def test_who_takes_part(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_failures_are_named_while_others_go_on(tmp_path: Path) -> None:
     stages: list[str] = []
-    growth = measure(
+    figures = measure_growth(
+        Run(tmp_path, stages.append),
         [
-            TextContender("ours", unchanged, load_sevens),
-            TextContender("small", unchanged, load_short_of_memory),
-            TextContender("early", unchanged, load_ending_early),
-            TextContender("theirs", unchanged, load_sevens, peer=True),
+            Contender("ours", unchanged, load_sevens),
+            Contender("small", unchanged, load_short_of_memory),
+            Contender("early", unchanged, load_ending_early),
+            Contender("theirs", unchanged, load_sevens, peer=True),
         ],
         WORKLOAD,
         threads=1,
         rounds=2,
-        turn_seconds=0.0,
-        checkpoint=tmp_path,
-        directory=tmp_path,
-        progress=stages.append,
     )
-    assert growth.failures == [
+    assert figures["failures"] == [
         Failure("early", "decoding: expected 1 rows of 5 new tokens, found 1 rows of [1]"),
         Failure("small", "working: MemoryError: too many sources"),
     ]
     for series, points in (
-        (growth.by_batch, WORKLOAD.by_batch),
-        (growth.by_source, WORKLOAD.by_source),
+        (figures["by_batch"], WORKLOAD.by_batch),
+        (figures["by_source"], WORKLOAD.by_source),
     ):
         assert [(m.contender, m.batch_size, m.source_length) for m in series] == [
             (name, *point) for name in ("ours", "theirs") for point in points
         ]
-    for m in (*growth.by_batch, *growth.by_source):
+    for m in (*figures["by_batch"], *figures["by_source"]):
         median, lowest, highest = m.ms_per_step
         assert 0 <= lowest <= median <= highest
         assert m.peer == (m.contender == "theirs")
-    assert growth.by_batch[1] == growth.by_source[1]  # of the point where the series cross
+    assert figures["by_batch"][1] == figures["by_source"][1]  # of the point where the series cross
     assert sum(stage.endswith("round 2 of 2") for stage in stages) == 5
 
 
 def test_nothing_is_left_of_contenders_that_all_fail(tmp_path: Path) -> None:
-    growth = measure(
-        [TextContender("early", unchanged, load_ending_early)],
-        WORKLOAD,
-        threads=1,
-        rounds=1,
-        turn_seconds=0.0,
-        checkpoint=tmp_path,
-        directory=tmp_path,
-    )
-    assert growth == Growth([], [], growth.failures)
-    assert [failure.contender for failure in growth.failures] == ["early"]
+    early: Contender[Batch, Rows] = Contender("early", unchanged, load_ending_early)
+    figures = measure_growth(Run(tmp_path), [early], WORKLOAD, threads=1, rounds=1)
+    assert (figures["by_batch"], figures["by_source"]) == ([], [])
+    assert [failure.contender for failure in figures["failures"]] == ["early"]
 
 
-def a_record() -> Record:
+def a_record() -> dict[str, Any]:
     """Of every contender; figures grow with batches and sources."""
 
     def series(points: list[Point]) -> list[Measurement]:
@@ -144,54 +125,54 @@ def a_record() -> Record:
             for p in points
         ]
 
-    return Record(
-        shape="Marian base",
-        new_tokens=5,
-        threads=2,
-        rounds=3,
-        by_batch=series(WORKLOAD.by_batch),
-        by_source=series(WORKLOAD.by_source),
-        failures=[Failure("abacus", "no beads")],
-        circumstances=WHERE,
-    )
+    figures = {
+        "shape": "Marian base",
+        "new_tokens": 5,
+        "threads": 2,
+        "rounds": 3,
+        "by_batch": series(WORKLOAD.by_batch),
+        "by_source": series(WORKLOAD.by_source),
+        "failures": [Failure("abacus", "no beads")],
+    }
+    return as_record(figures, WHERE)
 
 
 def test_a_picture_has_all_contenders(tmp_path: Path) -> None:
-    picture = draw(a_record())
-    assert [(axes.get_xlabel(), axes.get_ylabel()) for axes in picture.axes] == [
+    drawn = picture(a_record())
+    assert [(axes.get_xlabel(), axes.get_ylabel()) for axes in drawn.axes] == [
         ("sources in the batch", "ms per step"),
         ("sources in the batch", "tokens per second"),
         ("tokens of the source", "ms per step"),
         ("tokens of the source", "tokens per second"),
     ]
-    for axes, ticks in zip(picture.axes, ["124", "124", "369", "369"], strict=True):
+    for axes, ticks in zip(drawn.axes, ["124", "124", "369", "369"], strict=True):
         assert "".join(label.get_text() for label in axes.get_xticklabels()) == ticks
         lines = axes.get_lines()
         assert tuple(line.get_marker() for line in lines) == MARKERS
         assert [line.get_linestyle() for line in lines] == [*("-" * 3), *["--"] * 3]
-    assert [*picture.axes[2].get_lines()[1].get_ydata()] == [6, 9, 12]  # type: ignore[misc]
-    write(picture, tmp_path / "growth.svg")
-    drawn = (tmp_path / "growth.svg").read_text("utf-8")
-    assert all(f">{name}</text>" in drawn for name in NAMES)
-    write(draw(a_record()), tmp_path / "again.svg")
-    assert (tmp_path / "again.svg").read_text("utf-8") == drawn
+    assert [*drawn.axes[2].get_lines()[1].get_ydata()] == [6, 9, 12]  # type: ignore[misc]
+    write(drawn, tmp_path / "growth.svg")
+    text = (tmp_path / "growth.svg").read_text("utf-8")
+    assert all(f">{name}</text>" in text for name in NAMES)
+    write(picture(a_record()), tmp_path / "again.svg")
+    assert (tmp_path / "again.svg").read_text("utf-8") == text
 
 
 def test_tables_name_points_and_failures(capsys: pytest.CaptureFixture[str]) -> None:
-    show(a_record())
+    TASKS["growth"].show(a_record())
     shown = capsys.readouterr().out
     assert shown.count("Dragoman int4") == 6
     assert re.search(r"OpenVINO int8 +│ +2 │ +9 │ +16.00 │ +1.00 - 900.00 │ +909 ", shown)
     assert "not measured: abacus: no beads" in shown
 
 
-SMALL = ["--shape", "tiny", "--vocab-size", "60", "--rounds", "1", "--threads", "1"]
+SMALL = ["growth", "--shape", "tiny", "--vocab-size", "60", "--rounds", "1", "--threads", "1"]
 
 
 def test_the_command_writes_a_record_and_a_picture(tmp_path: Path) -> None:
     options = ["--batch-size", "2", "--batch-size", "1", "--source-length", "4"]
     options += ["--new-tokens", "3", "--only", "Dragoman int8", "--output", str(tmp_path)]
-    outcome = CliRunner().invoke(command.main, [*SMALL, *options])
+    outcome = CliRunner().invoke(main, [*SMALL, *options])
     assert outcome.exit_code == 0, outcome.output
     record = json.loads((tmp_path / "growth-tiny-1-threads.json").read_text("utf-8"))
     assert [(m["batch_size"], m["source_length"]) for m in record["by_batch"]] == [(1, 32), (2, 32)]
@@ -200,12 +181,12 @@ def test_the_command_writes_a_record_and_a_picture(tmp_path: Path) -> None:
     assert (found["batch_size"], found["source_length"]) == (1, 4)
     assert 0 < found["tokens_per_second"] == pytest.approx(1e3 / found["ms_per_step"][0], rel=0.05)
     assert record["failures"] == []
-    assert record["command"].startswith("python -m dragoman.benchmarks.growth")
+    assert record["command"].startswith("python -m dragoman.benchmarks.compare")
     assert ">Dragoman int8</text>" in (tmp_path / "growth-tiny-1-threads.svg").read_text("utf-8")
 
 
 def test_by_default_both_sizes_double() -> None:
-    defaults = {option.name: option.default for option in command.main.params}
+    defaults = {option.name: option.default for option in GROWTH.command().params}
     assert defaults["batch_sizes"] == (1, 2, 4, 8, 16, 32, 64)
     assert defaults["source_lengths"] == (8, 16, 32, 64, 128, 256, 512)
     assert (defaults["source_batch"], defaults["new_tokens"], defaults["threads"]) == (1, 64, 2)
@@ -220,6 +201,6 @@ def test_by_default_both_sizes_double() -> None:
     ],
 )
 def test_what_cannot_be_measured(options: list[str], message: str) -> None:
-    outcome = CliRunner().invoke(command.main, [*SMALL, *options])
+    outcome = CliRunner().invoke(main, [*SMALL, *options])
     assert outcome.exit_code == 1
     assert message in outcome.output

@@ -11,24 +11,20 @@ from pathlib import Path
 
 import pytest
 
-from dragoman.benchmarks.harness import (
-    HERE,
+from dragoman.benchmarks.compare import rounds
+from dragoman.benchmarks.compare.rounds import (
     Contender,
-    ContenderError,
     Entrant,
-    Interpreter,
     Results,
     Turn,
     Turns,
-    call_in,
-    fastest,
-    in_own_process,
+    against,
     paired,
-    rounds,
     spread,
     take_turns,
     unchanged,
 )
+from dragoman.benchmarks.processes import HERE, Interpreter, ProcessError, call_in
 from dragoman.errors import DragomanError
 
 Doubler = Callable[[int], tuple[int, int, float]]
@@ -164,7 +160,7 @@ def test_a_contender_that_fails_is_reported_and_left_out(take: Take) -> None:
 def test_an_outcome_that_is_rejected_is_a_failure(take: Take) -> None:
     def check(work: int, outcome: tuple[int, int, float]) -> None:
         if work == 5:
-            raise ContenderError(f"found {outcome[0]}")
+            raise ProcessError(f"found {outcome[0]}")
 
     results = take(Contender("wrong", unchanged, load), check=check)
     assert [(f.contender, f.reason) for f in results.failures] == [("wrong", "found 10")]
@@ -266,7 +262,7 @@ def test_another_environment_has_none_of_these_libraries(tmp_path: Path, take: T
 
 
 def test_without_a_required_contender_there_are_no_results(take: Take) -> None:
-    with pytest.raises(ContenderError, match="needed: working: ValueError: no doubling of 3"):
+    with pytest.raises(ProcessError, match="needed: working: ValueError: no doubling of 3"):
         take(
             Contender("other", unchanged, load),
             Contender("needed", unchanged, partial(load_failing_at, number=3), required=True),
@@ -280,14 +276,15 @@ def test_the_latest_outcome_counts() -> None:
     assert Turns(first, [second]).seconds == [2.0]
 
 
-def test_spread_and_fastest_by_hand() -> None:
+def test_spread_and_ratios_by_hand() -> None:
     assert spread([0.3, 0.1, 0.2, 0.9], 1e3) == (250.0, 100.0, 900.0)
     assert paired([2.0, 9.0, 4.0], [1.0, 3.0, 8.0]) == (2.0, 0.5, 3.0)
-    assert fastest({"tool a": 2.0, "tool b": 1.0}) == "tool b"
-    assert fastest({}) is None
+    assert against(0.25, {"tool a": 2.0, "tool b": 1.0}) == ("tool b", 4.0)
+    assert against(0.25, {}) == (None, None)
+    assert against(0.25, None) == (None, None)
 
 
 def test_a_function_in_its_own_process() -> None:
-    assert in_own_process(os.getpid) != os.getpid()
-    with pytest.raises(ZeroDivisionError):
-        in_own_process(divmod, 1, 0)
+    assert call_in(HERE, os.getpid) != os.getpid()
+    with pytest.raises(ProcessError, match="ZeroDivisionError"):
+        call_in(HERE, divmod, 1, 0)

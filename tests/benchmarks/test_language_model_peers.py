@@ -8,11 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from dragoman.benchmarks.harness import HERE, Interpreter, rounds
-from dragoman.benchmarks.language_model.checkpoint import write_random_language_model
-from dragoman.benchmarks.language_model.contenders import contenders
-from dragoman.benchmarks.text.measuring import measure
-from dragoman.benchmarks.text.workload import Workload
+from dragoman.benchmarks.compare import rounds
+from dragoman.benchmarks.compare.task import Run
+from dragoman.benchmarks.compare.tasks.decoding import Workload, measure_decoding
+from dragoman.benchmarks.compare.tasks.text_contenders import language_models
+from dragoman.benchmarks.models.random_checkpoint import write_random_language_model
+from dragoman.benchmarks.processes import HERE, Interpreter
 
 pytestmark = pytest.mark.peers
 
@@ -24,17 +25,17 @@ def test_language_models(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr(rounds, "SETTLE_SECONDS", 0.0)
     openvino = Interpreter.of_environment(Path(OPENVINO_PYTHON)) if OPENVINO_PYTHON else HERE
     write_random_language_model("tiny", tmp_path / "checkpoint")
-    everyone = contenders(openvino_in=openvino)
+    everyone = language_models(openvino_in=openvino)
     selected = {c.name for c in everyone if c.timed}
     if OPENVINO_PYTHON is None:
         selected = {name for name in selected if not name.startswith("OpenVINO")}
-    figures = measure(
+    figures = measure_decoding(
+        Run(tmp_path, only=sorted(selected)),
         everyone,
-        selected,
         Workload((1, 3), 7, 9, (0, 199), (1,), 1),
-        checkpoint=tmp_path / "checkpoint",
-        directory=tmp_path,
+        tmp_path / "checkpoint",
     )
-    assert not figures.failures
-    assert {m.contender for m in figures.measurements} == selected
-    assert not [m.contender for m in figures.measurements if m.fp32 and m.identical < m.batch_size]
+    assert not figures["failures"]
+    measurements = figures["measurements"]
+    assert {m.contender for m in measurements} == selected
+    assert not [m.contender for m in measurements if m.fp32 and m.identical < m.batch_size]

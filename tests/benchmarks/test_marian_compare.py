@@ -10,13 +10,14 @@ from typing import Any, cast
 
 import pytest
 
-from dragoman.benchmarks.harness import ContenderError, unchanged
+from dragoman.benchmarks.compare.rounds import unchanged
+from dragoman.benchmarks.compare.task import Run
+from dragoman.benchmarks.compare.tasks import text_contenders as c
+from dragoman.benchmarks.compare.tasks.decoding import Workload, measure_decoding
 from dragoman.benchmarks.models.bundles import bundle_of_checkpoint
 from dragoman.benchmarks.models.random_checkpoint import write_random_text_model
 from dragoman.benchmarks.peers.interface import Batch
-from dragoman.benchmarks.text import contenders as c
-from dragoman.benchmarks.text.measuring import measure
-from dragoman.benchmarks.text.workload import Workload
+from dragoman.benchmarks.processes import ProcessError
 
 WORKLOAD = Workload(
     batch_sizes=(1, 3), source_length=6, new_tokens=4, tokens=(1, 199), threads=(1,), rounds=2
@@ -31,48 +32,48 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_failures_are_named_and_left_out(checkpoint: Path, tmp_path: Path) -> None:
-    [good] = c.dragoman_contenders([c.BundleKind("good", "neutral", "fp32")])
-    [unknown] = c.dragoman_contenders([c.BundleKind("unknown", "moon", "fp32")])
+    [good] = c.dragoman_contenders(c.load_bundle, [c.BundleKind("good", "neutral", "fp32")])
+    [unknown] = c.dragoman_contenders(c.load_bundle, [c.BundleKind("unknown", "moon", "fp32")])
     not_a_bundle = c.TextContender("no bundle", unchanged, c.load_bundle)
     no_torch = c.TextContender("no torch", unchanged, c.load_reference)
-    figures = measure(
+    figures = measure_decoding(
+        Run(tmp_path, only=["good", "unknown", "no bundle", "no torch"]),
         [c.reference(), unknown, not_a_bundle, no_torch, good],
-        {"good", "unknown", "no bundle", "no torch"},
         WORKLOAD,
-        checkpoint=checkpoint,
-        directory=tmp_path,
+        checkpoint,
     )
-    assert [failure.contender for failure in figures.failures] == [
+    failures = figures["failures"]
+    assert [failure.contender for failure in failures] == [
         "unknown",
         "no bundle",
         "no torch",
     ]
-    assert "moon" in figures.failures[0].reason
-    assert "torch" in figures.failures[2].reason
-    measured = [(m.contender, m.batch_size, m.identical) for m in figures.measurements]
+    assert "moon" in failures[0].reason
+    assert "torch" in failures[2].reason
+    measured = [(m.contender, m.batch_size, m.identical) for m in figures["measurements"]]
     assert measured == [("good", 1, 1), ("good", 3, 3)]
-    for m in figures.measurements:
+    for m in figures["measurements"]:
         median, lowest, highest = m.ms_per_step
         assert 0 < lowest <= median <= highest
         assert m.ratio is None
-    assert [f.contender for f in figures.footprints] == ["good"]
+    assert [f.contender for f in figures["footprints"]] == ["good"]
 
 
 def test_beams_of_all_sources_fit_in_one_batch() -> None:
-    asked: dict[str, Any] = {}
+    options_given: dict[str, Any] = {}
 
     class Model:
         def generate(self, sources: list[list[int]], **options: Any) -> list[SimpleNamespace]:
-            asked.update(options)
+            options_given.update(options)
             return [SimpleNamespace(tokens=(5, 6)) for _ in sources]
 
     rows = c.generator(cast("Any", Model()))(Batch([[3], [4, 5], [6]], new_tokens=2, num_beams=4))
     assert rows == [[5, 6]] * 3
-    assert (asked["num_beams"], asked["max_batch_size"]) == (4, 12)
+    assert (options_given["num_beams"], options_given["max_batch_size"]) == (4, 12)
 
 
 def test_a_broken_reference_is_an_error(tmp_path: Path) -> None:
     prepare = partial(bundle_of_checkpoint, target="neutral", precision="fp32")
     broken = c.TextContender(c.REFERENCE, prepare, c.load_reference, required=True)
-    with pytest.raises(ContenderError, match="Reference"):
-        measure([broken], set(), WORKLOAD, checkpoint=tmp_path / "nothing", directory=tmp_path)
+    with pytest.raises(ProcessError, match="Reference"):
+        measure_decoding(Run(tmp_path), [broken], WORKLOAD, tmp_path / "nothing")

@@ -10,7 +10,7 @@ import pytest
 import torch
 from click.testing import CliRunner
 
-from dragoman.benchmarks.operator_profile import OperatorTime, main, operator_times
+from docs.tools.operator_profile import OperatorTime, main, operator_times
 from dragoman.export import export_bundle
 from dragoman.reference_model import HeadConfig, Transformer, make_model, preset
 

@@ -9,11 +9,12 @@ from pathlib import Path
 import pytest
 from safetensors.torch import load_file, save_file
 
-from dragoman.benchmarks.harness import HERE, Interpreter, rounds
+from dragoman.benchmarks.compare import rounds
+from dragoman.benchmarks.compare.task import Run
+from dragoman.benchmarks.compare.tasks.decoding import Measurement, Workload, measure_decoding
+from dragoman.benchmarks.compare.tasks.text_contenders import CTRANSLATE2, translators
 from dragoman.benchmarks.models.random_checkpoint import write_random_text_model
-from dragoman.benchmarks.text.contenders import CTRANSLATE2, cpu_contenders
-from dragoman.benchmarks.text.measuring import Measurement, measure
-from dragoman.benchmarks.text.workload import Workload
+from dragoman.benchmarks.processes import HERE, Interpreter
 
 pytestmark = pytest.mark.peers
 
@@ -50,14 +51,16 @@ def measured(
 ) -> list[Measurement]:
     """Of all contenders whose name begins so. That each takes every step is checked every turn."""
     openvino = Interpreter.of_environment(Path(OPENVINO_PYTHON)) if OPENVINO_PYTHON else HERE
-    contenders = cpu_contenders(num_beams, openvino_in=openvino)
+    contenders = translators(num_beams, openvino_in=openvino)
     selected = {c.name for c in contenders if c.name.startswith(tools)}
     workload = Workload((1, 3), 7, 9, (1, 199), (1,), 1, num_beams=num_beams)
-    figures = measure(contenders, selected, workload, checkpoint=checkpoint, directory=directory)
-    assert not figures.failures
+    run = Run(directory, only=sorted(selected))
+    figures = measure_decoding(run, contenders, workload, checkpoint)
+    measurements: list[Measurement] = figures["measurements"]
+    assert not figures["failures"]
     assert len(selected) >= len(tools)
-    assert {m.contender for m in figures.measurements} == selected
-    return figures.measurements
+    assert {m.contender for m in measurements} == selected
+    return measurements
 
 
 def differing(measurements: list[Measurement]) -> set[str]:

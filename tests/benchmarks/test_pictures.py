@@ -11,13 +11,13 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from dragoman.benchmarks.pictures.attention import WORD, draw_heads
-from dragoman.benchmarks.pictures.diagram import Block, stacks_of
-from dragoman.benchmarks.pictures.style import write
+from docs.tools.pictures.attention_and_costs import WORD, draw_heads
+from docs.tools.pictures.diagram import Block, stacks_of
+from dragoman.benchmarks.compare.picture_style import write
 from dragoman.reference_model import ModelConfig
 from dragoman.runtime import Attention
 
-pictures: Any = importlib.import_module("dragoman.benchmarks.pictures.__main__")
+pictures: Any = importlib.import_module("docs.tools.pictures.__main__")
 
 DOCS = Path(__file__).parents[2] / "docs"
 LARGEST = 60_000
@@ -89,9 +89,9 @@ def test_the_diagram_has_the_blocks_of_the_model() -> None:
     assert (encoder.above, decoder.above) == ([], [])
 
 
-def test_the_diagram_of_a_decoder_alone() -> None:
-    alone = {"source_vocab_size": 0, "encoder_layers": 0, "max_source_positions": 0}
-    encoder, decoder, _ = stacks_of(CONFIG.replace(**alone, norm_order="pre"))
+def test_the_diagram_of_a_decoder_only_model() -> None:
+    removed = {"source_vocab_size": 0, "encoder_layers": 0, "max_source_positions": 0}
+    encoder, decoder, _ = stacks_of(CONFIG.replace(**removed, norm_order="pre"))
     assert encoder is None and decoder is not None
     assert names(decoder.layer) == [
         *(("norm", 0), ("causal self-attention", 2)),

@@ -6,31 +6,44 @@ import asyncio
 import json
 import threading
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from dragoman.benchmarks.harness import ContenderError
-from dragoman.benchmarks.serving.clients import OPTIONS, Came, Clients, Outcome, streamed_result
-from dragoman.benchmarks.serving.load import Answer, poisson_arrivals
-from dragoman.benchmarks.serving.measuring import (
+from dragoman.benchmarks.compare.serving.goodput import (
     Point,
     Searched,
     highest,
     in_time,
     point_of,
     search,
+    standings,
 )
-from dragoman.benchmarks.serving.peer_models import TextItem, text_model
-from dragoman.benchmarks.serving.peer_server import BatchingQueue, Waiting
-from dragoman.benchmarks.serving.served import Kind, ServedTool, served_tool
-from dragoman.benchmarks.serving.soak import ATTEMPT_SECONDS, saturation
-from dragoman.benchmarks.serving.standing import standings
-from dragoman.benchmarks.throughput.work import Arrangement
+from dragoman.benchmarks.compare.serving.load import Answer, poisson_arrivals
+from dragoman.benchmarks.compare.serving.peer_server import (
+    BatchingQueue,
+    TextItem,
+    Waiting,
+    text_model,
+)
+from dragoman.benchmarks.compare.serving.soak import (
+    ATTEMPT_SECONDS,
+    OPTIONS,
+    Clients,
+    Outcome,
+    Received,
+    problems,
+    saturation,
+    streamed_result,
+)
+from dragoman.benchmarks.compare.serving.workloads import ServedTool, ServerKind, served_tool
+from dragoman.benchmarks.compare.tasks.throughput import Arrangement
+from dragoman.benchmarks.processes import ProcessError
 
-ALONE = Point(1.0, 1.0, 0.05, 0.1, 0.1, 0)
+UNLOADED = Point(1.0, 1.0, 0.05, 0.1, 0.1, 0)
 
 
 def test_arrivals_are_the_same_each_time_and_as_many_as_asked_for() -> None:
@@ -48,21 +61,21 @@ def point(rate: float, *, slow_from: float) -> Point:
 
 @pytest.mark.parametrize("limit", [3.0, 5.0, 37.0, 64.5, 100.0])
 def test_the_rate_at_which_requests_are_late_is_narrowed_down(limit: float) -> None:
-    asked: list[float] = []
+    requested: list[float] = []
 
     def at(rate: float) -> Point:
-        asked.append(rate)
+        requested.append(rate)
         return point(rate, slow_from=limit)
 
     known: dict[float, Point] = {}
-    search(at, ALONE.p95, known, 8.0)
-    assert sorted(known) == sorted(asked), "each once"
-    good = highest(list(known.values()), ALONE.p95)
-    late = min(p.rate for p in known.values() if not in_time(p, ALONE.p95))
+    search(at, UNLOADED.p95, known, 8.0)
+    assert sorted(known) == sorted(requested), "each once"
+    good = highest(list(known.values()), UNLOADED.p95)
+    late = min(p.rate for p in known.values() if not in_time(p, UNLOADED.p95))
     assert good < limit <= late
     assert late - good <= max(8.0, late) / 8
-    search(at, ALONE.p95, known, 8.0)
-    assert len(asked) == len(known)
+    search(at, UNLOADED.p95, known, 8.0)
+    assert len(requested) == len(known)
 
 
 def test_requests_that_fail_are_not_in_time() -> None:
@@ -79,13 +92,13 @@ def test_percentiles_of_answers() -> None:
     assert found.failed == 1
 
 
-def tool(name: str, kind: Kind) -> ServedTool:
+def tool(name: str, kind: ServerKind) -> ServedTool:
     return served_tool(name, lambda a, b: b, kind=kind)
 
 
-def test_each_tool_stands_beside_the_best_of_the_others() -> None:
+def test_each_tool_is_compared_with_the_best_of_the_others() -> None:
     def searched(name: str, own: float, common: float, workers: int = 1) -> Searched:
-        return Searched(name, Arrangement(workers, 1, 8), ALONE, [], 1.0, own, common, 0.1)
+        return Searched(name, Arrangement(workers, 1, 8), UNLOADED, [], 1.0, own, common, 0.1)
 
     found = [
         searched("Dragoman fp32", 10.0, 9.0),
@@ -94,41 +107,43 @@ def test_each_tool_stands_beside_the_best_of_the_others() -> None:
         searched("CTranslate2 float32", 20.0, 3.0),
         searched("CTranslate2 int8", 45.0, 0.0),
     ]
-    kinds: dict[str, Kind] = {"Dragoman": "dragoman", "CTranslate2": "ctranslate2"}
+    kinds: dict[str, ServerKind] = {"Dragoman": "dragoman", "CTranslate2": "ctranslate2"}
     names = list(dict.fromkeys(each.tool for each in found))
     tools = [tool(name, kinds[name.partition(" ")[0]]) for name in [*names, "CTranslate2 absent"]]
     fp32, int8, peer, _ = standings(found, tools)
-    assert (fp32.own.at.arrangement.workers, fp32.own.rate) == (2, 30.0)
-    assert (fp32.own.best_peer, fp32.own.ratio) == ("CTranslate2 int8", 0.667)
-    assert fp32.own_in_fp32 and peer.own_in_fp32
-    assert (fp32.own_in_fp32.best_peer, fp32.own_in_fp32.ratio) == ("CTranslate2 float32", 1.5)
-    assert (int8.own.ratio, int8.own_in_fp32) == (2.0, None)
-    assert peer.own_in_fp32.ratio == 1.0
-    assert (fp32.common.at.arrangement.workers, fp32.common.ratio) == (1, 3.0)
-    assert (int8.common.best_peer, int8.common.ratio) == ("CTranslate2 int8", None)
+    assert (fp32["own"]["arrangement"].workers, fp32["own"]["rate"]) == (2, 30.0)
+    assert (fp32["own"]["best_peer"], fp32["own"]["ratio"]) == ("CTranslate2 int8", 0.667)
+    assert (fp32["own_in_fp32"]["best_peer"], fp32["own_in_fp32"]["ratio"]) == (
+        "CTranslate2 float32",
+        1.5,
+    )
+    assert (int8["own"]["ratio"], int8["own_in_fp32"]) == (2.0, None)
+    assert peer["own_in_fp32"]["ratio"] == 1.0
+    assert (fp32["common"]["arrangement"].workers, fp32["common"]["ratio"]) == (1, 3.0)
+    assert (int8["common"]["best_peer"], int8["common"]["ratio"]) == ("CTranslate2 int8", None)
 
 
-def test_nothing_stands_beside_peers_that_are_never_in_time() -> None:
-    alone = Searched("Dragoman int8", Arrangement(1, 1, 8), ALONE, [], 1.0, 9.0, 9.0, 0.1)
-    late = Searched("CTranslate2 int8", Arrangement(1, 1, 8), ALONE, [], 1.0, 0.0, 0.0, 0.1)
+def test_there_is_no_ratio_to_peers_that_are_never_in_time() -> None:
+    alone = Searched("Dragoman int8", Arrangement(1, 1, 8), UNLOADED, [], 1.0, 9.0, 9.0, 0.1)
+    late = Searched("CTranslate2 int8", Arrangement(1, 1, 8), UNLOADED, [], 1.0, 0.0, 0.0, 0.1)
     tools = [tool("Dragoman int8", "dragoman"), tool("CTranslate2 int8", "ctranslate2")]
     ours, _ = standings([alone, late], tools)
-    assert (ours.own.best_peer, ours.own.ratio) == ("CTranslate2 int8", None)
+    assert (ours["own"]["best_peer"], ours["own"]["ratio"]) == ("CTranslate2 int8", None)
     (single,) = standings([alone], tools[:1])
-    assert (single.own.best_peer, single.own.ratio) == (None, None)
+    assert (single["own"]["best_peer"], single["own"]["ratio"]) == (None, None)
 
 
 def test_a_text_of_a_peer_s_batch_may_be_as_long_as_the_longest() -> None:
-    asked: list[tuple[list[list[int]], int]] = []
+    requested: list[tuple[list[list[int]], int]] = []
 
     def translate(sources: Sequence[list[int]], longest: int) -> list[list[int]]:
-        asked.append((list(sources), longest))
+        requested.append((list(sources), longest))
         return [source[::-1] for source in sources]
 
     model = text_model(translate)
     results = model.compute([TextItem([1, 2], 5), TextItem([3, 4], 9)])
     assert results == [{"tokens": [2, 1]}, {"tokens": [4, 3]}]
-    assert asked == [([[1, 2], [3, 4]], 9)]
+    assert requested == [([[1, 2], [3, 4]], 9)]
 
 
 def test_the_peers_queue_gives_a_worker_all_that_waits() -> None:
@@ -186,27 +201,27 @@ def outcome(**changes: object) -> Outcome:
     ],
 )
 def test_what_a_soak_objects_to(changes: dict[str, object], words: str | None) -> None:
-    problems = outcome(**changes).problems
-    assert (problems == []) if words is None else (words in problems[0])
+    found = problems(asdict(outcome(**changes)))
+    assert (found == []) if words is None else (words in found[0])
 
 
 def test_a_server_is_saturated_when_it_refuses() -> None:
     """One that answers 300 requests a second, after a second."""
-    asked: list[float] = []
+    requested: list[float] = []
 
-    def flood(rate: float) -> list[Came]:
-        asked.append(rate)
+    def flood(rate: float) -> list[Received]:
+        requested.append(rate)
         arrivals = np.arange(0.0, ATTEMPT_SECONDS, 1 / rate)
         if rate <= 300:
-            return [Came(at, 200) for at in arrivals]
+            return [Received(at, 200) for at in arrivals]
         answered = np.arange(1.0, ATTEMPT_SECONDS + 0.5, 1 / 300)
         refused = arrivals[160::4]
-        return [*(Came(at, 200) for at in answered), *(Came(at, 429) for at in refused)]
+        return [*(Received(at, 200) for at in answered), *(Received(at, 429) for at in refused)]
 
     assert saturation(flood) == pytest.approx(300, rel=0.01)
-    assert asked == [50.0, 100.0, 200.0, 400.0]
-    with pytest.raises(ContenderError, match="requests a second to be refused"):
-        saturation(lambda rate: [Came(ATTEMPT_SECONDS / 2, 200)])
+    assert requested == [50.0, 100.0, 200.0, 400.0]
+    with pytest.raises(ProcessError, match="requests a second to be refused"):
+        saturation(lambda rate: [Received(ATTEMPT_SECONDS / 2, 200)])
 
 
 STREAM = """data: {"id": 3, "text": "A", "log_probability": -0.5}
@@ -241,7 +256,7 @@ def test_streams_and_other_answers_are_compared(kind: str | None) -> None:
             return web.Response(text=f"event: end\ndata: {json.dumps(result)}\n\n")
         return web.json_response({"results": [result]})
 
-    async def asked() -> tuple[Clients, list[Came]]:
+    async def flooded() -> tuple[Clients, list[Received]]:
         app = web.Application()
         app.router.add_post("/v1/generate", generate)
         expected = [[{"text": "", "tokens": []}] for _ in OPTIONS]
@@ -249,8 +264,8 @@ def test_streams_and_other_answers_are_compared(kind: str | None) -> None:
             clients = Clients(f"http://127.0.0.1:{server.port}", 0, ["a"], expected)
             return clients, await clients.flood(400.0, 0.25)
 
-    clients, came = asyncio.run(asked())
-    assert [status for _, status in came] == [200] * 100
+    clients, received = asyncio.run(flooded())
+    assert [status for _, status in received] == [200] * 100
     wrong, streamed = clients.counts["wrong"], clients.counts["streamed"]
     assert clients.counts["answered"] + wrong == 100
     assert (wrong > 0) == (kind is not None)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from dragoman.benchmarks.models.small_heads import HEADS, IGNORED, NAMES, train
+from docs.tools.small_heads import HEADS, IGNORED, NAMES, train
 from dragoman.export.checkpoints import read_checkpoint
 from dragoman.reference_model import EncoderModel
 

@@ -10,15 +10,16 @@ from typing import Any
 import pytest
 import torch
 
-from dragoman.benchmarks.harness import Interpreter, Worker, prepare
-from dragoman.benchmarks.models.whisper_checkpoint import whisper_checkpoint
-from dragoman.benchmarks.peers.openvino import MODES
-from dragoman.benchmarks.speech.contenders import (
+from dragoman.benchmarks.compare.rounds import Worker, prepare
+from dragoman.benchmarks.compare.tasks.speech import (
     OPENVINO_GENAI,
     SpeechContender,
     Transcript,
     contenders,
 )
+from dragoman.benchmarks.models.whisper_checkpoint import whisper_checkpoint
+from dragoman.benchmarks.peers.openvino import MODES
+from dragoman.benchmarks.processes import Interpreter
 from dragoman.export.checkpoints import read_checkpoint
 from dragoman.reference_model import Transformer
 
@@ -67,7 +68,7 @@ def test_openvino_transcribes_the_same(multilingual: bool, tmp_path: Path) -> No
     )
     for ours, theirs in zip(expected, found, strict=True):
         assert theirs.text.split() == ours.text.split()  # their detokenizer adds spaces
-        # Where the limit ends the output, Dragoman alone counts an end token.
+        # Where the limit ends the output, only Dragoman counts an end token.
         assert ours.stages.tokens - theirs.stages.tokens in (0, 1)
     for transcript in (*found, *bf16, *int8):
         assert transcript.text

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -12,31 +11,30 @@ import pytest
 import torch
 from click.testing import CliRunner
 
-from dragoman.benchmarks.harness import unchanged
-from dragoman.benchmarks.peers.hugging_face import until_the_end
-from dragoman.benchmarks.peers.interface import Rows
-from dragoman.benchmarks.throughput.__main__ import main
-from dragoman.benchmarks.throughput.checkpoint import write_ending_text_model
-from dragoman.benchmarks.throughput.contenders import QueueTool, load_bundle
-from dragoman.benchmarks.throughput.measuring import (
-    Result,
-    Trial,
-    figures_of,
-    measure,
-)
-from dragoman.benchmarks.throughput.work import (
-    LONGEST_OUTPUT,
+from dragoman.benchmarks.compare import rounds
+from dragoman.benchmarks.compare.__main__ import main
+from dragoman.benchmarks.compare.rounds import Contender, unchanged
+from dragoman.benchmarks.compare.task import Run
+from dragoman.benchmarks.compare.tasks.decoding import LONGEST_OUTPUT, draw_sources
+from dragoman.benchmarks.compare.tasks.throughput import (
     Arrangement,
+    Result,
     Share,
+    Trial,
     arrangements,
     deal,
-    draw_sources,
+    figures_of,
+    load_bundle,
+    measure_throughput,
 )
+from dragoman.benchmarks.models.random_checkpoint import write_ending_text_model
+from dragoman.benchmarks.peers.hugging_face import until_the_end
 from dragoman.export.families.hugging_face import load_hugging_face
 from dragoman.reference_model import greedy_cached
 from dragoman.runtime import load
 
 from ..small_bundle import small_bundle
+from .doubles import load_counting, load_failing, load_losing_rows
 
 
 def test_sources_are_the_same_at_every_call() -> None:
@@ -68,45 +66,26 @@ def test_arrangements_use_the_cores(cores: int, expected: list[tuple[int, int]])
     assert arrangements(cores, [16, 64]) == [Arrangement(*e, b) for e in expected for b in (16, 64)]
 
 
-WorkOff = Callable[[Share], Rows]
-
-
-def load_counting(directory: Path, threads: int) -> WorkOff:
-    def work_off(share: Share) -> Rows:
-        return [[7] * (share.max_new_tokens if source[0] == 9 else 4) for source in share.sources]
-
-    return work_off
-
-
-def load_failing(directory: Path, threads: int) -> WorkOff:
-    def work_off(share: Share) -> Rows:
-        raise ValueError("no decoding today")
-
-    return work_off
-
-
-def load_losing_rows(directory: Path, threads: int) -> WorkOff:
-    return lambda share: []
-
-
-def test_tools_take_turns_after_each_has_tried_all_arrangements(tmp_path: Path) -> None:
+def test_tools_take_turns_after_each_has_tried_all_arrangements(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rounds, "SETTLE_SECONDS", 0.0)
     stages: list[str] = []
-    found, failures = measure(
+    figures = measure_throughput(
+        Run(tmp_path, stages.append),
         [
-            QueueTool("one", unchanged, load_counting),
-            QueueTool("two", unchanged, load_counting, peer=True),
-            QueueTool("failing", unchanged, load_failing),
-            QueueTool("losing", unchanged, load_losing_rows),
+            Contender("one", unchanged, load_counting),
+            Contender("two", unchanged, load_counting, peer=True),
+            Contender("failing", unchanged, load_failing),
+            Contender("losing", unchanged, load_losing_rows),
         ],
         [[9, 9], [3], [4], [5]],
         arrangements(2, [8]),
         rounds=3,
-        checkpoint=tmp_path,
-        directory=tmp_path,
-        progress=stages.append,
     )
+    found = figures["tools"]
     assert [each.tool for each in found] == ["one", "two"]
-    assert [(f.contender, f.reason) for f in failures] == [
+    assert [(f.contender, f.reason) for f in figures["failures"]] == [
         ("failing", "working: ValueError: no decoding today"),
         ("losing", "decoding: expected 2 rows, found 0"),
     ]
@@ -117,15 +96,15 @@ def test_tools_take_turns_after_each_has_tried_all_arrangements(tmp_path: Path) 
         assert each.tokens == LONGEST_OUTPUT + 3 * 5  # the longest has no end token
         assert each.memory_mb > 1
         assert each.best_peer == "two"
-    rounds = [stage for stage in stages if stage.startswith("round")]
-    assert rounds[2:4] == ["round 1 of 3: one", "round 1 of 3: two"]
-    assert len(rounds) == 2 * (3 + 2)
+    in_turns = [stage for stage in stages if "round" in stage]
+    assert in_turns == [f"queue, round {number} of 3" for number in range(4)]
+    assert stages.index(in_turns[0]) > stages.index("two: 2 x 1, 8 at once")
 
 
 def test_figures_by_hand() -> None:
-    ours = QueueTool("ours", unchanged, load_counting, fp32=True)
-    slow = QueueTool("slow", unchanged, load_counting, peer=True, fp32=True)
-    fast = QueueTool("fast", unchanged, load_counting, peer=True)
+    ours = Contender("ours", unchanged, load_counting)
+    slow = Contender("slow", unchanged, load_counting, peer=True)
+    fast = Contender("fast", unchanged, load_counting, precision="int8", peer=True)
     results = {
         "ours": Result([300.0, 200.0, 1000.0], 90, 12.34),
         "slow": Result([100.0, 90.0, 120.0], 91, 1.0),
@@ -185,7 +164,17 @@ def test_hugging_face_decodes_sources_of_several_lengths() -> None:
 
 
 def test_the_command_writes_a_record(tmp_path: Path) -> None:
-    options = ["--shape", "tiny", "--vocab-size", "60", "--sentences", "6", "--rounds", "1"]
+    options = [
+        "throughput",
+        "--shape",
+        "tiny",
+        "--vocab-size",
+        "60",
+        "--sentences",
+        "6",
+        "--rounds",
+        "1",
+    ]
     options += ["--cores", "1", "--batch-size", "4", "--only", "Dragoman int8"]
     outcome = CliRunner().invoke(main, [*options, "--output", str(tmp_path)])
     assert outcome.exit_code == 0, outcome.output
@@ -193,10 +182,10 @@ def test_the_command_writes_a_record(tmp_path: Path) -> None:
     (found,) = record["tools"]
     assert found["arrangement"] == [1, 1, 4]
     assert (found["best_peer"], found["ratio"]) == (None, None)
-    assert record["command"].startswith("python -m dragoman.benchmarks.throughput")
+    assert record["command"].startswith("python -m dragoman.benchmarks.compare")
 
 
 def test_no_such_tool() -> None:
-    outcome = CliRunner().invoke(main, ["--shape", "tiny", "--only", "abacus", "--rounds", "1"])
+    outcome = CliRunner().invoke(main, ["throughput", "--shape", "tiny", "--only", "abacus"])
     assert outcome.exit_code == 1
-    assert "--only: expected part of a tool's name, found abacus" in outcome.output
+    assert "--only: expected part of a contender's name, found abacus" in outcome.output

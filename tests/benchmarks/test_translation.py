@@ -13,9 +13,8 @@ import sacrebleu
 from click.testing import CliRunner
 
 from dragoman import DragomanError
-from dragoman.benchmarks.translation.__main__ import main
-from dragoman.benchmarks.translation.scores import scores
-from dragoman.benchmarks.translation.sets import HeldOut, held_out_sets
+from dragoman.benchmarks.compare.__main__ import main
+from dragoman.benchmarks.compare.tasks.translation import HeldOut, held_out_sets, scores
 from dragoman.reference_model.recipes import (
     PairFiles,
     multi30k_en_de,
@@ -134,7 +133,14 @@ def test_texts_are_scored_with_their_case() -> None:
 def test_the_command_records_every_precision_and_strategy(
     checkpoint: Path, data: Path, tmp_path: Path
 ) -> None:
-    arguments = [str(checkpoint), "--data", str(data), "--output", str(tmp_path / "results")]
+    arguments = [
+        "translation",
+        str(checkpoint),
+        "--data",
+        str(data),
+        "--output",
+        str(tmp_path / "results"),
+    ]
     options = ["--precision", "fp32", "--precision", "int8", "--beams", "1", "--beams", "2"]
     done = CliRunner().invoke(main, [*arguments, *options, "--threads", "1"])
     assert done.exit_code == 0, done.output
@@ -163,5 +169,5 @@ def test_a_recipe_with_its_own_held_out_data(checkpoint: Path) -> None:
 
 
 def test_a_checkpoint_of_no_recipe_is_refused(checkpoint: Path, tmp_path: Path) -> None:
-    done = CliRunner().invoke(main, [str(tmp_path)])
+    done = CliRunner().invoke(main, ["translation", str(tmp_path)])
     assert done.exit_code == 1 and "Error: " in done.output

@@ -15,33 +15,16 @@ from typing import Any
 import pytest
 
 from dragoman.cli import main
-from dragoman.reference_model import ModelConfig, Transformer, save_checkpoint
-from dragoman.reference_model.recipes import Example, g2p_en, write_examples
+from dragoman.reference_model import Transformer, save_checkpoint
+from dragoman.reference_model.recipes import Example, write_examples
 from dragoman.runtime import Bundle, Model, load, read_bundle
 
-from ..random_weights import random_transformer
+from ..zoo import letters_model, letters_tokenizers
 
 Outcome = CompletedProcess[str]
 
 WORDS = ["dragoman", "transformer", "a", "encoder", "decoder", "attention", "is", "all", "you"]
 ENVIRONMENT = {"COLUMNS": "120", "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": ""}
-
-
-def make_model(**changes: object) -> Transformer:
-    """A model in the vocabularies of g2p-en whose output varies."""
-    values: dict[str, object] = {
-        "source_vocab_size": 29,
-        "target_vocab_size": 42,
-        "encoder_layers": 1,
-        "decoder_layers": 1,
-        "d_model": 32,
-        "num_heads": 2,
-        "d_ff": 48,
-        "norm_order": "pre",
-        "max_source_positions": 32,
-        "max_target_positions": 24,
-    }
-    return random_transformer(ModelConfig.from_dict(values | changes), seed=0)
 
 
 @pytest.fixture(scope="session")
@@ -103,9 +86,8 @@ def dragoman(
 def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """With tokenizers, held-out words and a recipe, as `dragoman train` leaves one."""
     directory = tmp_path_factory.mktemp("checkpoints") / "small"
-    save_checkpoint(make_model(), directory)
-    g2p_en.make_source_tokenizer().save(str(directory / "source_tokenizer.json"))
-    g2p_en.make_target_tokenizer().save(str(directory / "target_tokenizer.json"))
+    save_checkpoint(letters_model(), directory)
+    letters_tokenizers(directory)
     write_examples([Example(word, ("D R", "AE G")) for word in WORDS], directory / "held_out.tsv")
     (directory / "recipe.json").write_text('{"recipe": "g2p-en"}', encoding="utf-8")
     return directory
@@ -115,7 +97,7 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def token_checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Configuration and weights only."""
     directory = tmp_path_factory.mktemp("checkpoints") / "tokens"
-    save_checkpoint(make_model(), directory)
+    save_checkpoint(letters_model(), directory)
     return directory
 
 
@@ -201,9 +183,9 @@ def copied_export(
         return Bundle(directory, dataclasses.replace(read_bundle(made).manifest, parity=None))
 
     def optimized(bundle: Bundle, directory: Path, **options: object) -> Bundle:
-        return copy(make_model(), directory)
+        return copy(letters_model(), directory)
 
     monkeypatch.setattr("dragoman.api.steps.export_bundle", copy)
-    monkeypatch.setattr("dragoman.api.graphs.optimize_bundle", optimized)
+    monkeypatch.setattr("dragoman.optimize.target_bundle.optimize_bundle", optimized)
     monkeypatch.setattr("dragoman.export.neutral_bundle.export_bundle", copy)
     yield

@@ -9,7 +9,7 @@ from subprocess import CompletedProcess
 import pytest
 
 from dragoman.runtime import read_bundle
-from dragoman.verification import TOLERANCES
+from dragoman.verification.tolerances import TOLERANCES
 
 Outcome = CompletedProcess[str]
 Dragoman = Callable[..., Outcome]

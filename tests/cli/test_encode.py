@@ -83,7 +83,7 @@ def test_vectors(build: Callable[[str], Path], dragoman: Dragoman, tmp_path: Pat
     assert again.returncode == 2 and "--force" in again.stderr
     both = dragoman("encode", bundle, "ab", "--json", "-o", tmp_path / "y.npy")
     assert both.returncode == 2 and not (tmp_path / "y.npy").exists()
-    assert both.stderr == "Error: --json: expected no --output, which takes vectors alone\n"
+    assert both.stderr == "Error: --json: expected no --output, which holds embeddings only\n"
 
 
 def test_a_line_that_cannot_be_read(
@@ -143,11 +143,14 @@ def test_the_wrong_command_names_the_right_one(
 ) -> None:
     vectors, labels = build("Model"), build("ForSequenceClassification")
     for command, expected in (
-        (("run", vectors, "a"), "gives vectors: use model.encode, "),
-        (("score", vectors), "gives vectors: use model.encode, "),
+        (("run", vectors, "a"), "computes embeddings: use model.encode, "),
+        (("score", vectors), "computes embeddings: use model.encode, "),
         (("run", labels, "a"), "classifies texts: use model.classify or dragoman encode"),
         (("encode", bundle, "a"), "turns texts into texts: use model.generate, "),
-        (("encode", labels, "a", "-o", tmp_path / "x.npy"), "expected a model that gives vectors"),
+        (
+            ("encode", labels, "a", "-o", tmp_path / "x.npy"),
+            "expected a model that computes embeddings",
+        ),
     ):
         outcome = dragoman(*command)
         assert outcome.returncode == 2
@@ -191,7 +194,7 @@ def test_verify_and_inspect(build: Callable[[str], Path], dragoman: Dragoman) ->
         outcome = dragoman("verify", bundle, bundle.parent / "checkpoint")
         assert outcome.returncode == 0, outcome.stderr
         outcome = dragoman("inspect", bundle)
-        assert outcome.returncode == 0 and "alone; heads: 2 of size 8" in outcome.stdout
+        assert outcome.returncode == 0 and "encoder-only; heads: 2 of size 8" in outcome.stdout
 
 
 def test_int8_is_calibrated_on_pairs(
@@ -234,10 +237,10 @@ def test_attention_of_a_pair(
     ("arguments", "problem"),
     [
         (("a b",), "expected a question, a tab and a context, found no tab"),
-        (("a\tb", "--target", "c"), "--target: expected none, checkpoint is an encoder alone"),
+        (("a\tb", "--target", "c"), "--target: expected none, checkpoint is an encoder-only"),
         (
             ("a\tb", "--source-language", "en", "--target-language", "de"),
-            "--source-language, --target-language: expected none, checkpoint is an encoder alone",
+            "--source-language, --target-language: expected none, checkpoint is an encoder-only",
         ),
     ],
 )

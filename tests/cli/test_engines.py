@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from dragoman.runtime import read_bundle
-from dragoman.runtime.format.executables import TensorRTEngines
+from dragoman.runtime.format.manifest import TensorRTEngines
 
 from .conftest import Outcome
 from .test_missing_libraries import hiding

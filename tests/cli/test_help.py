@@ -1,13 +1,20 @@
-"""Help: one screen for each command, with an example of it."""
+"""Help: one screen for each command. Names and texts of the library, as the terminal shows them."""
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
+from pathlib import Path
 from subprocess import CompletedProcess
 
 import pytest
 
 import dragoman as package
+from dragoman.cli.run import run
+from dragoman.cli.shared.options import in_option_names
+from dragoman.files.text_lines import printable
+from dragoman.runtime import read_bundle
+from dragoman.runtime.format.writing import write_manifest
 
 Dragoman = Callable[..., CompletedProcess[str]]
 
@@ -68,3 +75,58 @@ def test_version(dragoman: Dragoman) -> None:
     outcome = dragoman("--version")
     assert outcome.returncode == 0
     assert outcome.stdout.strip() == f"dragoman, version {package.__version__}"
+
+
+@pytest.mark.parametrize(
+    ("message", "expected"),
+    [
+        ("num_beams: expected 1, found 2", "--beams: expected 1, found 2"),
+        ("temperature, top_k: set do_sample", "--temperature, --top-k: set --sample"),
+        ("seed: no; prefix: no", "--seed: no; --prefix: no"),
+        ("a prefix: no seed", "a prefix: no seed"),
+        ("must_contain: 'seed: num_beams' is no", "--must-contain: 'seed: num_beams' is no"),
+        ('prefix: found "it\'s; seed: x"', '--prefix: found "it\'s; seed: x"'),
+        (
+            "the model's num_beams and its max_new_tokens_2",
+            "the model's --beams and its max_new_tokens_2",
+        ),
+        ("max_batch_size: 0", "--batch-size: 0"),
+        ("", ""),
+    ],
+)
+def test_names(message: str, expected: str) -> None:
+    assert in_option_names(message, run) == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("a note", "a note"),
+        ("ünïcode آ 日本", "ünïcode آ 日本"),
+        ("a\nb\r\x1b[31mc\t", "a\\nb\\r\\x1b[31mc\\t"),
+        ("\u202e\udc80\U000e0001", "\\u202e\\udc80\\U000e0001"),
+        ("", ""),
+    ],
+)
+def test_characters_with_an_effect_are_escaped(text: str, shown: str) -> None:
+    assert printable(text) == shown
+
+
+def test_notes_of_a_bundle(dragoman: Dragoman, bundle_copy: Path) -> None:
+    manifest = read_bundle(bundle_copy).manifest
+    write_manifest(dataclasses.replace(manifest, notes=("a\n\x1b[31mb [red]c",)), bundle_copy)
+    outcome = dragoman("inspect", bundle_copy)
+    assert outcome.returncode == 0
+    assert "\x1b" not in outcome.stdout
+    assert "a\\n\\x1b[31mb [red]c" in outcome.stdout
+
+
+def test_settings_of_a_bundle(dragoman: Dragoman, bundle_copy: Path) -> None:
+    manifest = read_bundle(bundle_copy).manifest
+    settings = dataclasses.replace(
+        manifest.generation, end_token_ids=(2, 7), suppressed_token_ids=tuple(range(3, 13))
+    )
+    write_manifest(dataclasses.replace(manifest, generation=settings), bundle_copy)
+    outcome = dragoman("inspect", bundle_copy)
+    shown = " ".join(outcome.stdout.split())
+    assert "settings end_token_ids [2, 7]; suppressed_token_ids 10 tokens" in shown

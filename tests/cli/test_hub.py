@@ -16,9 +16,9 @@ from dragoman import DragomanError
 from dragoman.benchmarks.models.random_checkpoint import write_random_text_model
 from dragoman.export.checkpoints import read_checkpoint
 from dragoman.export.formats.hub import FILES, is_model_id
-from dragoman.export.locating import LocatedCheckpoint, locate_checkpoint
+from dragoman.export.locating import locate_checkpoint
 from dragoman.runtime import read_bundle
-from dragoman.runtime.format.records import Origin
+from dragoman.runtime.format.manifest import Origin
 
 from .. import hub_double
 from ..hub_double import Hub, Model
@@ -344,7 +344,8 @@ def test_a_directory_comes_before_the_hub(
     monkeypatch.chdir(marian.parent.parent)
     name = f"{marian.parent.name}/{marian.name}"
     assert is_model_id(name)
-    assert locate_checkpoint(name) == LocatedCheckpoint(Path(name))
+    located = locate_checkpoint(name)
+    assert (located.directory, located.origin) == (Path(name), None)
     for local in (name, "g2p-en"):
         with pytest.raises(
             DragomanError, match=f"revision: expected one only.*'main' with {local}"

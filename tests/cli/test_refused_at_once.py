@@ -1,18 +1,27 @@
-"""Wrong paths and options are refused before PyTorch, ONNX or a backend is imported: here, none of
-them can be."""
+"""Wrong paths and options are refused before PyTorch, ONNX or a backend is imported.
+
+Here, none of them can be imported. All commands run in one process."""
 
 from __future__ import annotations
 
+import json
+import os
+import shutil
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from subprocess import CompletedProcess
 
 import pytest
 
+from .conftest import ENVIRONMENT
 from .test_help import COMMANDS
 from .test_missing_libraries import error_of, hiding
 
-Spawn = Callable[..., CompletedProcess[str]]
+Outcome = CompletedProcess[str]
+Spawn = Callable[..., Outcome]
+RunAll = Callable[[list[list[str]]], list[tuple[Outcome, bool]]]
 
 WITHOUT_HEAVY = hiding(
     *("torch", "onnx", "onnx_ir", "onnxscript", "onnxruntime", "transformers"),
@@ -205,23 +214,89 @@ REFUSED: dict[str, tuple[list[str], str]] = {
 }
 
 
+RUN_ALL = """
+import contextlib, io, json, pathlib, sys
+from dragoman.cli import main
+here, commands = json.load(sys.stdin)
+found = []
+for words in commands:
+    sys.argv = ["dragoman", *words]
+    out, err, status = io.StringIO(), io.StringIO(), None
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        try:
+            main()
+        except SystemExit as ended:
+            status = ended.code
+    written = (pathlib.Path(here) / "out").exists()
+    found.append((status, out.getvalue(), err.getvalue(), written))
+json.dump(found, sys.stdout)
+"""
+"""Runs commands one after the other in one process."""
+
+
+@pytest.fixture(scope="module")
+def here(bundle: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A directory with what the refused commands name."""
+    directory = tmp_path_factory.mktemp("here")
+    shutil.copytree(bundle, directory / "bundle")
+    for name in ("empty", "foreign", "weightless"):
+        (directory / name).mkdir()
+    (directory / "foreign" / "config.json").write_text('{"model_type": "nobody"}')
+    (directory / "weightless" / "config.json").write_text('{"model_type": "t5"}')
+    (directory / "file.onnx").touch()
+    return directory
+
+
+@pytest.fixture(scope="module")
+def run_all(here: Path) -> Callable[[list[list[str]]], list[tuple[Outcome, bool]]]:
+    """Run commands in one process without heavy libraries.
+
+    Returns:
+        the outcome of each, and whether HERE/out was written
+    """
+
+    def run(commands: list[list[str]]) -> list[tuple[Outcome, bool]]:
+        commands = [[word.replace("HERE", str(here)) for word in words] for words in commands]
+        done = subprocess.run(
+            [sys.executable, "-c", f"import sys\n{WITHOUT_HEAVY}\n{RUN_ALL}"],
+            input=json.dumps([str(here), commands]).encode(),
+            capture_output=True,
+            env=os.environ | ENVIRONMENT,
+        )
+        assert (done.returncode, done.stderr) == (0, b"")
+        return [
+            (Outcome(words, status, out, err), written)
+            for words, (status, out, err, written) in zip(
+                commands, json.loads(done.stdout), strict=True
+            )
+        ]
+
+    return run
+
+
+@pytest.fixture(scope="module")
+def refusals(run_all: RunAll) -> dict[str, tuple[Outcome, bool]]:
+    """The outcome of every refused command."""
+    outcomes = run_all([arguments for arguments, _ in REFUSED.values()])
+    return dict(zip(REFUSED, outcomes, strict=True))
+
+
 @pytest.mark.parametrize("name", REFUSED)
-def test_a_wrong_path_or_option(spawn: Spawn, bundle_copy: Path, tmp_path: Path, name: str) -> None:
-    arguments, message = REFUSED[name]
-    bundle_copy.rename(tmp_path / "bundle")
-    (tmp_path / "empty").mkdir()
-    (tmp_path / "foreign").mkdir()
-    (tmp_path / "foreign" / "config.json").write_text('{"model_type": "nobody"}')
-    (tmp_path / "weightless").mkdir()
-    (tmp_path / "weightless" / "config.json").write_text('{"model_type": "t5"}')
-    (tmp_path / "file.onnx").touch()
-    words = [argument.replace("HERE", str(tmp_path)) for argument in arguments]
-    error = error_of(spawn(*words, prelude=WITHOUT_HEAVY))
-    assert message.replace("HERE", str(tmp_path)) in error
-    assert not (tmp_path / "out").exists()
+def test_a_wrong_path_or_option(
+    refusals: dict[str, tuple[Outcome, bool]], here: Path, name: str
+) -> None:
+    outcome, written = refusals[name]
+    assert REFUSED[name][1].replace("HERE", str(here)) in error_of(outcome)
+    assert not written
 
 
-def test_help_imports_nothing_heavy(spawn: Spawn) -> None:
-    for command in COMMANDS:
-        outcome = spawn(command, "--help", prelude=WITHOUT_HEAVY)
+def test_help_imports_nothing_heavy(run_all: RunAll) -> None:
+    for outcome, _ in run_all([[command, "--help"] for command in COMMANDS]):
         assert (outcome.returncode, outcome.stderr) == (0, "")
+        assert outcome.stdout.startswith("Usage: dragoman ")
+
+
+def test_the_list_of_commands_imports_no_command(spawn: Spawn) -> None:
+    """Help and refusals of click start at once."""
+    light = hiding("torch", "onnx", "onnxruntime", "numpy", "tokenizers", "starlette")
+    assert spawn("--help", prelude=light).returncode == 0

@@ -1,7 +1,8 @@
-"""`dragoman run`: several outputs, scores, samples, prefixes and phrases, as in the library."""
+"""`dragoman run`: beams, samples, prefixes and phrases, as in the library; and what is refused."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from subprocess import CompletedProcess
@@ -9,8 +10,10 @@ from subprocess import CompletedProcess
 import pytest
 
 from dragoman.runtime import Model, load
+from dragoman.settings.generation import EarlyStopping
 
 from .conftest import publish
+from .test_user_mistakes import error_of
 
 Outcome = CompletedProcess[str]
 Dragoman = Callable[..., Outcome]
@@ -136,3 +139,163 @@ def test_a_bundle_that_samples_by_default(
     assert lines("--seed", 3) == lines("--seed", 3, "--sample", "--temperature", 2, "--top-k", 30)
     assert lines("--seed", 3) != lines("--seed", 3, "--temperature", 1)
     assert lines("--no-sample") == run(*WORDS).stdout.splitlines()
+
+
+@pytest.mark.parametrize(("word", "early_stopping"), [("true", True), ("never", "never")])
+def test_the_best_outputs_with_their_scores(
+    run: Dragoman, model: Model, word: str, early_stopping: EarlyStopping
+) -> None:
+    options = ("--beams", 4, "--length-penalty", 0.6, "--early-stopping", word)
+    outcome = run(*options, "--n-best", 3, "--scores", *WORDS)
+    assert (outcome.returncode, outcome.stderr) == (0, "")
+    lines = outcome.stdout.splitlines()
+    beams = {"num_beams": 4, "length_penalty": 0.6, "early_stopping": early_stopping}
+    assert lines == shown(model, WORDS, num_return_sequences=3, **beams)
+    assert run(*options, *WORDS).stdout.splitlines() == [
+        line.partition("\t")[2] for line in lines[::3]
+    ]
+
+
+@pytest.mark.parametrize("size", [1, 5, 8])
+def test_the_batch_size_counts_sequences_and_changes_nothing(run: Dragoman, size: int) -> None:
+    beams = ("--beams", 4, "--scores", *WORDS)
+    assert run(*beams, "--batch-size", size).stdout == run(*beams).stdout
+
+
+def test_json(run: Dragoman) -> None:
+    options = ("--beams", 4, "--n-best", 4, "--length-penalty", 2, "--alternatives", 2)
+    (found,) = [json.loads(run("--json", *options, "need").stdout)]
+    hypotheses = found["hypotheses"]
+    scores = [hypothesis["score"] for hypothesis in hypotheses]
+    assert len(scores) == 4 and scores == sorted(scores, reverse=True)
+    assert found | {"hypotheses": None} == {
+        "error": None,
+        "hypotheses": None,
+        **{key: hypotheses[0][key] for key in found if key in hypotheses[0]},
+    }
+    for hypothesis in hypotheses:
+        length = len(hypothesis["token_log_probabilities"])
+        assert length == len(hypothesis["tokens"]) + (hypothesis["end_token"] is not None)
+        assert len(hypothesis["alternatives"]) == length
+        total = hypothesis["log_probability"]
+        assert total == pytest.approx(sum(hypothesis["token_log_probabilities"]))
+        assert hypothesis["score"] == pytest.approx(total / length**2, abs=1e-6)
+
+
+def test_phrases_that_must_occur(run: Dragoman, model: Model) -> None:
+    options = ("--beams", 4, "--n-best", 2, "--must-contain", "N IY D", "--must-contain", "ZH")
+    outcome = run(*options, "--scores", *WORDS)
+    assert (outcome.returncode, outcome.stderr) == (0, "")
+    lines = outcome.stdout.splitlines()
+    assert all("N IY D" in line and "ZH" in line for line in lines)
+    assert lines == shown(
+        model, WORDS, num_beams=4, num_return_sequences=2, must_contain=["N IY D", "ZH"]
+    )
+
+
+def test_lines_without_an_output_keep_their_places(run: Dragoman) -> None:
+    phrase = ("--must-contain", "N IY D", "--max-new-tokens-per-source-token", 1)
+    outcome = run("--beams", 2, "--n-best", 2, *phrase, "need", "a", "all")
+    assert outcome.returncode == 1
+    assert [bool(line) for line in outcome.stdout.splitlines()] == [True] * 2 + [False] * 2 + [
+        True
+    ] * 2
+    error = "must_contain: expected at most 2 tokens, what the limit leaves, found 3"
+    assert outcome.stderr == f"line 2: {error}\n"
+
+
+def test_a_bundle_with_beams_of_its_own(
+    dragoman: Dragoman, run: Dragoman, bundle_copy: Path
+) -> None:
+    publish(bundle_copy, num_beams=3, length_penalty=0.2, early_stopping=True)
+
+    def lines(*options: object) -> list[str]:
+        outcome = dragoman("run", bundle_copy, "--threads", 1, *options, "--scores", *WORDS)
+        assert (outcome.returncode, outcome.stderr) == (0, "")
+        return outcome.stdout.splitlines()
+
+    own = ("--beams", 3, "--length-penalty", 0.2, "--early-stopping", "true")
+    greedy = run("--scores", *WORDS).stdout.splitlines()
+    assert lines() == run(*own, "--scores", *WORDS).stdout.splitlines() != greedy
+    assert lines("--beams", 1) == greedy
+    assert len(lines("--n-best", 3)) == 3 * len(WORDS)
+
+
+def test_tokens_of_beams_are_not_final_until_the_end(
+    dragoman: Dragoman, run: Dragoman, bundle_copy: Path
+) -> None:
+    message = (
+        "--stream: expected --beams 1, found {} beams, whose tokens are not final until the end"
+    )
+    assert error_of(run("--stream", "--beams", 2, "need")) == f"Error: {message.format(2)}"
+    publish(bundle_copy, num_beams=3)
+    own = dragoman("run", bundle_copy, "--stream", "need")
+    assert error_of(own) == f"Error: {message.format(3)}"
+    one = dragoman("run", bundle_copy, "--stream", "--beams", 1, "need")
+    assert (one.returncode, one.stdout) == (0, run("need").stdout)
+
+
+def test_options_that_contradict_the_beams_of_a_bundle(
+    dragoman: Dragoman, bundle_copy: Path
+) -> None:
+    publish(bundle_copy, num_beams=3)
+    asked = dragoman("run", bundle_copy, "--n-best", 4, "need")
+    assert error_of(asked) == "Error: --n-best: expected at most --beams 3, found 4"
+    asked = dragoman("run", bundle_copy, "--temperature", 0.5, "need")
+    assert error_of(asked) == "Error: --temperature: for sampling: set --sample, or leave it out"
+    sampled = dragoman("run", bundle_copy, "--sample", "--seed", 1, "need")
+    assert (sampled.returncode, sampled.stderr) == (0, "")
+
+
+MISTAKES = {
+    "--beams 0": "Invalid value for '--beams': 0 is not in the range x>=1.",
+    "--beams many": "Invalid value for '--beams': 'many' is not a valid integer range.",
+    "--beams 43": "--beams: expected at most 42, the vocabulary, found 43",
+    "--n-best 0": "Invalid value for '--n-best': 0 is not in the range x>=1.",
+    "--n-best 3": "--n-best: expected at most --beams 1, found 3: greedy search finds one",
+    "--beams 1 --n-best 2": (
+        "--n-best: expected at most --beams 1, found 2: greedy search finds one"
+    ),
+    "--length-penalty 0.6": "--length-penalty: for beam search: set --beams, or leave it out",
+    "--length-penalty inf": "--length-penalty: expected a number from -50 to 50, found inf",
+    "--early-stopping maybe": (
+        "Invalid value for '--early-stopping': 'maybe' is not one of 'true', 'false', 'never'."
+    ),
+    "--early-stopping never": "--early-stopping: for beam search: set --beams, or leave it out",
+    "--sample --beams 4": "--beams: expected 1, or no --sample, found 4 with --sample",
+    "--temperature 0": "Invalid value for '--temperature': 0.0 is not in the range x>0.",
+    "--temperature -1": "Invalid value for '--temperature': -1.0 is not in the range x>0.",
+    "--sample --temperature nan": "--temperature: expected a number in (0, inf), found nan",
+    "--temperature 0.8": "--temperature: for sampling: set --sample, or leave it out",
+    "--top-k 5 --seed 3": "--top-k, --seed: for sampling: set --sample, or leave it out",
+    "--top-k -1": "Invalid value for '--top-k': -1 is not in the range x>=0.",
+    "--top-p 0": "Invalid value for '--top-p': 0.0 is not in the range 0<x<=1.",
+    "--top-p 1.5": "Invalid value for '--top-p': 1.5 is not in the range 0<x<=1.",
+    "--min-p -0.1": "Invalid value for '--min-p': -0.1 is not in the range 0<=x<=1.",
+    "--sample --seed -1": (
+        "--seed: expected an integer of at least 0 and of at most 64 bits, found -1"
+    ),
+    "--prefix 5": "--prefix: unknown to this model: '5', found '5'",
+    "--must-contain N": "--must-contain: expected --beams of more than 1: it needs beam search",
+    "--must-contain N --must-not-contain N": "--must-contain: 'N' is in --must-not-contain, too",
+    "--prefix N_N --must-not-contain N": "--prefix: 'N N' has a phrase of --must-not-contain",
+    "--beams 2 --must-contain N_IY --must-not-contain IY": (
+        "--must-contain: 'N IY' has a phrase of --must-not-contain"
+    ),
+    "--beams 2 --must-contain n": "--must-contain: unknown to this model: 'n', found 'n'",
+    "--min-new-tokens 5 --max-new-tokens 3": (
+        "--min-new-tokens: expected at most --max-new-tokens 3, found 5"
+    ),
+    "--alternatives 2": "--alternatives: expected with --json, which has a place for them",
+    "--alternatives 43 --json": "--alternatives: expected at most 42, the vocabulary, found 43",
+    "--stream --json": "--stream and --json exclude each other",
+    "--stream --scores": "--stream and --scores exclude each other",
+    "--stream --sample --n-best 2": "--stream and --n-best exclude each other",
+    "--stream --timestamps": "--stream and --timestamps exclude each other",
+}
+
+
+@pytest.mark.parametrize("options", MISTAKES)
+def test_options_that_cannot_be_had(run: Dragoman, options: str) -> None:
+    words = [word.replace("_", " ") for word in options.split()]
+    assert error_of(run(*words)) == f"Error: {MISTAKES[options]}"

@@ -1,4 +1,4 @@
-"""`dragoman run` with a decoder alone: prompts that fill its positions, and longer ones."""
+"""`dragoman run` with a decoder-only model: prompts that fill its positions, and longer ones."""
 
 from __future__ import annotations
 

@@ -59,7 +59,7 @@ def test_beginnings(score: Dragoman, model: Model) -> None:
 
 @pytest.fixture(scope="module")
 def language_bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A decoder alone that has learned nothing, with the tokenizers of verses-en."""
+    """An untrained decoder-only model, with the tokenizers of verses-en."""
     shipped = read_checkpoint(find_checkpoint("verses-en"))
     fields = {"decoder_layers": 1, "d_model": 16, "num_heads": 2, "d_ff": 24}
     config = ModelConfig.from_dict(shipped.model.config.to_dict() | fields)

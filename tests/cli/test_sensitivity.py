@@ -10,8 +10,8 @@ from subprocess import CompletedProcess
 
 import pytest
 
-from dragoman.benchmarks.sensitivity.results import read_sensitivity
 from dragoman.runtime import read_bundle
+from dragoman.verification.sensitivity.results import read_sensitivity
 
 Outcome = CompletedProcess[str]
 Dragoman = Callable[..., Outcome]
@@ -56,7 +56,7 @@ def test_a_bundle_that_keeps_what_was_listed(
     options = [word for name in names for word in ("--keep-fp32", name)]
     outcome = dragoman("build", checkpoint, "-o", output, "--precision", "int8", *options)
     assert (outcome.returncode, outcome.stderr) == (0, "")
-    assert "kept in fp32, as asked" in outcome.stdout
+    assert "kept in fp32, as requested" in outcome.stdout
     kept = read_bundle(output).manifest.keep_fp32
     assert kept == (
         "encoder.layers.0.feed_forward.inner",
@@ -64,7 +64,7 @@ def test_a_bundle_that_keeps_what_was_listed(
         *(f"decoder.layers.0.self_attention.{part}" for part in ("query", "key", "value")),
     )
     inspected = " ".join(dragoman("inspect", output).stdout.split())
-    assert f"in fp32 {', '.join(kept)}, as asked" in inspected
+    assert f"in fp32 {', '.join(kept)}, as requested" in inspected
     verified = dragoman("verify", output, checkpoint)
     assert (verified.returncode, verified.stderr) == (0, "")
     assert read_bundle(output).size > read_bundle(int8).size

@@ -14,12 +14,12 @@ import soundfile
 
 from dragoman.runtime import load
 from dragoman.runtime.format.manifest import Manifest
-from dragoman.runtime.format.records import Parity
+from dragoman.runtime.format.parity import Parity
 from dragoman.runtime.format.validation import manifest_from_json
 from dragoman.runtime.speech.prompts import prompt_options
 
 from ..speech_models import RATE, noise, save, whisper
-from .test_run_json import documented
+from .test_run import documented
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
 

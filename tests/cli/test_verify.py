@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from dragoman.runtime import load, read_bundle
-from dragoman.runtime.format.records import Parity
+from dragoman.runtime.format.parity import Parity
 from dragoman.runtime.format.writing import write_manifest
 from dragoman.verification import tolerances
 
@@ -213,7 +213,7 @@ def test_a_bundle_with_worse_outputs_fails_its_task(
     def shorter(*arguments: Any) -> list[list[int]]:
         return [row[:2] for row in real(*arguments)]
 
-    monkeypatch.setattr("dragoman.verification.check.bundle_outputs", shorter)
+    monkeypatch.setattr("dragoman.verification.parity.bundle_outputs", shorter)
     options = ("--references", file, "--metric", "bleu")
     outcome = dragoman("verify", unverified, checkpoint, *options)
     assert outcome.returncode == 1
@@ -246,9 +246,9 @@ def test_only_the_worst_divergences_keep_their_texts(
     def other(*arguments: Any) -> list[list[int]]:
         return [[3 + (row[0] - 2) % 39, *row[1:]] for row in real(*arguments)]
 
-    monkeypatch.setattr("dragoman.verification.check.bundle_outputs", other)
-    monkeypatch.setattr("dragoman.verification.naming.WITH_TEXTS", 4)
-    monkeypatch.setattr("dragoman.verification.naming.MOST_CHARACTERS", 3)
+    monkeypatch.setattr("dragoman.verification.parity.bundle_outputs", other)
+    monkeypatch.setattr("dragoman.verification.parity.WITH_TEXTS", 4)
+    monkeypatch.setattr("dragoman.verification.parity.MOST_CHARACTERS", 3)
     assert dragoman("verify", unverified, checkpoint).returncode == 1
     parity = record(unverified)
     assert parity is not None

@@ -10,17 +10,16 @@ from typing import Any
 
 import pytest
 
-from dragoman.benchmarks.models.random_model import random_model
+from dragoman.benchmarks.models.random_checkpoint import random_model
 from dragoman.export import export_bundle
-from dragoman.optimize.engine_options import EngineOptions
 from dragoman.optimize.target_bundle import optimize_bundle
 from dragoman.optimize.tensorrt.engine_bundle import build_engines
 from dragoman.optimize.tensorrt.profiles import NAMED_BATCHES, default_source_range
+from dragoman.optimize.tensorrt.request import EngineOptions
 from dragoman.reference_model import Transformer, load_checkpoint, preset
 from dragoman.reference_model.pretrained import find_checkpoint
 from dragoman.runtime import Bundle, read_bundle
-from dragoman.runtime.format.executables import Profile, TensorRTEngines
-from dragoman.runtime.format.manifest import Precision
+from dragoman.runtime.format.manifest import Precision, Profile, TensorRTEngines
 
 pytestmark = pytest.mark.engines
 
@@ -40,17 +39,12 @@ VOCABULARY = 8000
 NewDirectory = Callable[[str], Path]
 
 
-def in_group(name: str) -> object:
-    """Tests of one model run in one process, where it is exported once."""
-    return pytest.param(name, marks=pytest.mark.xdist_group(name))
-
-
 @pytest.fixture(scope="module")
 def new_directory(tmp_path_factory: pytest.TempPathFactory) -> NewDirectory:
     return tmp_path_factory.mktemp
 
 
-@pytest.fixture(scope="module", params=[in_group(name) for name in MODELS])
+@pytest.fixture(scope="module", params=MODELS)
 def neutral(request: pytest.FixtureRequest, new_directory: NewDirectory) -> Bundle:
     name: str = request.param
     directory = new_directory(name)

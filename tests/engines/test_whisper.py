@@ -9,13 +9,12 @@ import pytest
 
 from dragoman.export import export_bundle
 from dragoman.export.families.hugging_face import load_hugging_face
-from dragoman.optimize.engine_options import EngineOptions
 from dragoman.optimize.target_bundle import optimize_bundle
 from dragoman.optimize.tensorrt.engine_bundle import build_engines
 from dragoman.optimize.tensorrt.profiles import NAMED_BATCHES, default_source_range
+from dragoman.optimize.tensorrt.request import EngineOptions
 from dragoman.runtime import Bundle, read_bundle
-from dragoman.runtime.format.executables import Profile, Range, TensorRTEngines
-from dragoman.runtime.format.manifest import Precision
+from dragoman.runtime.format.manifest import Precision, Profile, Range, TensorRTEngines
 
 from ..speech_models import POSITIONS, save, whisper
 

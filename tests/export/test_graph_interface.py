@@ -1,4 +1,4 @@
-"""What a backend sees of the graphs: names, roles, dynamic axes and number formats, literally."""
+"""The interface of the graphs, literally: names, roles, dynamic axes and number formats."""
 
 from __future__ import annotations
 

@@ -18,9 +18,9 @@ from onnx import TensorProto, helper
 from safetensors.torch import save_file
 
 from dragoman.errors import DragomanError
+from dragoman.export.checkpoints import open_checkpoint
 from dragoman.export.families import FAMILIES
 from dragoman.export.locating import locate_checkpoint
-from dragoman.export.opened_checkpoint import open_checkpoint
 from dragoman.optimize.onnx_file import optimize_file
 from dragoman.reference_model import ModelConfig, Transformer, save_checkpoint
 from dragoman.reference_model.checkpoint import weight_shapes

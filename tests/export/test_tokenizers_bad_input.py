@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -10,12 +11,21 @@ import pytest
 from tokenizers import Tokenizer, models, pre_tokenizers
 
 from dragoman import DragomanError
-from dragoman.export.families import FAMILIES
-from dragoman.export.families.ctranslate2.text_tokenizers import find_text_tokenizers
-from dragoman.export.families.encoders import ENCODER_FAMILIES
+from dragoman.export.families import ENCODER_FAMILIES, FAMILIES
+from dragoman.export.families.ctranslate2.text import find_text_tokenizers
 from dragoman.export.families.hugging_face import find_hugging_face_tokenizers, tokenizer_kinds
+from dragoman.export.formats.json_files import read_json_if_present
 from dragoman.export.tokenizers import TokenizerCheckpoint, TokenizerFiles, choose_kind
-from dragoman.runtime.format.languages import SourceTemplate
+from dragoman.runtime.format.texts import SourceTemplate
+
+
+def text_tokenizers(
+    directory: Path, rows: Mapping[str, int] | None = None
+) -> TokenizerFiles | None:
+    """The tokenizers of a directory of CTranslate2."""
+    config = read_json_if_present(directory / "config.json")
+    return find_text_tokenizers(directory, config, rows or {})
+
 
 PIECES = ["<s>", "<pad>", "</s>", "<unk>", "▁a"]
 
@@ -228,7 +238,7 @@ def test_special_tokens_of_ctranslate2_are_strings(
     write(tmp_path / "config.json", {name: value})
     write(tmp_path / "shared_vocabulary.json", PIECES)
     with pytest.raises(DragomanError, match=rf"config\.json: expected special tokens .*{name}: "):
-        find_text_tokenizers(tmp_path)
+        text_tokenizers(tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -239,7 +249,7 @@ def test_lines_of_a_ctranslate2_vocabulary(newline: str, last: str, tmp_path: Pa
     tokens = [*PIECES, last, "__de__", "__fr__"]
     (tmp_path / "shared_vocabulary.txt").write_bytes("".join(t + newline for t in tokens).encode())
     library(tmp_path, last, "__de__", "__fr__")
-    files = find_text_tokenizers(tmp_path)
+    files = text_tokenizers(tmp_path)
     assert files is not None and files.languages is not None
     assert files.languages.tokens == {"de": 6, "fr": 7}
     assert files.template == PREFIX

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -12,12 +13,22 @@ import sentencepiece
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
 from dragoman import DragomanError
-from dragoman.export.families.ctranslate2.text_tokenizers import find_text_tokenizers
+from dragoman.export.families.ctranslate2.text import find_text_tokenizers
 from dragoman.export.families.ctranslate2.whisper import find_whisper_tokenizers
+from dragoman.export.formats.json_files import read_json_if_present
 from dragoman.export.tokenizers import TokenizerFiles
-from dragoman.runtime.format.languages import SourceTemplate
+from dragoman.runtime.format.texts import SourceTemplate
 from dragoman.runtime.format.writing import ScratchWriter
 from dragoman.runtime.texts.tokenizer import TextCodec
+
+
+def text_tokenizers(
+    directory: Path, rows: Mapping[str, int] | None = None
+) -> TokenizerFiles | None:
+    """The tokenizers of a directory of CTranslate2."""
+    config = read_json_if_present(directory / "config.json")
+    return find_text_tokenizers(directory, config, rows or {})
+
 
 CORPUS = ["the cat sat on the mat", "a cat, a dog and the bird", "naïve café: où ?"] * 20
 OPENNMT = {"decoder_start_token": "<s>", "add_source_eos": False}
@@ -81,7 +92,7 @@ def test_special_tokens_match_training(
     vocabulary = ["<unk>", "<s>", "</s>", *reversed(pieces_of(spm)), "<pad>"]
     directory = model_directory(tmp_path, settings, shared_vocabulary=vocabulary)
     shutil.copyfile(spm, directory / "sentencepiece.model")
-    files = find_text_tokenizers(directory)
+    files = text_tokenizers(directory)
     codec = codec_of(files, tmp_path / "bundle")
     around = [[vocabulary.index(token) for token in side] for side in (prefix, suffix)]
     for text in ("the cat", "Ω a dog", "</s> <pad>"):
@@ -108,7 +119,7 @@ def test_two_vocabularies_and_two_models(spm: Path, tmp_path: Path, extension: s
             (tmp_path / f"{name}.txt").write_text("\n".join(tokens) + "\n", encoding="utf-8")
     for name in ("source.spm", "target.spm"):
         shutil.copyfile(spm, tmp_path / name)
-    files = find_text_tokenizers(tmp_path)
+    files = text_tokenizers(tmp_path)
     codec = codec_of(files, tmp_path / "bundle")
     cat = encoded(spm, source, "the cat")
     assert codec.encode("the cat") == [*cat, 0]
@@ -138,7 +149,7 @@ def test_languages_are_tokens_of_the_vocabulary(
     settings = {"decoder_start_token": start}
     directory = model_directory(tmp_path, settings, shared_vocabulary=vocabulary)
     shutil.copyfile(spm, directory / "sentencepiece.bpe.model")
-    files = find_text_tokenizers(directory)
+    files = text_tokenizers(directory)
     assert files is not None and files.languages is not None
     first = len(vocabulary) - 2
     codes = [language.strip("_") for language in languages]
@@ -151,8 +162,8 @@ def test_languages_are_tokens_of_the_vocabulary(
 
 def test_a_directory_without_tokenizers(tmp_path: Path) -> None:
     directory = model_directory(tmp_path, MARIAN, shared_vocabulary=["<unk>", "</s>", "a"])
-    assert find_text_tokenizers(directory) is None
-    assert find_whisper_tokenizers(directory) is None
+    assert text_tokenizers(directory) is None
+    assert find_whisper_tokenizers(directory, {}) is None
 
 
 def test_whisper_shows_no_timestamps(tmp_path: Path) -> None:
@@ -165,27 +176,27 @@ def test_whisper_shows_no_timestamps(tmp_path: Path) -> None:
     tokenizer.save(str(tmp_path / "tokenizer.json"))
     vocabulary = [*alphabet, "<|endoftext|>", "<|en|>", "<|0.00|>", "<|0.02|>", "<|0.04|>"]
     model_directory(tmp_path, {}, vocabulary=vocabulary)
-    files = find_whisper_tokenizers(tmp_path)
+    files = find_whisper_tokenizers(tmp_path, {})
     codec = codec_of(files, tmp_path / "bundle")
     text = tokenizer.encode(" ask not é").ids
     assert codec.decode([257, 258, *text, 259, 260, 256]) == " ask not é"
 
     model_directory(tmp_path, {}, vocabulary=vocabulary[:-1])
     with pytest.raises(DragomanError, match=r"tokenizer\.json: .* found 1 outside, such as 260"):
-        find_whisper_tokenizers(tmp_path)
+        find_whisper_tokenizers(tmp_path, {})
 
 
 def test_damaged_files_are_reported(spm: Path, tmp_path: Path) -> None:
     directory = model_directory(tmp_path, MARIAN, shared_vocabulary=["<unk>", "a"])
     shutil.copyfile(spm, directory / "source.spm")
     with pytest.raises(DragomanError, match=r"expected a token '</s>', found none"):
-        find_text_tokenizers(directory)
+        text_tokenizers(directory)
     model_directory(tmp_path, MARIAN, shared_vocabulary=["<unk>", "a", "</s>"])
     with pytest.raises(DragomanError, match=r"expected target\.spm beside source\.spm"):
-        find_text_tokenizers(directory)
+        text_tokenizers(directory)
     (directory / "target.spm").write_bytes(b"not a model")
     with pytest.raises(DragomanError, match=r"target\.spm: not a SentencePiece model"):
-        find_text_tokenizers(directory)
+        text_tokenizers(directory)
     (directory / "shared_vocabulary.json").write_text('{"a": 1}')
     with pytest.raises(DragomanError, match=r"shared_vocabulary\.json: expected a list of tokens"):
-        find_text_tokenizers(directory)
+        text_tokenizers(directory)

@@ -456,7 +456,7 @@ def test_whisper(files: str, trained: Path, tmp_path: Path) -> None:
         timed = [*prompt, size - 40, *ids, size - 7, size - 1]
         assert codec.decode(timed) == decoded(hugging_face, timed) == text
         assert streamed(codec, timed) == text
-    with pytest.raises(Exception, match="takes no texts"):
+    with pytest.raises(Exception, match="expected a model whose sources are texts"):
         codec.encode("hello")
 
 

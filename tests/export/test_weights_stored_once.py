@@ -15,7 +15,7 @@ MakeModel = Callable[..., Transformer]
 ExportTo = Callable[..., tuple[Path, Manifest]]
 
 CONSTANTS = 512
-"""Bytes of small constants that both graphs may hold beside the weights."""
+"""Bytes of small constants that both graphs may hold besides the weights."""
 
 
 def external_ranges(directory: Path) -> dict[tuple[int, int], list[str]]:
@@ -33,7 +33,7 @@ def external_ranges(directory: Path) -> dict[tuple[int, int], list[str]]:
 
 
 def stored_bytes(directory: Path) -> int:
-    """Of all initializers, each stretch of the weight file counted once."""
+    """The size of all initializers, each range of the weight file counted once."""
     inline = sum(
         value.const_value.nbytes
         for graph in ("encoder", "decoder")

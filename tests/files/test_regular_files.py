@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from dragoman.regular_files import FileError, check_regular, memory_of_machine, read_regular
-from dragoman.strict_json import read_json
+from dragoman.files.regular_files import FileError, check_regular, memory_of_machine, read_regular
+from dragoman.files.strict_json import read_json
 
 
 def sparse(path: Path) -> None:

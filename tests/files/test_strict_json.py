@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from dragoman.regular_files import FileError
-from dragoman.strict_json import MAX_DEPTH, parse_json, read_json, read_json_object
+from dragoman.files.regular_files import FileError
+from dragoman.files.strict_json import MAX_DEPTH, parse_json, read_json, read_json_object
 
 VALUES: list[Any] = [
     None,

@@ -11,7 +11,7 @@ from sacrebleu import BLEU
 from sacrebleu.significance import PairedTest
 
 from dragoman.metrics import METRICS, bootstrap
-from dragoman.metrics.of_segments import OfSegments
+from dragoman.metrics.segment_metrics import SegmentMetric
 
 WORDS = ["the", "a", "cat", "dog", "man", "sat", "ran", "on", "under", "mat", "and", "was", "not"]
 
@@ -93,6 +93,6 @@ def test_the_bootstrap_of_sums_is_that_of_sacrebleu(share: float) -> None:
 
 def test_resamples_without_any_words_do_no_harm() -> None:
     metric = METRICS["word-error"]
-    assert isinstance(metric, OfSegments)
+    assert isinstance(metric, SegmentMetric)
     references = [["..."], ["a b"], ["-"]]
     assert 0 < metric.chance(["", "a b", ""], ["x", "a", "y"], references) <= 1

@@ -19,7 +19,7 @@ from dragoman.metrics import (
     find_metric,
     shown_figure,
 )
-from dragoman.metrics.words import words_of
+from dragoman.metrics.segment_metrics import words_of
 
 HYPOTHESES = [
     "The dog bit the man.",
@@ -36,7 +36,7 @@ REFERENCES = [
     ["Well"],
 ]
 STREAMS = [[of_one[i] if i < len(of_one) else None for of_one in REFERENCES] for i in range(3)]
-"""As sacrebleu takes them, with None where a text has no more."""
+"""References as sacrebleu takes them, with None where a text has no more."""
 
 
 def figure(name: str, hypotheses: list[str], references: list[list[str]]) -> float:

@@ -10,7 +10,7 @@ import numpy as np
 import onnx_ir as ir
 from numpy.typing import ArrayLike, NDArray
 
-from dragoman.graph_files import write_graphs
+from dragoman.onnx_graphs.graph_files import write_graphs
 from dragoman.runtime.format.bundle import Bundle
 from dragoman.runtime.format.manifest import Manifest
 from dragoman.runtime.format.onnx_graph import WEIGHTS_FILE

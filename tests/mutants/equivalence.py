@@ -16,8 +16,7 @@ from dragoman.runtime.format.bundle import Bundle, read_bundle
 from dragoman.runtime.format.contract import GraphSpec, Owner
 from dragoman.runtime.format.manifest import Manifest
 from dragoman.runtime.format.model_spec import ModelSpec
-from dragoman.runtime.texts.codecs.failures import panics_as_errors
-from dragoman.runtime.texts.codecs.tokenizer_file import read_tokenizer
+from dragoman.runtime.texts.codecs.tokenizer_file import panics_as_errors, read_tokenizer
 
 from ..many_texts import TEXTS as MANY_TEXTS
 from ..many_texts import random_texts

@@ -19,7 +19,7 @@ from dragoman.export import neutral_bundle
 from dragoman.export.exporter import export_graph
 from dragoman.runtime.format.manifest import Precision
 
-from ..exported_once import exported_once
+from ..export_cache import cached_export
 from .checkpoints import WRITERS
 
 SHIPPED_LIMITS = {"g2p-en": 32, "bible-en-es": 8, "verses-en": 8}
@@ -146,7 +146,6 @@ class Zoo:
     def exporting_once(self) -> Iterator[None]:
         """Keep exported graphs in the directory, too."""
         exports = self.directory / "exports"
-        exports.mkdir(parents=True, exist_ok=True)
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(neutral_bundle, "export_graph", exported_once(export_graph, exports))
+            patch.setattr(neutral_bundle, "export_graph", cached_export(export_graph, exports))
             yield

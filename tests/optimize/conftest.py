@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -45,7 +46,7 @@ T5: dict[str, object] = {
         False,
     ),
 }
-ALONE: dict[str, object] = {
+SINGLE_STACK: dict[str, Any] = {
     "d_model": 64,
     "d_ff": 96,
     "num_heads": 4,
@@ -53,7 +54,7 @@ ALONE: dict[str, object] = {
     "pad_token_id": 0,
     "dropout": 0.0,
 }
-ENCODER_ALONE: dict[str, object] = {
+ENCODER_ONLY: dict[str, Any] = {
     "source_vocab_size": 210,
     "target_vocab_size": 0,
     "encoder_layers": 2,
@@ -64,7 +65,7 @@ ENCODER_ALONE: dict[str, object] = {
     "token_types": 2,
     "head": HeadConfig(task="sequence-classification", dense_size=64, labels=("a", "b", "c")),
 }
-DECODER_ALONE: dict[str, object] = {
+DECODER_ONLY: dict[str, Any] = {
     "source_vocab_size": 0,
     "target_vocab_size": 210,
     "encoder_layers": 0,
@@ -94,15 +95,15 @@ def t5(tmp_path_factory: pytest.TempPathFactory) -> Bundle:
 
 
 @pytest.fixture(scope="session")
-def encoder_alone(tmp_path_factory: pytest.TempPathFactory) -> Bundle:
+def encoder_only(tmp_path_factory: pytest.TempPathFactory) -> Bundle:
     """Two layers, heads of size 16, token types and a head of three classes."""
-    return _alone(tmp_path_factory, ENCODER_ALONE)
+    return _export_single_stack(tmp_path_factory, ENCODER_ONLY)
 
 
 @pytest.fixture(scope="session")
-def decoder_alone(tmp_path_factory: pytest.TempPathFactory) -> Bundle:
+def decoder_only(tmp_path_factory: pytest.TempPathFactory) -> Bundle:
     """Two layers, heads of size 16; 17 positions."""
-    return _alone(tmp_path_factory, DECODER_ALONE)
+    return _export_single_stack(tmp_path_factory, DECODER_ONLY)
 
 
 @pytest.fixture(scope="session")
@@ -128,10 +129,11 @@ def _export(factory: pytest.TempPathFactory, changes: dict[str, object]) -> Bund
     return read_bundle(directory)
 
 
-def _alone(factory: pytest.TempPathFactory, sizes: dict[str, object]) -> Bundle:
-    directory = factory.mktemp("alone")
+def _export_single_stack(factory: pytest.TempPathFactory, sizes: dict[str, Any]) -> Bundle:
+    directory = factory.mktemp("single-stack")
     torch.manual_seed(6)
-    export_bundle(make_model(ModelConfig(**ALONE | sizes)).eval(), directory, name="alone")  # type: ignore[arg-type]
+    model = make_model(ModelConfig(**SINGLE_STACK | sizes)).eval()
+    export_bundle(model, directory, name="single-stack")
     return read_bundle(directory)
 
 

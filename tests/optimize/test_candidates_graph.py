@@ -1,4 +1,4 @@
-"""The graph of candidates selects what NumPy selects, and is where a GPU's backends find it."""
+"""The graph of candidates selects what NumPy selects, and backends of a GPU find it."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ import onnx_ir as ir
 import onnxruntime
 import pytest
 
-from dragoman.candidates_graph import candidates_graph, candidates_spec
-from dragoman.optimize.in_memory import InMemorySession
+from dragoman.onnx_graphs.candidates_graph import candidates_graph, candidates_spec
+from dragoman.optimize.running import InMemorySession
 from dragoman.optimize.tensorrt.engine_bundle import pinned_bundle
 from dragoman.runtime import Bundle
 from dragoman.runtime.format.contract import DataType, GraphSpec, TensorSpec

@@ -12,9 +12,7 @@ import onnxruntime
 import pytest
 from numpy.typing import NDArray
 
-from dragoman.optimize.compare import run
-from dragoman.optimize.in_memory import InMemorySession
-from dragoman.optimize.samples import samples_for_graph
+from dragoman.optimize.running import InMemorySession, run, samples_for_graph
 from dragoman.runtime import Bundle
 
 FLOAT = ir.DataType.FLOAT

@@ -17,18 +17,26 @@ from .conftest import ROOT, Contents, read_wheel
 pytestmark = pytest.mark.dist
 
 PACKAGES = ("benchmarks", "cli", "export", "optimize", "reference_model", "runtime")
+BENCHMARKS = "dragoman/benchmarks/"
+MEASURING = {"arrangement", "bundle_speed", "child", "latency", "machine", "processes"}
+"""The modules of `BENCHMARKS` that `dragoman` needs; packages of it compare with other tools."""
 PRETRAINED = "dragoman/reference_model/pretrained"
 SUFFIXES = (".py", ".html", ".js", ".css")
 DIST_INFO = f"dragoman-{dragoman.__version__}.dist-info"
 
 
 def package_files() -> set[str]:
-    """Every file that must be installed, as `dragoman/...`, found through the links in src/."""
+    """Every file that must be installed, as `dragoman/...`, found through the links in src/.
+
+    Packages of `dragoman.benchmarks` are not installed.
+    """
     files = set()
     source = ROOT / "src"
     for folder, _, names in os.walk(source / "dragoman", followlinks=True):
         for name in names:
             path = Path(folder, name).relative_to(source)
+            if path.as_posix().startswith(BENCHMARKS) and len(path.parts) > 3:
+                continue
             if path.suffix in SUFFIXES or name == "py.typed" or "pretrained" in path.parts:
                 files.add(path.as_posix())
     return {name for name in files if "__pycache__" not in name}
@@ -54,9 +62,9 @@ def test_linked_folders_are_packages(package: str, wheel: Contents, sdist: Conte
     [
         "dragoman/py.typed",
         "dragoman/pictures/attention.html",
-        "dragoman/benchmarks/report/page.html",
-        "dragoman/benchmarks/report/parts.html",
-        "dragoman/benchmarks/report/style.html",
+        "dragoman/verification/report/page.html",
+        "dragoman/verification/report/parts.html",
+        "dragoman/verification/report/style.html",
         "dragoman/runtime/serving/page/page.js",
         f"{PRETRAINED}/g2p-en/model.safetensors",
         f"{PRETRAINED}/g2p-en/held_out.tsv",
@@ -71,6 +79,16 @@ def test_linked_folders_are_packages(package: str, wheel: Contents, sdist: Conte
 )
 def test_the_wheel_has(name: str, wheel: Contents) -> None:
     assert name in wheel
+
+
+def test_of_the_benchmarks_the_wheel_has_only_what_the_commands_import(
+    wheel: Contents, sdist: Contents
+) -> None:
+    expected = {f"{BENCHMARKS}{name}.py" for name in MEASURING | {"__init__"}}
+    assert {name for name in wheel if name.startswith(BENCHMARKS)} == expected
+    for name in sdist:
+        if BENCHMARKS in name:
+            assert name.partition("src/")[2] in expected
 
 
 @pytest.mark.parametrize("name", ["LICENSE", "README.md", "CHANGELOG.md", "pyproject.toml"])

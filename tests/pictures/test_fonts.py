@@ -19,7 +19,7 @@ def _only_the_fonts_of_matplotlib(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(manager, "ttflist", own)
 
 
-def test_the_first_font_alone_where_it_has_everything() -> None:
+def test_only_the_first_font_where_it_has_everything() -> None:
     assert fonts_for(["straße", "Ж", "▁the", "Ġ", "</s>"]) == ([DEFAULT], "")
     assert fonts_for([]) == ([DEFAULT], "")
 

@@ -16,17 +16,25 @@ from typing import Any
 import pytest
 import torch
 
-from dragoman.benchmarks.real_models import package
+from dragoman.benchmarks.models.real_models import package
 from dragoman.export import export_bundle
-from dragoman.export.families.pytorch_seq2seq import load_pytorch_seq2seq
+from dragoman.export.families.state_dictionaries.pytorch_seq2seq import load_pytorch_seq2seq
+from dragoman.export.formats.json_files import read_json
 from dragoman.optimize.target_bundle import optimize_bundle
 from dragoman.reference_model import Transformer
 from dragoman.runtime import Model, load, read_bundle
 from dragoman.runtime.backends import open_backend
 from dragoman.runtime.format.manifest import Precision
-from dragoman.verification import ParityInputs, check_parity
+from dragoman.verification.inputs.parity_inputs import ParityInputs
+from dragoman.verification.parity import check_parity
 
 from ..verification.damage import damaged, three_bits
+
+
+def load_model(directory: Path) -> Transformer:
+    """The model of a directory with a state dictionary."""
+    return load_pytorch_seq2seq(directory, read_json(directory / "config.json"))
+
 
 pytestmark = pytest.mark.real
 
@@ -129,7 +137,7 @@ def ours(files: Path, tmp_path_factory: pytest.TempPathFactory) -> Transformer:
     values = {"model_type": "pytorch-seq2seq", "num_heads": 8}
     tokens = {"pad_token_id": PAD, "start_token_id": START, "end_token_id": END}
     (directory / "config.json").write_text(json.dumps(values | tokens))
-    return load_pytorch_seq2seq(directory)
+    return load_model(directory)
 
 
 @torch.inference_mode()

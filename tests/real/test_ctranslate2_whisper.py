@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from dragoman.benchmarks.real_models import whisper
+from dragoman.benchmarks.models.real_models import whisper
 from dragoman.export.families.ctranslate2 import load_ctranslate2
 from dragoman.export.families.ctranslate2.whisper import whisper_tokens
 

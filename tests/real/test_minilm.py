@@ -12,7 +12,7 @@ import torch
 from numpy.typing import NDArray
 
 from dragoman import api
-from dragoman.benchmarks.real_models import minilm
+from dragoman.benchmarks.models.real_models import minilm
 from dragoman.reference_model.pretrained import find_checkpoint
 from dragoman.reference_model.recipes import read_examples
 from dragoman.runtime import Model, load

@@ -13,11 +13,19 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dragoman.benchmarks.real_models import package
+from dragoman.benchmarks.models.real_models import package
 from dragoman.export import export_bundle
-from dragoman.export.families.torch_transformer import load_torch_transformer
+from dragoman.export.families.state_dictionaries.torch_transformer import load_torch_transformer
+from dragoman.export.formats.json_files import read_json
 from dragoman.optimize.target_bundle import optimize_bundle
+from dragoman.reference_model import Transformer
 from dragoman.runtime import load, read_bundle
+
+
+def load_model(directory: Path) -> Transformer:
+    """The model of a directory with a state dictionary."""
+    return load_torch_transformer(directory, read_json(directory / "config.json"))
+
 
 pytestmark = [
     pytest.mark.real,
@@ -60,7 +68,7 @@ def test_the_bundle_gives_their_tokens(tmp_path: Path, monkeypatch: pytest.Monke
     theirs: Any = importlib.import_module("tg2fa_translit.transformer").transformer
     shutil.copyfile(root / "tg2fa_translit" / "model_2.9.zip", tmp_path / "model_2.9.zip")
     (tmp_path / "config.json").write_text(json.dumps(CONFIG))
-    model = load_torch_transformer(tmp_path)
+    model = load_model(tmp_path)
     for name in ("neutral", "cpu"):
         (tmp_path / name).mkdir()
     export_bundle(model, tmp_path / "neutral", name="tg2fa")

@@ -19,7 +19,7 @@ from tiktoken.load import load_tiktoken_bpe
 from tiktoken_ext import openai_public
 from tokenizers import Tokenizer
 
-from dragoman.benchmarks.real_models import package, whisper
+from dragoman.benchmarks.models.real_models import package, whisper
 from dragoman.export.families import FAMILIES
 from dragoman.export.families.hugging_face import find_hugging_face_tokenizers
 from dragoman.export.tokenizers import TokenizerFiles

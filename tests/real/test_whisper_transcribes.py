@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 import soundfile
 
-from dragoman.benchmarks.real_models import whisper
-from dragoman.benchmarks.speech.clips import read_clips, word_error
+from dragoman.benchmarks.models.real_models import whisper
+from dragoman.benchmarks.compare.tasks.speech import read_clips, word_error
 from dragoman.export import export_bundle
 from dragoman.export.checkpoints import read_checkpoint
 from dragoman.export.model_description import audio_features
@@ -21,8 +21,9 @@ from dragoman.optimize.target_bundle import optimize_bundle
 from dragoman.runtime import Model, load, read_bundle
 from dragoman.runtime.audio import LogMel
 from dragoman.runtime.backends import open_backend
-from dragoman.verification import ParityInputs, check_parity
+from dragoman.verification.inputs.parity_inputs import ParityInputs
 from dragoman.verification.inputs.sources import windows
+from dragoman.verification.parity import check_parity
 
 from ..verification.damage import damaged, three_bits
 

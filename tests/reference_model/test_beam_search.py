@@ -32,7 +32,7 @@ TABLE: dict[str, dict[str, float]] = {
     "bbaa": {".": 0.9, "a": 0.05, "b": 0.05},
     "bbab": {".": 0.5, "a": 0.25, "b": 0.25},
 }
-"""Probability of the next token after each beginning. What is missing from 1 is the padding's,
+"""Probability of the next token after each hypothesis. The rest up to 1 is the padding's,
 which is suppressed; that does not make the others more probable.
 
 The products, and with two beams what becomes of them (! goes on, . finishes):
@@ -45,12 +45,12 @@ The products, and with two beams what becomes of them (! goes on, . finishes):
 
 
 class Table:
-    """A model whose next token depends on the beginning alone."""
+    """A model whose next token depends on the hypothesis only."""
 
     def __init__(self, generation: GenerationConfig) -> None:
         self.config = ModelConfig(source_vocab_size=9, target_vocab_size=5)
         self.generation = generation
-        self.beginnings: list[list[str]] = []
+        self.hypotheses: list[list[str]] = []
 
     def prompt(self, source: Sequence[int]) -> list[int]:
         return [START]
@@ -63,13 +63,13 @@ class Table:
 
     def logits(self, token: torch.Tensor) -> torch.Tensor:
         assert token[:, 0].eq(START).all()
-        self.beginnings.append([text(row[1:]) for row in token.tolist()])
+        self.hypotheses.append([text(row[1:]) for row in token.tolist()])
         logits = torch.full((*token.shape, 5), -torch.inf)
-        for row, beginning in enumerate(self.beginnings[-1]):
+        for row, hypothesis in enumerate(self.hypotheses[-1]):
             left = 1.0
             for index, name in NAMES.items():
-                logits[row, -1, index] = math.log(TABLE[beginning][name])
-                left -= TABLE[beginning][name]
+                logits[row, -1, index] = math.log(TABLE[hypothesis][name])
+                left -= TABLE[hypothesis][name]
             logits[row, -1, PAD] = math.log(max(left, 0)) if left > 1e-9 else -torch.inf
         return logits + 7  # logits are not normalized
 
@@ -164,7 +164,7 @@ def test_beams_that_go_on(settings: dict[str, Any], steps: int) -> None:
     model = Table(generation)
     beam_search_uncached(cast(Transformer, model), [[5]], 6)
     expected = [[""], ["a", "b"], ["bb", "aa"], ["bba", "bbb"], ["bbaa", "bbab"]]
-    assert model.beginnings == expected[:steps]
+    assert model.hypotheses == expected[:steps]
 
 
 def test_log_probabilities_of_tokens_are_those_under_the_rules() -> None:

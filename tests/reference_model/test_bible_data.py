@@ -11,7 +11,7 @@ import pytest
 from dragoman import DragomanError
 from dragoman.reference_model.recipes import bible_en_es
 from dragoman.reference_model.recipes.bible_en_es import load_data, plain
-from dragoman.reference_model.recipes.chapters import bucket
+from dragoman.reference_model.recipes.examples import chapter_bucket
 
 
 @pytest.mark.parametrize(
@@ -93,7 +93,7 @@ class Bible:
 
 @pytest.fixture
 def bibles(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of the English one, the Old Testament has books beyond the canon."""
+    """The English one has books beyond the canon in the Old Testament."""
     modules = {
         "engWEB2015eb": Bible(56, "English", {("a3", 1, 2)}),
         "spaRV1909eb": Bible(39, "Spanish", {("b26", 2, 1)}),
@@ -112,7 +112,7 @@ def test_verses_are_paired_and_split_by_chapter(bibles: None, tmp_path: Path) ->
             assert example.references == (example.source.replace("English", "Spanish"),)
             _, _, verse, _, _, chapter, _, book = example.source.rstrip(".").split()
             number = int(book[1:]) + (1 if book[0] == "a" else 40)
-            expected = bucket(book=number, chapter=int(chapter))
+            expected = chapter_bucket(book=number, chapter=int(chapter))
             wanted = "held_out" if expected < 5 else "validation" if expected < 7 else "train"
             assert part == wanted, (book, chapter)
             found[book, int(chapter), int(verse)] = part

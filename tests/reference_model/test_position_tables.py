@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from dragoman.reference_model import Transformer
-from dragoman.reference_model.embedding import LearnedPositions, SinusoidalPositions, sinusoids
+from dragoman.reference_model.stacks import LearnedPositions, SinusoidalPositions, sinusoids
 
 MakeModel = Callable[..., Transformer]
 

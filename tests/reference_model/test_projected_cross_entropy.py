@@ -42,7 +42,7 @@ def test_loss_and_gradients_are_those_of_pytorch(
 
 
 def test_shares_of_a_step_add_up() -> None:
-    """Of two batches with 3 and 4 tokens, both divided by 7, the losses and gradients add up."""
+    """The losses and gradients of batches with 3 and 4 tokens, both divided by 7, add up."""
     hidden, weight = tensors(tokens=7, width=4, vocabulary=6, bias=False)
     right = torch.randint(0, 6, (7,))
     expected = F.cross_entropy(hidden @ weight.T, right, label_smoothing=0.1)

@@ -1,4 +1,4 @@
-"""What follows from the formulas of "Attention Is All You Need", whatever the weights."""
+"""Properties that follow from the formulas of "Attention Is All You Need" for any weights."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from dragoman.reference_model import scaled_dot_product_attention
-from dragoman.reference_model.embedding import sinusoids
+from dragoman.reference_model.stacks import sinusoids
 
 
 @pytest.mark.parametrize("d_model", [2, 6, 512])

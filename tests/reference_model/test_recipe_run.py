@@ -12,7 +12,7 @@ import pytest
 from tokenizers import Tokenizer
 
 from dragoman import DragomanError
-from dragoman.cli import train as train_command
+from dragoman.cli.building import train as train_command
 from dragoman.reference_model import ModelConfig, Transformer, load_checkpoint
 from dragoman.reference_model.recipes import (
     RECIPES,

@@ -12,14 +12,21 @@ from dragoman.reference_model import ConfigError, ModelConfig
 from dragoman.reference_model.attention import MASKED_SCORE, RelativePositions
 from dragoman.reference_model.layers import RMSNorm
 
-t5: Any = importlib.import_module("transformers.models.t5.modeling_t5")
+
+@pytest.fixture(scope="module")
+def t5() -> Any:
+    """Imported here, since it takes three seconds."""
+    return importlib.import_module("transformers.models.t5.modeling_t5")
+
 
 SIZES = [(4, 3), (5, 7), (7, 20), (8, 9), (8, 128), (13, 64), (16, 20), (31, 100), (32, 128)]
 
 
 @pytest.mark.parametrize("both_sides", [True, False])
 @pytest.mark.parametrize(("buckets", "max_distance"), [*SIZES, (32, 17), (64, 256), (320, 1000)])
-def test_buckets_match_hugging_face(buckets: int, max_distance: int, both_sides: bool) -> None:
+def test_buckets_match_hugging_face(
+    buckets: int, max_distance: int, both_sides: bool, t5: Any
+) -> None:
     ours = RelativePositions(3, buckets=buckets, max_distance=max_distance, both_sides=both_sides)
     far = 2 * max_distance + 3
     position = torch.tensor([[far, 0, far // 2], [1, 2 * far, far + 1]])
@@ -56,7 +63,7 @@ def test_meaningless_sizes_are_refused(buckets: int, distance: int) -> None:
 
 
 @pytest.mark.parametrize("scale", [1e-4, 1.0, 3e4])
-def test_rms_norm_matches_hugging_face(scale: float) -> None:
+def test_rms_norm_matches_hugging_face(scale: float, t5: Any) -> None:
     theirs, ours = t5.T5LayerNorm(7, eps=1e-6), RMSNorm(7, gain=True, epsilon=1e-6)
     assert ours.gain is not None
     x = torch.randn(2, 3, 7, generator=torch.Generator().manual_seed(0)) * scale

@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from dragoman.reference_model.training.batching import Pair, token_batches
+from dragoman.reference_model.training.loss import Pair, token_batches
 
 
 def random_pairs(count: int) -> list[Pair]:

@@ -17,13 +17,13 @@ from dragoman.reference_model.recipes import (
     PairFiles,
     Recipe,
     evaluate,
-    read_beginning,
     read_examples,
+    read_initial_model,
     read_training_file,
     run_recipe,
 )
 from dragoman.reference_model.recipes import run as run_module
-from dragoman.reference_model.recipes.tokenizer_files import read_tokenizers
+from dragoman.reference_model.recipes.tokenizers import read_tokenizers
 
 SETTINGS: dict[str, Any] = {
     "model": {
@@ -94,20 +94,20 @@ def test_a_training_goes_on_from_a_checkpoint(tmp_path: Path, files: PairFiles) 
     data = recipe.load_data(None)
     figures = run_recipe(recipe, data, tmp_path / "first", tmp_path / "work")
     dropped_out = described(tmp_path, files, model={**SETTINGS["model"], "dropout": 0.5})
-    beginning = read_beginning(tmp_path / "first", dropped_out.config)
+    initial = read_initial_model(tmp_path / "first", dropped_out.config)
     # It begins where the other one ended, with the same tokenizers, and its own dropout.
-    assert isinstance(beginning.model, torch.nn.Module)
-    found = evaluate(beginning.model, recipe, beginning.tokenizers, data.held_out)
+    assert isinstance(initial.model, torch.nn.Module)
+    found = evaluate(initial.model, recipe, initial.tokenizers, data.held_out)
     assert found == figures
-    rates = {m.p for m in beginning.model.modules() if isinstance(m, torch.nn.Dropout)}
+    rates = {m.p for m in initial.model.modules() if isinstance(m, torch.nn.Dropout)}
     assert rates == {0.5}
-    run_recipe(dropped_out, data, tmp_path / "second", tmp_path / "work-2", beginning=beginning)
+    run_recipe(dropped_out, data, tmp_path / "second", tmp_path / "work-2", initial=initial)
     first, second = (load_checkpoint(tmp_path / name) for name in ("first", "second"))
     assert isinstance(first, Transformer) and isinstance(second, Transformer)
     assert second.config.dropout == 0.5
     assert not torch.equal(first.output.weight, second.output.weight)
     record = json.loads((tmp_path / "second" / "recipe.json").read_text(encoding="utf-8"))
-    assert record["from"] == beginning.digest and len(record["from"]) == 64
+    assert record["from"] == initial.digest and len(record["from"]) == 64
     tokenizers = [
         (tmp_path / name / "source_tokenizer.json").read_bytes() for name in ("first", "second")
     ]
@@ -121,10 +121,10 @@ def test_a_checkpoint_of_another_shape_is_refused(tmp_path: Path, files: PairFil
     with pytest.raises(
         DragomanError, match=r"first: expected a model of the shape .* d_ff 24 inst"
     ):
-        read_beginning(tmp_path / "first", other.config)
+        read_initial_model(tmp_path / "first", other.config)
     (tmp_path / "first" / "target_tokenizer.json").write_text("{", encoding="utf-8")
     with pytest.raises(DragomanError, match=r"target_tokenizer\.json: expected a tokenizer"):
-        read_beginning(tmp_path / "first", recipe.config)
+        read_initial_model(tmp_path / "first", recipe.config)
 
 
 @pytest.mark.parametrize(
@@ -254,6 +254,6 @@ def test_a_model_that_writes_no_capitals_is_scored_without(
 def test_special_tokens_are_text_when_a_training_goes_on(tmp_path: Path, files: PairFiles) -> None:
     recipe = described(tmp_path, files)
     run_recipe(recipe, recipe.load_data(None), tmp_path / "first", tmp_path / "work")
-    beginning = read_beginning(tmp_path / "first", recipe.config)
-    for tokenizer in beginning.tokenizers:
+    initial = read_initial_model(tmp_path / "first", recipe.config)
+    for tokenizer in initial.tokenizers:
         assert tokenizer.encode("the </s> cat").ids.count(END) == 1

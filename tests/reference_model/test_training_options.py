@@ -1,4 +1,4 @@
-"""What the options of a training change."""
+"""The effects of training options."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from dragoman import DragomanError
 from dragoman.reference_model import ModelConfig, Transformer
 from dragoman.reference_model.training import Epoch, TrainingOptions, train
-from dragoman.reference_model.training.teacher_forcing import negative_log_likelihood, predictions
+from dragoman.reference_model.training.loss import negative_log_likelihood, predictions
 
 MakeConfig = Callable[..., ModelConfig]
 
@@ -131,7 +131,7 @@ def test_a_training_that_began_elsewhere_is_not_resumed(
             tmp_path,
             evaluate=lambda _: 0.0,
             metric_name="nothing",
-            beginning="other weights",
+            initial_weights="other weights",
         )
 
 

@@ -14,7 +14,7 @@ import torch
 from dragoman import DragomanError
 from dragoman.reference_model import ModelConfig, Transformer
 from dragoman.reference_model.training import Epoch, TrainingOptions, train, trainer
-from dragoman.reference_model.training.schedule import inverse_square_root
+from dragoman.reference_model.training.options import inverse_square_root
 
 MakeConfig = Callable[..., ModelConfig]
 Evaluate = Callable[[Transformer], float]

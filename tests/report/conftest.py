@@ -8,42 +8,40 @@ from pathlib import Path
 import pytest
 
 from dragoman import api
-from dragoman.benchmarks.latency import Percentiles
-from dragoman.benchmarks.report.checks import checks_of, verdict_of
-from dragoman.benchmarks.report.contents import (
+from dragoman.reference_model import save_checkpoint
+from dragoman.reference_model.recipes import Example, write_examples
+from dragoman.runtime import read_bundle
+from dragoman.runtime.format.manifest import FileRecord, PassRecord, Refusal
+from dragoman.runtime.format.parity import (
+    Distance,
+    DistributionParity,
+    Divergence,
+    Parity,
+    ReferenceParity,
+    TaskParity,
+    TensorParity,
+    TokenParity,
+)
+from dragoman.verification.report.contents import (
     AttentionExample,
     BundleReport,
     Fact,
     Licence,
+    Percentiles,
     Report,
     Speed,
     Timing,
 )
-from dragoman.benchmarks.sensitivity.results import (
+from dragoman.verification.report.parity_rows import checks_of, verdict_of
+from dragoman.verification.sensitivity.results import (
     Effect,
     Keeping,
     LayerSensitivity,
     ProductSensitivity,
     Sensitivity,
 )
-from dragoman.reference_model import ModelConfig, save_checkpoint
-from dragoman.reference_model.recipes import Example, g2p_en, write_examples
-from dragoman.runtime import read_bundle
-from dragoman.runtime.format.manifest import FileRecord
-from dragoman.runtime.format.records import (
-    Distance,
-    DistributionParity,
-    Divergence,
-    Parity,
-    PassRecord,
-    ReferenceParity,
-    Refusal,
-    TaskParity,
-    TensorParity,
-    TokenParity,
-)
 
-from ..random_weights import random_transformer
+from ..zoo import letters_model, letters_tokenizers
 
 HOSTILE = '</script><script>alert(1)</script> & "it\'s" $x^2$ \u2028 日本語 <b>bold</b>'
 """In a text that a model has read."""
@@ -227,21 +225,8 @@ def report(*bundles: BundleReport) -> Report:
 def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """With tokenizers, held-out words and a licence."""
     directory = tmp_path_factory.mktemp("checkpoints") / "small"
-    config = ModelConfig(
-        source_vocab_size=29,
-        target_vocab_size=42,
-        encoder_layers=1,
-        decoder_layers=1,
-        d_model=32,
-        num_heads=2,
-        d_ff=48,
-        norm_order="pre",
-        max_source_positions=20,
-        max_target_positions=16,
-    )
-    save_checkpoint(random_transformer(config, seed=0), directory)
-    g2p_en.make_source_tokenizer().save(str(directory / "source_tokenizer.json"))
-    g2p_en.make_target_tokenizer().save(str(directory / "target_tokenizer.json"))
+    save_checkpoint(letters_model(max_source_positions=20, max_target_positions=16), directory)
+    letters_tokenizers(directory)
     write_examples([Example(word, ("D R", "AE G")) for word in WORDS], directory / "held_out.tsv")
     (directory / "recipe.json").write_text('{"recipe": "g2p-en"}', encoding="utf-8")
     (directory / "LICENSE").write_text("Licence of words\nMay be used.\n", encoding="utf-8")

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from dragoman.benchmarks.report.page import render
+from dragoman.verification.report.page import render
 
 from ..chromium import CONTRASTS, PATIENCE, chromium
 from .test_page import several

@@ -9,18 +9,18 @@ from collections.abc import Callable
 
 import pytest
 
-from dragoman.benchmarks.report.charts import (
+from dragoman.verification.report.charts import (
+    MOST_BARS,
+    PAGE_COLOURS,
     Chart,
     draw_attention,
     draw_keeping,
     draw_layers,
     draw_margins,
     draw_products,
-    draw_speed,
 )
-from dragoman.benchmarks.report.charts.sensitivity import MOST_BARS
-from dragoman.benchmarks.report.charts.svg import PAGE_COLOURS
-from dragoman.benchmarks.report.contents import AttentionExample, BundleReport
+from dragoman.verification.report.contents import AttentionExample, BundleReport
+from dragoman.verification.report.speed_charts import draw_speed
 
 from .conftest import HOSTILE, bundle_report, parity, sensitivity, timing
 
@@ -36,7 +36,7 @@ CHARTS: dict[str, tuple[Callable[[], Chart], list[str]]] = {
     ),
     "products": (
         lambda: draw_products(sensitivity(), "p"),
-        ["error of its output, %", "it alone: mean divergence, nats"],
+        ["error of its output, %", "by itself: mean divergence, nats"],
     ),
     "layers": (lambda: draw_layers(sensitivity(), "l"), ["mean divergence, nats"]),
     "keeping": (
@@ -102,7 +102,7 @@ def test_bars_are_as_long_as_the_numbers() -> None:
 
 
 def bar_lengths(chart: Chart) -> list[float]:
-    """Of rectangles in a colour of a series."""
+    """Sizes of rectangles in a colour of a series."""
     paths = re.findall(r'<path d="([^"]*)" [^>]*style="fill: var\(--series', chart.svg)
     corners = [[float(x) for x in re.findall(r"[ML] ([\d.]+) ", path)] for path in paths]
     return [max(xs) - min(xs) for xs in corners]
@@ -140,8 +140,8 @@ def test_speed_has_four_curves_of_every_bundle() -> None:
 
 def test_speed_of_one_size_and_one_length() -> None:
     assert BUNDLE.speed is not None
-    alone = dataclasses.replace(BUNDLE.speed, timings=(timing(1, 8),))
-    assert draw_speed([dataclasses.replace(BUNDLE, speed=alone)]) == []
+    single = dataclasses.replace(BUNDLE.speed, timings=(timing(1, 8),))
+    assert draw_speed([dataclasses.replace(BUNDLE, speed=single)]) == []
     assert draw_speed([dataclasses.replace(BUNDLE, speed=None)]) == []
     window = dataclasses.replace(BUNDLE.speed, timings=(timing(1, 1500), timing(4, 1500)))
     assert len(draw_speed([dataclasses.replace(BUNDLE, speed=window)])) == 2

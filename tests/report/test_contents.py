@@ -1,4 +1,4 @@
-"""Verdicts, rows of parity and licences: what a report says, beside what manifests record."""
+"""Verdicts, rows of parity and licences: what a report says besides what manifests record."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from dragoman.benchmarks.report.checks import checks_of, verdict_of
-from dragoman.benchmarks.report.figures import counted, figure
-from dragoman.benchmarks.report.licences import licences_in
-from dragoman.benchmarks.report.page import parted
-from dragoman.benchmarks.report.speed import source_lengths
-from dragoman.random_inputs import describe_sources, describe_windows
+from dragoman.benchmarks.bundle_speed import source_lengths
 from dragoman.runtime.format.model_spec import ModelSpec
-from dragoman.runtime.format.records import BeamParity, Cosines, OnePassParity, VectorParity
+from dragoman.runtime.format.parity import BeamParity, Cosines, OnePassParity, VectorParity
+from dragoman.verification.comparison import describe_sources, describe_windows
+from dragoman.verification.report.contents import counted, figure
+from dragoman.verification.report.gathering import licences_in
+from dragoman.verification.report.page import parted
+from dragoman.verification.report.parity_rows import checks_of, verdict_of
 
 from .conftest import parity
 
@@ -67,7 +67,7 @@ def test_a_verdict_without_parity_says_how_to_get_one() -> None:
         ("64 random sources (seed 0), 8 lines", False),
     ],
 )
-def test_random_inputs_are_told(inputs: str, random: bool) -> None:
+def test_random_inputs_are_named(inputs: str, random: bool) -> None:
     found = dataclasses.replace(parity(), inputs=inputs)
     sentence = verdict_of(WHAT, "int8", found, "", None).sentence
     assert ("which say nothing about quality" in sentence) == random
@@ -76,7 +76,7 @@ def test_random_inputs_are_told(inputs: str, random: bool) -> None:
 def test_a_row_for_each_comparison() -> None:
     found = dataclasses.replace(
         parity(),
-        beams=BeamParity(4, 8, 7, 1, 1e-6, True),
+        beams=BeamParity(4, 8, 7, 1, 1e-6, True, 1e-6, 1e-3),
         vectors=VectorParity(40, Cosines(0.999812, 0.9921), Cosines(0.9997, 0.99), 0.98, False),
     )
     rows = {check.what: check for check in checks_of(found, 2.1)}
@@ -85,14 +85,16 @@ def test_a_row_for_each_comparison() -> None:
         "logits, largest difference",
         "distributions, nats a token",
         "the same most probable choice",
-        "cosines of 40 vectors",
+        "cosines of 40 embeddings",
         "greedy outputs",
         "best of 4 beams",
         "word error",
         "nats a token of 41 references",
     ]
-    assert [what for what, check in rows.items() if not check.passed] == ["cosines of 40 vectors"]
-    assert rows["cosines of 40 vectors"].found == "mean 0.999812, smallest 0.992100"
+    assert [what for what, check in rows.items() if not check.passed] == [
+        "cosines of 40 embeddings"
+    ]
+    assert rows["cosines of 40 embeddings"].found == "mean 0.999812, smallest 0.992100"
     assert rows["best of 4 beams"].found == "7 of 8 identical, 1 as good"
     assert rows["word error"].found == "31.44%, trained model 31.27%"
 
@@ -123,7 +125,7 @@ def test_what_is_undecided_is_not_said_to_have_passed() -> None:
     undecided = dataclasses.replace(
         found,
         tokens=dataclasses.replace(found.tokens, identical=0),
-        beams=BeamParity(4, 8, 0, 0, 0.0, True),
+        beams=BeamParity(4, 8, 0, 0, 0.0, True, 0.0, 1e-3),
         tasks=(
             dataclasses.replace(task, allowed=0.001, pairs=80, undecided=True, more_inputs=900),
         ),

@@ -12,10 +12,10 @@ from html.parser import HTMLParser
 
 import pytest
 
-from dragoman.benchmarks.report.contents import BundleReport, Report
-from dragoman.benchmarks.report.page import MOST_DIVERGENCES, render
+from dragoman.runtime.format.parity import Divergence, Parity, TaskParity
 from dragoman.runtime.format.plain_data import to_plain
-from dragoman.runtime.format.records import Divergence, Parity, TaskParity
+from dragoman.verification.report.contents import BundleReport, Report
+from dragoman.verification.report.page import MOST_DIVERGENCES, render
 
 from .conftest import HOSTILE, bundle_report, divergence, parity, report, sensitivity
 
@@ -94,7 +94,7 @@ def unknown() -> BundleReport:
             "parity": "not verified: dragoman verify unknown CHECKPOINT",
             "licences": "no licence file: --checkpoint",
             "sensitivity": "not measured: dragoman sensitivity unknown CHECKPOINT",
-            "speed": "not measured, as asked",
+            "speed": "not measured, as requested",
             "attention": "no graph that shows it: build --with-attention",
         },
     )
@@ -135,7 +135,7 @@ def test_the_page_needs_nothing_else(name: str) -> None:
 
 
 def test_texts_are_texts() -> None:
-    """Of models, licences and manifests: none is an element, and the data does not end early."""
+    """Texts of models, licences and manifests are not elements, and do not end the data early."""
     text = render(several())
     page = Page(text)
     assert "alert(1)</script>" not in text and "<b>" not in text
@@ -210,7 +210,7 @@ def test_divergences_are_side_by_side() -> None:
     assert "Texts are recorded by dragoman verify." not in page.text
 
 
-def test_texts_that_no_divergence_has_are_asked_for() -> None:
+def test_texts_that_no_divergence_has_are_explained() -> None:
     page = Page(render(report(bundle_report("old", with_divergences(divergence(1))))))
     assert "Texts are recorded by dragoman verify." in page.text
 
@@ -271,7 +271,7 @@ def test_the_task_is_compared_where_there_is_one() -> None:
         assert all(text in page.text for text in (header, *rows))
 
 
-def test_a_part_that_is_missing_beside_others_is_said() -> None:
+def test_a_part_that_is_missing_besides_others_is_named() -> None:
     made = dataclasses.replace(bundle_report(), missing={"licences": "those of the checkpoint"})
     assert made.licences
     assert "those of the checkpoint" in Page(render(report(made))).text
@@ -312,10 +312,10 @@ def test_a_sensitivity_without_measurable_products() -> None:
     assert "The worst product" not in page.text and "b1-products" not in page.ids
 
 
-def test_other_weights_are_told() -> None:
+def test_other_weights_are_reported() -> None:
     found = dataclasses.replace(sensitivity(), differing=("a", "b"))
     page = Page(render(report(dataclasses.replace(bundle_report(), sensitivity=found))))
-    assert "2 products are rounded otherwise than in the bundle" in page.text
+    assert "2 products are rounded differently from the bundle" in page.text
 
 
 def test_a_model_without_a_decoder() -> None:

@@ -13,11 +13,11 @@ from pathlib import Path
 import pytest
 
 from dragoman import DragomanError, api
-from dragoman.benchmarks.report.contents import Part
-from dragoman.cli.main import cli
+from dragoman.cli.building.report import report as report_command
 from dragoman.runtime import load, read_bundle
 from dragoman.runtime.format.plain_data import to_plain
 from dragoman.runtime.format.writing import write_manifest
+from dragoman.verification.report.contents import Part
 
 from ..recorded_progress import RecordedProgress
 from .conftest import Build
@@ -121,7 +121,7 @@ def test_without_measurements_nothing_is_measured(build: Build, tmp_path: Path) 
     expected: dict[Part, str] = {
         "licences": "--checkpoint reads those of the checkpoint",
         "sensitivity": f"dragoman sensitivity {bundle} CHECKPOINT -o sensitivity.json",
-        "speed": "not measured, as asked",
+        "speed": "not measured, as requested",
         "attention": "--inputs FILE",
     }
     assert set(report.missing) == set(expected)
@@ -131,7 +131,7 @@ def test_without_measurements_nothing_is_measured(build: Build, tmp_path: Path) 
     assert all(" ".join(text.split()) in page.text for text in report.missing.values())
 
 
-def test_a_sensitivity_that_is_given(build: Build, checkpoint: Path, tmp_path: Path) -> None:
+def test_a_sensitivity_from_a_file(build: Build, checkpoint: Path, tmp_path: Path) -> None:
     bundle, other = build("int8", attention=True), build("fp32")
     found = api.sensitivity(bundle, checkpoint, limit=2, threads=1)
     found.write(tmp_path / "s.json")
@@ -211,7 +211,7 @@ def test_a_bundle_of_another_model_has_nothing_of_the_checkpoint(
     assert second.licences == () and second.attention == ()
     for part in ("licences", "attention", "sensitivity"):
         assert f"{why}norm_order" in second.missing[part]
-    assert "no licence file beside the manifest" in second.missing["licences"]
+    assert "no licence file next to the manifest" in second.missing["licences"]
     (foreign / "LICENSE").write_text("Licence of others\n", encoding="utf-8")
     words = tmp_path / "words.txt"
     words.write_text("encoder\n", encoding="utf-8")
@@ -274,4 +274,4 @@ def test_mistakes(build: Build, run: Run, tmp_path: Path) -> None:
         (line,) = err.splitlines()
         assert problem in line
         assert not output.exists()
-    assert {parameter.name for parameter in cli.commands["report"].params} >= {"sensitivities"}
+    assert {parameter.name for parameter in report_command.params} >= {"sensitivities"}

@@ -44,7 +44,7 @@ def keys_and_values(prefix: str, rows: str, axis: str) -> list[dict[str, Any]]:
 def plain_manifest() -> dict[str, Any]:
     """A valid manifest of one decoder layer, as plain data to be changed."""
     return {
-        "schema_version": 3,
+        "schema_version": 1,
         "kind": "sequence-to-sequence",
         "name": "by hand",
         "target": "neutral",

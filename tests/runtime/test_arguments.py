@@ -136,7 +136,7 @@ def test_options_are_as_many_as_sources(count: int, text_model: Model) -> None:
 
 def test_sources_have_options_of_their_own(text_model: Model) -> None:
     """Wrong ones reject their own source only."""
-    alone = [
+    single = [
         text_model.generate([source], max_new_tokens=most)[0]
         for source, most in (("abc", 2), ("dragoman", 5))
     ]
@@ -146,7 +146,7 @@ def test_sources_have_options_of_their_own(text_model: Model) -> None:
         GenerationOptions(max_new_tokens=5),
     ]
     first, rejected, last = text_model.generate(["abc", "b", "dragoman"], options)
-    assert [first.tokens, last.tokens] == [result.tokens for result in alone]
+    assert [first.tokens, last.tokens] == [result.tokens for result in single]
     assert rejected.finish_reason == "rejected"
     assert "are for speech models" in str(rejected.error)
 

@@ -89,7 +89,7 @@ def test_a_graph_that_never_ends(bundle: Path, request: pytest.FixtureRequest) -
     (problem,) = caught.value.problems
     assert problem == (
         "decoder.onnx: operator 'Loop': expected one that this version of Dragoman writes "
-        "(dragoman.runtime.format.operators)"
+        "(dragoman.runtime.format.onnx_graph)"
     )
 
 
@@ -210,7 +210,7 @@ def test_a_pass_that_writes_another_operator(tmp_path: Path) -> None:
     """Found out when the bundle is made."""
     import onnx_ir as ir
 
-    from dragoman.graph_files import write_graphs
+    from dragoman.onnx_graphs.graph_files import write_graphs
     from dragoman.runtime.format.writing import BundleWriter
 
     model = ir.from_onnx_text(

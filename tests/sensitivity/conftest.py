@@ -53,14 +53,14 @@ DECODER = COMMON | {
     "pad_token_id": 0,
 }
 KINDS: dict[str, dict[str, object]] = {
-    "encoder and decoder": BOTH,
+    "encoder-decoder": BOTH,
     "nothing tied": BOTH | {"tie_target_output": False},
     "all tied": BOTH | {"source_vocab_size": 37, "tie_source_target": True},
-    "vectors": ENCODER | {"head": HeadConfig(task="embedding")},
+    "embeddings": ENCODER | {"head": HeadConfig(task="embedding")},
     "labels": ENCODER
     | {"head": HeadConfig(task="sequence-classification", dense_size=32, labels=("a", "b", "c"))},
     "masks": ENCODER | {"head": HeadConfig(task="masked-language-model", dense_size=32)},
-    "decoder alone": DECODER,
+    "decoder-only": DECODER,
 }
 
 

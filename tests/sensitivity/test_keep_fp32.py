@@ -19,7 +19,7 @@ from dragoman.optimize.targets import find_target
 from dragoman.reference_model import ReferenceModel
 from dragoman.runtime import Bundle, load
 from dragoman.runtime.format.manifest import Manifest, Precision
-from dragoman.verification.rounded_oracle import rounded_oracle
+from dragoman.verification.oracle import rounded_oracle
 
 from .conftest import KINDS, Optimize, Trained
 
@@ -76,7 +76,7 @@ def is_left(name: str, kind: str) -> bool:
 
 
 def test_names(trained: Make) -> None:
-    products = products_of(trained("encoder and decoder").neutral)
+    products = products_of(trained("encoder-decoder").neutral)
     by_name = {product.name: product for product in products}
     assert by_name[PACKED].modules == PARTS
     assert by_name["decoder.embedding.tokens+output"].modules == TIED
@@ -88,8 +88,8 @@ def test_names(trained: Make) -> None:
     assert tied.graphs == ("encoder", "decoder")
 
 
-@pytest.mark.parametrize("target", ["cpu", "neutral"])
-@pytest.mark.parametrize("precision", ["int8", "int4"])
+# Each name, in each precision and for each target; int4 for processors is in the next test.
+@pytest.mark.parametrize(("precision", "target"), [("int8", "cpu"), ("int4", "neutral")])
 @pytest.mark.parametrize(
     ("names", "kept"),
     [
@@ -108,10 +108,10 @@ def test_what_is_kept_and_nothing_else_is_in_fp32(
     optimized: Optimize,
 ) -> None:
     bundle = optimized(
-        trained("encoder and decoder").neutral, precision, target=target, keep_fp32=names
+        trained("encoder-decoder").neutral, precision, target=target, keep_fp32=names
     )
     assert bundle.manifest.keep_fp32 == kept
-    plain = optimized(trained("encoder and decoder").neutral, precision, target=target)
+    plain = optimized(trained("encoder-decoder").neutral, precision, target=target)
     assert matrices(bundle) - matrices(plain) == set(kept) - {"output"}
     reasons = [r.reason for p in bundle.manifest.passes for r in p.refusals]
     assert reasons.count(KEPT) == len(kept)
@@ -128,9 +128,12 @@ def matrices(bundle: Bundle) -> set[str]:
     return found
 
 
+@pytest.mark.parametrize("precision", ["int8", "int4"])
 @pytest.mark.parametrize("name", [PACKED, PARTS[1], "decoder.layers.1.self_attention"])
-def test_what_is_packed_is_kept_together(name: str, trained: Make, optimized: Optimize) -> None:
-    bundle = optimized(trained("encoder and decoder").neutral, keep_fp32=[name])
+def test_what_is_packed_is_kept_together(
+    name: str, precision: Precision, trained: Make, optimized: Optimize
+) -> None:
+    bundle = optimized(trained("encoder-decoder").neutral, precision, keep_fp32=[name])
     output = ("decoder.layers.1.self_attention.output",) if name.endswith("attention") else ()
     assert bundle.manifest.keep_fp32 == (*PARTS, *output)
     assert matrices(bundle) >= {*PARTS, *output}
@@ -152,7 +155,7 @@ def test_a_bundle_that_keeps_everything_computes_what_fp32_does(
 
 
 def scores(bundle: Bundle, tokens: np.ndarray) -> list[np.ndarray]:
-    """Of a forced pass, or what an encoder alone gives."""
+    """The outputs of a forced pass, or of an encoder-only model."""
     mask = np.ones(tokens.shape, bool)
     with load(bundle.directory, threads=1) as model:
         if bundle.manifest.head is not None:
@@ -162,7 +165,7 @@ def scores(bundle: Bundle, tokens: np.ndarray) -> list[np.ndarray]:
 
 
 def test_the_manifest_says_it_only_if_something_is_kept(trained: Make, optimized: Optimize) -> None:
-    neutral = trained("encoder and decoder").neutral
+    neutral = trained("encoder-decoder").neutral
     assert "keep_fp32" not in json.loads(optimized(neutral).manifest.to_json())
     kept = json.loads(optimized(neutral, keep_fp32=["output"]).manifest.to_json())
     assert kept["keep_fp32"] == [*TIED]
@@ -178,7 +181,7 @@ def test_the_manifest_says_it_only_if_something_is_kept(trained: Make, optimized
 )
 def test_an_unknown_name(name: str, close: str, trained: Make, optimized: Optimize) -> None:
     with pytest.raises(DragomanError) as caught:
-        optimized(trained("encoder and decoder").neutral, keep_fp32=["output", name])
+        optimized(trained("encoder-decoder").neutral, keep_fp32=["output", name])
     message = str(caught.value)
     assert f"such as {close}" in message and f"found {name!r}" in message
     assert "dragoman sensitivity lists them" in message

@@ -13,8 +13,6 @@ import pytest
 import torch
 
 from dragoman import DragomanError
-from dragoman.benchmarks.sensitivity.measuring import measure_sensitivity
-from dragoman.benchmarks.sensitivity.results import Effect, Sensitivity, read_sensitivity
 from dragoman.export import export_bundle
 from dragoman.optimize.precision.int8 import Int8
 from dragoman.reference_model import EncoderModel, ReferenceModel, Transformer
@@ -22,6 +20,8 @@ from dragoman.runtime import Bundle, load
 from dragoman.runtime.format.manifest import Precision
 from dragoman.verification.inputs.parity_inputs import ParityInputs
 from dragoman.verification.inputs.sources import Sources
+from dragoman.verification.sensitivity.measuring import measure_sensitivity
+from dragoman.verification.sensitivity.results import Effect, Sensitivity, read_sensitivity
 
 from ..recorded_progress import RecordedProgress
 from .conftest import Optimize, Trained
@@ -54,7 +54,7 @@ def measured(
 
 
 def divergences(expected: Array, found: Array) -> Array:
-    """Of each row, in nats: the sum of p (log p - log q)."""
+    """The divergence of each row in nats, the sum of p (log p - log q)."""
 
     def log_softmax(logits: Array) -> Array:
         wide = logits.astype(np.float64)
@@ -78,12 +78,12 @@ def forced(model: Transformer, neutral: Bundle, source: list[int]) -> tuple[Arra
     return read, logits[0].numpy()
 
 
-@pytest.mark.parametrize("target", ["cpu", "neutral"])
-@pytest.mark.parametrize("precision", ["int8", "int4"])
+# Each precision and each target, in one pair.
+@pytest.mark.parametrize(("precision", "target"), [("int8", "cpu"), ("int4", "neutral")])
 def test_figures_are_those_of_bundles_that_keep_all_others(
     precision: Precision, target: str, trained: Make, optimized: Optimize
 ) -> None:
-    made = trained("encoder and decoder")
+    made = trained("encoder-decoder")
     assert isinstance(made.model, Transformer)
     source = [3, 14, 15, 9, 26, 5, 30]
     bundle = optimized(made.neutral, precision, target=target)
@@ -125,7 +125,7 @@ def test_figures_are_those_of_bundles_that_keep_all_others(
 
 
 def test_steps_keep_the_worst_and_end_in_fp32(trained: Make, optimized: Optimize) -> None:
-    made = trained("encoder and decoder")
+    made = trained("encoder-decoder")
     progress = RecordedProgress()
     found = measured(made, optimized(made.neutral), [[3, 4, 5]], progress=progress)
     worst = [product.name for product in found.worst]
@@ -149,7 +149,7 @@ def test_a_product_that_rounds_badly_comes_out_worst(
     """One weight of each output is so large that the scale they share rounds the others away; the
     input that it multiplies is nothing, since its gain is. The logits of this random model are so
     close that their own rounding weighs more."""
-    undamaged, sources = trained("encoder and decoder"), [[3, 4, 5, 6], [9, 8, 7, 6]]
+    undamaged, sources = trained("encoder-decoder"), [[3, 4, 5, 6], [9, 8, 7, 6]]
     model = copy.deepcopy(undamaged.model)
     layer = name.rpartition(".")[0].rpartition(".")[0]
     modules = dict(model.named_modules())
@@ -181,10 +181,10 @@ def test_a_product_that_rounds_badly_comes_out_worst(
 @pytest.mark.parametrize(
     ("kind", "measure"),
     [
-        ("vectors", "cosine distance"),
+        ("embeddings", "cosine distance"),
         ("labels", "divergence"),
         ("masks", "divergence"),
-        ("decoder alone", "divergence"),
+        ("decoder-only", "divergence"),
     ],
 )
 def test_models_of_one_part(kind: str, measure: str, trained: Make, optimized: Optimize) -> None:
@@ -215,8 +215,8 @@ def test_models_of_one_part(kind: str, measure: str, trained: Make, optimized: O
     assert product.alone.mean == pytest.approx(apart, rel=1e-3, abs=1e-9)
 
 
-def test_what_a_bundle_keeps_is_told(trained: Make, optimized: Optimize) -> None:
-    made = trained("encoder and decoder")
+def test_what_a_bundle_keeps_is_reported(trained: Make, optimized: Optimize) -> None:
+    made = trained("encoder-decoder")
     found = measured(made, optimized(made.neutral, keep_fp32=[INNER]), [[3, 4, 5]])
     assert [product.name for product in found.products if product.kept] == [INNER]
     assert found.differing == ()
@@ -225,8 +225,8 @@ def test_what_a_bundle_keeps_is_told(trained: Make, optimized: Optimize) -> None
 
 
 def test_other_weights_are_noticed(trained: Make, optimized: Optimize, tmp_path: Path) -> None:
-    """Of a bundle that was calibrated on something else, or made from another checkpoint."""
-    made = trained("encoder and decoder")
+    """Such a bundle was calibrated on something else, or made from another checkpoint."""
+    made = trained("encoder-decoder")
     bundle = optimized(made.neutral)
     again = measured(made, bundle, [[3, 4, 5]])
     assert again.differing == ()
@@ -244,7 +244,7 @@ def test_other_weights_are_noticed(trained: Make, optimized: Optimize, tmp_path:
 def test_a_product_that_is_too_inaccurate_stays_out(
     trained: Make, optimized: Optimize, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    made = trained("encoder and decoder")
+    made = trained("encoder-decoder")
     sound = measured(made, optimized(made.neutral), [[3, 4, 5]])
     errors = sorted(product.error or 0 for product in sound.products)
     monkeypatch.setattr(Int8, "error", errors[-2])
@@ -257,7 +257,7 @@ def test_a_product_that_is_too_inaccurate_stays_out(
 
 
 def test_the_file(trained: Make, optimized: Optimize, tmp_path: Path) -> None:
-    made = trained("encoder and decoder")
+    made = trained("encoder-decoder")
     bundle = optimized(made.neutral)
     found = measured(made, bundle, [[3, 4, 5]])
     assert found.weights_sha256 in [file.sha256 for file in bundle.manifest.files]

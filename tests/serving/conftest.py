@@ -14,45 +14,26 @@ import httpx
 import pytest
 import uvicorn
 
-from dragoman.export import TokenizerFiles, export_bundle
+from dragoman.export import export_bundle
 from dragoman.export.checkpoints import read_checkpoint
 from dragoman.optimize.target_bundle import optimize_bundle
-from dragoman.reference_model import ModelConfig
-from dragoman.reference_model.recipes import g2p_en
 from dragoman.runtime import Bundle, Model, load, read_bundle
 from dragoman.runtime.format.manifest import Precision
 from dragoman.runtime.serving.app import create_app
 from dragoman.runtime.serving.options import EngineOptions, ServerOptions
 
-from ..random_weights import random_transformer
 from ..runtime.encoding.conftest import CONFIG, PIECES, transformers
 from ..speech_models import MODELS, save
+from ..zoo import letters_model, letters_tokenizers
 
 Serve = Callable[..., httpx.Client]
 
 
 def make_letters(directory: Path, *, seed: int = 0, precision: Precision = "fp32") -> Path:
     """Letters to phonemes, at random: greedy outputs vary in length."""
-    config = ModelConfig.from_dict(
-        {
-            "source_vocab_size": 29,
-            "target_vocab_size": 42,
-            "encoder_layers": 1,
-            "decoder_layers": 1,
-            "d_model": 32,
-            "num_heads": 2,
-            "d_ff": 48,
-            "norm_order": "pre",
-            "max_source_positions": 32,
-            "max_target_positions": 24,
-        }
-    )
     files = directory.parent / f"{directory.name}-tokenizers"
     files.mkdir(parents=True)
-    g2p_en.make_source_tokenizer().save(str(files / "source.json"))
-    g2p_en.make_target_tokenizer().save(str(files / "target.json"))
-    model = random_transformer(config, seed=seed)
-    tokenizers = TokenizerFiles(files / "source.json", files / "target.json")
+    model, tokenizers = letters_model(seed=seed), letters_tokenizers(files)
     return _optimized(
         lambda into: export_bundle(
             model, into, name="letters", tokenizers=tokenizers, attention=True
@@ -68,7 +49,7 @@ def make_quantized(directory: Path) -> Path:
 
 
 def make_vectors(directory: Path) -> Path:
-    """Vectors of BERT, of the mean of its tokens."""
+    """Embeddings of BERT: the mean over the tokens."""
     import torch
 
     torch.manual_seed(0)
@@ -79,13 +60,13 @@ def make_vectors(directory: Path) -> Path:
 
 
 def make_speech(directory: Path) -> Path:
-    """Whisper of windows of a second, that knows four languages."""
+    """Whisper with windows of a second and four languages."""
     checkpoint = save(MODELS["multilingual"](), directory.with_name("whisper"))
     return _from_checkpoint(checkpoint, directory)
 
 
 def make_verses(directory: Path) -> Path:
-    """The shipped decoder alone."""
+    """The shipped decoder-only model."""
     from dragoman.reference_model import pretrained
 
     checkpoint = Path(str(pretrained.__path__[0])) / "verses-en"
@@ -136,7 +117,7 @@ def bundle(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
 
 @pytest.fixture(scope="module")
 def model(bundle: Callable[[str], Path]) -> Callable[[str], Model]:
-    """What the server is compared with."""
+    """The model that the server is compared with."""
     loaded: dict[str, Model] = {}
 
     def model(name: str) -> Model:
@@ -148,7 +129,7 @@ def model(bundle: Callable[[str], Path]) -> Callable[[str], Model]:
 
 
 class Server(uvicorn.Server):
-    """Says when it answers."""
+    """Sets an event when it listens."""
 
     def __init__(self, config: uvicorn.Config) -> None:
         super().__init__(config)
@@ -164,7 +145,7 @@ def serving(
     directories: dict[str, Path], *, preload: bool = True, **options: Any
 ) -> Iterator[httpx.Client]:
     """A client of a server in another thread, on a free port; the server ends with the context."""
-    engine = EngineOptions(**{"loops": 1, "threads": 1} | options.pop("engine", {}))
+    engine = EngineOptions(**{"workers": 1, "threads": 1} | options.pop("engine", {}))
     app = create_app(directories, ServerOptions(engine=engine, **options), preload=preload)
     config = uvicorn.Config(
         app, log_config=None, access_log=False, lifespan="on", timeout_graceful_shutdown=5

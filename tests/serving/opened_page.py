@@ -80,7 +80,7 @@ def listed(page: Any, name: str | None = None) -> Any:
 
 
 def run(page: Any, text: str | None = None) -> Any:
-    """The page once the output for a text, or for what is there already, is whole."""
+    """The page once it shows the whole output for a text; None: the text that it shows already."""
     if text is not None:
         page.fill("#source", text)
     page.click("#run")

@@ -1,4 +1,4 @@
-"""How many loops and threads run a bundle: as asked, as measured, or a loop for each core."""
+"""Numbers of workers and threads: from options, from measurements, or one worker per core."""
 
 from __future__ import annotations
 
@@ -27,22 +27,25 @@ def manifest(bundle: Bundles, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -
 
 
 @pytest.mark.parametrize(
-    ("loops", "threads", "expected"),
+    ("workers", "threads", "expected"),
     [(None, None, (6, 1)), (2, None, (2, 3)), (None, 4, (1, 4)), (4, 5, (4, 5)), (9, None, (9, 1))],
 )
-def test_what_is_not_asked_for_fills_the_cores(
-    manifest: Manifest, loops: int | None, threads: int | None, expected: tuple[int, int]
+def test_defaults_fill_the_cores(
+    manifest: Manifest, workers: int | None, threads: int | None, expected: tuple[int, int]
 ) -> None:
-    assert arrangement(manifest, loops=loops, threads=threads, rows=None) == (*expected, 64)
-    assert arrangement(manifest, loops=loops, threads=threads, rows=7) == (*expected, 7)
+    assert arrangement(manifest, workers=workers, threads=threads, batch_size=None) == (
+        *expected,
+        64,
+    )
+    assert arrangement(manifest, workers=workers, threads=threads, batch_size=7) == (*expected, 7)
 
 
-def test_what_was_measured_is_used_unless_something_is_asked_for(manifest: Manifest) -> None:
+def test_a_measured_arrangement_is_used_unless_options_are_given(manifest: Manifest) -> None:
     assert recall(manifest) is None
     assert remember(manifest, Arrangement(3, 2, 16)) is None
-    assert arrangement(manifest, loops=None, threads=None, rows=None) == (3, 2, 16)
-    assert arrangement(manifest, loops=None, threads=None, rows=5) == (3, 2, 5)
-    assert arrangement(manifest, loops=1, threads=None, rows=None) == (1, 6, 64)
+    assert arrangement(manifest, workers=None, threads=None, batch_size=None) == (3, 2, 16)
+    assert arrangement(manifest, workers=None, threads=None, batch_size=5) == (3, 2, 5)
+    assert arrangement(manifest, workers=1, threads=None, batch_size=None) == (1, 6, 64)
     files = tuple(dataclasses.replace(f, sha256="0" * 64) for f in manifest.files)
     assert recall(dataclasses.replace(manifest, files=files)) is None, "another bundle"
 
@@ -50,13 +53,11 @@ def test_what_was_measured_is_used_unless_something_is_asked_for(manifest: Manif
 @pytest.mark.parametrize(
     "content", ["", "[1, 2]", '["a", 1, 1]', "[0, 1, 1]", "[100000, 9, 1]", "{}"]
 )
-def test_what_makes_no_sense_is_as_nothing(
-    manifest: Manifest, tmp_path: Path, content: str
-) -> None:
+def test_an_invalid_record_is_ignored(manifest: Manifest, tmp_path: Path, content: str) -> None:
     remember(manifest, Arrangement(3, 2, 16))
     (file,) = (tmp_path / "dragoman" / "arrangements").iterdir()
     file.write_text(content)
-    assert arrangement(manifest, loops=None, threads=None, rows=None) == (6, 1, 64)
+    assert arrangement(manifest, workers=None, threads=None, batch_size=None) == (6, 1, 64)
 
 
 def test_a_cache_that_cannot_be_written_is_a_warning(
@@ -69,10 +70,10 @@ def test_a_cache_that_cannot_be_written_is_a_warning(
 
 def test_too_many_threads_are_refused(manifest: Manifest) -> None:
     with pytest.raises(DragomanError, match="threads: expected 1 to"):
-        arrangement(manifest, loops=1000, threads=1000, rows=None)
+        arrangement(manifest, workers=1000, threads=1000, batch_size=None)
 
 
-def test_loops_compute_in_their_own_threads_and_share_the_others() -> None:
+def test_workers_compute_in_their_own_threads_and_share_the_others() -> None:
     assert [threads_of(*pair) for pair in ((1, 1), (1, 4), (4, 1), (2, 3))] == [1, 4, 1, 5]
 
 
@@ -82,7 +83,7 @@ def test_all_ways_to_divide_the_cores() -> None:
 
 
 @pytest.mark.parametrize("name", ["letters", "vectors", "verses"])
-def test_every_arrangement_is_tried(
+def test_every_arrangement_is_measured(
     bundle: Bundles, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     monkeypatch.setattr("dragoman.benchmarks.arrangement.usable_cores", lambda: 2)
@@ -93,6 +94,6 @@ def test_every_arrangement_is_tried(
     assert speeds[-1] > 0
 
 
-def test_speech_has_no_lengths_to_try(bundle: Bundles) -> None:
+def test_speech_models_are_not_measured(bundle: Bundles) -> None:
     with pytest.raises(DragomanError, match="expected a model of texts, found one of speech"):
         try_arrangements(bundle("speech"))

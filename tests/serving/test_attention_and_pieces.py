@@ -1,4 +1,4 @@
-"""What the page asks for beside outputs: what each token adds, and what it attends to."""
+"""What the page requests besides outputs: the text of each token, and attention weights."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def ask(client: httpx.Client, path: str, **body: Any) -> Any:
     return answer
 
 
-def test_bundles_say_what_they_take(client: httpx.Client) -> None:
+def test_bundles_describe_their_inputs(client: httpx.Client) -> None:
     found = client.get("/v1/bundles").json()["bundles"]
     assert [(b["name"], b["takes"]) for b in found] == [
         ("letters", "text"),
@@ -73,8 +73,8 @@ def test_attention_without_the_end_token(client: httpx.Client, model: Models) ->
     np.testing.assert_allclose(found["weights"], expected.aligning, atol=1e-4)
 
 
-def test_no_file_of_the_server_is_read(client: httpx.Client, tmp_path: Path) -> None:
-    """A speech model of the library takes paths; of the server, what clients send."""
+def test_no_file_on_the_server_is_read(client: httpx.Client, tmp_path: Path) -> None:
+    """The library takes paths of audio files; the server takes only what clients send."""
     clip = tmp_path / "clip.wav"
     soundfile.write(clip, noise(0.5, 1), RATE)
     answer = client.post("/v1/attention", json={"model": "speech", "source": str(clip)})
@@ -87,8 +87,8 @@ MISTAKES: list[tuple[dict[str, Any], int, str]] = [
     ({"model": "letters", "sources": ["a", "b"]}, 400, "sources: expected one, found 2"),
     ({"model": "letters", "source": "a", "layer": 1}, 400, "unknown: layer; options are end_token"),
     ({"model": "letters", "source": "a", "end_token": 1}, 400, "end_token: expected True or False"),
-    ({"model": "vectors"}, 400, "source: expected, found none"),
-    ({"model": "vectors", "source": ["a", 1]}, 400, "expected a text or a list of token ids"),
+    ({"model": "vectors"}, 400, "source: required field is missing"),
+    ({"model": "vectors", "source": ["a", 1]}, 400, "expected a string or a list of token ids"),
     ({"model": "speech", "audio": "!"}, 400, "audio: expected base64"),
 ]
 

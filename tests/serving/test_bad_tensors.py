@@ -1,4 +1,4 @@
-"""What is wrong with a request of KServe's protocol is said before anything is decoded."""
+"""Malformed requests of KServe's protocol are refused before anything is decoded."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from dragoman.runtime.decoding.results import Result
-from dragoman.runtime.serving.apis.open_inference import decoded_tensors
-from dragoman.runtime.serving.apis.options import MOST_SOURCES
+from dragoman.runtime.serving.apis.bodies import MOST_SOURCES
+from dragoman.runtime.serving.apis.open_inference import decoder_tensors
 from dragoman.runtime.serving.service import Service
 
 from .conftest import serving
@@ -94,6 +94,6 @@ def test_lengths_of_headers(client: httpx.Client, length: str) -> None:
 
 def test_a_score_that_is_too_large_is_the_largest() -> None:
     result = Result("a", (1,), -2.0, "end", score=-1e300)
-    tensors = {tensor.name: tensor.values for tensor in decoded_tensors([result])}
+    tensors = {tensor.name: tensor.values for tensor in decoder_tensors([result])}
     assert tensors["score"].tolist() == [np.finfo(np.float32).min]
     assert tensors["log_probability"].tolist() == [-2.0]

@@ -1,5 +1,4 @@
-"""Each protocol is spoken by the client that people have for it; completions are
-tested by themselves."""
+"""Each protocol is tested with its own client. Completions have a file of their own."""
 
 from __future__ import annotations
 
@@ -49,7 +48,7 @@ def texts(values: list[str], *, binary: bool = True) -> Any:
     return tensor
 
 
-def test_kserve_says_what_it_has(kserve: Any) -> None:
+def test_kserve_metadata(kserve: Any) -> None:
     assert kserve.is_server_live()
     assert kserve.is_server_ready()
     assert kserve.is_model_ready("vectors")
@@ -85,7 +84,7 @@ def test_kserve_texts(kserve: Any, model: Models, binary: bool) -> None:
     assert answer.as_numpy("log_probability") is None
 
 
-def test_kserve_vectors_and_speech(kserve: Any, model: Models) -> None:
+def test_kserve_embeddings_and_speech(kserve: Any, model: Models) -> None:
     answer = kserve.infer("vectors", [texts(["the man eats", "paris"])])
     np.testing.assert_array_equal(
         answer.as_numpy("embedding"), model("vectors").encode(["the man eats", "paris"])
@@ -113,7 +112,7 @@ def test_kserve_mistakes(kserve: Any) -> None:
         ({"shape": [2]}, "expected as many values as shape"),
         ({"shape": "x"}, "expected a shape"),
         ({"datatype": "TEXT"}, "expected a datatype of"),
-        ({"data": [1]}, "expected texts"),
+        ({"data": [1]}, "expected strings"),
         ({"data": None}, "expected data, a list"),
         ({"parameters": {"binary_data_size": 9}}, "expected 9 bytes of binary data, found 0"),
         ({"name": 1}, "expected a name"),
@@ -217,7 +216,7 @@ def test_transcription_mistakes(client: openai.OpenAI) -> None:
             transcribe(client, **options)
     with pytest.raises(openai.BadRequestError, match="expected an audio file, intact"):
         client.audio.transcriptions.create(file=("a.wav", b"no audio"), model="speech")
-    with pytest.raises(openai.BadRequestError, match="is no speech model"):
+    with pytest.raises(openai.BadRequestError, match="is not a speech model"):
         client.audio.transcriptions.create(file=("a.wav", wav(NOISE)), model="vectors")
 
 
@@ -249,10 +248,10 @@ def test_libretranslate_several_texts_and_alternatives(server: httpx.Client, mod
     [
         ({"target": "de"}, "expected languages of a bundle"),
         ({"format": "html"}, "format: expected text"),
-        ({"q": None}, "q: expected"),
+        ({"q": None}, "q: required field is missing"),
         ({"alternatives": 99}, "alternatives: expected 0 to 16"),
         ({"alternatives": "9" * 5000}, "alternatives: expected 0 to 16"),
-        ({"model": "speech"}, "model: expected one that translates, speech does not"),
+        ({"model": "speech"}, "model: expected a translation model, speech is another"),
         ({"q": "x" * 99}, "expected at most 32"),
     ],
 )

@@ -17,18 +17,18 @@ import tritonclient.http as triton
 from tritonclient.utils import InferenceServerException
 
 from dragoman.errors import DragomanError
-from dragoman.runtime.serving.keys import read_keys
+from dragoman.runtime.serving.api_keys import read_keys
 
 from .conftest import serving
 
 KEYS = ("right", "wrong")
-REFUSED = "expected a key as a bearer token, found none that is known"
+REFUSED = "expected an API key as a bearer token, found no valid key"
 
 
 @pytest.fixture(scope="module")
 def address(bundle: Callable[[str], Path]) -> Iterator[str]:
     """Of a server that answers those who have the first key."""
-    with serving({"letters-en-xx": bundle("letters")}, keys=KEYS[:1]) as client:
+    with serving({"letters-en-xx": bundle("letters")}, api_keys=KEYS[:1]) as client:
         yield f"127.0.0.1:{client.base_url.port}"
 
 
@@ -86,7 +86,7 @@ def test_libretranslate(address: str) -> None:
 
 
 @pytest.mark.parametrize("path", ["/v1/generate", "/v1/encode", "/v1/bundles", "/metrics", "/x"])
-def test_dragomans_own_and_what_belongs_to_none(address: str, path: str) -> None:
+def test_other_paths(address: str, path: str) -> None:
     answer = httpx.post(f"http://{address}{path}", headers={"Authorization": "Bearer wrong"})
     assert answer.status_code == 401
     assert answer.headers["WWW-Authenticate"] == "Bearer"
@@ -100,7 +100,7 @@ def test_a_file_of_keys(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("key", ["kéy", "ключ", "ke\ty", "\ufeffkey"])
-def test_a_key_that_no_header_can_have_is_refused(tmp_path: Path, key: str) -> None:
+def test_a_key_that_no_header_can_hold_is_refused(tmp_path: Path, key: str) -> None:
     """The key itself is not shown: what is printed may be logged."""
     file = tmp_path / "keys"
     file.write_text(f"# keys\nfirst\n{key}\n", encoding="utf-8")

@@ -109,9 +109,7 @@ def test_tokens_after_a_stop_are_not_reported(client: openai.OpenAI, model: Mode
     assert answer.usage.completion_tokens == 8
 
 
-def test_what_is_decoded_until_a_stop_is_counted(
-    client: openai.OpenAI, server: httpx.Client
-) -> None:
+def test_usage_counts_tokens_up_to_a_stop(client: openai.OpenAI, server: httpx.Client) -> None:
     """A stream ends there, and the rest is not decoded."""
 
     def metrics() -> dict[str, float]:
@@ -155,10 +153,10 @@ def test_mistakes(client: openai.OpenAI) -> None:
         ({"frequency_penalty": 1.0}, "frequency_penalty: expected 0"),
         ({"n": 2, "temperature": 0}, "n: expected 1 with temperature 0"),
         ({"max_tokens": 100_000}, "max_new_tokens: expected at most"),
-        ({"stop": ["", "a"]}, "stop: expected at most 4 texts"),
+        ({"stop": ["", "a"]}, "stop: expected at most 4 strings"),
     ):
         asked: Any = {"model": "verses", "prompt": "a"} | options
         with pytest.raises(openai.BadRequestError, match=words):
             client.completions.create(**asked)
-    with pytest.raises(openai.BadRequestError, match="expected a decoder alone"):
+    with pytest.raises(openai.BadRequestError, match="is not a decoder-only model; use /v1/gen"):
         client.completions.create(model="letters", prompt="a")

@@ -1,5 +1,7 @@
-"""Whatever a request holds, its answer is one of its route's protocol, none says that the server
-failed, and the next good request is answered as ever."""
+"""Any body gets an answer in the form of its protocol, without a failure of the server.
+
+The next valid request is answered as before.
+"""
 
 from __future__ import annotations
 
@@ -87,7 +89,7 @@ def app(bundle: Callable[[str], Path], tmp_path_factory: pytest.TempPathFactory)
     directories = {name: bundle(of) for name, of in names.items()}
     root = tmp_path_factory.mktemp("heads")
     directories |= make_berts(root)
-    engine = EngineOptions(loops=1, threads=1, max_new_tokens=6)
+    engine = EngineOptions(workers=1, threads=1, max_new_tokens=6)
     return create_app(directories, ServerOptions(engine=engine))
 
 
@@ -170,7 +172,7 @@ def test_binary_tensors(server: Server, model: str, data: st.DataObject) -> None
 
 
 def test_every_route_with_a_body_is_tried(app: Any) -> None:
-    """Those of repositories have a body that means nothing."""
+    """The routes of repositories ignore their bodies."""
     tried = [*(route.path for route in ROUTES.values()), *FORMS]
     for route in app.routes:
         if "POST" in (route.methods or ()) and not route.path.startswith("/v2/repository/"):

@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from dragoman.cli.serve import serve
-from dragoman.runtime.serving.apis.options import NAMES
+from dragoman.runtime.serving.apis.bodies import OPTION_NAMES
+from dragoman.runtime.serving.middleware import LOGGED_BYTES
 from dragoman.runtime.serving.options import EngineOptions, ListenOptions, ServerOptions
-from dragoman.runtime.serving.recording import LOGGED
 
 ROOT = Path(__file__).parents[2]
 SERVING = (ROOT / "docs" / "guides" / "serving.md").read_text(encoding="utf-8")
@@ -35,9 +35,9 @@ def tool(name: str) -> dict[str, Any]:
 
 
 def test_every_option_of_a_request_is_there() -> None:
-    table = NATIVE.partition("| field | |")[2].partition("\n\n")[0]
+    table = NATIVE.partition("| field | meaning |")[2].partition("\n\n")[0]
     fields = set(re.findall(r"`(\w+)`", table.replace("`true`", "")))
-    assert fields == NAMES | {"model", "stream", "timeout"}
+    assert fields == OPTION_NAMES | {"model", "stream", "timeout"}
 
 
 @pytest.mark.parametrize("flag", [o.opts[0] for o in serve.params if o.opts[0].startswith("--")])
@@ -47,18 +47,18 @@ def test_every_option_of_the_command_is_there(flag: str) -> None:
 
 def test_defaults() -> None:
     options = ServerOptions()
-    assert f"`--max-waiting {EngineOptions().waiting}`" in SERVING
-    assert f"`--max-body {options.body_bytes >> 20}`" in SERVING
-    assert f"`--max-audio {options.audio_seconds:g}`" in SERVING
-    assert f"`--timeout {options.longest_request:g}`" in SERVING
+    assert f"`--max-waiting {EngineOptions().max_waiting}`" in SERVING
+    assert f"`--max-body {options.max_body_bytes >> 20}`" in SERVING
+    assert f"`--max-audio {options.max_audio:g}`" in SERVING
+    assert f"`--timeout {options.timeout:g}`" in SERVING
     assert f"`--drain-seconds` [{ListenOptions().drain_seconds}]" in SERVING
-    assert f"first {LOGGED:,}\nbytes" in SERVING
+    assert f"first {LOGGED_BYTES:,}\nbytes" in SERVING
 
 
 def test_workers() -> None:
     trials = {tuple(t["arrangement"]): t for t in tool("Dragoman int8")["trials"]}
     two, one = (trials[key]["tokens_per_second"] for key in ((2, 1, 64), (1, 2, 64)))
-    assert f"{two:,.0f} tokens a second where one worker of two makes {one:,.0f}" in SERVING
+    assert f"{two:,.0f} tokens a second, one worker of two threads {one:,.0f}" in SERVING
 
 
 def test_the_calculation_of_machines() -> None:

@@ -16,8 +16,8 @@ import yaml
 
 from dragoman.cli.serve import serve
 from dragoman.errors import DragomanError
+from dragoman.runtime.serving.api_keys import read_keys
 from dragoman.runtime.serving.app import create_app
-from dragoman.runtime.serving.keys import read_keys
 from dragoman.runtime.serving.options import ServerOptions
 
 from ..small_bundle import small_bundle
@@ -26,7 +26,7 @@ ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "docs" / "kubernetes"
 FILES = sorted(FOLDER.glob("*.yaml"))
 OLDEST = "1.30"
-"""In which a container can sleep before it stops."""
+"""The first version in which a container can sleep before it stops."""
 VERSIONS = (OLDEST, kubernetes_validate.latest_version())
 AUTOSCALERS = ("horizontal-pod-autoscaler", "horizontal-pod-autoscaler-queue")
 
@@ -52,7 +52,7 @@ def container(pod: Manifest) -> Manifest:
 
 @pytest.fixture
 def options(container: Manifest) -> dict[str, Any]:
-    """What the command makes of the container's arguments."""
+    """The options that the command reads from the container's arguments."""
     name, *arguments = container["args"]
     assert name == serve.name
     return serve.make_context(name, arguments).params
@@ -60,7 +60,7 @@ def options(container: Manifest) -> dict[str, Any]:
 
 @pytest.mark.parametrize("version", VERSIONS)
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
-def test_kubernetes_takes_it(path: Path, version: str) -> None:
+def test_manifests_are_valid(path: Path, version: str) -> None:
     kubernetes_validate.validate(manifest(path.stem), version, strict=True)
 
 
@@ -88,7 +88,7 @@ def test_ports_lead_to_the_server(container: Manifest, options: dict[str, Any]) 
 
 def test_probes_are_answered_without_a_key(container: Manifest, tmp_path: Path) -> None:
     directory = small_bundle(tmp_path, 9)
-    app = create_app({"small": directory}, ServerOptions(keys=("secret",)), preload=False)
+    app = create_app({"small": directory}, ServerOptions(api_keys=("secret",)), preload=False)
 
     async def status(path: str) -> int:
         transport = httpx.ASGITransport(app)
@@ -116,7 +116,7 @@ def test_each_thread_has_a_core(container: Manifest, options: dict[str, Any]) ->
     assert resources["requests"]["memory"] == resources["limits"]["memory"]
 
 
-def test_it_has_no_rights_that_it_does_not_need(pod: Manifest, container: Manifest) -> None:
+def test_the_container_has_no_unnecessary_rights(pod: Manifest, container: Manifest) -> None:
     of_pod, of_container = pod["spec"]["securityContext"], container["securityContext"]
     assert of_pod["runAsNonRoot"]
     assert of_pod["runAsUser"] > 0
@@ -162,7 +162,7 @@ def test_selectors_select_its_pods(pod: Manifest) -> None:
 
 
 @pytest.mark.parametrize("name", AUTOSCALERS)
-def test_autoscalers_scale_it(name: str) -> None:
+def test_autoscalers_scale_the_deployment(name: str) -> None:
     deployment, scaled = manifest("deployment"), manifest(name)["spec"]
     target = scaled["scaleTargetRef"]
     assert target == {
@@ -175,7 +175,7 @@ def test_autoscalers_scale_it(name: str) -> None:
     assert budget < scaled["minReplicas"] <= scaled["maxReplicas"]
 
 
-def test_one_autoscaler_takes_the_place_of_the_other() -> None:
+def test_autoscalers_are_alternatives() -> None:
     names = {manifest(name)["metadata"]["name"] for name in AUTOSCALERS}
     assert len(names) == 1
 

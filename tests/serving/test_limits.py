@@ -1,11 +1,11 @@
-"""What one request may ask for, how long it may take to send, and whom it may harm: nobody."""
+"""Limits of requests, slow clients, and failures of the backend."""
 
 from __future__ import annotations
 
 import asyncio
 import base64
 import socket
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncGenerator, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,11 +17,11 @@ from starlette.types import Message, Scope
 from tritonclient.http import InferenceServerClient, InferInput
 
 from dragoman.runtime import Model
-from dragoman.runtime.backends.errors import BackendError, DeviceLostError
-from dragoman.runtime.decoding.loop import DecodingLoop
+from dragoman.runtime.backends.interface import BackendError, DeviceLostError
+from dragoman.runtime.decoding.running_batch import RunningBatch
 from dragoman.runtime.encoding.front_end import EncoderFrontEnd
 from dragoman.runtime.serving.apis import http as http_layer
-from dragoman.runtime.serving.apis.http import BROKEN, Events
+from dragoman.runtime.serving.apis.http import STREAM_STATUS, Events
 
 from .conftest import serving
 
@@ -31,7 +31,7 @@ GENERATE = "/v1/generate"
 
 @pytest.fixture(scope="module")
 def client(bundle: Bundles) -> Iterator[httpx.Client]:
-    options = {"rows": 4, "max_new_tokens": 5}
+    options = {"batch_size": 4, "max_new_tokens": 5}
     with serving({"letters": bundle("letters")}, engine=options) as client:
         yield client
 
@@ -50,13 +50,13 @@ REFUSED: list[tuple[str, str]] = [
 
 
 @pytest.mark.parametrize(("options", "words"), REFUSED, ids=[words[:30] for _, words in REFUSED])
-def test_more_than_the_server_gives(client: httpx.Client, options: str, words: str) -> None:
+def test_options_beyond_the_limits(client: httpx.Client, options: str, words: str) -> None:
     answer = client.post(GENERATE, content=f'{{"source": "a", {options}}}')
     assert (answer.status_code, answer.json()["code"]) == (400, "invalid_request"), answer.text
     assert words in answer.json()["error"]
 
 
-def test_a_limit_that_is_larger_than_any_number_is_none(client: httpx.Client) -> None:
+def test_an_infinite_limit_is_no_limit(client: httpx.Client) -> None:
     body = f'{{"source": "interpreters", "max_new_tokens_per_source_token": {LARGE}}}'
     found = client.post(GENERATE, content=body)
     assert found.json() == client.post(GENERATE, json={"source": "interpreters"}).json()
@@ -69,8 +69,8 @@ def test_outputs_of_all_sources_together_have_a_limit(client: httpx.Client) -> N
     assert "expected at most 1024 outputs in all, found 1200" in answer.json()["error"]
 
 
-def test_a_target_that_attention_needs_is_decoded_like_a_request(client: httpx.Client) -> None:
-    """Within the server's limits, and not by whoever computes attention."""
+def test_a_target_for_attention_is_decoded_like_a_request(client: httpx.Client) -> None:
+    """The server's limits hold for it."""
     answer = client.post("/v1/attention", json={"source": "interpreters"}).json()
     generated = client.post(GENERATE, json={"source": "interpreters"}).json()["results"][0]
     assert 0 < len(generated["tokens"]) <= 5
@@ -86,7 +86,7 @@ def test_attention_has_a_deadline(client: httpx.Client, monkeypatch: pytest.Monk
 def test_audio_has_a_limit(bundle: Bundles, tmp_path: Path) -> None:
     clip = tmp_path / "clip.wav"
     soundfile.write(clip, np.zeros(3 * 16000), 16000)
-    with serving({"speech": bundle("speech")}, audio_seconds=2.0) as client:
+    with serving({"speech": bundle("speech")}, max_audio=2.0) as client:
         form = {"files": {"file": ("clip.wav", clip.read_bytes())}, "data": {"model": "speech"}}
         answer = client.post("/v1/audio/transcriptions", **form)  # type: ignore[arg-type]
         assert answer.status_code == 400
@@ -104,7 +104,7 @@ def test_audio_has_a_limit(bundle: Bundles, tmp_path: Path) -> None:
         assert "expected at most 0.5 s of audio, found more" in answer.json()["error"]
 
 
-def test_half_a_body_is_given_up(bundle: Bundles, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_slow_body_times_out(bundle: Bundles, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(http_layer, "BODY_SECONDS", 0.05)
     with serving({"letters": bundle("letters")}) as client:
         address = (client.base_url.host, client.base_url.port or 0)
@@ -118,11 +118,11 @@ def test_half_a_body_is_given_up(bundle: Bundles, monkeypatch: pytest.MonkeyPatc
     assert b'"code":"too_slow"' in answer
 
 
-def test_who_does_not_read_a_stream_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_client_that_does_not_read_is_disconnected(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(http_layer, "READING_SECONDS", 0.05)
     left = []
 
-    async def events() -> AsyncIterator[str]:
+    async def events() -> AsyncGenerator[str, None]:
         try:
             while True:
                 yield "data: 1\n\n"
@@ -142,7 +142,7 @@ def test_who_does_not_read_a_stream_is_gone(monkeypatch: pytest.MonkeyPatch) -> 
         await Events(events())(scope, receive, send)
 
     asyncio.run(main())
-    assert scope[BROKEN] == 499
+    assert scope[STREAM_STATUS] == 499
     assert left
 
 
@@ -150,7 +150,7 @@ def test_who_does_not_read_a_stream_is_gone(monkeypatch: pytest.MonkeyPatch) -> 
 def test_a_failure_is_logged_with_the_id_of_its_request(
     bundle: Bundles, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, stream: bool
 ) -> None:
-    step, steps = DecodingLoop.step, []
+    step, steps = RunningBatch.step, []
 
     def fails_at_second(loop: Any) -> Any:
         steps.append(loop)
@@ -159,7 +159,7 @@ def test_a_failure_is_logged_with_the_id_of_its_request(
         return step(loop)
 
     with serving({"letters": bundle("letters")}) as client:
-        monkeypatch.setattr(DecodingLoop, "step", fails_at_second)
+        monkeypatch.setattr(RunningBatch, "step", fails_at_second)
         body = {"source": "interpreters", "stream": stream}
         client.post(GENERATE, json=body, headers={"X-Request-Id": "mine"})
     (failed,) = [record for record in caplog.records if record.getMessage() == "failed"]
@@ -171,14 +171,14 @@ def test_a_failure_is_logged_with_the_id_of_its_request(
     "error", [BackendError("no memory"), DeviceLostError("the device is lost")]
 )
 @pytest.mark.parametrize("stream", [False, True])
-def test_what_the_backend_cannot_do_is_no_fault_of_the_client(
+def test_errors_of_the_backend_have_status_500(
     bundle: Bundles, monkeypatch: pytest.MonkeyPatch, error: Exception, stream: bool
 ) -> None:
     def fails(loop: Any) -> None:
         raise error
 
     with serving({"letters": bundle("letters")}) as client:
-        monkeypatch.setattr(DecodingLoop, "step", fails)
+        monkeypatch.setattr(RunningBatch, "step", fails)
         body = {"source": "a", "stream": stream}
         answers = [client.post(GENERATE, json=body) for _ in range(2)]
         alive = client.get("/health/live").status_code

@@ -1,4 +1,4 @@
-"""Dragoman's own protocol: what it answers is what the library returns."""
+"""Dragoman's own API answers what the library returns."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ import pytest
 import soundfile
 
 from dragoman.runtime import GenerationOptions, Model
-from dragoman.runtime.decoding.plain import result_data
+from dragoman.runtime.decoding.results import result_data
 
 from .conftest import serving
 
@@ -25,10 +25,10 @@ Models = Callable[[str], Model]
 WORDS = ["dragoman", "a", "transformer", "of", "interpreters", "zz", "encoder"]
 
 
-@pytest.fixture(scope="module", params=[1, 2], ids=["one loop", "two loops"])
+@pytest.fixture(scope="module", params=[1, 2], ids=["one worker", "two workers"])
 def client(request: Any, bundle: Callable[[str], Path]) -> Iterator[httpx.Client]:
     names = ("letters", "quantized", "vectors", "speech")
-    engine = {"loops": request.param, "rows": 5}
+    engine = {"workers": request.param, "batch_size": 5}
     with serving({name: bundle(name) for name in names}, engine=engine) as client:
         yield client
 
@@ -54,7 +54,7 @@ OPTIONS: list[dict[str, Any]] = [
 
 
 @pytest.mark.parametrize("options", OPTIONS, ids=lambda o: ",".join(o) or "greedy")
-def test_every_option_means_what_it_means_in_the_library(
+def test_options_have_the_same_effect_as_in_the_library(
     client: httpx.Client, model: Models, options: dict[str, Any]
 ) -> None:
     found = ask(client, model="letters", sources=WORDS, **options)
@@ -62,7 +62,7 @@ def test_every_option_means_what_it_means_in_the_library(
     assert found == {"model": "letters", "results": [plain(result) for result in expected]}
 
 
-def test_one_source_token_ids_and_what_cannot_be_read(client: httpx.Client, model: Models) -> None:
+def test_one_source_token_ids_and_unreadable_sources(client: httpx.Client, model: Models) -> None:
     ids = model("letters").tokenize("dragoman")
     expected = plain(model("letters").generate(["dragoman"])[0])
     assert ask(client, model="letters", source="dragoman")["results"] == [expected]
@@ -74,7 +74,7 @@ def test_one_source_token_ids_and_what_cannot_be_read(client: httpx.Client, mode
 
 
 def events(text: str) -> list[tuple[str, Any]]:
-    """The name, "message" if it has none, and the data of each."""
+    """The name and data of each event; an event without a name is a "message"."""
     found = []
     for block in text.strip().split("\n\n"):
         lines = dict(line.split(": ", 1) for line in block.splitlines())
@@ -82,7 +82,7 @@ def events(text: str) -> list[tuple[str, Any]]:
     return found
 
 
-def test_tokens_stream_and_the_whole_result_ends_them(client: httpx.Client, model: Models) -> None:
+def test_a_stream_has_tokens_and_then_the_whole_result(client: httpx.Client, model: Models) -> None:
     options = {"prefix": "D R", "do_sample": True, "seed": 3}
     body = {"model": "letters", "source": "dragoman", "stream": True, **options}
     with client.stream("POST", "/v1/generate", json=body) as answer:
@@ -99,7 +99,7 @@ def test_tokens_stream_and_the_whole_result_ends_them(client: httpx.Client, mode
     assert "".join(t["text"] for _, t in tokens) == whole.text
 
 
-def test_what_cannot_stream_is_an_answer_not_a_stream(client: httpx.Client) -> None:
+def test_errors_before_a_stream_are_ordinary_answers(client: httpx.Client) -> None:
     body = {"model": "letters", "source": "a", "stream": True, "num_beams": 2}
     answer = client.post("/v1/generate", json=body)
     assert answer.status_code == 400
@@ -110,8 +110,8 @@ def test_what_cannot_stream_is_an_answer_not_a_stream(client: httpx.Client) -> N
 
 
 @pytest.mark.parametrize("name", ["letters", "quantized"])
-def test_the_same_under_load(client: httpx.Client, model: Models, name: str) -> None:
-    """Requests of every strategy beside each other, more than there are rows."""
+def test_outputs_do_not_depend_on_load(client: httpx.Client, model: Models, name: str) -> None:
+    """There are concurrent requests of every strategy, more than rows."""
     cases = [(word, options) for word in WORDS for options in OPTIONS]
     order = np.random.default_rng(0).permutation(len(cases))
     with ThreadPoolExecutor(12) as pool:
@@ -139,7 +139,7 @@ def test_speech_of_any_length(client: httpx.Client, model: Models, seconds: floa
     assert found["results"] == [plain(result) for result in expected]
 
 
-def test_vectors(client: httpx.Client, model: Models) -> None:
+def test_embeddings(client: httpx.Client, model: Models) -> None:
     texts = ["the man eats food", "paris is in france.", "a", "x" * 90]
     found = ask(client, "/v1/encode", model="vectors", texts=texts)["results"]
     vectors = model("vectors").encode(texts[:3])
@@ -163,8 +163,8 @@ MISTAKES: list[tuple[dict[str, Any], int, str]] = [
     ({"model": "x", "source": "a"}, 404, "found 'x'"),
     ({"model": "letters"}, 400, "expected one of source, sources and audio, found none"),
     ({"model": "letters", "source": "a", "sources": []}, 400, "found source and sources"),
-    ({"model": "letters", "source": {}}, 400, "source: expected a text or a list, found an object"),
-    ({"model": "letters", "sources": [1]}, 400, "expected a text or a list of token ids"),
+    ({"model": "letters", "source": {}}, 400, "source: expected a string or a list, found an"),
+    ({"model": "letters", "sources": [1]}, 400, "expected a string or a list of token ids"),
     ({"model": "letters", "source": "a", "beams": 2}, 400, "unknown: beams; options are"),
     ({"model": "letters", "source": "a", "num_beams": 0}, 400, "num_beams: expected"),
     ({"model": "letters", "source": "a", "max_new_tokens": 25}, 400, "max_new_tokens: expected at"),
@@ -172,16 +172,16 @@ MISTAKES: list[tuple[dict[str, Any], int, str]] = [
     ({"model": "letters", "source": "a", "stream": 1}, 400, "stream: expected true or false"),
     ({"model": "letters", "source": "a", "target_language": "de"}, 400, "has no languages"),
     ({"model": "letters", "sources": ["a", "b"], "stream": True}, 400, "expected one to stream"),
-    ({"model": "letters", "audio": "AAAA"}, 400, "letters is no speech model"),
+    ({"model": "letters", "audio": "AAAA"}, 400, "letters is not a speech model"),
     ({"model": "speech", "source": "a"}, 400, "expected audio"),
     ({"model": "speech", "audio": "!"}, 400, "audio: expected base64"),
     ({"model": "speech", "audio": "AAAA"}, 400, "expected an audio file, intact"),
-    ({"model": "vectors", "source": "a"}, 400, "gives vectors"),
+    ({"model": "vectors", "source": "a"}, 400, "computes embeddings"),
 ]
 
 
 @pytest.mark.parametrize(("body", "status", "words"), MISTAKES, ids=[m[2][:40] for m in MISTAKES])
-def test_a_mistake_is_one_clear_answer(
+def test_invalid_requests(
     client: httpx.Client, body: dict[str, Any], status: int, words: str
 ) -> None:
     answer = client.post("/v1/generate", json=body)
@@ -200,7 +200,7 @@ def test_a_mistake_is_one_clear_answer(
         (b"[" * 100_000, "deep"),
     ],
 )
-def test_bodies_that_are_no_json(client: httpx.Client, content: bytes, words: str) -> None:
+def test_bodies_that_are_not_json(client: httpx.Client, content: bytes, words: str) -> None:
     answer = client.post("/v1/generate", content=content)
     assert answer.status_code == 400
     assert words in answer.json()["error"]

@@ -14,10 +14,10 @@ import numpy as np
 import pytest
 
 from dragoman.runtime import Model
-from dragoman.runtime.decoding.options import GenerationOptions
 from dragoman.runtime.decoding.results import Token
-from dragoman.runtime.serving.host import Host
-from dragoman.runtime.serving.service import Ended, Service
+from dragoman.runtime.serving.models import ServedModel
+from dragoman.runtime.serving.service import Service, StreamEnd
+from dragoman.settings.generation import GenerationOptions
 
 from ..chromium import CONTRASTS, PATIENCE, chromium
 from .opened_page import Pages, done, listed, pages_of, run
@@ -49,7 +49,7 @@ def generated(model: Models, text: str = WORD, **options: Any) -> Any:
     return result
 
 
-def test_it_lists_bundles_and_names_its_fields(pages: Pages) -> None:
+def test_bundles_and_fields_are_listed(pages: Pages) -> None:
     page = listed(pages.open())
     assert page.title() == page.locator("h1").inner_text() == "Dragoman"
     assert page.locator("#bundle option").all_inner_texts() == ["letters", "again"]
@@ -75,23 +75,23 @@ def test_a_text_is_streamed(pages: Pages, model: Models) -> None:
     assert page.locator("#text > span").count() == len(expected.tokens)
     assert page.get_attribute("#text", "aria-live") == "polite"
     figures = page.inner_text("#figures")
-    for name in ("First token", "Total", "Tokens a second"):
+    for name in ("First token", "Total", "Tokens per second"):
         assert name in figures
     assert f"{expected.score:.3f}".replace("-", "\u2212") in figures
 
 
 @pytest.mark.parametrize("how", ["button", "key"])
-def test_what_runs_can_be_stopped(
+def test_a_running_request_can_be_stopped(
     pages: Pages, model: Models, monkeypatch: pytest.MonkeyPatch, how: str
 ) -> None:
-    """The output stays at two tokens until the browser goes away, and shows them before its end."""
+    """The output stays at two tokens until the browser disconnects, and shows them before."""
     given_up, whole = threading.Event(), Service.stream
 
     async def slow(
-        self: Service, host: Host, source: Any, options: GenerationOptions, **more: Any
-    ) -> AsyncIterator[Token | Ended]:
+        self: Service, served: ServedModel, source: Any, options: GenerationOptions, **more: Any
+    ) -> AsyncIterator[Token | StreamEnd]:
         count = 0
-        async for item in whole(self, host, source, options, **more):
+        async for item in whole(self, served, source, options, **more):
             if count == 2:
                 try:
                     await asyncio.get_running_loop().create_future()
@@ -135,7 +135,7 @@ def test_errors_are_shown(pages: Pages, model: Models) -> None:
     assert alert.is_hidden() and page.inner_text("#text") == generated(model).text
 
 
-def test_a_server_that_is_gone(browser: Any, bundle: Callable[[str], Path]) -> None:
+def test_an_unreachable_server(browser: Any, bundle: Callable[[str], Path]) -> None:
     allowed = "Failed to load resource: net::"
     with pages_of(browser, {"letters": bundle("letters")}, allowed) as pages:
         page = listed(pages.open())
@@ -217,7 +217,7 @@ def test_samples(pages: Pages, model: Models) -> None:
     assert page.locator("#hypotheses button").all_inner_texts() == [h.text for h in expected]
 
 
-def test_attention_is_drawn_and_told(pages: Pages, model: Models) -> None:
+def test_attention_is_drawn_and_described(pages: Pages, model: Models) -> None:
     page = run(listed(pages.open()), WORD)
     result = generated(model)
     ended = result.end_token is not None
@@ -244,13 +244,13 @@ def test_attention_is_drawn_and_told(pages: Pages, model: Models) -> None:
 
 def test_a_key_is_asked_for(browser: Any, bundle: Callable[[str], Path]) -> None:
     letters = {"letters": bundle("letters")}
-    with pages_of(browser, letters, UNAUTHORIZED, keys=("sesame",)) as pages:
+    with pages_of(browser, letters, UNAUTHORIZED, api_keys=("sesame",)) as pages:
         page = pages.open()
         page.wait_for_selector("#key-form:visible")
         assert page.evaluate("document.activeElement.id") == "key"
         page.keyboard.type("wrong")
         page.keyboard.press("Enter")
-        page.wait_for_selector("#error:has-text('does not know this key')")
+        page.wait_for_selector("#error:has-text('This key is not valid')")
         page.fill("#key", "sesame")
         page.keyboard.press("Enter")
         run(listed(page), WORD)

@@ -1,4 +1,4 @@
-"""The page for encoders alone, and for a bundle without tokenizers."""
+"""The page for encoder-only models, and for a bundle without tokenizers."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def names(page: Any) -> list[str]:
     return [str(name) for name in page.locator("#found .shares th").all_inner_texts()]
 
 
-def test_vectors_are_compared(pages: Pages, model: Models) -> None:
+def test_embeddings_are_compared(pages: Pages, model: Models) -> None:
     page = run(listed(pages.open(), "vectors"), f"{TEXT}\nfood\n\nparis is in france.")
     vectors = model("vectors").encode([TEXT, "food", "paris is in france."])
     unit = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)

@@ -116,7 +116,7 @@ def test_nothing_is_sent_without_audio(pages: Pages, tmp_path: Path) -> None:
     wrong = tmp_path / "notes.txt"
     wrong.write_text("no audio")
     page.set_input_files("#file", wrong)
-    page.wait_for_selector("#error:has-text('no audio that the browser can read')")
+    page.wait_for_selector("#error:has-text('cannot read this file: expected audio')")
     page.select_option("#bundle", "letters")
     assert page.is_hidden("#error") and page.is_hidden("#drop") and page.is_visible("#source")
 

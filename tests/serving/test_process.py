@@ -27,7 +27,7 @@ Bundles = Callable[[str], Path]
 
 @contextmanager
 def process(*arguments: object) -> Iterator[tuple[subprocess.Popen[str], str]]:
-    """A server, and the URL that its log names."""
+    """Start a server, and find its URL in its log."""
     command = [sys.executable, "-m", "dragoman", "serve", *map(str, arguments), "--port", "0"]
     environment = os.environ | {"OMP_NUM_THREADS": "1"}
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment) as server:
@@ -42,7 +42,7 @@ def process(*arguments: object) -> Iterator[tuple[subprocess.Popen[str], str]]:
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_server_that_is_told_to_stop_finishes_what_it_has_begun(
+def test_a_stopped_server_finishes_running_requests(
     bundle: Bundles, number: signal.Signals
 ) -> None:
     with process(bundle("letters"), "--workers", 1, "--threads", 1) as (server, url):
@@ -107,7 +107,7 @@ def test_over_tls_with_a_key(
 
 
 def refused(*arguments: object) -> str:
-    """The one line of a command that fails as a user's mistake."""
+    """The error of a command, which must be one line."""
     done = subprocess.run(
         [sys.executable, "-m", "dragoman", "serve", *map(str, arguments)],
         capture_output=True,

@@ -1,4 +1,4 @@
-"""Outputs up to a stop, however their text is cut into tokens."""
+"""Outputs end at a stop, however their text is split into tokens."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ import random
 
 import pytest
 
-from dragoman.runtime.serving.apis.openai.stops import UntilStop
+from dragoman.runtime.serving.apis.openai.completions import StopBuffer
 
 
-def told(pieces: list[str], stops: list[str]) -> tuple[list[str], UntilStop]:
-    """What is told after each token, and at the end."""
-    output, found = UntilStop(stops), list[str]()
+def told(pieces: list[str], stops: list[str]) -> tuple[list[str], StopBuffer]:
+    """The text released after each token, and at the end."""
+    output, found = StopBuffer(stops), list[str]()
     for piece in pieces:
         found.append(output.add(piece))
         if output.stopped:
@@ -19,7 +19,7 @@ def told(pieces: list[str], stops: list[str]) -> tuple[list[str], UntilStop]:
     return [*found, output.rest()], output
 
 
-def test_what_could_be_the_beginning_of_a_stop_is_held_back() -> None:
+def test_a_possible_beginning_of_a_stop_is_held_back() -> None:
     assert told(["a", "b", "x", "ab"], ["abc"])[0] == ["", "", "abx", "", "ab"]
     assert told(["a", "b", "c", "d"], ["bcd", "e"])[0] == ["a", "", "", "", ""]
     assert told(["ab", "", "c"], [])[0] == ["ab", "", "c", ""]
@@ -45,7 +45,7 @@ def test_tokens_that_begin_before_a_stop(
 
 
 @pytest.mark.parametrize("seed", range(50))
-def test_what_is_told_does_not_depend_on_the_tokens(seed: int) -> None:
+def test_released_text_does_not_depend_on_the_tokens(seed: int) -> None:
     generator = random.Random(seed)
 
     def text(longest: int) -> str:

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import soundfile
 
-from dragoman.runtime.serving.apis.options import NAMES
+from dragoman.runtime.serving.apis.bodies import OPTION_NAMES
 
 from ..speech_models import RATE, noise
 from .hostile_bodies import Body, Part
@@ -95,13 +95,13 @@ ROUTES = {
         "/v1/generate",
         is_native,
         (LETTERS, SAMPLED, BEAMS, SPEECH, {"model": "verses", "source": "In the"}),
-        (*sorted(NAMES), "audio", "sources", "stream", "pieces", "timeout"),
+        (*sorted(OPTION_NAMES), "audio", "sources", "stream", "pieces", "timeout"),
     ),
     "stream": Route(
         "/v1/generate",
         is_native,
         (LETTERS | {"stream": True}, SAMPLED | {"stream": True, "pieces": True}),
-        (*sorted(NAMES), "audio", "sources", "pieces", "timeout"),
+        (*sorted(OPTION_NAMES), "audio", "sources", "pieces", "timeout"),
     ),
     "encode": Route(
         "/v1/encode",

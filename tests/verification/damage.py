@@ -15,7 +15,7 @@ import numpy as np
 import onnx_ir as ir
 from numpy.typing import NDArray
 
-from dragoman.graph_files import write_graphs
+from dragoman.onnx_graphs.graph_files import write_graphs
 from dragoman.runtime import Bundle
 from dragoman.runtime.format.writing import ScratchWriter
 

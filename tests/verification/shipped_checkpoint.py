@@ -8,9 +8,9 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from dragoman.export.checkpoints import OpenedCheckpoint, open_checkpoint
 from dragoman.export.locating import locate_checkpoint
 from dragoman.export.neutral_bundle import export_bundle
-from dragoman.export.opened_checkpoint import OpenedCheckpoint, open_checkpoint
 from dragoman.optimize.target_bundle import optimize_bundle
 from dragoman.reference_model.pretrained import find_checkpoint
 from dragoman.reference_model.recipes import Example, read_examples
@@ -28,7 +28,7 @@ FILES = {
     "source_tokenizer.json",
     "target_tokenizer.json",
 }
-"""What each has, beside its licence."""
+"""The files of each besides its licence."""
 
 
 @dataclass

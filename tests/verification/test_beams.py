@@ -9,14 +9,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dragoman.cli.tables import print_parity
+from dragoman.cli.shared.tables import print_parity
 from dragoman.reference_model import GenerationConfig, Transformer
 from dragoman.runtime import GenerationOptions, Model
-from dragoman.runtime.decoding.batching import Encodable
+from dragoman.runtime.decoding.batching import EncoderInput
 from dragoman.runtime.format.manifest import Precision
-from dragoman.runtime.format.records import BeamParity, Parity, TokenParity
-from dragoman.verification import check_parity, describe_failure, random_inputs
+from dragoman.runtime.format.parity import BeamParity, Parity, TokenParity
 from dragoman.verification.checks.beams import MOST_SOURCES, compare_beams
+from dragoman.verification.inputs.parity_inputs import random_inputs
+from dragoman.verification.parity import check_parity
+from dragoman.verification.verdict import describe_failure
 
 
 @pytest.fixture(scope="module")
@@ -59,7 +61,7 @@ def test_another_search_than_the_checkpoint_s_is_noticed(
     generate = bundle.generate
 
     def generate_otherwise(
-        sources: list[Encodable], options: GenerationOptions, **changes: Any
+        sources: list[EncoderInput], options: GenerationOptions, **changes: Any
     ) -> object:
         if options.num_beams is None:
             changes |= {"length_penalty": -3.0, "early_stopping": "never"}

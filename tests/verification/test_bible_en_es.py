@@ -1,4 +1,7 @@
-"""The shipped model of translation: its bundle writes what the oracle does, as is recorded."""
+"""The shipped model of translation: its bundle writes what the oracle does, as is recorded.
+
+The suite takes a few verses, `make test-shipped` more, and all where figures are recorded.
+"""
 
 from __future__ import annotations
 
@@ -9,12 +12,13 @@ from pathlib import Path
 
 import pytest
 
-from dragoman.comparison import Comparison
 from dragoman.reference_model import Transformer, beam_search_uncached, greedy_uncached
 from dragoman.reference_model.pretrained import find_checkpoint
 from dragoman.reference_model.recipes import bible_en_es, find_recipe, read_examples
 from dragoman.runtime.format.manifest import Precision
-from dragoman.verification import check_parity, inputs_for
+from dragoman.verification.comparison import Comparison
+from dragoman.verification.inputs.choosing import inputs_for
+from dragoman.verification.parity import check_parity
 
 from .shipped_checkpoint import FILES, ShippedCheckpoint
 
@@ -49,20 +53,27 @@ def words(text: str) -> set[str]:
     return set(re.findall(r"\w+", text.lower()))
 
 
-def test_every_token_is_the_oracles(oracle: Transformer, shipped: ShippedCheckpoint) -> None:
+@pytest.mark.parametrize("verses", [7, pytest.param(50, marks=pytest.mark.shipped)])
+def test_every_token_is_the_oracles(
+    verses: int, oracle: Transformer, shipped: ShippedCheckpoint
+) -> None:
     model = shipped.bundle("fp32")
-    sources = [model.tokenize(example.source) for example in shipped.held_out[::28]]
+    chosen = shipped.held_out[:: VERSES // verses]
+    sources = [model.tokenize(example.source) for example in chosen]
     limit = model.manifest.default_max_new_tokens
     found = [
         [*result.tokens, *([] if result.end_token is None else [result.end_token])]
         for result in model.generate(sources)
     ]
-    assert len(found) == 50 and found == greedy_uncached(oracle, sources, limit)
+    assert len(found) == verses and found == greedy_uncached(oracle, sources, limit)
 
 
-def test_beams_are_the_oracles(oracle: Transformer, shipped: ShippedCheckpoint) -> None:
+@pytest.mark.parametrize("verses", [2, pytest.param(7, marks=pytest.mark.shipped)])
+def test_beams_are_the_oracles(
+    verses: int, oracle: Transformer, shipped: ShippedCheckpoint
+) -> None:
     model = shipped.bundle("fp32")
-    shortest = sorted(shipped.held_out, key=lambda example: len(example.source))[::100][:7]
+    shortest = sorted(shipped.held_out, key=lambda example: len(example.source))[::100][:verses]
     sources = [model.tokenize(example.source) for example in shortest]
     settings = replace(oracle.generation, num_beams=4)
     expected = beam_search_uncached(oracle, sources, 60, generation=settings)
@@ -73,23 +84,32 @@ def test_beams_are_the_oracles(oracle: Transformer, shipped: ShippedCheckpoint) 
         assert result.score == pytest.approx(best.score, abs=1e-4)
 
 
-@pytest.mark.parametrize("precision", ["fp32", "int8", "int4"])
-def test_parity(precision: Precision, shipped: ShippedCheckpoint) -> None:
-    """In fp32 as a whole. Below it the BLEU of forty verses is mostly chance, other than what is
+@pytest.mark.parametrize(
+    ("precision", "verses"),
+    [
+        ("int8", 4),
+        pytest.param("fp32", 40, marks=pytest.mark.shipped),
+        pytest.param("int8", 40, marks=pytest.mark.shipped),
+        pytest.param("int4", 40, marks=pytest.mark.shipped),
+    ],
+)
+def test_parity(precision: Precision, verses: int, shipped: ShippedCheckpoint) -> None:
+    """In fp32 as a whole. Below it the BLEU of so few verses is mostly chance, other than what is
     predicted."""
-    inputs = inputs_for(shipped.opened, Comparison(limit=40))
+    inputs = inputs_for(shipped.opened, Comparison(limit=verses))
     parity = check_parity(
         shipped.bundle(precision), shipped.opened.model, inputs, backend="onnxruntime"
     )
     assert [task.metric for task in parity.tasks] == ["BLEU", "chrF"]
-    assert parity.references is not None and parity.references.pairs == 40
+    assert parity.references is not None and parity.references.pairs == verses
     assert parity.references.passed
     assert parity.distributions is not None and parity.distributions.passed
     if precision == "fp32":
         assert parity.passed
-        assert parity.tokens.identical == parity.tokens.sequences == 40
+        assert parity.tokens.identical == parity.tokens.sequences == verses
 
 
+@pytest.mark.shipped
 def test_the_figures_are_the_recorded_ones(shipped: ShippedCheckpoint) -> None:
     """Those of the checkpoint, from PyTorch, and of the benchmark, from another bundle."""
     outputs = shipped.bundle("fp32").generate([example.source for example in shipped.held_out])

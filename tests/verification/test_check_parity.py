@@ -11,19 +11,16 @@ import numpy as np
 import pytest
 import torch
 
-from dragoman.cli.tables import print_parity
+from dragoman.cli.shared.tables import print_parity
 from dragoman.reference_model import Transformer
 from dragoman.runtime import Model
 from dragoman.runtime.format.manifest import Precision
-from dragoman.runtime.format.records import Parity
-from dragoman.verification import (
-    TOLERANCES,
-    ParityInputs,
-    check_parity,
-    describe_failure,
-    random_inputs,
-)
-from dragoman.verification.checks.tensors import DifferenceMeter
+from dragoman.runtime.format.parity import Parity
+from dragoman.verification.checks.distances import DifferenceMeter
+from dragoman.verification.inputs.parity_inputs import ParityInputs, random_inputs
+from dragoman.verification.parity import check_parity
+from dragoman.verification.tolerances import TOLERANCES
+from dragoman.verification.verdict import describe_failure
 
 
 def checked(bundle: Model, reference: Transformer, inputs: ParityInputs | None = None) -> Parity:
@@ -78,7 +75,7 @@ def test_a_faithful_bundle_passes_every_level(bundle: Model, reference: Transfor
 def test_the_tensors_that_differ_are_named(
     bundle: Model, reference: Transformer, weight: str, names: set[str]
 ) -> None:
-    """A key's bias adds the same to all scores of a query, so that it shows in the keys alone."""
+    """A key's bias adds the same to all scores of a query, so that it shows in the keys only."""
     other = perturbed(reference, weight, 0.01)
     if weight.endswith("outer.bias"):
         # The same for all features is taken out again by the last LayerNorm.

@@ -11,18 +11,18 @@ from pathlib import Path
 
 import pytest
 
-from dragoman.benchmarks.shipped import exported, held_out
+from dragoman.benchmarks.models.shipped import exported, held_out
 from dragoman.optimize.target_bundle import optimize_bundle
 from dragoman.reference_model import Transformer
 from dragoman.runtime import Bundle, Model, read_bundle
 from dragoman.runtime.backends import open_backend
 from dragoman.runtime.format.manifest import Precision
-from dragoman.runtime.format.records import DistributionParity
-from dragoman.verification import ParityInputs, check_parity, describe_failure
-from dragoman.verification.checks.distributions import DistributionMeter
-from dragoman.verification.forced import forced_batches
-from dragoman.verification.oracle import oracle_outputs
-from dragoman.verification.rounded_oracle import rounded_oracle
+from dragoman.runtime.format.parity import DistributionParity
+from dragoman.verification.checks.distances import DistributionMeter
+from dragoman.verification.inputs.parity_inputs import ParityInputs
+from dragoman.verification.oracle import forced_batches, oracle_outputs, rounded_oracle
+from dragoman.verification.parity import check_parity
+from dragoman.verification.verdict import describe_failure
 
 from .damage import Damage, damaged, head_zeroed, scales_off, three_bits
 
@@ -73,7 +73,7 @@ def bundles(tmp_path_factory: pytest.TempPathFactory) -> dict[Precision, Bundle]
     for precision in PRECISIONS:
         (directory / precision).mkdir()
         bundle = optimize_bundle(neutral, directory / precision, precision=precision)
-        # What is damaged are graphs alone.
+        # Only graphs are damaged.
         manifest = dataclasses.replace(bundle.manifest, tokenizers=None)
         made[precision] = dataclasses.replace(bundle, manifest=manifest)
     return made
@@ -102,7 +102,7 @@ def measured(model: tuple[Transformer, ParityInputs], expected: list[list[int]])
 def test_a_sound_bundle_is_as_near_as_rounding_explains(
     precision: Precision, most: float, bundles: dict[Precision, Bundle], measured: Measure
 ) -> None:
-    """Rounding to nearest is of weights alone: in int8 activations are rounded, too; in int4 the
+    """Only weights are rounded to nearest: in int8 activations are rounded, too; in int4 the
     scales and the order of rounding are chosen better."""
     found = measured(bundles[precision])
     assert found.passed and found.rounded is not None

@@ -14,16 +14,16 @@ import torch
 from torch import nn
 from torch.distributions import Categorical, kl_divergence
 
-from dragoman.cli.tables import print_parity
+from dragoman.cli.shared.tables import print_parity
 from dragoman.reference_model import GenerationConfig, Transformer
 from dragoman.runtime import Model
 from dragoman.runtime.format.manifest import Manifest, Precision
-from dragoman.verification import check_parity, describe_failure, random_inputs
-from dragoman.verification.checks.distributions import DistanceMeter, DistributionMeter, divergence
-from dragoman.verification.forced import forced_batches
-from dragoman.verification.oracle import oracle_outputs
-from dragoman.verification.rounded_oracle import rounded_oracle, to_nearest
+from dragoman.verification.checks.distances import DistanceMeter, DistributionMeter, divergence
+from dragoman.verification.inputs.parity_inputs import random_inputs
+from dragoman.verification.oracle import forced_batches, oracle_outputs, rounded_oracle, to_nearest
+from dragoman.verification.parity import check_parity
 from dragoman.verification.tolerances import DIVERGENCE_LIMITS, ROUNDING_MULTIPLES
+from dragoman.verification.verdict import describe_failure
 
 
 def logits(seed: int, positions: int = 7, vocabulary: int = 11) -> torch.Tensor:
@@ -31,7 +31,7 @@ def logits(seed: int, positions: int = 7, vocabulary: int = 11) -> torch.Tensor:
 
 
 def test_the_divergence_of_a_coin() -> None:
-    """Of 1/2 and 1/2 from 1/4 and 3/4: half the logarithm of 4/3."""
+    """The divergence of 1/2 and 1/2 from 1/4 and 3/4 is half the logarithm of 4/3."""
     fair, unfair = torch.tensor([[1.0, 1.0]]), torch.log(torch.tensor([[1.0, 3.0]]))
     assert float(divergence(fair, unfair)) == pytest.approx(math.log(4 / 3) / 2)
     assert float(divergence(fair, fair + 1000)) == 0
@@ -54,7 +54,7 @@ def test_what_is_not_finite_is_infinitely_far(bad: float) -> None:
 
 
 def test_figures_over_several_batches(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dragoman.verification.checks.distributions.CHUNK", 23)
+    monkeypatch.setattr("dragoman.verification.checks.distances.CHUNK", 23)
     meter, everything = DistanceMeter(), []
     for seed, positions in ((1, 7), (3, 1), (5, 40)):
         p, q = logits(seed, positions), logits(seed + 1, positions)

@@ -9,17 +9,17 @@ import pytest
 import torch
 
 from dragoman.reference_model import GenerationConfig, Transformer, greedy_uncached
-from dragoman.runtime.format.records import (
+from dragoman.runtime.format.parity import (
     Divergence,
     OnePassParity,
     OtherChoice,
     Parity,
     TokenParity,
 )
-from dragoman.verification import describe_failure
 from dragoman.verification.checks import tokens as level_2
 from dragoman.verification.checks.choices import Choices
 from dragoman.verification.checks.tokens import compare_tokens
+from dragoman.verification.verdict import describe_failure
 
 SOURCE = [3, 1, 4, 1, 5]
 LIMIT = 99
@@ -98,11 +98,11 @@ def test_divergences_of_several_steps_and_sources_keep_their_order(
     together = level_2.divergences(reference, sources, right, found, LIMIT)
     assert [(d.input, d.step) for d in together] == [(0, 4), (1, 1), (2, 1), (3, 0)]
     for i, divergence in enumerate(together):
-        (alone,) = level_2.divergences(reference, [sources[i]], [right[i]], [found[i]], LIMIT)
-        assert dataclasses.replace(alone, input=i, margin=0.0) == dataclasses.replace(
+        (single,) = level_2.divergences(reference, [sources[i]], [right[i]], [found[i]], LIMIT)
+        assert dataclasses.replace(single, input=i, margin=0.0) == dataclasses.replace(
             divergence, margin=0.0
         )
-        assert alone.margin == pytest.approx(divergence.margin, abs=1e-5)
+        assert single.margin == pytest.approx(divergence.margin, abs=1e-5)
 
 
 def test_a_number_that_is_no_token_is_never_excused(

@@ -1,4 +1,7 @@
-"""The shipped model: its bundle gives the oracle's phonemes for every held-out word."""
+"""The shipped model: its bundle gives the oracle's phonemes for every held-out word.
+
+The suite takes every fortieth word, `make test-shipped` all of them.
+"""
 
 from __future__ import annotations
 
@@ -10,8 +13,8 @@ from typing import Any
 import pytest
 
 from dragoman.export import TokenizerFiles, export_bundle
+from dragoman.export.checkpoints import open_checkpoint
 from dragoman.export.locating import locate_checkpoint
-from dragoman.export.opened_checkpoint import open_checkpoint
 from dragoman.reference_model import Transformer, greedy_uncached, load_checkpoint
 from dragoman.reference_model.pretrained import find_checkpoint
 from dragoman.reference_model.recipes import Example, find_recipe, g2p_en, read_examples
@@ -52,9 +55,14 @@ def pronouncer(
     return load(directory)
 
 
+@pytest.fixture(scope="session", params=[40, pytest.param(1, marks=pytest.mark.shipped)])
+def words(request: pytest.FixtureRequest, held_out: list[Example]) -> list[Example]:
+    return held_out[:: request.param]
+
+
 @pytest.fixture(scope="session")
-def results(pronouncer: Model, held_out: list[Example]) -> list[Result]:
-    return pronouncer.generate([example.source for example in held_out])
+def results(pronouncer: Model, words: list[Example]) -> list[Result]:
+    return pronouncer.generate([example.source for example in words])
 
 
 @pytest.fixture(scope="session")
@@ -77,9 +85,9 @@ def test_the_recipe_names_the_heads_that_align() -> None:
 
 
 def test_every_token_of_every_word_is_the_oracles(
-    oracle: Transformer, pronouncer: Model, held_out: list[Example], results: list[Result]
+    oracle: Transformer, pronouncer: Model, words: list[Example], results: list[Result]
 ) -> None:
-    sources = [pronouncer.tokenize(example.source) for example in held_out]
+    sources = [pronouncer.tokenize(example.source) for example in words]
     order = sorted(range(len(sources)), key=lambda i: len(sources[i]))
     end = oracle.config.end_token_id
     limit = pronouncer.manifest.default_max_new_tokens
@@ -91,16 +99,20 @@ def test_every_token_of_every_word_is_the_oracles(
             result = results[index]
             found = [*result.tokens, end] if result.finish_reason == "end" else [*result.tokens]
             if found != row:
-                differing.append((held_out[index].source, row, found))
+                differing.append((words[index].source, row, found))
     assert differing == []
 
 
 def test_word_error_is_the_recorded_one(
-    held_out: list[Example], results: list[Result], record: dict[str, Any]
+    words: list[Example], results: list[Result], record: dict[str, Any]
 ) -> None:
-    figures = g2p_en.score([str(result.text) for result in results], held_out)
-    assert figures == record["held_out"]
-    assert figures["word error"] <= 0.302
+    """The figure of a sample is within three standard deviations."""
+    figures = g2p_en.score([str(result.text) for result in results], words)
+    expected = record["held_out"]
+    if len(words) == WORDS:
+        assert figures == expected
+    assert figures["word error"] == pytest.approx(expected["word error"], abs=0.08)
+    assert expected["word error"] <= 0.302
 
 
 def test_every_word_ends_by_itself(results: list[Result]) -> None:

@@ -1,4 +1,4 @@
-"""What a bundle is compared on: files, references beside them or in them, and what judges."""
+"""The inputs of a comparison: files, references in them or apart, and metrics."""
 
 from __future__ import annotations
 
@@ -8,16 +8,17 @@ from pathlib import Path
 
 import pytest
 
-from dragoman.comparison import Comparison
 from dragoman.errors import DragomanError
+from dragoman.export.checkpoints import OpenedCheckpoint, open_checkpoint
 from dragoman.export.locating import locate_checkpoint
-from dragoman.export.opened_checkpoint import OpenedCheckpoint, open_checkpoint
-from dragoman.reference_model import ModelConfig, save_checkpoint
-from dragoman.reference_model.recipes import Example, g2p_en, write_examples
-from dragoman.verification import ParityInputs, inputs_for
+from dragoman.reference_model import save_checkpoint
+from dragoman.reference_model.recipes import Example, write_examples
+from dragoman.verification.comparison import Comparison
+from dragoman.verification.inputs.choosing import inputs_for
 from dragoman.verification.inputs.items import recording_items
+from dragoman.verification.inputs.parity_inputs import ParityInputs
 
-from ..random_weights import random_transformer
+from ..zoo import letters_model, letters_tokenizers
 
 WORDS = ["dragoman", "need", "a", "encoder", "all", "you", "is"]
 
@@ -26,22 +27,8 @@ WORDS = ["dragoman", "need", "a", "encoder", "all", "you", "is"]
 def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A small model of words, with tokenizers and nothing else."""
     made = tmp_path_factory.mktemp("checkpoints") / "small"
-    config = ModelConfig.from_dict(
-        {
-            "source_vocab_size": 29,
-            "target_vocab_size": 42,
-            "encoder_layers": 1,
-            "decoder_layers": 1,
-            "d_model": 16,
-            "num_heads": 2,
-            "d_ff": 24,
-            "max_source_positions": 32,
-            "max_target_positions": 24,
-        }
-    )
-    save_checkpoint(random_transformer(config, seed=0), made)
-    g2p_en.make_source_tokenizer().save(str(made / "source_tokenizer.json"))
-    g2p_en.make_target_tokenizer().save(str(made / "target_tokenizer.json"))
+    save_checkpoint(letters_model(), made)
+    letters_tokenizers(made)
     return made
 
 
@@ -107,7 +94,7 @@ def test_a_limit_takes_inputs_and_their_references_together(
     assert inputs.description == "pairs.tsv, 7 lines, 3 of them spread evenly"
 
 
-def test_references_alone_are_one_for_each_input(
+def test_only_references_are_one_for_each_input(
     checkpoint: OpenedCheckpoint, words: Path, tmp_path: Path
 ) -> None:
     alone = lines(tmp_path / "alone.txt", *(f"N{'' if i else ' AH'}" for i in range(7)))
@@ -147,7 +134,7 @@ def test_an_empty_reference_is_one_line(
         )
 
 
-def test_an_empty_line_among_references_alone_is_one_line(
+def test_an_empty_line_among_only_references_is_one_line(
     checkpoint: OpenedCheckpoint, words: Path, tmp_path: Path
 ) -> None:
     alone = lines(tmp_path / "alone.txt", "N", *[""] * 6)
@@ -185,9 +172,9 @@ def test_references_that_some_inputs_lack_are_said_not_to_be_compared(
         assert inputs.recorded == inputs.description
 
 
-def test_references_alone_need_inputs(checkpoint: OpenedCheckpoint, tmp_path: Path) -> None:
+def test_only_references_need_inputs(checkpoint: OpenedCheckpoint, tmp_path: Path) -> None:
     alone = lines(tmp_path / "alone.txt", "N")
-    with pytest.raises(DragomanError, match=r"found references alone, and no inputs$"):
+    with pytest.raises(DragomanError, match=r"found only references, and no inputs$"):
         inputs_for(checkpoint, Comparison(references=alone))
 
 
@@ -234,7 +221,7 @@ def test_without_inputs_the_sources_of_pairs_are_compared_on(
 def test_pairs_of_other_sources_are_scored_apart(
     checkpoint: OpenedCheckpoint, words: Path, tmp_path: Path
 ) -> None:
-    """As before: their probability says something about the bundle, too."""
+    """Their probability says something about the bundle, too."""
     others = lines(tmp_path / "others.tsv", "is\tN", "not\tN", "there\tN")
     inputs = inputs_for(checkpoint, Comparison(words, limit=2, references=others))
     assert inputs.texts == [WORDS[0], WORDS[3]] and inputs.task is None

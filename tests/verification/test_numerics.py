@@ -14,11 +14,11 @@ from dragoman.optimize.exact import exact_model
 from dragoman.optimize.target_bundle import optimize_bundle
 from dragoman.reference_model import Transformer
 from dragoman.runtime import Model
-from dragoman.runtime.format.records import Check, Coverage, Parity, TokenParity
-from dragoman.verification import describe_proof
-from dragoman.verification.numerics import Probe, check_numerics
-from dragoman.verification.numerics.probes import probes_for, share_covered, short_probes
+from dragoman.runtime.format.parity import Check, Coverage, Parity, TokenParity
+from dragoman.verification.numerics.checking import check_numerics
+from dragoman.verification.numerics.probes import Probe, probes_for, share_covered, short_probes
 from dragoman.verification.stored.checkpoint_weights import CheckpointWeights
+from dragoman.verification.verdict import describe_proof
 
 INPUTS = [Probe([3, 5, 2], [1, 4, 4], "on one"), Probe([7], [1, 9], "on another")]
 
@@ -134,7 +134,7 @@ def test_a_fault_at_one_batch_size_is_found(
 
     checks, _ = checked(with_backend(bundle, score=changed), reference)
     assert not checks["batches"].passed
-    assert " differs from the same source alone: logits of one pass differ by 0.5" in (
+    assert " differs from the same source in a batch of one: logits of one pass differ by 0.5" in (
         checks["batches"].problem
     )
 

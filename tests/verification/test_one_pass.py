@@ -19,30 +19,29 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
-from dragoman.cli.tables import print_parity
+from dragoman.cli.shared.tables import print_parity
 from dragoman.export import export_bundle
-from dragoman.graph_files import write_graphs
+from dragoman.onnx_graphs.graph_files import write_graphs
 from dragoman.optimize.target_bundle import optimize_bundle
 from dragoman.reference_model import GenerationConfig, LanguageModel, ModelConfig, Transformer
 from dragoman.runtime import Bundle, Model, read_bundle
 from dragoman.runtime.backends import open_backend
 from dragoman.runtime.format.manifest import Precision
-from dragoman.runtime.format.parity_data import to_data
-from dragoman.runtime.format.plain_data import Problems, from_plain
-from dragoman.runtime.format.records import (
+from dragoman.runtime.format.parity import (
     BeamParity,
     OtherChoice,
     Parity,
     TaskParity,
     TokenParity,
 )
+from dragoman.runtime.format.plain_data import Problems, from_plain
 from dragoman.runtime.format.writing import ScratchWriter
-from dragoman.verification import ParityInputs, check_parity, describe_failure, random_inputs
-from dragoman.verification.checks.choices import ChoiceMeter
-from dragoman.verification.checks.one_pass import compare_one_pass
+from dragoman.verification.checks.choices import ChoiceMeter, compare_one_pass
 from dragoman.verification.checks.tokens import bundle_outputs, greedy_results
-from dragoman.verification.forced import forced_batches
-from dragoman.verification.oracle import oracle_outputs
+from dragoman.verification.inputs.parity_inputs import ParityInputs, random_inputs
+from dragoman.verification.oracle import forced_batches, oracle_outputs
+from dragoman.verification.parity import check_parity
+from dragoman.verification.verdict import describe_failure
 
 PRECISIONS: tuple[Precision, ...] = ("fp32", "int8", "int4")
 Fault = Callable[[ir.Graph], None]
@@ -352,8 +351,8 @@ def test_the_record_is_read_as_it_was_written(
     beams = BeamParity(4, 8, 8, 0, 0.0, True, own_difference=0.01, own_allowed=0.5)
     written = dataclasses.replace(parity, tokens=tokens, tasks=(task,), beams=beams)
     problems = Problems()
-    data = json.loads(json.dumps(to_data(written)))
+    data = json.loads(json.dumps(to_plain(written)))
     assert from_plain(Parity, data, "parity", problems) == written
     assert problems == []
-    plain = to_data(dataclasses.replace(written, tokens=TokenParity(2, 2, (), True), tasks=()))
+    plain = to_plain(dataclasses.replace(written, tokens=TokenParity(2, 2, (), True), tasks=()))
     assert set(plain["tokens"]) == {"sequences", "identical", "divergences", "passed"}

@@ -14,11 +14,12 @@ from torch.nn.functional import cross_entropy
 from dragoman.errors import DragomanError
 from dragoman.reference_model import Transformer
 from dragoman.runtime import Model
-from dragoman.verification import ParityInputs, check_parity, describe_failure
-from dragoman.verification.checks.references import prepared
-from dragoman.verification.inputs.items import Item
-from dragoman.verification.inputs.reference_file import References, read_references
+from dragoman.verification.checks.task import prepared
+from dragoman.verification.inputs.items import Item, References, read_references
+from dragoman.verification.inputs.parity_inputs import ParityInputs
+from dragoman.verification.parity import check_parity
 from dragoman.verification.tolerances import REFERENCE_TOLERANCES
+from dragoman.verification.verdict import describe_failure
 
 PAIRS = [
     ([3, 7, 1], [5, 9]),
@@ -181,7 +182,7 @@ def test_examples_with_references_are_numbered_by_line() -> None:
     assert [*found.lines] == [1, 1, 2] and found.source_language == "de"
 
 
-def test_what_decoding_is_given_is_read(bundle: Model, reference: Transformer) -> None:
+def test_the_prompt_of_decoding_is_read(bundle: Model, reference: Transformer) -> None:
     [pair] = prepared(bundle, references(PAIRS[:1]), None)
     config = reference.config
     assert pair.read == [config.start_token_id, 5, 9]

@@ -16,8 +16,8 @@ import pytest
 import torch
 
 from dragoman.export import export_bundle
-from dragoman.export.locating import LocatedCheckpoint
-from dragoman.export.opened_checkpoint import OpenedCheckpoint, open_checkpoint
+from dragoman.export.checkpoints import OpenedCheckpoint, open_checkpoint
+from dragoman.export.locating import LocatedCheckpoint, locate_checkpoint
 from dragoman.optimize.precision.int8 import Int8
 from dragoman.optimize.target_bundle import optimize_bundle
 from dragoman.optimize.tensorrt.engine_bundle import pinned_bundle
@@ -29,11 +29,10 @@ from dragoman.reference_model import (
     make_model,
 )
 from dragoman.runtime import Bundle, read_bundle
-from dragoman.runtime.format.audio import AudioFeatures
 from dragoman.runtime.format.contract import GraphSpec, TensorSpec
-from dragoman.runtime.format.executables import TensorRTEngines
-from dragoman.runtime.format.languages import Languages
-from dragoman.runtime.format.manifest import Manifest, Precision
+from dragoman.runtime.format.manifest import Manifest, Precision, TensorRTEngines
+from dragoman.runtime.format.texts import Languages
+from dragoman.settings.speech import AudioFeatures
 from dragoman.verification.stored.settings import compare_settings
 
 from .. import speech_models
@@ -95,7 +94,7 @@ def checkpoints(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Ope
         directory: Path = tmp_path_factory.mktemp(name)
         if name == "speech":
             speech_models.whisper(multilingual=True).save_pretrained(directory)
-            return open_checkpoint(LocatedCheckpoint(directory))
+            return open_checkpoint(locate_checkpoint(directory))
         torch.manual_seed(2)
         if name == "encoder-only":
             model = make_model(ModelConfig(**COMMON | SIZES | ENCODER_ONLY)).eval()
@@ -107,7 +106,7 @@ def checkpoints(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Ope
             model.generation = GenerationConfig(
                 num_beams=4, suppressed_token_ids=(5, 7), bad_words=((3, 4),), max_new_tokens=12
             )
-        return OpenedCheckpoint(LocatedCheckpoint(directory), model, None, None)
+        return OpenedCheckpoint(model, None, located=LocatedCheckpoint(directory, {}))
 
     return make
 
@@ -116,7 +115,7 @@ def checkpoints(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Ope
 def bundle(
     checkpoints: Callable[[str], OpenedCheckpoint], tmp_path_factory: pytest.TempPathFactory
 ) -> Make:
-    """Of a kind of model, for a target, in a precision; each is made once and read from disk."""
+    """Bundles by kind of model, target and precision; each is made once and read from disk."""
 
     @cache
     def make(name: str, target: str, precision: Precision, keep: tuple[str, ...]) -> Bundle:

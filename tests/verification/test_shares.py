@@ -7,7 +7,7 @@ from fractions import Fraction
 
 import pytest
 
-from dragoman.verification.checks.shares import most_events, upper_share
+from dragoman.verification.checks.tokens import most_events, upper_share
 
 
 def at_most(count: int, total: int, share: Fraction) -> Fraction:
@@ -26,7 +26,7 @@ def test_upper_limits_of_shares(count: int, total: int, expected: float) -> None
 
 
 @pytest.mark.parametrize(("count", "total"), [(0, 1), (0, 64), (3, 64), (60, 64), (700, 1400)])
-def test_at_the_limit_so_few_are_as_improbable_as_was_asked_for(count: int, total: int) -> None:
+def test_at_the_limit_so_few_are_as_improbable_as_requested(count: int, total: int) -> None:
     share = Fraction(upper_share(count, total, 1e-3)).limit_denominator(10**9)
     assert float(at_most(count, total, share)) == pytest.approx(1e-3, rel=1e-4)
 
@@ -48,6 +48,6 @@ def test_what_is_certain() -> None:
 
 
 def test_many_trials_lose_no_digits() -> None:
-    """Of a million, about as many as a normal distribution says: 3.09 standard errors."""
+    """A million trials give about as many as a normal distribution: 3.09 standard errors."""
     most = most_events(10**6, 0.1, 1e-3)
     assert most == pytest.approx(100_000 + 3.0902 * 300, abs=3)

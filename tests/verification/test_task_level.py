@@ -11,7 +11,7 @@ import pytest
 import sacrebleu
 from tokenizers import Tokenizer, models, pre_tokenizers
 
-from dragoman.cli.tables import print_parity
+from dragoman.cli.shared.tables import print_parity
 from dragoman.metrics import METRICS, describe_undecided, find_metric
 from dragoman.reference_model import Transformer, greedy_uncached
 from dragoman.reference_model.recipes import Data, Example, Recipe
@@ -19,12 +19,14 @@ from dragoman.reference_model.recipes import Tokenizers as BothTokenizers
 from dragoman.reference_model.training import TrainingOptions
 from dragoman.runtime import Model, load
 from dragoman.runtime.format.manifest import Precision
-from dragoman.runtime.format.records import Parity, TaskParity
-from dragoman.runtime.format.tokenizers import Tokenizers
+from dragoman.runtime.format.parity import Parity, TaskParity
+from dragoman.runtime.format.texts import Tokenizers
 from dragoman.runtime.format.writing import write_manifest
-from dragoman.verification import ParityInputs, check_parity, describe_failure
 from dragoman.verification.checks.task import compare_task, judged
 from dragoman.verification.inputs.metrics import RecipeMetric, Task
+from dragoman.verification.inputs.parity_inputs import ParityInputs
+from dragoman.verification.parity import check_parity
+from dragoman.verification.verdict import describe_failure
 
 from ..bundle_files import record_files
 
@@ -222,7 +224,7 @@ def test_a_loss_that_is_no_chance_fails(lost: int, gained: int) -> None:
 
 
 def test_what_is_within_the_tolerance_passes_though_it_is_no_chance() -> None:
-    """Of 4,000 texts 10 are lost, significantly, but only a quarter of a point of the 0.3."""
+    """10 of 4,000 texts are lost, significantly, but only a quarter of a point of the 0.3."""
     found = exact_match(10, 0, 4000)
     assert found.chance is not None and found.chance < 0.05
     assert found.passed and not found.undecided and found.excess_chance is None
@@ -241,7 +243,7 @@ def test_few_texts_decide_nothing(count: int) -> None:
 
 
 def test_right_bundles_are_rarely_refused() -> None:
-    """Of 80 texts 12 differ, each as likely better as worse: no more than one in twenty is refused,
+    """12 of 80 texts differ, each as likely better as worse: no more than one in twenty is refused,
     and the others with a loss are undecided."""
     generator = random.Random(0)
     lost = [sum(generator.random() < 0.5 for _ in range(12)) for _ in range(400)]
@@ -313,7 +315,7 @@ def test_an_undecided_task_is_shown_with_what_would_decide(
     assert "passed" not in row and "failed" not in row
 
 
-def test_shares_are_told_in_points_as_well() -> None:
+def test_shares_are_described_in_points_as_well() -> None:
     assert describe_undecided("word error", 0.0125, 0.003, 80, 12000) == (
         "undecided: 1.25 points worse on 80 texts, allowed 0.3; about 12,000 more texts would "
         "decide"

@@ -22,14 +22,14 @@ from tokenizers import (
     trainers,
 )
 
+from dragoman.export.checkpoints import OpenedCheckpoint, open_checkpoint
 from dragoman.export.locating import LocatedCheckpoint, locate_checkpoint
 from dragoman.export.neutral_bundle import manifest_of
-from dragoman.export.opened_checkpoint import OpenedCheckpoint, open_checkpoint
 from dragoman.export.tokenizers import PieceModel, TokenizerFiles
 from dragoman.reference_model import ModelConfig, Transformer
 from dragoman.runtime import Bundle
-from dragoman.runtime.format.languages import Languages, SourceTemplate
-from dragoman.runtime.format.records import Check
+from dragoman.runtime.format.parity import Check
+from dragoman.runtime.format.texts import Languages, SourceTemplate
 from dragoman.runtime.format.writing import ScratchWriter
 from dragoman.verification.stored.tokenizers import compare_tokenizers
 
@@ -78,7 +78,7 @@ def byte_level() -> Tokenizer:
 
 @pytest.fixture(scope="module")
 def letters() -> Tokenizer:
-    """Of letters, which refuses all others."""
+    """A tokenizer of letters, which refuses all others."""
     alphabet = {letter: number for number, letter in enumerate("abcdefghijklmnopqrstuvwxyz")}
     made = Tokenizer(models.WordLevel(alphabet | {"</s>": 26}, unk_token=None))
     made.pre_tokenizer = pre_tokenizers.Split("", "isolated")
@@ -137,7 +137,7 @@ def make(model: Transformer, tmp_path: Path) -> Callable[[TokenizerFiles | None]
             tokenizers=files.write(ScratchWriter(tmp_path)) if files else None,
             languages=files.languages if files else None,
         )
-        opened = OpenedCheckpoint(LocatedCheckpoint(tmp_path), model, files, None)
+        opened = OpenedCheckpoint(model, files, located=LocatedCheckpoint(tmp_path, {}))
         return Made(opened, Bundle(tmp_path, manifest))
 
     return make
@@ -205,7 +205,7 @@ def reordered(data: Data) -> None:
 
 
 def older(data: Data) -> None:
-    """As an older version of the library writes it."""
+    """The file as an older version of the library writes it."""
     for field in ("byte_fallback", "ignore_merges", "fuse_unk", "dropout"):
         del data["model"][field]
     data["model"]["merges"] = [" ".join(pair) for pair in data["model"]["merges"]]

@@ -21,7 +21,7 @@ BLOCKS = {8: None, 4: 32}
 
 
 def rounded(weight: Float, bits: int, moments: Float | None) -> QuantizedWeight:
-    """As int8 and int4 round it."""
+    """Round as int8 and int4 do."""
     found = round_weight(weight, bits=bits, block=BLOCKS[bits], moments=moments)
     step = np.repeat(found.scales, found.block, axis=0)[: len(weight)]
     step = np.broadcast_to(step, weight.shape)

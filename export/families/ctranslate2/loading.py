@@ -17,11 +17,10 @@ from dragoman.reference_model.config import Activation
 
 from ...formats.ctranslate2 import MODEL_FILE, read_model_file
 from ...formats.detection import CONFIG_FILE
-from ...formats.json_files import read_json
-from ..building import build
-from ..checkpoint import Checkpoint
-from ..whisper.settings import alignment_heads
-from .reading import Fields, Reading, Specification, merge_equal
+from ...formats.json_files import Values, read_json, read_json_if_present
+from ..checkpoint import Checkpoint, build
+from ..whisper import alignment_heads
+from .stored_model import Fields, Specification, StoredModel, merge_equal
 from .text import TEXT
 from .weights import (
     PROJECTION,
@@ -51,17 +50,21 @@ UNSUPPORTED_ACTIVATIONS: Mapping[float, str] = {4: "gelu_sigmoid", 5: "tanh", 6:
 """Activations by their number in the format."""
 
 
-def read_ctranslate2(directory: Path) -> Checkpoint:
+def read_ctranslate2(directory: Path, values: Values) -> Checkpoint:
     """Read a model and its tokenizers.
+
+    Args:
+        values: fields of `config.json`; {} where there is none
 
     Raises:
         CheckpointError, ConfigError: as `load_ctranslate2`.
         DragomanError: the tokenizers cannot be read.
     """
-    reading = _begin(directory)
-    model = _build(reading)
-    tokenizers = reading.specification.find_tokenizers(directory, reading.rows)
-    return Checkpoint(model, tokenizers, tuple(reading.notes))
+    stored = _begin(directory, values)
+    model = _build(stored)
+    find_tokenizers = stored.specification.find_tokenizers
+    tokenizers = find_tokenizers(directory, stored.values, stored.rows)
+    return Checkpoint(model, tokenizers, tuple(stored.notes))
 
 
 def load_ctranslate2(directory: Path) -> Transformer:
@@ -76,34 +79,34 @@ def load_ctranslate2(directory: Path) -> Transformer:
             weights are missing, unknown, misshapen or not finite. All problems are listed.
         ConfigError: no `ModelConfig` can express the model.
     """
-    return _build(_begin(directory))
+    return _build(_begin(directory, read_json_if_present(directory / CONFIG_FILE)))
 
 
-def _build(reading: Reading) -> Transformer:
-    fields, rules = reading.specification.describe(reading)
+def _build(stored: StoredModel) -> Transformer:
+    fields, rules = stored.specification.describe(stored)
     try:
-        config = ModelConfig(**_architecture(reading) | fields)
+        config = ModelConfig(**_architecture(stored) | fields)
     except ConfigError as error:
-        raise ConfigError(reading.problems + error.problems) from error
+        raise ConfigError(stored.problems + error.problems) from error
     name = partial(weight_name, gated=config.gated_feed_forward)
-    origin = reading.directory / MODEL_FILE
-    rules = dataclasses.replace(rules, alignment_heads=_alignment_heads(reading, config))
+    origin = stored.directory / MODEL_FILE
+    rules = dataclasses.replace(rules, alignment_heads=_alignment_heads(stored, config))
     make = partial(Transformer, config, rules)
-    return build(config, make, reading.weights, name, origin, reading.problems)
+    return build(config, make, stored.weights, name, origin, stored.problems)
 
 
-def _alignment_heads(reading: Reading, config: ModelConfig) -> tuple[tuple[int, int], ...]:
-    """Whisper's are listed in config.json; of other models, those that CTranslate2 averages."""
-    if reading.specification is WHISPER:
-        return alignment_heads(reading.values, config, reading.problems, reading.notes)
-    layer = int(reading.option("decoder", "alignment_layer", -1)) % config.decoder_layers
+def _alignment_heads(stored: StoredModel, config: ModelConfig) -> tuple[tuple[int, int], ...]:
+    """The heads that align words: Whisper lists them, for others CTranslate2 averages some."""
+    if stored.specification is WHISPER:
+        return alignment_heads(stored.values, config, stored.problems, stored.notes)
+    layer = int(stored.option("decoder", "alignment_layer", -1)) % config.decoder_layers
     # The library's own default is 1; a 0 that is stated means all heads.
-    count = int(reading.option("decoder", "alignment_heads", 1)) or config.num_heads
+    count = int(stored.option("decoder", "alignment_heads", 1)) or config.num_heads
     return tuple((layer, head) for head in range(min(count, config.num_heads)))
 
 
-def _begin(directory: Path) -> Reading:
-    """The files as read, once their specification and options are known to be supported."""
+def _begin(directory: Path, values: Values) -> StoredModel:
+    """Read the files, and check that their specification and options are supported."""
     origin = directory / MODEL_FILE
     file = read_model_file(origin)
     specification = SPECIFICATIONS.get(file.specification)
@@ -115,8 +118,8 @@ def _begin(directory: Path) -> Reading:
         )
         found = f"{file.specification!r} in revision {file.revision}"
         raise CheckpointError(origin, [f"expected {supported}, found {found}"])
-    path = directory / CONFIG_FILE
-    values = read_json(path) if file.version >= 6 or path.exists() else {}
+    if file.version >= 6 and not values:
+        values = read_json(directory / CONFIG_FILE)  # refuses a directory without it
     unsupported = unsupported_options(file)
     if values.get("multi_query_attention"):
         unsupported.append(f"unsupported option multi_query_attention ({CONFIG_FILE})")
@@ -127,19 +130,19 @@ def _begin(directory: Path) -> Reading:
         weights = current_names(weights, file.revision)
     rows = table_rows(weights)
     problems = split_stacks(weights)
-    return Reading(directory, file, specification, values, rows, weights, problems)
+    return StoredModel(directory, file, specification, values, rows, weights, problems)
 
 
-def _architecture(reading: Reading) -> Fields:
+def _architecture(stored: StoredModel) -> Fields:
     """The fields of a `ModelConfig` that the options and the shapes of the weights determine."""
-    weights, problems = reading.weights, reading.problems
+    weights, problems = stored.weights, stored.problems
     table = SOURCE_TABLE if TARGET_TABLE not in weights else TARGET_TABLE
-    vocab_size, d_model = reading.shape(table, 2)
-    heads = reading.common_option("num_heads", reading.specification.num_heads)
-    head_sizes = {v for name, v in reading.file.options.items() if name.endswith("/head_dim")}
+    vocab_size, d_model = stored.shape(table, 2)
+    heads = stored.common_option("num_heads", stored.specification.num_heads)
+    head_sizes = {v for name, v in stored.file.options.items() if name.endswith("/head_dim")}
     if len(head_sizes) > 1:
         problems.append(f"head_dim must be equal everywhere, found {sorted(head_sizes)}")
-    activation = reading.common_option("activation", 0)
+    activation = stored.common_option("activation", 0)
     if activation not in ACTIVATIONS:
         problems.append(
             f"unsupported option activation: expected one of {', '.join(ACTIVATIONS.values())}, "
@@ -147,26 +150,26 @@ def _architecture(reading: Reading) -> Fields:
         )
     biases = unify_biases(weights)
     rms = "decoder/layer_0/ffn/layer_norm/beta" not in weights
-    epsilon = reading.values.get("layer_norm_epsilon")
+    epsilon = stored.values.get("layer_norm_epsilon")
     return {
         "target_vocab_size": vocab_size,
-        "encoder_layers": reading.layers("encoder"),
-        "decoder_layers": reading.layers("decoder"),
+        "encoder_layers": stored.layers("encoder"),
+        "decoder_layers": stored.layers("decoder"),
         "d_model": d_model,
-        "num_heads": reading.count("num_heads", heads),
-        "d_head": reading.count("head_dim", max(head_sizes)) if head_sizes else None,
-        "d_ff": reading.shape("decoder/layer_0/ffn/linear_0/weight", 2)[0],
+        "num_heads": stored.count("num_heads", heads),
+        "d_head": stored.count("head_dim", max(head_sizes)) if head_sizes else None,
+        "d_ff": stored.shape("decoder/layer_0/ffn/linear_0/weight", 2)[0],
         "activation": ACTIVATIONS.get(activation, "relu"),
         "gated_feed_forward": any("/ffn/linear_0_noact/" in name for name in weights),
-        "norm_order": "pre" if reading.common_option("pre_norm", 1) else "post",
+        "norm_order": "pre" if stored.common_option("pre_norm", 1) else "post",
         "norm": "rms" if rms else "layer",
         "norm_bias": not rms,
         "norm_epsilon": (1e-6 if rms else 1e-5) if epsilon is None else epsilon,
         "final_norm": "decoder/layer_norm/gamma" in weights,
         "embedding_norm": "decoder/layernorm_embedding/gamma" in weights,
         "positions": "learned",
-        "max_source_positions": reading.shape("encoder/position_encodings/encodings", 2)[0],
-        "max_target_positions": reading.shape("decoder/position_encodings/encodings", 2)[0],
+        "max_source_positions": stored.shape("encoder/position_encodings/encodings", 2)[0],
+        "max_target_positions": stored.shape("decoder/position_encodings/encodings", 2)[0],
         "tie_target_output": merge_equal(weights, table, PROJECTION),
         **biases,
     }

@@ -21,7 +21,7 @@ SOURCE_TABLE = "encoder/embeddings_0/weight"
 TARGET_TABLE = "decoder/embeddings/weight"
 TABLES = {"encoder": SOURCE_TABLE, "decoder": TARGET_TABLE}
 Rows = Mapping[str, int]
-"""The rows of the tables of tokens, by stack; a stack without such a table is not there."""
+"""The rows of the tables of tokens, by stack; a stack without such a table is missing."""
 NO_ROWS: Rows = MappingProxyType({})
 
 PROJECTION = "decoder/projection/weight"
@@ -104,7 +104,7 @@ _ROLE = re.compile(r"(.*/(self_attention|attention))/(query|key|value|output)/(w
 
 
 def unsupported_options(file: ModelFile) -> list[str]:
-    """A problem for each option that is set and not supported."""
+    """Return a problem for each option that is set and not supported."""
     unsupported: dict[str, str] = {}
     for name in (*file.weights, *file.options):
         parts = name.split("/")
@@ -121,7 +121,7 @@ def unsupported_options(file: ModelFile) -> list[str]:
 
 
 def weight_name(name: str, *, gated: bool) -> str:
-    """The name that `model.bin` gives a parameter of `Transformer`.
+    """Return the name that `model.bin` gives a parameter of `Transformer`.
 
     Args:
         gated: whether feed-forward layers project their input twice; the activation follows the
@@ -141,7 +141,7 @@ def weight_name(name: str, *, gated: bool) -> str:
 
 
 def current_names(weights: Mapping[str, Tensor], revision: int) -> Weights:
-    """Weights of a text model in any revision, by their names in the last one."""
+    """Rename the weights of a text model, in any revision, as in the last one."""
     if revision == 1:
         weights = {_from_first_revision(name): weight for name, weight in weights.items()}
     # From before there could be several tables.
@@ -152,7 +152,7 @@ def current_names(weights: Mapping[str, Tensor], revision: int) -> Weights:
 
 
 def table_rows(weights: Mapping[str, Tensor]) -> Rows:
-    """The rows of the tables of tokens."""
+    """Return the rows of the tables of tokens."""
     return {stack: len(weights[table]) for stack, table in TABLES.items() if table in weights}
 
 
@@ -166,7 +166,7 @@ def _part_name(name: str, role: str, roles: tuple[str, ...]) -> str:
 
 
 def split_stacks(weights: Weights) -> list[str]:
-    """Replace stacks by their parts; returns a problem for each that cannot be split."""
+    """Replace stacks by their parts; return a problem for each that cannot be split."""
     problems = []
     for name in list(weights):
         match = _ATTENTION.fullmatch(name)
@@ -185,10 +185,10 @@ def split_stacks(weights: Weights) -> list[str]:
 
 
 def unify_biases(weights: Weights) -> dict[str, bool]:
-    """Which projections have a bias, as fields of `ModelConfig`; to be called after `split_stacks`.
+    """Return which projections have a bias, as fields of `ModelConfig`; make layers alike.
 
     A stack stores zeros for parts that have no bias. So a bias that is zero in all layers is
-    removed; any other is added, as zeros, to the layers that lack it.
+    removed; any other is added, as zeros, to the layers that lack it. Call it after `split_stacks`.
     """
     fields = {}
     for field, projections in _projections(weights).items():

@@ -7,14 +7,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from dragoman.reference_model import CheckpointError, GenerationConfig, Speech
+from dragoman.reference_model import CheckpointError, GenerationConfig
+from dragoman.settings.speech import SpeechTokens
 
 from ...formats.ctranslate2 import read_vocabulary
+from ...formats.json_files import Values
 from ...tokenizers import TokenizerFiles
-from ...tokenizers.reading import LIBRARY_FILE, read_library_file
-from ..whisper.settings import MULTILINGUAL_VOCAB_SIZE, with_prompt
-from ..whisper.tokenizers import hide_timestamps
-from .reading import Fields, Reading, Specification, token_ids
+from ...tokenizers.files import LIBRARY_FILE, read_library_file
+from ..whisper import MULTILINGUAL_VOCAB_SIZE, hide_timestamps, with_prompt
+from .stored_model import Fields, Specification, StoredModel, token_ids
 from .weights import NO_ROWS, TARGET_TABLE, Rows
 
 MAX_INITIAL_TIMESTAMP = 50
@@ -41,7 +42,7 @@ class WhisperTokens:
 
 
 def whisper_tokens(directory: Path) -> WhisperTokens:
-    """The special tokens of a Whisper model.
+    """Find the special tokens of a Whisper model.
 
     Raises:
         CheckpointError: the vocabulary is missing or damaged, or lacks a special token.
@@ -75,8 +76,10 @@ def whisper_tokens(directory: Path) -> WhisperTokens:
     )
 
 
-def find_whisper_tokenizers(directory: Path, rows: Rows = NO_ROWS) -> TokenizerFiles | None:
-    """`tokenizer.json` next to a Whisper model, or None; its vocabulary is complete.
+def find_whisper_tokenizers(
+    directory: Path, values: Values, rows: Rows = NO_ROWS
+) -> TokenizerFiles | None:
+    """Find the tokenizer of a Whisper model; None without `tokenizer.json`.
 
     Raises:
         DragomanError: the file is damaged, or has ids outside the model's vocabulary.
@@ -88,38 +91,38 @@ def find_whisper_tokenizers(directory: Path, rows: Rows = NO_ROWS) -> TokenizerF
     return TokenizerFiles(None, hide_timestamps(read_library_file(path, size)))
 
 
-def _describe(reading: Reading) -> tuple[Fields, GenerationConfig]:
-    tokens = whisper_tokens(reading.directory)
+def _describe(stored: StoredModel) -> tuple[Fields, GenerationConfig]:
+    tokens = whisper_tokens(stored.directory)
     fields: Fields = {
         "source_vocab_size": None,
-        "feature_size": reading.shape("encoder/conv1/weight", 3)[1],
+        "feature_size": stored.shape("encoder/conv1/weight", 3)[1],
         "start_token_id": tokens.start,
         "end_token_id": tokens.end,
         "pad_token_id": tokens.end,
-        "scale_embedding": reading.scales_by_sqrt_depth(),
+        "scale_embedding": stored.scales_by_sqrt_depth(),
     }
     rules = GenerationConfig(
-        suppressed_token_ids=_suppressed(reading, "suppress_ids"),
-        first_suppressed_token_ids=_suppressed(reading, "suppress_ids_begin"),
+        suppressed_token_ids=_suppressed(stored, "suppress_ids"),
+        first_suppressed_token_ids=_suppressed(stored, "suppress_ids_begin"),
     )
     tasks = {"transcribe": tokens.transcribe, "translate": tokens.translate}
-    speech = Speech(
+    speech = SpeechTokens(
         languages=dict(tokens.languages),
         tasks={name: token for name, token in tasks.items() if token is not None},
         no_timestamps_token_id=tokens.no_timestamps,
         max_initial_timestamp_index=MAX_INITIAL_TIMESTAMP,
         default_task=None if tokens.transcribe is None else "transcribe",
     )
-    positions = reading.shape("decoder/position_encodings/encodings", 2)[0]
+    positions = stored.shape("decoder/position_encodings/encodings", 2)[0]
     return fields, with_prompt(rules, speech, positions)
 
 
-def _suppressed(reading: Reading, name: str) -> tuple[int, ...]:
+def _suppressed(stored: StoredModel, name: str) -> tuple[int, ...]:
     """Token ids that a field of `config.json` lists, sorted."""
-    size = reading.shape(TARGET_TABLE, 2)[0]
-    ids = reading.values.get(name) or []
+    size = stored.shape(TARGET_TABLE, 2)[0]
+    ids = stored.values.get(name) or []
     if not isinstance(ids, list) or not all(type(i) is int and 0 <= i < size for i in ids):
-        reading.problems.append(f"{name}: expected token ids in [0, {size}), found {ids}")
+        stored.problems.append(f"{name}: expected token ids in [0, {size}), found {ids}")
         return ()
     return tuple(sorted(set(ids)))
 

@@ -1,16 +1,76 @@
-"""BERT (Devlin et al. 2018); MiniLM and most models for sentences are stored as one."""
+"""BERT (Devlin et al. 2018) and its relatives: DistilBERT, RoBERTa and XLM-RoBERTa.
+
+MiniLM and most models of sentence-transformers are stored as BERT. DistilBERT (Sanh et al. 2019) is
+BERT without token types, under names of its own. RoBERTa (Liu et al. 2019) and XLM-RoBERTa differ
+from BERT in heads and positions, and from each other in the tokenizer.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
-from dragoman.reference_model.head_config import Task
+from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
 
+from dragoman.errors import DragomanError
+from dragoman.files.regular_files import VOCABULARY_BYTES, FileError, read_regular
+from dragoman.settings.head import Task
+
+from ...tokenizers import TokenizerCheckpoint, TokenizerFiles, TokenizerKind
+from ...tokenizers.files import LIBRARY_FILE, check_has_tokens, check_ids
+from ...tokenizers.multilingual import FAIRSEQ_MODEL
+from ...tokenizers.readers import library_file
+from ..bart import TOKENIZER
 from .family import EncoderFamily, HeadNames
-from .tokenizers import WORD_PIECE
 
-FIELDS: Mapping[str, str] = {
+VOCABULARY_FILE = "vocab.txt"
+LONGEST_WORD = 100
+"""Characters: longer words are unknown, as in Google's implementation."""
+
+
+def word_piece(checkpoint: TokenizerCheckpoint) -> TokenizerFiles | None:
+    """Read WordPiece (Wu et al. 2016) from `vocab.txt`, a piece on each line; None without it."""
+    path = checkpoint.directory / VOCABULARY_FILE
+    if not path.exists():
+        return None
+    try:
+        pieces = read_regular(path, VOCABULARY_BYTES).decode().split("\n")
+    except (FileError, UnicodeDecodeError) as error:
+        raise DragomanError(f"{path}: expected a piece on each line: {error}") from error
+    if pieces[-1] == "":
+        pieces.pop()
+    vocabulary = {piece.rstrip("\r"): token for token, piece in enumerate(pieces)}
+    check_ids(path, vocabulary, checkpoint.vocab_size)
+    names = {"unk": "[UNK]", "cls": "[CLS]", "sep": "[SEP]", "pad": "[PAD]", "mask": "[MASK]"}
+    special = {name: checkpoint.special(name, default) for name, default in names.items()}
+    unknown, begin, end = special["unk"], special["cls"], special["sep"]
+    check_has_tokens(path, vocabulary, unknown, begin, end)
+    tokenizer = Tokenizer(
+        models.WordPiece(vocabulary, unk_token=unknown, max_input_chars_per_word=LONGEST_WORD)
+    )
+    lower = checkpoint.setting("do_lower_case", bool)
+    chinese = checkpoint.setting("tokenize_chinese_chars", bool)
+    tokenizer.normalizer = normalizers.BertNormalizer(
+        lowercase=lower is not False,
+        handle_chinese_chars=chinese is not False,
+        strip_accents=checkpoint.setting("strip_accents", bool),
+    )
+    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    tokenizer.decoder = decoders.WordPiece()
+    tokenizer.post_processor = processors.BertProcessing(
+        (end, vocabulary[end]), (begin, vocabulary[begin])
+    )
+    tokenizer.add_special_tokens(
+        sorted({*special.values()} & vocabulary.keys(), key=vocabulary.__getitem__)
+    )
+    return TokenizerFiles(tokenizer, tokenizer)
+
+
+WORD_PIECE = TokenizerKind(("BertTokenizer", "DistilBertTokenizer"), (library_file, word_piece))
+
+
+BERT_FIELDS: Mapping[str, str] = {
     "source_vocab_size": "vocab_size",
     "encoder_layers": "num_hidden_layers",
     "d_model": "hidden_size",
@@ -22,7 +82,7 @@ FIELDS: Mapping[str, str] = {
     "pad_token_id": "pad_token_id",
 }
 
-DEFAULTS: Mapping[str, Any] = {
+BERT_DEFAULTS: Mapping[str, Any] = {
     "vocab_size": 30522,
     "num_hidden_layers": 12,
     "hidden_size": 768,
@@ -36,7 +96,7 @@ DEFAULTS: Mapping[str, Any] = {
     "pad_token_id": 0,
 }
 
-PARTS: Mapping[str, str] = {
+BERT_PARTS: Mapping[str, str] = {
     "encoder.embedding.tokens": "embeddings.word_embeddings",
     "encoder.embedding.positions.table": "embeddings.position_embeddings.weight",
     "encoder.embedding.types": "embeddings.token_type_embeddings",
@@ -51,7 +111,7 @@ PARTS: Mapping[str, str] = {
     ".gain": ".weight",
 }
 
-HEADS: Mapping[Task, HeadNames] = {
+BERT_HEADS: Mapping[Task, HeadNames] = {
     "sequence-classification": HeadNames(
         {"dense.linear": "pooler.dense", "output": "classifier"}, activation="tanh"
     ),
@@ -69,15 +129,137 @@ HEADS: Mapping[Task, HeadNames] = {
 }
 
 BERT = EncoderFamily(
-    model_type="bert",
-    describes="BERT, MiniLM and most models of sentence-transformers",
     prefix="bert.",
     class_prefix="Bert",
-    fields=FIELDS,
+    fields=BERT_FIELDS,
     activation="hidden_act",
-    defaults=DEFAULTS,
-    parts=PARTS,
-    heads=HEADS,
+    defaults=BERT_DEFAULTS,
+    parts=BERT_PARTS,
+    heads=BERT_HEADS,
     tokenizers=(WORD_PIECE,),
     mask="[MASK]",
+)
+
+
+DISTILBERT_FIELDS: Mapping[str, str] = {
+    "source_vocab_size": "vocab_size",
+    "encoder_layers": "n_layers",
+    "d_model": "dim",
+    "num_heads": "n_heads",
+    "d_ff": "hidden_dim",
+    "dropout": "dropout",
+    "norm_epsilon": "layer_norm_eps",
+    "max_source_positions": "max_position_embeddings",
+    "pad_token_id": "pad_token_id",
+}
+
+DISTILBERT_DEFAULTS: Mapping[str, Any] = {
+    "vocab_size": 30522,
+    "n_layers": 6,
+    "dim": 768,
+    "n_heads": 12,
+    "hidden_dim": 3072,
+    "dropout": 0.1,
+    "activation": "gelu",
+    "layer_norm_eps": 1e-12,  # not a field: the implementation has it
+    "max_position_embeddings": 512,
+    "type_vocab_size": 0,
+    "pad_token_id": 0,
+}
+
+DISTILBERT_PARTS: Mapping[str, str] = {
+    "encoder.embedding.tokens": "embeddings.word_embeddings",
+    "encoder.embedding.positions.table": "embeddings.position_embeddings.weight",
+    "encoder.embedding.norm": "embeddings.LayerNorm",
+    "encoder.layers": "transformer.layer",
+    "self_attention_residual.norm": "sa_layer_norm",
+    "feed_forward_residual.norm": "output_layer_norm",
+    "self_attention.query": "attention.q_lin",
+    "self_attention.key": "attention.k_lin",
+    "self_attention.value": "attention.v_lin",
+    "self_attention.output": "attention.out_lin",
+    "feed_forward.inner": "ffn.lin1",
+    "feed_forward.outer": "ffn.lin2",
+    ".gain": ".weight",
+}
+
+DISTILBERT_HEADS: Mapping[Task, HeadNames] = {
+    "sequence-classification": HeadNames(
+        {"dense.linear": "pre_classifier", "output": "classifier"}, activation="relu"
+    ),
+    "token-classification": HeadNames({"output": "classifier"}),
+    "question-answering": HeadNames({"output": "qa_outputs"}),
+    "masked-language-model": HeadNames(
+        {
+            "dense.linear": "vocab_transform",
+            "norm": "vocab_layer_norm",
+            "bias": "vocab_projector.bias",
+            "weight": "vocab_projector.weight",
+        }
+    ),
+}
+
+DISTILBERT = EncoderFamily(
+    prefix="distilbert.",
+    class_prefix="DistilBert",
+    fields=DISTILBERT_FIELDS,
+    activation="activation",
+    defaults=DISTILBERT_DEFAULTS,
+    parts=DISTILBERT_PARTS,
+    heads=DISTILBERT_HEADS,
+    tokenizers=(WORD_PIECE,),
+    mask="[MASK]",
+)
+
+
+ROBERTA_HEADS: Mapping[Task, HeadNames] = {
+    **BERT_HEADS,
+    "sequence-classification": HeadNames(
+        {"dense.linear": "classifier.dense", "output": "classifier.out_proj"}, activation="tanh"
+    ),
+    "masked-language-model": HeadNames(
+        {
+            "dense.linear": "lm_head.dense",
+            "norm": "lm_head.layer_norm",
+            "bias": "lm_head.bias",
+            "weight": "lm_head.decoder.weight",
+            "second_bias": "lm_head.decoder.bias",
+        },
+        activation="gelu",
+    ),
+}
+
+ROBERTA = EncoderFamily(
+    prefix="roberta.",
+    class_prefix="Roberta",
+    fields=BERT_FIELDS,
+    activation="hidden_act",
+    defaults={**BERT_DEFAULTS, "vocab_size": 50265, "pad_token_id": 1},
+    parts=BERT_PARTS,
+    heads=ROBERTA_HEADS,
+    tokenizers=(TOKENIZER,),
+    mask="<mask>",
+    positions_follow_padding=True,
+)
+
+
+def _refuse_pieces(checkpoint: TokenizerCheckpoint) -> TokenizerFiles | None:
+    """Refuse a SentencePiece model, which gives no spans of tokens in a text; return None.
+
+    Raises:
+        DragomanError: there is a SentencePiece model.
+    """
+    path = checkpoint.directory / FAIRSEQ_MODEL
+    if path.exists():
+        raise DragomanError(
+            f"{checkpoint.directory}: expected {LIBRARY_FILE}, found only {FAIRSEQ_MODEL}: "
+            "transformers' AutoTokenizer.from_pretrained(...).save_pretrained(...) makes it"
+        )
+    return None
+
+
+XLM_ROBERTA = replace(
+    ROBERTA,
+    class_prefix="XLMRoberta",
+    tokenizers=(TokenizerKind(("XLMRobertaTokenizer",), (library_file, _refuse_pieces)),),
 )

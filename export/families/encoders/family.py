@@ -1,4 +1,4 @@
-"""A family of encoders at Hugging Face: everything that sets it apart, as one record."""
+"""The record of a family of encoder-only models at Hugging Face, and the choice of a head."""
 
 from __future__ import annotations
 
@@ -6,20 +6,23 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from dragoman.reference_model import ConfigError
-from dragoman.reference_model.head_config import DenseActivation, Task
+from dragoman.reference_model import ConfigError, HeadConfig
+from dragoman.reference_model.config import Activation
+from dragoman.reference_model.head_config import DenseActivation
+from dragoman.settings.head import Task
 
 from ...formats.json_files import Values
 from ...tokenizers import TokenizerKind
-from ..settings_reader import SettingsReader
+from ..family import with_defaults
+from ..generation import SettingsReader
 
 NOT_INTEGERS = ("dropout", "norm_epsilon")
-"""Of the fields of `ModelConfig` that families name."""
+"""Fields of `ModelConfig` that families name and that do not count anything."""
 
 
 @dataclass(frozen=True)
 class HeadNames:
-    """What stands on an encoder for a task, in one family.
+    """The head for a task, in one family.
 
     Attributes:
         parts: names of the head's modules in `EncoderModel` and in the checkpoint
@@ -31,16 +34,15 @@ class HeadNames:
 
     @property
     def has_dense(self) -> bool:
+        """Whether the head has a dense layer."""
         return "dense.linear" in self.parts
 
 
 @dataclass(frozen=True)
 class EncoderFamily:
-    """All that is known of a family.
+    """A family of encoder-only checkpoints.
 
     Attributes:
-        model_type: its name in `config.json`
-        describes: models that people know it by
         prefix: of the encoder's weights in a model with a head, as in `bert.embeddings`
         class_prefix: of its classes, as in `BertForMaskedLM`
         fields: fields of `ModelConfig`, and what `config.json` calls them
@@ -48,14 +50,12 @@ class EncoderFamily:
         defaults: values for fields that a `config.json` leaves out
         parts: parts of a parameter's name in `EncoderModel`, replaced in this order
         heads: by task; an embedding needs none of its own
-        positions_follow_padding: the table of positions begins after as many rows as the padding
-            token's id and one more, as in fairseq
+        positions_follow_padding: whether positions begin in the row after the padding token's id,
+            as in fairseq
         tokenizers: the kinds of tokenizers that its checkpoints have
-        mask: the text of the token that stands where one is to be found
+        mask: the text of the token that stands where a masked language model predicts one
     """
 
-    model_type: str
-    describes: str
     prefix: str
     class_prefix: str
     fields: Mapping[str, str]
@@ -68,11 +68,11 @@ class EncoderFamily:
     positions_follow_padding: bool = False
 
     def known(self, values: Values) -> dict[str, Any]:
-        """The fields of a `config.json`, with defaults for those that it leaves out."""
-        return {**self.defaults, **{k: v for k, v in values.items() if v is not None}}
+        """Return the fields of a `config.json`, with defaults for those that it leaves out."""
+        return with_defaults(values, self.defaults)
 
     def sizes(self, values: Values) -> dict[str, int]:
-        """The fields that count something, by the names of a `config.json`.
+        """Return the fields that count something, by the names of a `config.json`.
 
         Raises:
             ConfigError: some are no integers of at least 0; all are listed.
@@ -86,5 +86,94 @@ class EncoderFamily:
         return sizes
 
     def first_position(self, values: Values) -> int:
-        """The row of the table of positions that the first token gets."""
+        """Return the row of the table of positions that the first token gets."""
         return self.sizes(values)["pad_token_id"] + 1 if self.positions_follow_padding else 0
+
+
+CLASSES: Mapping[str, Task] = {
+    "Model": "embedding",
+    "ForMaskedLM": "masked-language-model",
+    "ForPreTraining": "masked-language-model",
+    "ForSequenceClassification": "sequence-classification",
+    "ForTokenClassification": "token-classification",
+    "ForQuestionAnswering": "question-answering",
+}
+"""Endings of the names of Hugging Face's classes."""
+
+PAIRS: frozenset[Task] = frozenset({"sequence-classification", "question-answering"})
+"""Tasks whose inputs may be pairs of texts."""
+
+DEFAULT_LABELS = 2
+MOST_LABELS = 1_000_000
+"""The most labels that are made from a number in a file."""
+
+
+def task_of(values: Values, family: EncoderFamily) -> Task:
+    """Return the task that the class in `config.json` names.
+
+    Raises:
+        ConfigError: the head is for another task; names the supported ones.
+    """
+    stated = values.get("architectures") or [f"{family.class_prefix}Model"]
+    name = stated[0] if isinstance(stated, list) and isinstance(stated[0], str) else repr(stated)
+    task = CLASSES.get(name.removeprefix(family.class_prefix))
+    if task is None:
+        known = ", ".join(family.class_prefix + ending for ending in CLASSES)
+        raise ConfigError([f"architectures: expected one of {known}, found {name}"])
+    return task
+
+
+def head_of(
+    values: Values, family: EncoderFamily, task: Task, activation: Activation, mask: int | None
+) -> HeadConfig:
+    """Make the configuration of the head for a task.
+
+    Args:
+        activation: of the encoder's feed-forward
+        mask: the mask token; None: unknown
+
+    Raises:
+        ConfigError: no `HeadConfig` can express it; all problems are listed.
+    """
+    if task == "embedding":
+        return HeadConfig(task=task)
+    names, known = family.heads[task], family.known(values)
+    width = known[family.fields["d_model"]]
+    labels: tuple[str, ...] = ()
+    multi_label = False
+    if task in ("sequence-classification", "token-classification"):
+        labels = _labels(values)
+    if task == "sequence-classification":
+        kind = values.get("problem_type")
+        multi_label = kind == "multi_label_classification"
+        if kind == "regression" and len(labels) > 1:
+            raise ConfigError([f"problem_type: regression of {len(labels)} numbers, expected one"])
+    if task == "masked-language-model" and mask is None:
+        raise ConfigError([f"expected a tokenizer with the token {family.mask}, found none"])
+    return HeadConfig(
+        task=task,
+        dense_size=width if names.has_dense else 0,
+        dense_activation=names.activation or activation,
+        labels=labels,
+        multi_label=multi_label,
+        mask_token_id=mask or 0,
+    )
+
+
+def _labels(values: Values) -> tuple[str, ...]:
+    """Labels in the order of their numbers."""
+    stated = values.get("id2label")
+    if stated is None:
+        count = values.get("num_labels")
+        count = DEFAULT_LABELS if count is None else count
+        if type(count) is not int or not 1 <= count <= MOST_LABELS:
+            expected = f"expected an integer from 1 to {MOST_LABELS}"
+            raise ConfigError([f"num_labels: {expected}, found {count!r:.60}"])
+        return tuple(f"LABEL_{number}" for number in range(count))
+    try:
+        by_number = {int(number): str(label) for number, label in stated.items()}
+    except (AttributeError, TypeError, ValueError) as error:
+        raise ConfigError([f"id2label: expected labels by their numbers: {error}"]) from error
+    if sorted(by_number) != list(range(len(by_number))):
+        raise ConfigError([f"id2label: expected numbers from 0 on, found {sorted(by_number)}"])
+    return tuple(by_number[number] for number in range(len(by_number)))

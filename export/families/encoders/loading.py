@@ -10,22 +10,18 @@ from typing import Any
 from tokenizers import Tokenizer
 
 from dragoman.reference_model import (
-    ConfigError,
     EncoderModel,
     HeadConfig,
     ModelConfig,
 )
 from dragoman.reference_model.checkpoint import check_positions
 
-from ...formats.detection import CONFIG_FILE
-from ...formats.json_files import Values, read_json
+from ...formats.json_files import Values
 from ...formats.tensor_files import Weights, read_weights
 from ...tokenizers import TokenizerCheckpoint, TokenizerFiles, TokenizerKind, choose_kind
-from ..building import build
-from ..checkpoint import Checkpoint
-from ..family import activation, merge_tied, renamed
-from .family import EncoderFamily
-from .heads import PAIRS, head_of, task_of
+from ..checkpoint import Checkpoint, build
+from ..family import activation, make_config, merge_tied, renamed
+from .family import PAIRS, EncoderFamily, head_of, task_of
 
 MEAN_POOLING = (
     "there is no modules.json that says how hidden states become a vector: it is their mean, as in "
@@ -36,6 +32,7 @@ MASK_FIELD = "mask"
 
 def read_encoder(
     directory: Path,
+    values: Values,
     family: EncoderFamily,
     all_kinds: tuple[TokenizerKind, ...],
     *,
@@ -43,13 +40,14 @@ def read_encoder(
     longest: int | None = None,
     head_weights: Weights | None = None,
 ) -> Checkpoint:
-    """Read an encoder, what stands on it, and its tokenizer.
+    """Read an encoder, its head and its tokenizer.
 
     Args:
+        values: fields of `config.json`
         all_kinds: a tokenizer may be borrowed from another family
-        head: in place of what `config.json` says
+        head: the head; None: as `config.json` says
         longest: the most tokens of a text, if these are fewer than the positions
-        head_weights: of that head, by the names of `EncoderModel`
+        head_weights: weights of that head, by the names of `EncoderModel`
 
     Raises:
         CheckpointError: files are missing or unreadable; weights are missing, misshapen, not
@@ -57,7 +55,6 @@ def read_encoder(
         ConfigError: the architecture or the head has options that are not supported.
         DragomanError: the tokenizer cannot be read.
     """
-    values = read_json(directory / CONFIG_FILE)
     notes: list[str] = []
     vocabulary = family.sizes(values)[family.fields["source_vocab_size"]]
     checkpoint = TokenizerCheckpoint(directory, values, vocabulary, vocabulary)
@@ -73,7 +70,7 @@ def read_encoder(
     config = config_of(values, family, head, longest, problems, activation=act)
     check_positions(config)
     weights, origin = read_weights(directory)
-    problems = complete(weights, values, family, config)
+    problems = convert_weights(weights, values, family, config)
     weights |= head_weights or {}
     model = build(
         config,
@@ -95,7 +92,8 @@ def config_of(
     problems: list[str],
     **fields: Any,
 ) -> ModelConfig:
-    """
+    """Make the configuration that a `config.json` describes.
+
     Args:
         problems: found so far
 
@@ -112,33 +110,28 @@ def config_of(
     stated = {ours: known[theirs] for ours, theirs in family.fields.items()}
     types = family.sizes(values)["type_vocab_size"]
     if head.task not in PAIRS or types < 2:
-        types = 0  # one embedding for all tokens, which `complete` adds to the positions
+        types = 0  # one embedding for all tokens, which `convert_weights` adds to the positions
     positions = stated["max_source_positions"] - family.first_position(values)
-    try:
-        config = ModelConfig(
-            **stated
-            | {
-                "max_source_positions": positions if longest is None else min(longest, positions),
-                "target_vocab_size": 0,
-                "decoder_layers": 0,
-                "max_target_positions": 0,
-                "positions": "learned",
-                "embedding_norm": True,
-                "scale_embedding": False,
-                "token_types": types,
-                "head": head,
-            }
-            | fields
-        )
-    except ConfigError as error:
-        raise ConfigError(problems + error.problems) from error
-    if problems:
-        raise ConfigError(problems)
-    return config
+    return make_config(
+        problems,
+        **stated
+        | {
+            "max_source_positions": positions if longest is None else min(longest, positions),
+            "target_vocab_size": 0,
+            "decoder_layers": 0,
+            "max_target_positions": 0,
+            "positions": "learned",
+            "embedding_norm": True,
+            "scale_embedding": False,
+            "token_types": types,
+            "head": head,
+        }
+        | fields,
+    )
 
 
 def weight_name(family: EncoderFamily, head: HeadConfig) -> Callable[[str], str]:
-    """Name of a parameter of `EncoderModel` -> its name in a checkpoint, without the prefix."""
+    """Return the function from a parameter of `EncoderModel` to its name, without the prefix."""
     of_head = family.heads[head.task].parts if head.task in family.heads else {}
 
     def name_of(name: str) -> str:
@@ -153,10 +146,10 @@ def weight_name(family: EncoderFamily, head: HeadConfig) -> Callable[[str], str]
     return name_of
 
 
-def complete(
+def convert_weights(
     weights: Weights, values: Values, family: EncoderFamily, config: ModelConfig
 ) -> list[str]:
-    """Give the weights the names and shapes that `EncoderModel` has; returns problems."""
+    """Give the weights the names and shapes that `EncoderModel` has; return problems."""
     for name in list(weights):
         # Before PyTorch had LayerNorm, its weights were gamma and beta.
         ours = name.removeprefix(family.prefix)

@@ -1,4 +1,4 @@
-"""A directory of sentence-transformers: an encoder, and the modules that make its vectors.
+"""A directory of sentence-transformers: an encoder, and the modules that make its embeddings.
 
 `modules.json` lists them in order: Transformer, a directory of Hugging Face; Pooling; then Dense
 and Normalize, if there are any (Reimers & Gurevych 2019).
@@ -11,22 +11,22 @@ from typing import Any, NamedTuple, get_args
 
 from tokenizers import Tokenizer, normalizers
 
-from dragoman.printable import printable
+from dragoman.files.regular_files import SETTINGS_BYTES, FileError
+from dragoman.files.strict_json import read_json as read_any_json
+from dragoman.files.text_lines import printable
 from dragoman.reference_model import CheckpointError, ConfigError, HeadConfig
 from dragoman.reference_model.head_config import DenseActivation, Pooling
-from dragoman.regular_files import SETTINGS_BYTES, FileError
-from dragoman.strict_json import read_json as read_any_json
 
 from ...formats.detection import CONFIG_FILE, MODULES_FILE
 from ...formats.json_files import Values, read_json, read_json_if_present
 from ...formats.tensor_files import Weights, read_weights
 from ...tokenizers import TokenizerFiles, TokenizerKind
 from ...tokenizers.checkpoint import CONFIG_FILE as TOKENIZER_CONFIG_FILE
+from .. import ENCODER_FAMILIES
 from ..checkpoint import Checkpoint
-from . import ENCODER_FAMILIES
 from .loading import read_encoder
 
-EXPECTED_MODULES = "Transformer, Pooling and, if wanted, Dense and Normalize"
+EXPECTED_MODULES = "Transformer, Pooling and, optionally, Dense and Normalize"
 
 SETTINGS_FILES = (
     "sentence_bert_config.json",
@@ -56,9 +56,9 @@ ACTIVATIONS: dict[str, DenseActivation] = {
 """By the names of PyTorch's classes."""
 
 FEATURE = "sentence_embedding"
-"""What a module reads and writes, unless it states another."""
+"""The value that a module reads and writes, unless it states another."""
 MOST_PROMPTS = 5
-"""That a note names."""
+"""The most prompts that a note names."""
 
 
 class Module(NamedTuple):
@@ -68,10 +68,13 @@ class Module(NamedTuple):
     directory: Path
 
 
-def read_sentence_transformers(directory: Path, all_kinds: tuple[TokenizerKind, ...]) -> Checkpoint:
-    """Read an encoder and the modules that make its vectors.
+def read_sentence_transformers(
+    directory: Path, values: Values, all_kinds: tuple[TokenizerKind, ...]
+) -> Checkpoint:
+    """Read an encoder and the modules that make its embeddings.
 
     Args:
+        values: fields of the directory's `config.json`; {} where there is none
         all_kinds: of tokenizers, of all families
 
     Raises:
@@ -98,9 +101,12 @@ def read_sentence_transformers(directory: Path, all_kinds: tuple[TokenizerKind, 
         head |= _dense(of_kind["Dense"], head_weights)
     path = _settings_file(transformer)
     settings = {} if path is None else read_json(path)
+    if transformer != directory or not values:
+        values = read_json(transformer / CONFIG_FILE)
     checkpoint = read_encoder(
         transformer,
-        ENCODER_FAMILIES[_model_type(transformer)],
+        values,
+        ENCODER_FAMILIES[_model_type(values)],
         all_kinds,
         head=HeadConfig(task="embedding", **head),
         longest=_longest(settings, path, transformer),
@@ -114,7 +120,8 @@ def read_sentence_transformers(directory: Path, all_kinds: tuple[TokenizerKind, 
 
 
 def read_modules(directory: Path) -> list[Module]:
-    """
+    """Read the modules that a directory lists.
+
     Raises:
         CheckpointError: modules.json is not what sentence-transformers writes.
     """
@@ -143,8 +150,8 @@ def _is_within(directory: Path, path: Path) -> bool:
         return False
 
 
-def _model_type(directory: Path) -> str:
-    found = read_json(directory / CONFIG_FILE).get("model_type")
+def _model_type(values: Values) -> str:
+    found = values.get("model_type")
     if not isinstance(found, str) or found not in ENCODER_FAMILIES:
         known = ", ".join(ENCODER_FAMILIES)
         raise ConfigError([f"model_type: expected one of {known}, found {found!r}"])
@@ -160,7 +167,7 @@ def _settings_file(directory: Path) -> Path | None:
 def _longest(settings: Values, path: Path | None, transformer: Path) -> int | None:
     """The most tokens of a text; None: as many as there are positions.
 
-    The library, in version 5.7, states it in the settings of the tokenizer alone.
+    The library, in version 5.7, states it in the settings of the tokenizer only.
     """
     longest = settings.get("max_seq_length")
     if path is None or longest is None:
@@ -173,7 +180,8 @@ def _longest(settings: Values, path: Path | None, transformer: Path) -> int | No
 
 
 def _pooling(directory: Path, notes: list[str]) -> Pooling:
-    """
+    """The pooling of a directory.
+
     Args:
         notes: receives a sentence if prompts are pooled otherwise than by the library
     """

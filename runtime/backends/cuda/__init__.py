@@ -1,10 +1,8 @@
-"""NVIDIA GPUs: finding one, its memory, streams and graphs; shared by all backends on a GPU.
+"""NVIDIA GPUs: their memory, streams and graphs; shared by all backends that run on one.
 
-Reading order: device, driver, layout, arena, workspace, results, memory, positions, flight,
-prediction, state, backend.
+Reading order: device, layout, workspace, memory, steps, state, backend.
 """
 
-from .device import Device
-from .gpu import Gpu, find_gpu
+from .device import Device, Gpu, find_gpu
 
 __all__ = ["Device", "Gpu", "find_gpu"]

@@ -1,4 +1,4 @@
-"""The common part of backends on a GPU: workspaces that are reused from batch to batch."""
+"""The common part of backends on a GPU: workspaces that later batches reuse."""
 
 from __future__ import annotations
 
@@ -15,8 +15,7 @@ from dragoman.errors import DragomanError
 
 from ...format.contract import ROLES, Role
 from ...format.manifest import Manifest
-from ..errors import BackendError
-from ..interface import Limits
+from ..interface import BackendError, Limits
 from .device import Device
 from .layout import Rounding, shape_of
 from .memory import BatchMemory
@@ -25,10 +24,10 @@ from .workspace import Workspace
 
 
 class DeviceBackend(ABC):
-    """See `interface.Backend`.
+    """A backend that decodes on a GPU; implements `interface.Backend`.
 
     Args:
-        rounding: the sizes that batches are rounded up to
+        rounding: the rule that rounds the sizes of batches up
     """
 
     def __init__(self, manifest: Manifest, device: Device, rounding: Rounding) -> None:
@@ -41,10 +40,12 @@ class DeviceBackend(ABC):
 
     @property
     @abstractmethod
-    def limits(self) -> Limits: ...
+    def limits(self) -> Limits:
+        """The limits on batches."""
 
     @abstractmethod
-    def rows_that_fit(self, source: int) -> int | None: ...
+    def rows_that_fit(self, source: int) -> int | None:
+        """Return how many rows with sources of this many tokens the device has memory for now."""
 
     @abstractmethod
     def _new_workspace(self) -> Workspace: ...
@@ -58,6 +59,7 @@ class DeviceBackend(ABC):
         width: int = 1,
         prompt_lengths: NDArray[np.int64] | None = None,
     ) -> DeviceState:
+        """Encode a batch and make room for `capacity` target positions in each row."""
         workspace = self._take()
         try:
             return DeviceState(
@@ -82,22 +84,18 @@ class DeviceBackend(ABC):
         source_mask: NDArray[np.bool_],
         token_type: NDArray[np.int64] | None = None,
     ) -> dict[str, NDArray[Any]]:
-        if "decoder" not in self.manifest.graphs:
-            types = np.zeros_like(source) if token_type is None else token_type
-            values: dict[Role, NDArray[Any]] = {
-                "source": source,
-                "source_mask": source_mask,
-                "token_type": types,
-            }
-            alone = [
-                self._encode_alone({role: v[rows] for role, v in values.items()})
-                for rows in self._batches(source)
-            ]
-            return {name: np.concatenate([part[name] for part in alone]) for name in alone[0]}
-        parts = [self._encode(source[rows], source_mask[rows]) for rows in self._batches(source)]
+        """Return the encoder's outputs by tensor name."""
+        values: dict[Role, NDArray[Any]] = {"source": source, "source_mask": source_mask}
+        values["token_type"] = np.zeros_like(source) if token_type is None else token_type
+        encode = self._encode if "decoder" in self.manifest.graphs else self._encode_only
+        parts = [
+            encode({role: numbers[rows] for role, numbers in values.items()})
+            for rows in self._batches(source)
+        ]
         return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
 
     def attention(self, inputs: Mapping[Role, NDArray[Any]]) -> dict[Role, NDArray[np.float32]]:
+        """Raise a BackendError: the graph that shows attention runs on the processor."""
         raise BackendError(
             "attention: expected the backend onnxruntime, which runs the graph that shows it on "
             "the processor"
@@ -109,6 +107,7 @@ class DeviceBackend(ABC):
         source_mask: NDArray[np.bool_],
         target: NDArray[np.int64],
     ) -> NDArray[Any]:
+        """Return the logits that follow each prefix of a target, decoded token by token."""
         parts = []
         for rows in self._batches(source):
             state = self.start(source[rows], source_mask[rows], target[rows, :1], target.shape[1])
@@ -120,7 +119,7 @@ class DeviceBackend(ABC):
         return np.concatenate(parts)
 
     def close(self) -> None:
-        """Free everything that is not in use; the rest when it is returned."""
+        """Free everything that is not in use, and the rest when it is returned."""
         self._closed = True
         self._close_idle()
 
@@ -131,17 +130,17 @@ class DeviceBackend(ABC):
             for workspace in workspaces:
                 stack.callback(workspace.close)
 
-    def _encode(
-        self, source: NDArray[Any], source_mask: NDArray[np.bool_]
-    ) -> dict[str, NDArray[Any]]:
-        state = self.start(source, source_mask, np.zeros((len(source), 1), np.int64), 1)
+    def _encode(self, values: Mapping[Role, NDArray[Any]]) -> dict[str, NDArray[Any]]:
+        """Run the encoder of a model with a decoder."""
+        source, mask = values["source"], values["source_mask"]
+        state = self.start(source, mask, np.zeros((len(source), 1), np.int64), 1)
         try:
-            return state.encoded(*source_mask.shape)
+            return state.encoded(*mask.shape)
         finally:
             state.close()
 
-    def _encode_alone(self, values: Mapping[Role, NDArray[Any]]) -> dict[str, NDArray[Any]]:
-        """Run an encoder that no decoder follows."""
+    def _encode_only(self, values: Mapping[Role, NDArray[Any]]) -> dict[str, NDArray[Any]]:
+        """Run the encoder of an encoder-only model."""
         graph, (rows, length) = self.manifest.graphs["encoder"], values["source"].shape
         workspace = self._take()
         try:
@@ -170,8 +169,9 @@ class DeviceBackend(ABC):
         return [slice(i, i + largest) for i in range(0, len(source), largest)]
 
     def _take(self) -> Workspace:
-        """An idle one, preferably the one that this thread used before, because ONNX Runtime
-        captures graphs for each thread separately.
+        """Take an idle workspace, preferably the one that this thread used before.
+
+        ONNX Runtime captures graphs for each thread separately.
         """
         thread = threading.get_ident()
         with self._lock:
@@ -202,6 +202,6 @@ class DeviceBackend(ABC):
 
 
 def _logits_after(state: DeviceState, tokens: NDArray[np.int64]) -> NDArray[np.float32]:
-    """Logits [B, V] that follow these tokens [B], the next one of each row."""
+    """Return the logits [B, V] that follow these tokens [B], the next one of each row."""
     state.feed(tokens)
     return state.advance().logits

@@ -1,4 +1,4 @@
-"""The part of a GPU's API that decoding needs; `driver.CudaDevice` implements it.
+"""The NVIDIA GPU of this machine, through the CUDA runtime API.
 
 Addresses are numbers. The work of a stream is done in order and asynchronously; only `wait`,
 `synchronize` and freeing memory wait for it.
@@ -6,82 +6,210 @@ Addresses are numbers. The work of a stream is done in order and asynchronously;
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+import ctypes
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from ..interface import BackendError, DeviceLostError
+
 Bytes = NDArray[np.uint8]
 
+FATAL_ERRORS = {
+    "cudaErrorDevicesUnavailable": 46,
+    "cudaErrorECCUncorrectable": 214,
+    "cudaErrorIllegalAddress": 700,
+    "cudaErrorLaunchTimeout": 702,
+    "cudaErrorContextIsDestroyed": 709,
+    "cudaErrorAssert": 710,
+    "cudaErrorHardwareStackError": 714,
+    "cudaErrorIllegalInstruction": 715,
+    "cudaErrorMisalignedAddress": 716,
+    "cudaErrorInvalidAddressSpace": 717,
+    "cudaErrorInvalidPc": 718,
+    "cudaErrorLaunchFailure": 719,
+    "cudaErrorUnknown": 999,
+}
+"""The codes of CUDA errors, by name, after which every call of the process fails."""
 
-class Device(Protocol):
-    """Every method raises a BackendError if the device refuses, a DeviceLostError if it is lost."""
+
+class Gpu(NamedTuple):
+    """A GPU, as CUDA describes it.
+
+    Attributes:
+        compute_capability: such as "8.9"
+        cuda: the newest CUDA version that its driver supports, such as "13.0"
+    """
+
+    name: str
+    compute_capability: str
+    cuda: str
+
+
+def find_gpu() -> Gpu:
+    """Return the first GPU that CUDA sees.
+
+    Raises:
+        BackendError: there is no GPU or no driver, or the bindings are not installed.
+    """
+    try:
+        from cuda.bindings import runtime
+    except ImportError as error:
+        raise BackendError(
+            f"the package cuda-bindings cannot be imported ({error}): pip install cuda-bindings"
+        ) from error
+    count = _value(runtime, *runtime.cudaGetDeviceCount())
+    if count == 0:
+        raise BackendError("found no NVIDIA GPU")
+    properties = _value(runtime, *runtime.cudaGetDeviceProperties(0))
+    name = properties.name.decode() if isinstance(properties.name, bytes) else properties.name
+    version = int(_value(runtime, *runtime.cudaDriverGetVersion()))
+    return Gpu(
+        name.rstrip("\0"),
+        f"{properties.major}.{properties.minor}",
+        f"{version // 1000}.{version % 1000 // 10}",
+    )
+
+
+def _value(runtime: Any, status: Any, value: Any) -> Any:
+    if status != runtime.cudaError_t.cudaSuccess:
+        _, reason = runtime.cudaGetErrorString(status)
+        raise BackendError(f"found no NVIDIA GPU that works: {reason.decode()}")
+    return value
+
+
+class Device:
+    """The first GPU.
+
+    Every method raises a BackendError if the device refuses, and a DeviceLostError if it is lost.
+    """
+
+    def __init__(self) -> None:
+        from cuda.bindings import runtime
+
+        self._cuda: Any = runtime
+        self._host: dict[int, Any] = {}
 
     def allocate(self, size: int) -> int:
-        """The address of this many bytes."""
+        """Allocate device memory of this many bytes and return its address."""
+        return int(self._call("cudaMalloc", max(1, size)))
 
-    def free(self, address: int) -> None: ...
+    def free(self, address: int) -> None:
+        """Free device memory."""
+        self._call("cudaFree", address)
 
     def allocate_host(self, size: int) -> Bytes:
-        """Page-locked host memory, which the device accesses directly."""
+        """Allocate page-locked host memory, which the device accesses directly."""
+        address = int(self._call("cudaHostAlloc", max(1, size), 0))
+        memory: Bytes = np.ctypeslib.as_array((ctypes.c_uint8 * size).from_address(address))
+        self._host[memory.ctypes.data] = address
+        return memory
 
-    def free_host(self, memory: Bytes) -> None: ...
+    def free_host(self, memory: Bytes) -> None:
+        """Free page-locked host memory."""
+        self._call("cudaFreeHost", self._host.pop(memory.ctypes.data))
 
-    def new_stream(self) -> int: ...
+    def new_stream(self) -> int:
+        """Create a stream."""
+        return int(self._call("cudaStreamCreateWithFlags", self._cuda.cudaStreamNonBlocking))
 
-    def free_stream(self, stream: int) -> None: ...
+    def free_stream(self, stream: int) -> None:
+        """Destroy a stream."""
+        self._call("cudaStreamDestroy", stream)
 
     def synchronize(self, stream: int) -> None:
         """Wait until everything in the stream is done."""
+        self._call("cudaStreamSynchronize", stream)
 
-    def new_event(self) -> Any: ...
+    def new_event(self) -> Any:
+        """Create an event."""
+        return self._call("cudaEventCreateWithFlags", self._cuda.cudaEventDisableTiming)
 
-    def free_event(self, event: Any) -> None: ...
+    def free_event(self, event: Any) -> None:
+        """Destroy an event."""
+        self._call("cudaEventDestroy", event)
 
     def record(self, event: Any, stream: int) -> None:
         """Signal the event when everything in the stream so far is done."""
+        self._call("cudaEventRecord", event, stream)
 
     def wait(self, event: Any) -> None:
         """Wait until the event is signalled."""
+        self._call("cudaEventSynchronize", event)
 
     def follow(self, event: Any, stream: int) -> None:
         """Let the stream wait until the event is signalled as last recorded."""
+        self._call("cudaStreamWaitEvent", stream, event, 0)
 
     def upload(self, address: int, values: NDArray[Any], stream: int) -> None:
         """Copy an array, which the caller may change as soon as this returns."""
+        # CUDA stages memory that is not page-locked before the call returns.
+        values = np.ascontiguousarray(values)
+        kind = self._cuda.cudaMemcpyKind.cudaMemcpyHostToDevice
+        self._call("cudaMemcpyAsync", address, values.ctypes.data, values.nbytes, kind, stream)
 
     def download(self, memory: Bytes, address: int, stream: int) -> None:
-        """Fill memory from `allocate_host`, when the stream gets there."""
+        """Fill memory from `allocate_host` when the stream gets there."""
+        kind = self._cuda.cudaMemcpyKind.cudaMemcpyDeviceToHost
+        self._call("cudaMemcpyAsync", memory.ctypes.data, address, memory.nbytes, kind, stream)
 
     def copy(self, to: int, source: int, size: int, stream: int) -> None:
-        """Within the device; the ranges must not overlap."""
+        """Copy within the device; the ranges must not overlap."""
+        kind = self._cuda.cudaMemcpyKind.cudaMemcpyDeviceToDevice
+        self._call("cudaMemcpyAsync", to, source, size, kind, stream)
 
     def copy_2d(
-        self,
-        to: int,
-        to_pitch: int,
-        source: int,
-        pitch: int,
-        width: int,
-        height: int,
-        stream: int,
+        self, to: int, to_pitch: int, source: int, pitch: int, width: int, height: int, stream: int
     ) -> None:
-        """The first `width` bytes of each of `height` lines, which lie `pitch` bytes apart and get
-        to lie `to_pitch` bytes apart. No line may overlap one that is written.
+        """Copy the first `width` bytes of each of `height` lines within the device.
+
+        The lines lie `pitch` bytes apart and get to lie `to_pitch` bytes apart. No line may overlap
+        one that is written.
         """
+        kind = self._cuda.cudaMemcpyKind.cudaMemcpyDeviceToDevice
+        self._call("cudaMemcpy2DAsync", to, to_pitch, source, pitch, width, height, kind, stream)
 
     def clear(self, address: int, size: int, stream: int) -> None:
         """Set bytes to zero."""
+        self._call("cudaMemsetAsync", address, 0, size, stream)
 
     def begin_capture(self, stream: int) -> None:
         """Record what is enqueued from now on instead of running it."""
+        mode = self._cuda.cudaStreamCaptureMode.cudaStreamCaptureModeThreadLocal
+        self._call("cudaStreamBeginCapture", stream, mode)
 
     def end_capture(self, stream: int) -> Any:
-        """What was recorded, as a graph to be launched."""
+        """Return what was recorded, as a CUDA graph to be launched."""
+        graph = self._call("cudaStreamEndCapture", stream)
+        try:
+            return self._call("cudaGraphInstantiate", graph, 0)
+        finally:
+            self._call("cudaGraphDestroy", graph)
 
-    def launch(self, graph: Any, stream: int) -> None: ...
+    def launch(self, graph: Any, stream: int) -> None:
+        """Enqueue a CUDA graph."""
+        self._call("cudaGraphLaunch", graph, stream)
 
-    def free_graph(self, graph: Any) -> None: ...
+    def free_graph(self, graph: Any) -> None:
+        """Destroy a CUDA graph."""
+        self._call("cudaGraphExecDestroy", graph)
 
     def free_memory(self) -> int:
-        """Bytes that can still be allocated."""
+        """Return the number of bytes that can still be allocated."""
+        free, _ = self._call("cudaMemGetInfo")
+        return int(free)
+
+    def _call(self, name: str, *arguments: Any) -> Any:
+        """Call a function of the CUDA runtime and return its value, a tuple if there are several.
+
+        Raises:
+            BackendError: it failed; names the function and CUDA's reason.
+            DeviceLostError: it failed, and so will all later calls.
+        """
+        status, *values = getattr(self._cuda, name)(*arguments)
+        if status != self._cuda.cudaError_t.cudaSuccess:
+            _, reason = self._cuda.cudaGetErrorString(status)
+            kind = DeviceLostError if status.name in FATAL_ERRORS else BackendError
+            raise kind(f"{name}: {reason.decode()} ({status.name})")
+        return values[0] if len(values) == 1 else tuple(values)

@@ -1,23 +1,54 @@
-"""Which tensors of a batch have memory on the device, their shapes, and where their rows lie."""
+"""The memory layout of a batch on the device: which tensors have memory, their shapes and rows."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
-from ...format.contract import ROLES, Change, Role, Slot, TensorSpec
+import numpy as np
+from numpy.typing import NDArray
+
+from ...format.contract import ROLES, Change, DataType, Role, Slot, TensorSpec
 from ...format.manifest import Manifest
-from .tensors import size_of
+from ..interface import StepOutput
+from .device import Bytes
+
+SIZES: dict[DataType, int] = {
+    "float32": 4,
+    "float16": 2,
+    "bfloat16": 2,
+    "int64": 8,
+    "int32": 4,
+    "bool": 1,
+}
+
+
+def size_of(dtype: DataType, shape: tuple[int, ...]) -> int:
+    """Return the number of bytes of a tensor."""
+    return SIZES[dtype] * math.prod(shape)
+
+
+def as_numbers(memory: Bytes, dtype: DataType, shape: tuple[int, ...]) -> NDArray[Any]:
+    """Return a copy of the tensor at the beginning of the memory.
+
+    bfloat16, which NumPy lacks, becomes float32.
+    """
+    raw = memory[: size_of(dtype, shape)]
+    if dtype == "bfloat16":
+        wide = raw.view(np.uint16).astype(np.uint32) << 16
+        return wide.view(np.float32).reshape(shape)
+    return raw.view(np.dtype(dtype)).reshape(shape).copy()
+
 
 Addresses = Mapping[Slot, int]
 """The address of each tensor. An output that updates an input has the input's address."""
 
 ALIGNMENT = 256
-"""The alignment of tensors, in bytes (TensorRT, `setTensorAddress`; cudaMalloc guarantees it)."""
+"""The alignment of tensors in bytes, which cudaMalloc guarantees (TensorRT, `setTensorAddress`)."""
 
 RESULTS: frozenset[Role] = frozenset({"next_token", "next_log_probability"})
-"""Downloaded together after a step, and therefore adjacent in memory."""
+"""The outputs that are downloaded together after a step, and are therefore adjacent in memory."""
 
 
 class Sizes(NamedTuple):
@@ -25,8 +56,9 @@ class Sizes(NamedTuple):
 
     Attributes:
         profile: index of the engines' profile; 0 for graphs
-        sources: at least as many as the batch has; the rest are copies
-        source: tokens of a source, including padding
+        sources: number of sources that there is room for, at least that of the batch; the rest are
+            copies
+        source: positions of a source, including padding
         capacity: target positions, for graphs with a dynamic capacity
         width: rows decoded from each source
     """
@@ -39,36 +71,39 @@ class Sizes(NamedTuple):
 
     @property
     def rows(self) -> int:
-        """Rows being decoded."""
+        """The number of rows being decoded."""
         return self.sources * self.width
 
 
 class Rounding(Protocol):
-    """The sizes that batches are rounded up to, so that what one batch prepares serves the next."""
+    """The rule that rounds the sizes of batches up.
+
+    What one batch prepares thereby serves later ones.
+    """
 
     def first(self, sources: int, source: int, capacity: int, width: int) -> Sizes:
-        """For a new batch, or one that others join.
+        """Return the sizes of a new batch, or of one that others join.
 
         Raises:
             BackendError: it is too large; says what the limits are.
         """
 
     def after(self, present: Sizes, sources: int) -> Sizes:
-        """For a batch that has this many sources left; all other sizes stay."""
+        """Return the sizes of a batch with this many sources left; all other sizes stay."""
 
 
 def power_of_two(number: int) -> int:
-    """The smallest power of two that is at least `number`."""
+    """Return the smallest power of two that is at least `number`."""
     return 1 << (number - 1).bit_length()
 
 
 def multiple_of(step: int, number: int) -> int:
-    """The smallest multiple of `step` that is at least `number`."""
+    """Return the smallest multiple of `step` that is at least `number`."""
     return -(-number // step) * step
 
 
 def shape_of(tensor: TensorSpec, sizes: Sizes) -> tuple[int, ...]:
-    """The shape of a tensor in numbers; a step decodes one position."""
+    """Return the shape of a tensor in numbers; a step decodes one position."""
     axes = {
         "batch": sizes.rows,
         "source_batch": sizes.sources,
@@ -81,10 +116,10 @@ def shape_of(tensor: TensorSpec, sizes: Sizes) -> tuple[int, ...]:
 
 
 class RowLayout(NamedTuple):
-    """How a row of a tensor with positions lies in memory: lines, each with all its positions.
+    """The layout of a row of a tensor with positions: lines, each with all its positions.
 
     Attributes:
-        lines: such as one for each head
+        lines: number of lines, such as one for each head
         pitch: bytes from one line to the next
         position: bytes of a position
     """
@@ -95,12 +130,12 @@ class RowLayout(NamedTuple):
 
     @property
     def size(self) -> int:
-        """Bytes of a row."""
+        """The number of bytes of a row."""
         return self.lines * self.pitch
 
 
 def row_layout(tensor: TensorSpec, sizes: Sizes) -> RowLayout:
-    """Of a tensor of sources, or of a cache."""
+    """Return the layout of the rows of a source's tensor, or of a cache."""
     shape, axes = shape_of(tensor, sizes), ROLES[tensor.role].axes
     axis = axes.index("capacity" if tensor.change is Change.APPENDED else "source")
     return RowLayout(
@@ -111,8 +146,10 @@ def row_layout(tensor: TensorSpec, sizes: Sizes) -> RowLayout:
 
 
 def tensors_with_memory(manifest: Manifest) -> list[TensorSpec]:
-    """The tensors that need memory: all but outputs that update an input, and `RESULTS`. The graph
-    that shows attention does not run on the device.
+    """Return the tensors that need memory of their own.
+
+    These are all but `RESULTS` and outputs that update an input. The graph that shows attention
+    does not run on the device.
     """
     own = {
         tensor.slot: tensor
@@ -125,6 +162,32 @@ def tensors_with_memory(manifest: Manifest) -> list[TensorSpec]:
 
 
 def row_bytes(manifest: Manifest, sizes: Sizes) -> int:
-    """Bytes that a source with one row takes on the device, if its size is this."""
+    """Return the number of bytes that a source of this size with one row takes on the device."""
     one = sizes._replace(sources=1, width=1)
     return sum(size_of(t.dtype, shape_of(t, one)) for t in tensors_with_memory(manifest))
+
+
+class ResultLayout(NamedTuple):
+    """The layout of a step's results: the token of each row, then the log-probability of each.
+
+    Attributes:
+        widest: number of rows that there is room for
+    """
+
+    widest: int
+
+    @property
+    def tokens(self) -> int:
+        """The number of bytes of the tokens, after which the log-probabilities begin."""
+        return multiple_of(ALIGNMENT, 8 * self.widest)
+
+    @property
+    def size(self) -> int:
+        """The number of bytes of all results."""
+        return self.tokens + 4 * self.widest
+
+    def read(self, memory: Bytes, rows: NDArray[np.intp]) -> StepOutput:
+        """Return a copy of the results of these rows."""
+        tokens = memory[: self.tokens].view(np.int64)
+        log_probabilities = memory[self.tokens : self.size].view(np.float32)
+        return StepOutput(tokens[rows], log_probabilities[rows])

@@ -1,7 +1,7 @@
 """The tensors of a batch in the device's memory.
 
-Rows move within it, and come from that of other batches. All of it is enqueued in the stream of the
-batch.
+Rows move within it, and come from the memory of other batches. All copies are enqueued in the
+stream of the batch.
 """
 
 from __future__ import annotations
@@ -14,20 +14,27 @@ from numpy.typing import NDArray
 from ...format.contract import Change, Owner, Slot, TensorSpec
 from ...format.manifest import Manifest
 from .device import Bytes
-from .layout import RowLayout, Sizes, row_layout, shape_of, tensors_with_memory
-from .results import ResultLayout
-from .tensors import as_numbers, size_of
+from .layout import (
+    ResultLayout,
+    RowLayout,
+    Sizes,
+    as_numbers,
+    row_layout,
+    shape_of,
+    size_of,
+    tensors_with_memory,
+)
 from .workspace import Workspace
 
 
 class BatchMemory:
-    """A place for each source, with `sizes.width` rows.
+    """The memory of a batch, with a place for each source and `sizes.width` rows in each place.
 
     Attributes:
-        sizes: of the tensors as they lie in memory
-        address: of every tensor
-        results: how what steps choose lies in memory
-        positions: the address of room for a position of each row at each step
+        sizes: the sizes of the tensors as they lie in memory
+        address: the address of every tensor
+        results: the layout of what steps select
+        positions: the address of the table of positions, see `steps.Positions`
     """
 
     def __init__(self, workspace: Workspace, manifest: Manifest, sizes: Sizes) -> None:
@@ -44,10 +51,11 @@ class BatchMemory:
         self._find(sizes)
 
     def upload(self, slot: Slot, values: NDArray[Any]) -> None:
+        """Copy values to a tensor."""
         self._workspace.device.upload(self.address[slot], values, self._workspace.stream)
 
     def download(self, *tensors: TensorSpec) -> list[NDArray[Any]]:
-        """Copies of tensors, after all that is enqueued."""
+        """Return copies of tensors, after everything that is enqueued is done."""
         device, stream = self._workspace.device, self._workspace.stream
         sizes = [self._size(tensor, self.sizes) for tensor in tensors]
         whole = self._workspace.host_memory("tensors", sum(sizes))
@@ -61,13 +69,15 @@ class BatchMemory:
         ]
 
     def download_results(self, memory: Bytes) -> None:
-        """Fill memory with what the last step chose, when the stream gets there."""
+        """Fill host memory with the results of the last step when the stream gets there."""
         address, size = self.address[Slot("next_token")], self.results.size
         self._workspace.device.download(memory[:size], address, self._workspace.stream)
 
     def clear_caches(self, first: int = 0) -> None:
-        """Of all rows from this one on: a position not yet written is masked, but NaN would pass
-        the mask. Of the only query of a step, the first is read.
+        """Set the caches of all rows from this one on to zero.
+
+        A position not yet written is masked, but NaN would pass the mask. The index of the query
+        that is read is set to 0, since a step has one query.
         """
         if self._read is not None:
             size = self._size(self._read, self.sizes)
@@ -81,8 +91,9 @@ class BatchMemory:
             self._workspace.device.clear(address, count * size, self._workspace.stream)
 
     def take_source(self, other: BatchMemory, source: int, to: int) -> None:
-        """A source of this or of another batch is copied to a place. If it has more positions than
-        there are here, the last ones must be padding.
+        """Copy a source of this or of another batch to a place.
+
+        If it has more positions than there are here, the last ones must be padding.
         """
         for tensor in self._of_sources:
             mine, theirs = row_layout(tensor, self.sizes), row_layout(tensor, other.sizes)
@@ -93,9 +104,7 @@ class BatchMemory:
             self._copy(there, mine, here, theirs, min(mine.pitch, theirs.pitch), mine.lines)
 
     def take_row(self, other: BatchMemory, row: int, to: int, begin: int, end: int) -> None:
-        """What a row of this or of another batch has decoded at positions `begin` to `end` is
-        copied to a row here.
-        """
+        """Copy positions `begin` to `end` of a row of this or of another batch to a row."""
         for tensor in self._caches if begin < end else ():
             mine, theirs = row_layout(tensor, self.sizes), row_layout(tensor, other.sizes)
             there = self.address[tensor.slot] + to * mine.size + begin * mine.position
@@ -103,7 +112,7 @@ class BatchMemory:
             self._copy(there, mine, here, theirs, (end - begin) * mine.position, mine.lines)
 
     def move_tokens(self, source: int, to: int) -> None:
-        """The next tokens of the rows of a source are copied to those of another place."""
+        """Copy the next tokens of a source's rows to the rows of another place."""
         tokens, size = self.address[Slot("token")], 8 * self.sizes.width
         stream = self._workspace.stream
         self._workspace.device.copy(tokens + to * size, tokens + source * size, size, stream)
@@ -121,8 +130,9 @@ class BatchMemory:
         self._find(sizes)
 
     def lay_out(self, sizes: Sizes) -> None:
-        """Lay out the tensors for this size, for which there is room. New places get a copy of the
-        first source: a row without any token would produce NaN.
+        """Lay out the tensors for this size, for which there is room.
+
+        New places get a copy of the first source: a row without any token would produce NaN.
         """
         present, self.sizes = self.sizes, sizes
         if sizes.source != present.source:
@@ -133,7 +143,7 @@ class BatchMemory:
         self.clear_caches(present.rows)
 
     def _change_length(self, tensor: TensorSpec, present: Sizes) -> None:
-        """Positions beyond the former length are zero, which in the mask is padding."""
+        """Change the number of positions of a tensor; new ones are zero, which masks them."""
         device, stream = self._workspace.device, self._workspace.stream
         old, new = row_layout(tensor, present), row_layout(tensor, self.sizes)
         address, aside = self.address[tensor.slot], self._workspace.arena.address("moving")

@@ -1,35 +1,95 @@
-"""A batch being decoded on the device. See `interface.DecodingState`.
+"""A batch being decoded on the device, and the prediction of its last step.
 
 Row r of the batch is row r on the device. Rows of retired sources go on there, and so do the rows
-that a batch is rounded up with; nobody reads what they choose.
+that a batch is rounded up with; what they select is not read.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ...format.contract import Role, Slot
+from ...format.contract import GraphSpec, Role, Slot
 from ...format.manifest import Manifest
-from ..interface import DecodingState, Step
-from ..lineage import Lineage
-from ..places import rows_of, source_lengths, source_room
-from .flight import Flight
+from ..interface import Candidates, DecodingState, StepOutput
+from ..prediction import HostPrediction, drop_suppressed
+from ..rows import CacheHistory, rows_of_sources, source_lengths, source_room
 from .layout import Rounding, Sizes, shape_of
 from .memory import BatchMemory
-from .positions import Positions
-from .prediction import DevicePrediction
+from .steps import Positions, StepsInFlight
 from .workspace import Workspace
 
 
+class DevicePrediction:
+    """The prediction of the step that was enqueued last, while no other is in flight.
+
+    It stays on the device until it is read. See `interface.Prediction`.
+    """
+
+    def __init__(
+        self, workspace: Workspace, memory: BatchMemory, manifest: Manifest, rows: int
+    ) -> None:
+        self._workspace, self._memory, self._manifest = workspace, memory, manifest
+        self._rows = np.arange(rows)
+        self._results = workspace.host_memory("choice", memory.results.size)
+        memory.download_results(self._results)
+
+    @cached_property
+    def choice(self) -> StepOutput:
+        """The most probable token of each row, as the graph selects it."""
+        self._workspace.device.synchronize(self._workspace.stream)
+        return self._memory.results.read(self._results, self._rows)
+
+    @cached_property
+    def logits(self) -> NDArray[np.float32]:
+        """The logits [B, V]."""
+        (found,) = self._memory.download(self._manifest.graphs["decoder"].output("logits"))
+        logits: NDArray[np.float32] = found[self._rows, -1].astype(np.float32, copy=False)
+        return logits
+
+    @property
+    def normalizers(self) -> NDArray[np.float32]:
+        """The logarithm of the sum of exp(logits) over all tokens, [B]."""
+        return self._on_host.normalizers
+
+    def candidates(self, count: int) -> Candidates:
+        """Return the `count` most probable tokens of each row.
+
+        They are selected on the device if the bundle has a graph that gives as many.
+        """
+        graph = self._manifest.graphs.get("candidates")
+        suppressed = self._manifest.generation.suppressed_token_ids
+        more = min(count + len(suppressed), self._manifest.model.target_vocab_size)
+        if graph is None or more > _number(graph):
+            return self._on_host.candidates(count)
+        self._workspace.select_candidates(self._memory.sizes, self._memory.address)
+        found = self._memory.download(
+            graph.output("candidate_token"), graph.output("candidate_log_probability")
+        )
+        tokens, log_probabilities = (values[self._rows, :more] for values in found)
+        return drop_suppressed(Candidates(tokens, log_probabilities), suppressed, count)
+
+    @cached_property
+    def _on_host(self) -> HostPrediction:
+        suppressed = self._manifest.generation.suppressed_token_ids
+        return HostPrediction(self.logits, self.choice, suppressed)
+
+
+def _number(graph: GraphSpec) -> int:
+    """Return the number of candidates that a graph selects."""
+    number = graph.output("candidate_token").shape[-1]
+    return number if isinstance(number, int) else 0
+
+
 class DeviceState:
-    """One batch, in a workspace that it owns until `close`.
+    """A batch in a workspace that it owns until `close`; implements `interface.DecodingState`.
 
     Args:
-        rounding: the sizes that the batch is rounded up to
+        rounding: the rule that rounds the sizes of the batch up
         release: takes the workspace back
 
     Raises:
@@ -58,52 +118,56 @@ class DeviceState:
         sizes = rounding.first(sources, length, capacity, width)
         with workspace.preparing:
             self._memory = BatchMemory(workspace, manifest, sizes)
-            self._flight = Flight(workspace, self._memory)
+            self._in_flight = StepsInFlight(workspace, self._memory)
             self._encode(source, source_mask)
             self._memory.clear_caches()
             workspace.prepare(sizes, self._memory.address)
         self._positions = Positions(workspace, self._memory, capacity)
-        self._lineage = Lineage(self._rows, capacity) if width > 1 else None
+        self._history = CacheHistory(self._rows, capacity) if width > 1 else None
         if prompt_lengths is None:
             prompt_lengths = np.full(sources, prompt.shape[1])
         self._read_prompt(np.repeat(prompt, width, axis=0), np.repeat(prompt_lengths, width))
 
-    # interface.DecodingState
-
-    def step(self) -> Step:
+    def step(self) -> StepOutput:
+        """Decode one position of every row; several steps are in flight."""
         self._run_ahead()
-        result = self._flight.read()
+        result = self._in_flight.read()
         self._last = result.tokens
         self._run_ahead()
         return result
 
     def advance(self) -> DevicePrediction:
+        """Decode one position of every row without feeding tokens back."""
         self._rewind()
         self._launch()
         return DevicePrediction(self._workspace, self._memory, self._manifest, self._rows)
 
     def feed(self, tokens: NDArray[np.int64]) -> None:
+        """Set the next step's input."""
         wide = np.full(self._memory.sizes.rows, tokens[-1], np.int64)
         wide[: self._rows] = tokens
         self._last = wide[: self._rows]
         self._memory.upload(Slot("token"), wide)
 
     def reorder(self, parents: NDArray[np.intp]) -> None:
-        if self._lineage is None:
+        """Let row r continue what row parents[r] has decoded so far."""
+        if self._history is None:
             return
-        for move in self._lineage.moves(parents, self._written()):
+        for move in self._history.copies(parents, self._written()):
             self._memory.take_row(self._memory, move.row, move.to, move.begin, move.end)
 
     def retire(self, sources: NDArray[np.intp]) -> None:
+        """Stop decoding these sources."""
         self._lengths[sources] = 0
 
     def keep(self, sources: NDArray[np.intp]) -> None:
+        """Drop all sources but these."""
         for to, source in enumerate(sources.tolist()):
             if to != source:
                 self._take_source(self, source, to)
                 self._memory.move_tokens(source, to)
-        rows = rows_of(sources, self._width)
-        self._flight.keep(rows)
+        rows = rows_of_sources(sources, self._width)
+        self._in_flight.keep(rows)
         self._last, self._lengths = self._last[rows], self._lengths[sources]
         sizes = self._rounding.after(self._memory.sizes, len(sources))
         if sizes.sources < self._memory.sizes.sources:
@@ -111,8 +175,10 @@ class DeviceState:
             self._lay_out(sizes)
 
     def join(self, other: DecodingState, sources: NDArray[np.intp]) -> None:
-        """If there is no memory for the others, this batch stays as it is. Steps that have run
-        ahead without them are decoded again.
+        """Admit the sources of another batch.
+
+        If there is no memory for them, this batch stays as it is. Steps that have run ahead without
+        them are decoded again.
         """
         if not isinstance(other, DeviceState):
             raise TypeError(f"expected a DeviceState, found {type(other).__name__}")
@@ -123,21 +189,20 @@ class DeviceState:
         for source, to in enumerate(sources.tolist()):
             self._take_source(other, source, to)
         other._workspace.follow(self._workspace)  # its memory serves other batches from now on
-        self._last[rows_of(sources, self._width)] = other._last
+        self._last[rows_of_sources(sources, self._width)] = other._last
         self.feed(self._last)
         self._lengths[sources] = other._lengths
         other.close()
 
     def close(self) -> None:
+        """Return the workspace."""
         release, self._release = self._release, None
         if release is not None:
-            self._flight.discard()
+            self._in_flight.discard()
             release(self._workspace)
 
-    # Measurement and checks.
-
     def put(self, steps: int) -> None:
-        """Enqueue steps whose tokens are not read."""
+        """Enqueue steps whose tokens are not read, for measurement."""
         for _ in range(steps):
             self._launch()
 
@@ -146,15 +211,13 @@ class DeviceState:
         self._workspace.device.synchronize(self._workspace.stream)
 
     def encoded(self, rows: int, source: int) -> dict[str, NDArray[Any]]:
-        """The encoder's outputs, cut to this many rows and source positions."""
+        """Return the encoder's outputs, cut to this many rows and source positions."""
         tensors = self._manifest.graphs["encoder"].outputs
         found = self._memory.download(*tensors)
         return {
             tensor.name: values[:rows, :, :source]
             for tensor, values in zip(tensors, found, strict=True)
         }
-
-    # The beginning.
 
     def _encode(self, source: NDArray[Any], source_mask: NDArray[np.bool_]) -> None:
         values_of: dict[Role, tuple[NDArray[Any], int]] = {
@@ -172,8 +235,10 @@ class DeviceState:
             self._workspace.encode(sizes, self._memory.address)
 
     def _read_prompt(self, prompt: NDArray[np.int64], lengths: NDArray[np.int64]) -> None:
-        """Decode it token by token for its keys and values; the last token is the next step's. All
-        rows end together: shorter ones read their first token until they begin.
+        """Decode the prompt token by token for its keys and values.
+
+        The last token is the next step's. All rows end together: shorter prompts read their first
+        token until they begin.
         """
         missing = prompt.shape[1] - lengths
         for row in np.flatnonzero(missing).tolist():
@@ -184,55 +249,52 @@ class DeviceState:
                 self._launch()
             self.feed(prompt[rows, np.maximum(0, index - missing)])
 
-    # Steps.
-
     def _run_ahead(self) -> None:
         """Enqueue steps, as far as running rows have room in the caches."""
-        if not self._flight.full:
+        if not self._in_flight.full:
             running = np.repeat(self._lengths > 0, self._width)
             room = self._capacity - self._positions.next[: self._rows][running]
-            self._flight.fill(self._rows, int(room.max()) if len(room) else 1, self._launch)
+            self._in_flight.fill(self._rows, int(room.max()) if len(room) else 1, self._launch)
 
     def _launch(self) -> None:
         """Enqueue one step, which reads the token that the previous one chose."""
-        if self._lineage is not None:
+        if self._history is not None:
             next_ones = self._positions.next[: self._rows]
-            self._lineage.write(next_ones.clip(0, self._capacity - 1), 1)
+            self._history.write(next_ones.clip(0, self._capacity - 1), 1)
         self._positions.put()
         self._workspace.step()
 
     def _rewind(self) -> None:
-        """Go back to the step after the last one that was read: later steps used the graph's own
-        choice.
+        """Go back to the step after the last one that was read.
+
+        Later steps read the tokens that the graph selected.
         """
-        steps = self._flight.discard()
+        steps = self._in_flight.discard()
         if steps:
             self._positions.go_back(steps)
             self.feed(self._last)
-
-    # Rows.
 
     @property
     def _rows(self) -> int:
         return len(self._lengths) * self._width
 
     def _written(self) -> NDArray[np.int64]:
-        """How many positions of each row are written, as soon as the stream gets there."""
+        """Return how many positions of each row are written when the stream gets there."""
         return np.minimum(self._positions.next[: self._rows], self._capacity)
 
     def _take_source(self, other: DeviceState, source: int, to: int) -> None:
-        """A source of this or of another batch takes a place here, with its rows."""
+        """Copy a source of this or of another batch to a place here, with its rows."""
         self._memory.take_source(other._memory, source, to)
         written = other._written()
         for beam in range(self._width):
             row, place = source * self._width + beam, to * self._width + beam
             self._memory.take_row(other._memory, row, place, 0, int(written[row]))
             self._positions.place(place, int(other._positions.next[row]))
-            if self._lineage is not None and other._lineage is not None:
-                self._lineage.take(other._lineage, row, place)
+            if self._history is not None and other._history is not None:
+                self._history.take(other._history, row, place)
 
     def _make_room(self, other: DeviceState, sources: NDArray[np.intp]) -> None:
-        """For sources of another batch in these places.
+        """Make room for sources of another batch in these places.
 
         Raises:
             BackendError: there is none; this batch is as it was.
@@ -245,7 +307,7 @@ class DeviceState:
         sizes = self._rounding.first(count, length, self._capacity, self._width)
         if sizes != present:
             with self._workspace.preparing:
-                self._flight.reserve(sizes.rows)
+                self._in_flight.reserve(sizes.rows)
                 self._memory.grow(sizes)
                 try:
                     self._workspace.prepare(sizes, self._memory.address)
@@ -256,8 +318,8 @@ class DeviceState:
         new = count - len(self._lengths)
         self._lengths = np.pad(self._lengths, (0, new))
         self._last = np.pad(self._last, (0, new * self._width))
-        if self._lineage is not None:
-            self._lineage.resize(self._rows)
+        if self._history is not None:
+            self._history.resize(self._rows)
 
     def _lay_out(self, sizes: Sizes) -> None:
         self._memory.lay_out(sizes)
@@ -265,7 +327,10 @@ class DeviceState:
 
 
 def filled(values: NDArray[Any], shape: tuple[int, ...], padding: int) -> NDArray[Any]:
-    """Pad to this shape. Added rows are copies: a row without any token would produce NaN."""
+    """Pad values to a shape.
+
+    Added rows are copies, since a row without any token would produce NaN.
+    """
     missing = [(0, size - present) for size, present in zip(shape, values.shape, strict=True)]
     inner = np.pad(values, [(0, 0), *missing[1:]], constant_values=padding)
     return np.pad(inner, [missing[0], *((0, 0) for _ in missing[1:])], mode="edge")

@@ -1,17 +1,81 @@
-"""Where one batch at a time is decoded: a stream, and memory that is kept for the next batch.
+"""The workspace in which one batch at a time is decoded: a stream and reusable memory.
 
-Each thread has its own.
+A memory reservation keeps its address until a larger one is needed, so that graphs captured with
+it can be launched again for later batches.
 """
 
 from __future__ import annotations
 
 import threading
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from typing import Any
 
-from .arena import Arena
 from .device import Bytes, Device
 from .layout import Addresses, Sizes
+
+
+class Arena:
+    """Reservations of device memory by name.
+
+    Attributes:
+        version: a number that changes whenever an address does
+    """
+
+    def __init__(self, device: Device) -> None:
+        self._device = device
+        self._known: dict[str, tuple[int, int]] = {}
+        self.version = 0
+
+    def reserve(self, name: str, size: int) -> int:
+        """Return the address of at least this many bytes, whose contents may be lost."""
+        address, present = self._known.get(name, (0, -1))
+        if size <= present:
+            return address
+        if present >= 0:
+            del self._known[name]
+            self._device.free(address)
+        self._known[name] = (self._device.allocate(size), size)
+        self.version += 1
+        return self._known[name][0]
+
+    def grow(self, sizes: Mapping[str, int], stream: int) -> None:
+        """Make reservations at least as large as this.
+
+        Their contents stay, in the order of the stream. If memory does not suffice, nothing has
+        changed.
+        """
+        new: dict[str, tuple[int, int]] = {}
+        try:
+            for name, size in sizes.items():
+                if size > self._known.get(name, (0, -1))[1]:
+                    new[name] = (self._device.allocate(size), size)
+        except BaseException:
+            for address, _ in new.values():
+                self._device.free(address)
+            raise
+        old = {name: self._known[name] for name in new.keys() & self._known.keys()}
+        for name, (address, size) in old.items():
+            self._device.copy(new[name][0], address, size, stream)
+        self._known |= new
+        self.version += len(new)
+        for address, _ in old.values():  # waits for the copies
+            self._device.free(address)
+
+    def address(self, name: str) -> int:
+        """Return the address of a reservation."""
+        return self._known[name][0]
+
+    @property
+    def size(self) -> int:
+        """The number of bytes reserved."""
+        return sum(size for _, size in self._known.values())
+
+    def close(self) -> None:
+        """Free everything."""
+        while self._known:
+            _, (address, _) = self._known.popitem()
+            self._device.free(address)
 
 
 class Workspace(ABC):
@@ -48,13 +112,11 @@ class Workspace(ABC):
 
     @abstractmethod
     def step(self) -> None:
-        """Enqueue one decoding step. The tokens that it chooses become the input of the next."""
+        """Enqueue one decoding step, whose selected tokens become the input of the next."""
 
     @abstractmethod
     def select_candidates(self, sizes: Sizes, addresses: Addresses) -> None:
-        """Enqueue the selection of candidates from the logits of the last step; the bundle has a
-        graph for it.
-        """
+        """Enqueue the graph that selects candidates from the logits of the last step."""
 
     @abstractmethod
     def forget_addresses(self) -> None:
@@ -65,7 +127,7 @@ class Workspace(ABC):
         """Release what uses the stream, before the stream is freed."""
 
     def host_memory(self, name: str, size: int) -> Bytes:
-        """At least this many bytes of page-locked memory. Their contents may be lost."""
+        """Return at least this many bytes of page-locked memory, whose contents may be lost."""
         if name not in self._host or self._host[name].size < size:
             with self.preparing:
                 memory = self.device.allocate_host(size)
@@ -76,16 +138,18 @@ class Workspace(ABC):
         return self._host[name]
 
     def follow(self, other: Workspace) -> None:
-        """What is enqueued here from now on waits for all that is enqueued there so far."""
+        """Let what is enqueued from now on wait for all that another workspace has enqueued."""
         event = other.take_event()
         self.device.record(event, other.stream)
         self.device.follow(event, self.stream)
         other.return_event(event)
 
     def take_event(self) -> Any:
+        """Return an event that is not in use."""
         return self._events.pop() if self._events else self.device.new_event()
 
     def return_event(self, event: Any) -> None:
+        """Take back an event from `take_event`."""
         self._events.append(event)
 
     def close(self) -> None:
@@ -103,7 +167,7 @@ class Workspace(ABC):
             self.device.free_stream(self.stream)
 
     def forget_what_moved(self) -> None:
-        """Drop what holds addresses, if memory has moved."""
+        """Drop everything that holds addresses if memory has moved."""
         if self._version != self.arena.version:
             self._version = self.arena.version
             self.forget_addresses()

@@ -1,4 +1,4 @@
-"""Sessions of ONNX Runtime: opened, compared with the manifest, and run.
+"""Sessions of ONNX Runtime: opening them, comparing them with the manifest, and running them.
 
 Its exceptions share only the base Exception; they are converted here.
 """
@@ -14,7 +14,7 @@ import onnxruntime
 from dragoman.errors import DragomanError
 
 from ...format.contract import DataType, GraphSpec, TensorSpec
-from ..errors import BackendError
+from ..interface import BackendError
 
 ONNX_TYPES: dict[DataType, str] = {
     "float32": "float",
@@ -27,7 +27,7 @@ ONNX_TYPES: dict[DataType, str] = {
 }
 
 Failure = Callable[[str], DragomanError]
-"""The exception for a message of ONNX Runtime."""
+"""Makes the exception for a message of ONNX Runtime."""
 
 
 def open_session(
@@ -45,7 +45,7 @@ def open_session(
         BackendError: ONNX Runtime does not load the graph, the provider does not work, or the
             graph is not as the manifest says; names the file.
     """
-    # Whatever the file is called: what was checked when the bundle was read is ONNX.
+    # By default the format depends on the file's name, which the bundle's check does not restrict.
     options.add_session_config_entry("session.load_model_format", "ONNX")
     try:
         session = onnxruntime.InferenceSession(
@@ -71,7 +71,7 @@ def run(call: Callable[..., Any], *arguments: Any, failure: Failure = BackendErr
     """Call into ONNX Runtime.
 
     Raises:
-        BackendError: it failed; or what `failure` makes of the message.
+        BackendError: it failed; or the exception that `failure` makes of the message.
     """
     try:
         return call(*arguments)
@@ -80,7 +80,7 @@ def run(call: Callable[..., Any], *arguments: Any, failure: Failure = BackendErr
 
 
 def _differences(expected: tuple[TensorSpec, ...], found: list[Any]) -> list[str]:
-    """How a graph's inputs or outputs differ from the manifest's."""
+    """Return how a graph's inputs or outputs differ from the manifest's."""
     values = {value.name: value for value in found}
     problems = [f"no tensor {spec.name}" for spec in expected if spec.name not in values]
     problems += [f"unexpected tensor {name}" for name in values.keys() - {s.name for s in expected}]

@@ -1,4 +1,4 @@
 """TensorRT-RTX and TensorRT, which run a bundle's engines on an NVIDIA GPU.
 
-Reading order: packages, compatibility, loaded_engine, contexts, sizes, workspace, backend.
+Reading order: packages, engines, workspace, backend.
 """

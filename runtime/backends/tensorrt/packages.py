@@ -1,21 +1,26 @@
-"""The two packages of TensorRT, TensorRT-RTX and TensorRT. They share an API.
+"""The packages TensorRT-RTX and TensorRT: finding them, their messages, and their caches.
 
-Differences between them and between versions are found by feature tests (`hasattr`).
+They share an API. Differences between them and between versions are found by feature tests
+(`hasattr`). Caches belong to a user, a package and its version. They only save time, so that a
+failure is a warning at most.
 """
 
 from __future__ import annotations
 
+import contextlib
 import importlib
+import os
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib import metadata
+from pathlib import Path
 from typing import Any
 
-from ..errors import BackendError
+from ..interface import BackendError
 
 MODULES: dict[str, str] = {"tensorrt-rtx": "tensorrt_rtx", "tensorrt": "tensorrt"}
 
-NEEDED = (
+REQUIRED_API = (
     "Builder.build_serialized_network",
     "ICudaEngine.device_memory_size_v2",
     "LayerType.ATTENTION_INPUT",
@@ -23,7 +28,7 @@ NEEDED = (
     "NetworkDefinitionCreationFlag.STRONGLY_TYPED",
     "OnnxParser.parse_from_file",
 )
-"""API that older versions lack."""
+"""The API that is required, which older versions lack."""
 
 
 @dataclass(frozen=True)
@@ -31,9 +36,9 @@ class Package:
     """An installed package.
 
     Attributes:
-        name: as pip knows it
+        name: the name that pip knows
         module: the Python module
-        version: of the package, such as "1.7.1.116"
+        version: the version of the package, such as "1.7.1.116"
         cuda_version: the CUDA version it was built for, such as "13"; "unknown" if not stated
     """
 
@@ -60,7 +65,7 @@ def find_package(target: str) -> Package:
             f"the package {target} cannot be imported ({error}): pip install 'dragoman[{target}]'"
         ) from error
     version = str(module.__version__)
-    missing = [needed for needed in NEEDED if not _has(module, needed)]
+    missing = [needed for needed in REQUIRED_API if not _has(module, needed)]
     if missing:
         raise BackendError(
             f"{target} {version} is too old, it has no {', '.join(missing)}: "
@@ -78,7 +83,7 @@ def _has(module: Any, path: str) -> bool:
 
 
 def _cuda_version(module: str) -> str:
-    """Only the names of the distributions state it, such as tensorrt_rtx_cu13_libs."""
+    """Return the CUDA version, which only names of distributions state (tensorrt_rtx_cu13_libs)."""
     pattern = re.compile(rf"{module}[-_]cu(\d+)([-_](libs|bindings))?", re.IGNORECASE)
     versions = {
         match[1]
@@ -86,3 +91,69 @@ def _cuda_version(module: str) -> str:
         if (match := pattern.fullmatch(distribution.metadata["Name"] or ""))
     }
     return versions.pop() if len(versions) == 1 else "unknown"
+
+
+NO_DRIVER = "CUDA driver version is insufficient"
+"""A message that TensorRT logs as an error in every build without a GPU, without consequences."""
+
+
+@dataclass
+class Messages:
+    """TensorRT's warnings and errors, in order of arrival, for the one error that the user sees."""
+
+    warnings: list[str] = field(default_factory=list)
+    errors: list[str] = field(default_factory=list)
+
+    @property
+    def reason(self) -> str:
+        """Why something failed, in one line; the last message is the most specific."""
+        relevant = [m for m in self.errors if NO_DRIVER not in m] or self.errors
+        return " ".join(relevant[-1].split()) if relevant else "TensorRT gives no reason"
+
+
+def make_logger(trt: Any, messages: Messages) -> Any:
+    """Make a logger of the package `trt` that keeps messages instead of printing them."""
+    severities = trt.ILogger.Severity
+
+    class Logger(trt.ILogger):  # type: ignore[misc]
+        def __init__(self) -> None:
+            trt.ILogger.__init__(self)
+
+        def log(self, severity: Any, message: str) -> None:
+            if severity in (severities.ERROR, severities.INTERNAL_ERROR):
+                messages.errors.append(message)
+            elif severity == severities.WARNING:
+                messages.warnings.append(message)
+
+    return Logger()
+
+
+def cache_file(package: Package, kind: str) -> Path:
+    """Return the path of a cache under XDG_CACHE_HOME, or else ~/.cache."""
+    root = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
+    return Path(root) / "dragoman" / f"{package.name}-{package.version}.{kind}"
+
+
+def read_cache(file: Path) -> bytes:
+    """Return the contents of a cache; empty if the file does not exist or cannot be read."""
+    with contextlib.suppress(OSError):
+        return file.read_bytes()
+    return b""
+
+
+def write_cache(file: Path, data: bytes) -> str | None:
+    """Write a cache atomically; if two processes write at once, the last one wins.
+
+    Returns:
+        a warning if it cannot be written
+    """
+    partial = file.with_name(f"{file.name}.{os.getpid()}")
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        partial.write_bytes(data)
+        partial.replace(file)
+    except OSError as error:
+        with contextlib.suppress(OSError):
+            partial.unlink()
+        return f"not kept for the next time: {error.strerror} ({file})"
+    return None

@@ -1,1 +1,1 @@
-"""Protocols, a file each, over `service.Service`; `http` has what they share."""
+"""The protocols of the server, each in a module of its own; http has what they share."""

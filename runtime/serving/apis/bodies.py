@@ -1,92 +1,27 @@
-"""Bodies of requests: objects of JSON, and their fields."""
+"""Bodies of requests: JSON objects, their fields, and the generation options in them.
+
+Triton's requests have them, too: no HTTP library is needed.
+"""
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 from dragoman.errors import DragomanError
-from dragoman.strict_json import parse_json
+from dragoman.files.strict_json import parse_json
+from dragoman.settings.generation import GenerationOptions
 
+MOST_SOURCES = 1024
+"""How many sources a request may have."""
+OPTION_NAMES = frozenset(f.name for f in dataclasses.fields(GenerationOptions)) - {
+    "max_batch_size",
+    "max_batch_tokens",
+}
+"""Generation options of a request. How requests are batched is up to the server."""
 
-class BodyError(DragomanError):
-    """The body of a request is not what its route takes."""
-
-
-def json_object(request_body: bytes) -> dict[str, Any]:
-    """The object that a body is.
-
-    Raises:
-        BodyError: it is none.
-    """
-    try:
-        values = parse_json(request_body.decode())
-    except ValueError as error:
-        raise BodyError(f"expected a JSON object: {error}") from error
-    if not isinstance(values, dict):
-        raise BodyError(f"expected a JSON object, found {type(values).__name__}")
-    return values
-
-
-class Fields:
-    """The fields of an object, taken one by one; what nobody takes is an error.
-
-    Args:
-        values: is emptied
-    """
-
-    def __init__(self, values: dict[str, Any]) -> None:
-        self._values = values
-
-    def take(self, name: str, kind: type | tuple[type, ...], default: Any = None) -> Any:
-        """
-        Args:
-            default: in place of a field that is missing or null
-
-        Raises:
-            BodyError: it is of another kind.
-        """
-        value = self._values.pop(name, None)
-        if value is None:
-            return default
-        wrong_bool = isinstance(value, bool) and bool not in _kinds(kind)
-        if wrong_bool or not isinstance(value, kind):
-            expected = " or ".join(NAMES.get(k, k.__name__) for k in _kinds(kind))
-            found = NAMES.get(type(value), type(value).__name__)
-            raise BodyError(f"{name}: expected {expected}, found {found}")
-        return value
-
-    def need(self, name: str, kind: type | tuple[type, ...]) -> Any:
-        """
-        Raises:
-            BodyError: it is missing, or of another kind.
-        """
-        value = self.take(name, kind)
-        if value is None:
-            raise BodyError(f"{name}: expected, found none")
-        return value
-
-    def ignore(self, *names: str) -> None:
-        """What clients send and means nothing here."""
-        for name in names:
-            self._values.pop(name, None)
-
-    @property
-    def rest(self) -> dict[str, Any]:
-        """What was not taken."""
-        return self._values
-
-    def end(self) -> None:
-        """
-        Raises:
-            BodyError: something was not taken.
-        """
-        if self._values:
-            names = ", ".join(sorted(self._values))
-            raise BodyError(f"unknown: {names:.200}")
-
-
-NAMES: dict[type, str] = {
-    str: "a text",
+TYPE_NAMES: dict[type, str] = {
+    str: "a string",
     int: "an integer",
     float: "a number",
     list: "a list",
@@ -95,5 +30,97 @@ NAMES: dict[type, str] = {
 }
 
 
-def _kinds(kind: type | tuple[type, ...]) -> tuple[type, ...]:
-    return kind if isinstance(kind, tuple) else (kind,)
+class BodyError(DragomanError):
+    """The body of a request is not what its endpoint takes."""
+
+
+def json_object(body: bytes) -> dict[str, Any]:
+    """Read a JSON object.
+
+    Raises:
+        BodyError: the body is something else.
+    """
+    try:
+        values = parse_json(body.decode())
+    except ValueError as error:
+        raise BodyError(f"expected a JSON object: {error}") from error
+    if not isinstance(values, dict):
+        raise BodyError(f"expected a JSON object, found {type(values).__name__}")
+    return values
+
+
+class Fields:
+    """The fields of a JSON object, which are taken one by one.
+
+    Args:
+        values: the fields; those that are taken are removed
+    """
+
+    def __init__(self, values: dict[str, Any]) -> None:
+        self._values = values
+
+    def take(self, name: str, kind: type | tuple[type, ...], default: Any = None) -> Any:
+        """Take an optional field.
+
+        Args:
+            default: the value of a field that is missing or null
+
+        Raises:
+            BodyError: the value is of another type.
+        """
+        value = self._values.pop(name, None)
+        if value is None:
+            return default
+        kinds = kind if isinstance(kind, tuple) else (kind,)
+        wrong_bool = isinstance(value, bool) and bool not in kinds
+        if wrong_bool or not isinstance(value, kinds):
+            expected = " or ".join(TYPE_NAMES.get(k, k.__name__) for k in kinds)
+            found = TYPE_NAMES.get(type(value), type(value).__name__)
+            raise BodyError(f"{name}: expected {expected}, found {found}")
+        return value
+
+    def require(self, name: str, kind: type | tuple[type, ...]) -> Any:
+        """Take a required field.
+
+        Raises:
+            BodyError: the field is missing, or the value is of another type.
+        """
+        value = self.take(name, kind)
+        if value is None:
+            raise BodyError(f"{name}: required field is missing")
+        return value
+
+    def ignore(self, *names: str) -> None:
+        """Drop fields that clients send and that have no effect here."""
+        for name in names:
+            self._values.pop(name, None)
+
+    @property
+    def rest(self) -> dict[str, Any]:
+        """The fields that were not taken."""
+        return self._values
+
+    def end(self) -> None:
+        """Check that all fields were taken.
+
+        Raises:
+            BodyError: some were not.
+        """
+        if self._values:
+            names = ", ".join(sorted(self._values))
+            raise BodyError(f"unknown: {names:.200}")
+
+
+def generation_options(values: dict[str, Any]) -> GenerationOptions:
+    """Make generation options of fields; null stands for the default.
+
+    Raises:
+        BodyError: a name is not an option.
+        DragomanError: a value is out of range.
+    """
+    unknown = sorted(values.keys() - OPTION_NAMES)
+    if unknown:
+        raise BodyError(
+            f"unknown: {', '.join(unknown):.200}; options are {', '.join(sorted(OPTION_NAMES))}"
+        )
+    return GenerationOptions(**{k: value for k, value in values.items() if value is not None})

@@ -1,15 +1,18 @@
-"""What all protocols share: bodies, errors, clients that go away, streams of events."""
+"""What all protocols share: endpoints, errors, streams of events, clients that disconnect."""
 
 from __future__ import annotations
 
 import asyncio
 import json
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from contextlib import suppress
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
+from contextlib import aclosing, asynccontextmanager, suppress
 from dataclasses import dataclass
+from http import HTTPStatus
+from types import MappingProxyType
 from typing import Any, TypeVar
 
+from starlette.datastructures import FormData
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
@@ -18,215 +21,282 @@ from starlette.types import Receive, Scope, Send
 
 from dragoman.errors import DragomanError
 
-from ...backends.errors import BackendError, DeviceLostError
-from ..engine.line import ClosedError, OverloadedError
-from ..engine.ticket import DeadlineError
-from ..host import UnavailableError
-from ..hosts import UnknownModelError
+from .bodies import BodyError
 
 logger = logging.getLogger("dragoman.serving")
 
 Outcome = TypeVar("Outcome")
-Handler = Callable[[Request], Awaitable[Response]]
-ErrorBody = Callable[["Problem"], Any]
-"""A problem as a protocol writes it."""
+Handler = Callable[[Any, Request], Awaitable[Response]]
+"""Takes the service and a request."""
 
 BODY_SECONDS = 120.0
-"""That a client has to send the body of its request."""
+"""How long a client may take to send the body of its request."""
 READING_SECONDS = 60.0
-"""That a client has to read what it was sent of a stream."""
+"""How long a client may take to read an event."""
+
+CLOSE_CONNECTION = MappingProxyType({"Connection": "close"})
+CLIENT_GONE = 499
+"""The status of a request whose client disconnected, in logs and metrics."""
 
 ROUTE = "dragoman.route"
-"""In the scope of a request: the path of its route."""
+"""Key of a request's scope: the path of its endpoint."""
 REQUEST_ID = "dragoman.request_id"
-"""Likewise: what the log calls it."""
-BROKEN = "dragoman.broken"
-"""Likewise: what became of a stream that began well, as a status of HTTP."""
+"""Key of a request's scope: its identifier in the log."""
+STREAM_STATUS = "dragoman.stream_status"
+"""Key of a request's scope: the HTTP status of a stream that failed after it had begun."""
 
 
 @dataclass(frozen=True)
-class Problem:
-    """Why there is no answer.
+class Endpoint:
+    """A path that a protocol answers.
 
     Attributes:
-        status: of HTTP
-        code: for programs
-        message: for people
+        path: as Starlette writes it, such as `/v1/models/{model}`
+        handler: may raise any error, and is cancelled when the client disconnects
+        method: of HTTP
+        is_open: whether it needs no API key, or checks the key itself
+        is_polled: whether it is called so often that the log leaves out its successes
     """
 
-    status: int
-    code: str
-    message: str
-    headers: Mapping[str, str]
+    path: str
+    handler: Handler
+    method: str = "POST"
+    is_open: bool = False
+    is_polled: bool = False
 
 
-class FailedStreamError(Exception):
-    """A stream ends with an event that says what went wrong."""
+@dataclass(frozen=True)
+class Protocol:
+    """Endpoints that report errors in the same form.
 
-    def __init__(self, status: int) -> None:
-        super().__init__(status)
-        self.status = status
+    Attributes:
+        prefixes: beginnings of the paths under which requests without a valid key are answered in
+            this form, too
+        error_body: the JSON body that reports an error
+        error_event: the name of the server-sent event that reports an error; None: it has none
+    """
+
+    endpoints: tuple[Endpoint, ...]
+    prefixes: tuple[str, ...]
+    error_body: Callable[[DragomanError], Any]
+    error_event: str | None = None
+
+    def routes(self, service: Any) -> list[Route]:
+        """Return the routes of all endpoints.
+
+        Args:
+            service: what the handlers take
+        """
+        return [_route(endpoint, self, service) for endpoint in self.endpoints]
+
+    def error_response(self, error: Exception) -> Response:
+        """Return the answer that reports an error."""
+        known = reported_error(error)
+        return JSONResponse(self.error_body(known), known.status, headers=dict(known.headers))
 
 
-class GoneError(Exception):
-    """The client went away."""
+class BodyTooSlowError(BodyError):
+    """The body of a request did not arrive in time."""
+
+    status, code = 408, "too_slow"
+    headers = CLOSE_CONNECTION
 
 
-def problem_of(error: Exception) -> Problem:
-    """What a client is told of an error; of a defect, nothing but that there was one."""
-    message = str(error)
-    if isinstance(error, OverloadedError):
-        seconds = str(round(error.retry_after))
-        return Problem(429, "overloaded", message, {"Retry-After": seconds})
-    if isinstance(error, ClosedError):
-        return Problem(503, "shutting_down", message, {"Retry-After": "1"})
-    if isinstance(error, DeadlineError):
-        return Problem(504, "timeout", message, {})
-    if isinstance(error, UnknownModelError):
-        return Problem(404, "unknown_model", message, {})
-    if isinstance(error, UnavailableError):
-        return Problem(503, "unavailable", message, {})
-    if isinstance(error, BackendError | DeviceLostError):
-        return Problem(500, "backend_error", message, {})
+class BodyTooLargeError(BodyError):
+    """The body of a request is larger than the server allows."""
+
+    status, code = 413, "too_large"
+    headers = CLOSE_CONNECTION
+
+
+class InternalError(DragomanError):
+    """The server failed. The client learns nothing else."""
+
+    status, code = 500, "internal_error"
+
+
+class ClientGoneError(Exception):
+    """The client has disconnected."""
+
+
+def reported_error(error: Exception) -> DragomanError:
+    """Return the error that a client is told of."""
     if isinstance(error, DragomanError):
-        return Problem(400, "invalid_request", message, {})
-    if isinstance(error, HTTPException):
-        codes = {
-            401: "unauthorized",
-            404: "not_found",
-            405: "method_not_allowed",
-            408: "too_slow",
-            413: "too_large",
-        }
-        code = codes.get(error.status_code, "invalid_request")
-        return Problem(error.status_code, code, error.detail, error.headers or {})
-    return Problem(500, "internal_error", "the server failed; its log says how", {})
+        return error
+    if isinstance(error, HTTPException):  # of Starlette: no such route, a form that is none
+        known = DragomanError(error.detail)
+        known.status, known.headers = error.status_code, error.headers or {}
+        if error.status_code in (404, 405):
+            known.code = HTTPStatus(error.status_code).name.lower()
+        return known
+    return InternalError("the server failed; its log says how")
 
 
-def route(path: str, handler: Handler, error_body: ErrorBody, *, method: str = "POST") -> Route:
-    """A route whose handler may raise anything, and is given up when the client goes away."""
-
+def _route(endpoint: Endpoint, protocol: Protocol, service: Any) -> Route:
     async def answer(request: Request) -> Response:
-        request.scope[ROUTE] = path
+        request.scope[ROUTE] = endpoint.path
         try:
-            await _whole_body(request)
-            return await _unless_gone(request, handler(request))
-        except (GoneError, ClientDisconnect):
-            return Response(status_code=499)  # nobody reads it
+            await _read_body(request)
+            work = endpoint.handler(service, request)
+            response = await _unless_gone(work, request.receive)
+        except (ClientGoneError, ClientDisconnect):
+            return Response(status_code=CLIENT_GONE)  # nobody reads it
         except Exception as error:
-            problem = problem_of(error)
-            if problem.status == 500:
-                _log_failure(error, request.scope)
-            return JSONResponse(error_body(problem), problem.status, headers=dict(problem.headers))
+            _log_failure(error, request.scope)
+            return protocol.error_response(error)
+        if isinstance(response, Events):
+            response.protocol = protocol
+        return response
 
-    return Route(path, answer, methods=[method])
-
-
-def _log_failure(error: BaseException, scope: Scope) -> None:
-    where = {"route": scope.get(ROUTE), "request_id": scope.get(REQUEST_ID)}
-    logger.error("failed", exc_info=error, extra=where)
+    return Route(endpoint.path, answer, methods=[endpoint.method])
 
 
-async def _whole_body(request: Request) -> None:
-    """
+def _log_failure(error: Exception, scope: Scope) -> None:
+    """Log an error that is the server's fault."""
+    if reported_error(error).status == 500:
+        where = {"route": scope.get(ROUTE), "request_id": scope.get(REQUEST_ID)}
+        logger.error("failed", exc_info=error, extra=where)
+
+
+async def _read_body(request: Request) -> None:
+    """Read the body of a request, which remembers it.
+
     Raises:
-        HTTPException: it takes too long.
+        BodyTooSlowError: it takes too long.
     """
     try:
         async with asyncio.timeout(BODY_SECONDS):
             await request.body()
     except TimeoutError as error:
-        raise HTTPException(
-            408,
-            f"expected the whole body within {BODY_SECONDS:g} s, found a part of it",
-            {"Connection": "close"},
+        raise BodyTooSlowError(
+            f"expected the whole body within {BODY_SECONDS:g} s, found a part of it"
         ) from error
 
 
+@asynccontextmanager
+async def opened_form(
+    request: Request, *, max_files: int = 1, max_fields: int = 1000
+) -> AsyncIterator[FormData]:
+    """Read a form, whose files are open for as long as the context lasts.
+
+    Raises:
+        BodyError: the body is not a form of texts in UTF-8. A form may name any of Python's
+            encodings.
+    """
+    try:
+        form = await request.form(max_files=max_files, max_fields=max_fields)
+        for name, value in form.multi_items():
+            (name + (value if isinstance(value, str) else "")).encode()
+    except (ValueError, LookupError) as error:
+        raise BodyError(f"expected a form, of texts in UTF-8: {error}") from error
+    try:
+        yield form
+    finally:
+        await form.close()
+
+
 class Events(Response):
-    """Server-sent events (WHATWG HTML, section 9.2), until the last or until the client goes.
+    """Server-sent events (WHATWG HTML, section 9.2).
+
+    They are sent until the last one, or until the client disconnects. If they fail, the last one
+    reports the error.
+
+    Attributes:
+        protocol: how an error is reported; set when a handler returns the events
 
     Args:
-        events: data of each; of the first, whatever can go wrong before any has already gone well
+        events: as `server_sent_event` writes them. What fails before the first of them should have
+            failed already, see `started`
     """
 
     media_type = "text/event-stream"
 
-    def __init__(self, events: AsyncIterator[str]) -> None:
+    def __init__(self, events: AsyncGenerator[str, None]) -> None:
         super().__init__(headers={"Cache-Control": "no-store", "X-Accel-Buffering": "no"})
         del self.headers["content-length"]
         self._events = events
+        self.protocol: Protocol | None = None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send the events."""
         try:
-            await _race(self._send(send), receive)
-        except GoneError:
-            scope[BROKEN] = 499
-        except FailedStreamError as failure:
-            scope[BROKEN] = failure.status
-            if failure.status == 500 and failure.__cause__ is not None:
-                _log_failure(failure.__cause__, scope)
+            await _unless_gone(self._send(scope, send), receive)
+        except ClientGoneError:
+            scope[STREAM_STATUS] = CLIENT_GONE
 
-    async def _send(self, send: Send) -> None:
+    async def _send(self, scope: Scope, send: Send) -> None:
         headers = self.raw_headers
         await send({"type": "http.response.start", "status": 200, "headers": headers})
-        end = {"type": "http.response.body", "body": b"", "more_body": False}
-        try:
-            async for event in self._events:
+        async with aclosing(self._with_error(scope)) as events:
+            async for event in events:
                 body = event.encode()
-                async with asyncio.timeout(READING_SECONDS):
-                    await send({"type": "http.response.body", "body": body, "more_body": True})
-        except TimeoutError as error:
-            raise GoneError from error
-        except FailedStreamError:
-            await send(end)
-            raise
-        await send(end)
+                try:
+                    async with asyncio.timeout(READING_SECONDS):
+                        await send({"type": "http.response.body", "body": body, "more_body": True})
+                except TimeoutError as error:
+                    raise ClientGoneError from error
+        await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+    async def _with_error(self, scope: Scope) -> AsyncGenerator[str, None]:
+        try:
+            async with aclosing(self._events):
+                async for event in self._events:
+                    yield event
+        except Exception as error:
+            if self.protocol is None:
+                raise
+            _log_failure(error, scope)
+            known = reported_error(error)
+            scope[STREAM_STATUS] = known.status
+            yield server_sent_event(self.protocol.error_body(known), self.protocol.error_event)
 
 
-def event(data: Any, name: str | None = None) -> str:
-    """One event, of data as JSON or as a text."""
+def server_sent_event(data: Any, name: str | None = None) -> str:
+    """Write an event.
+
+    Args:
+        data: text, or anything that JSON can hold
+    """
     text = data if isinstance(data, str) else json.dumps(data, ensure_ascii=False, allow_nan=False)
     head = "" if name is None else f"event: {name}\n"
     return f"{head}data: {text}\n\n"
 
 
-async def primed(items: AsyncIterator[Outcome]) -> AsyncIterator[Outcome]:
-    """The same items, after waiting for the first: an error before it can still be an answer."""
+async def started(items: AsyncGenerator[Outcome, None]) -> AsyncGenerator[Outcome, None]:
+    """Wait for the first item, so that an error before it becomes an ordinary answer.
+
+    Returns:
+        all items, the first one too
+    """
     try:
         first = await anext(items)
     except StopAsyncIteration:
-        return _nothing()
+        return items
     return _with_first(first, items)
 
 
-async def _nothing() -> AsyncIterator[Any]:
-    return
-    yield
+async def _with_first(
+    first: Outcome, items: AsyncGenerator[Outcome, None]
+) -> AsyncGenerator[Outcome, None]:
+    async with aclosing(items):
+        yield first
+        async for item in items:
+            yield item
 
 
-async def _with_first(first: Outcome, items: AsyncIterator[Outcome]) -> AsyncIterator[Outcome]:
-    yield first
-    async for item in items:
-        yield item
+async def _unless_gone(work: Awaitable[Outcome], receive: Receive) -> Outcome:
+    """Wait for work to finish.
 
-
-async def _unless_gone(request: Request, work: Awaitable[Outcome]) -> Outcome:
-    """
     Raises:
-        GoneError: the client has gone; the work is cancelled.
+        ClientGoneError: the client has disconnected; the work is cancelled.
     """
-    return await _race(work, request.receive)
-
-
-async def _race(work: Awaitable[Outcome], receive: Receive) -> Outcome:
     working = asyncio.ensure_future(work)
-    gone = asyncio.ensure_future(_gone(receive))
+    gone = asyncio.ensure_future(_wait_for_disconnect(receive))
     try:
         await asyncio.wait({working, gone}, return_when=asyncio.FIRST_COMPLETED)
         if working.done():
             return working.result()
-        raise GoneError
+        raise ClientGoneError
     finally:
         for task in (working, gone):
             task.cancel()
@@ -234,6 +304,6 @@ async def _race(work: Awaitable[Outcome], receive: Receive) -> Outcome:
                 await task
 
 
-async def _gone(receive: Receive) -> None:
+async def _wait_for_disconnect(receive: Receive) -> None:
     while (await receive())["type"] != "http.disconnect":
         pass

@@ -1,78 +1,57 @@
 """The Open Inference Protocol v2 (KServe) over HTTP, with its binary extension.
 
-Its tensors are those of `open_inference`; generation options are parameters of the request.
+Its tensors are those of `open_inference`. Generation options are parameters of a request.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Callable, Sequence
-from functools import partial
+from collections.abc import Sequence
 from typing import Any
 
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
-from starlette.routing import BaseRoute
 
 from dragoman import __version__
+from dragoman.errors import DragomanError
+from dragoman.settings.head import Head
 
-from ...format.head import Head
-from ..host import Host
-from ..hosts import UnknownModelError
+from ..models import ServedModel, UnknownModelError
 from ..service import Service
-from .bodies import BodyError, json_object
-from .http import Problem, route
+from .bodies import BodyError, generation_options, json_object
+from .http import Endpoint, Protocol
 from .open_inference import (
-    OF_TRITON,
-    decoded_tensors,
+    PROTOCOL_PARAMETERS,
+    Tensor,
+    decoder_tensors,
+    encoder_call,
+    encoder_tensors,
     files_of,
-    input_of,
-    outputs_of,
-    read_tensors,
-    reading_of,
+    input_spec,
+    output_specs,
+    read_tensor,
     texts_of,
+    write_tensor,
 )
-from .options import generation_options
-from .tensors import Tensor, read_tensor, write_tensor
 
 HEADER_LENGTH = "Inference-Header-Content-Length"
 VERSION = "1"
 MOST_MICROSECONDS = (1 << 63) - 1
 MOST_DIGITS = 20
-"""Of the length of a header."""
+"""The most digits of `HEADER_LENGTH`."""
 
 
-def error_body(problem: Problem) -> dict[str, str]:
-    return {"error": problem.message}
+def error_body(error: DragomanError) -> dict[str, str]:
+    """Write an error."""
+    return {"error": str(error)}
 
 
-def routes(service: Service) -> list[BaseRoute]:
-    def get(path: str, handler: Callable[..., Any]) -> BaseRoute:
-        return route(path, partial(handler, service), error_body, method="GET")
-
-    found = [
-        get("/v2", _server),
-        get("/v2/health/live", _live),
-        get("/v2/health/ready", _ready),
-        route("/v2/repository/index", partial(_index, service), error_body),
-        route("/v2/repository/models/{model}/load", partial(_load, service), error_body),
-        route("/v2/repository/models/{model}/unload", partial(_unload, service), error_body),
-    ]
-    for model in ("/v2/models/{model}", "/v2/models/{model}/versions/{version}"):
-        found += [
-            get(model, _metadata),
-            get(f"{model}/ready", _model_ready),
-            route(f"{model}/infer", partial(_infer, service), error_body),
-        ]
-    return found
-
-
-def _host(service: Service, request: Request) -> Host:
+def _model(service: Service, request: Request) -> ServedModel:
     version = request.path_params.get("version", VERSION)
     if version != VERSION:
         raise UnknownModelError(f"version: expected {VERSION}, found {version!r:.40}")
-    return service.hosts.get(request.path_params["model"])
+    return service.models.get(request.path_params["model"])
 
 
 async def _server(service: Service, request: Request) -> Response:
@@ -80,52 +59,52 @@ async def _server(service: Service, request: Request) -> Response:
     return JSONResponse({"name": "dragoman", "version": __version__, "extensions": extensions})
 
 
-async def _live(service: Service, request: Request) -> Response:
-    return Response(status_code=200 if all(h.alive for h in service.hosts.all) else 503)
+async def _health(service: Service, request: Request) -> Response:
+    return Response(status_code=200 if service.models.alive else 503)
 
 
-async def _ready(service: Service, request: Request) -> Response:
-    return Response(status_code=200 if all(h.alive for h in service.hosts.all) else 503)
-
-
-async def _model_ready(service: Service, request: Request) -> Response:
-    return Response(status_code=200 if _host(service, request).alive else 503)
+async def _model_health(service: Service, request: Request) -> Response:
+    return Response(status_code=200 if _model(service, request).alive else 503)
 
 
 async def _index(service: Service, request: Request) -> Response:
     states = [
-        {"name": h.name, "version": VERSION, "state": "READY" if h.loaded else "UNAVAILABLE"}
-        for h in service.hosts.all
+        {
+            "name": served.name,
+            "version": VERSION,
+            "state": "READY" if served.loaded else "UNAVAILABLE",
+        }
+        for served in service.models.all
     ]
     return JSONResponse(states)
 
 
 async def _load(service: Service, request: Request) -> Response:
-    await _host(service, request).load()
+    await _model(service, request).load()
     return Response(status_code=200)
 
 
 async def _unload(service: Service, request: Request) -> Response:
-    _host(service, request).unload()
+    _model(service, request).unload()
     return Response(status_code=200)
 
 
 async def _metadata(service: Service, request: Request) -> Response:
-    host = _host(service, request)
+    served = _model(service, request)
     return JSONResponse(
         {
-            "name": host.name,
+            "name": served.name,
             "versions": [VERSION],
-            "platform": f"dragoman_{host.manifest.target}",
-            "inputs": [dataclasses.asdict(input_of(host.manifest))],
-            "outputs": [dataclasses.asdict(spec) for spec in outputs_of(host.manifest)],
+            "platform": f"dragoman_{served.manifest.target}",
+            "inputs": [dataclasses.asdict(input_spec(served.manifest))],
+            "outputs": [dataclasses.asdict(spec) for spec in output_specs(served.manifest)],
         }
     )
 
 
 async def _infer(service: Service, request: Request) -> Response:
-    host = _host(service, request)
-    head, binary = _parts(await request.body(), request.headers.get(HEADER_LENGTH))
+    served = _model(service, request)
+    head, binary = _split_body(await request.body(), request.headers.get(HEADER_LENGTH))
     tensors: dict[str, Tensor] = {}
     inputs = head.get("inputs")
     if not isinstance(inputs, list) or not all(isinstance(one, dict) for one in inputs):
@@ -137,53 +116,54 @@ async def _infer(service: Service, request: Request) -> Response:
     if not isinstance(parameters, dict):
         raise BodyError("parameters: expected an object")
     all_binary = bool(parameters.pop("binary_data_output", False))
-    names = [spec.name for spec in outputs_of(host.manifest)]
-    wanted = _wanted(head.get("outputs"), names, all_binary=all_binary)
+    names = [spec.name for spec in output_specs(served.manifest)]
+    requested = _requested_outputs(head.get("outputs"), names, all_binary=all_binary)
     seconds = _seconds(parameters.get("timeout"))
-    options = {k: v for k, v in parameters.items() if k not in OF_TRITON}
-    model_head = host.manifest.head
+    options = {k: value for k, value in parameters.items() if k not in PROTOCOL_PARAMETERS}
+    model_head = served.manifest.head
     if model_head is not None:
-        outputs = await _read_texts(service, host, model_head, tensors, options, seconds)
+        outputs = await _run_encoder(service, served, model_head, tensors, options, seconds)
     else:
-        outputs = await _generate(service, host, tensors, options, seconds)
-    answer = {"model_name": host.name, "model_version": VERSION}
+        outputs = await _generate(service, served, tensors, options, seconds)
+    answer = {"model_name": served.name, "model_version": VERSION}
     if "id" in head:
         answer["id"] = head["id"]
-    return _answer(answer, outputs, wanted)
+    return _response(answer, outputs, requested)
 
 
 async def _generate(
     service: Service,
-    host: Host,
+    served: ServedModel,
     tensors: dict[str, Tensor],
     parameters: dict[str, Any],
     seconds: float | None,
 ) -> list[Tensor]:
     options = generation_options(parameters)
     sources: Sequence[Any]
-    if host.manifest.audio is not None:
-        sources = await service.read_audio(host, *files_of(tensors))
+    if served.manifest.audio is not None:
+        sources = await service.read_audio(served, *files_of(tensors))
     else:
         sources = texts_of(tensors)
-    results = await service.generate(host, sources, [options] * len(sources), seconds=seconds)
-    return decoded_tensors(results)
+    results = await service.generate(served, sources, [options] * len(sources), seconds=seconds)
+    return decoder_tensors(results)
 
 
-async def _read_texts(
+async def _run_encoder(
     service: Service,
-    host: Host,
+    served: ServedModel,
     head: Head,
     tensors: dict[str, Tensor],
     parameters: dict[str, Any],
     seconds: float | None,
 ) -> list[Tensor]:
-    method, options = reading_of(head, parameters)
-    found = await service.read_texts(host, method, texts_of(tensors), options, seconds=seconds)
-    return read_tensors(head, found)
+    method, options = encoder_call(head, parameters)
+    texts = texts_of(tensors)
+    results = await service.run_encoder(served, method, texts, options, seconds=seconds)
+    return encoder_tensors(head, results)
 
 
-def _parts(body: bytes, header_length: str | None) -> tuple[dict[str, Any], memoryview]:
-    """The JSON of a request, and the binary part behind it."""
+def _split_body(body: bytes, header_length: str | None) -> tuple[dict[str, Any], memoryview]:
+    """Split a body into its JSON and the binary data after it."""
     if header_length is None:
         return json_object(body), memoryview(b"")
     wrong = not header_length.isdecimal() or len(header_length) > MOST_DIGITS
@@ -194,55 +174,72 @@ def _parts(body: bytes, header_length: str | None) -> tuple[dict[str, Any], memo
 
 
 def _seconds(timeout: Any) -> float | None:
-    """
+    """Convert the `timeout` of a request.
+
     Args:
-        timeout: in microseconds, as a request has it; None or 0: as long as the server allows
+        timeout: in microseconds; None or 0: the server's
     """
     if timeout is None:
         return None
-    number = isinstance(timeout, int | float) and not isinstance(timeout, bool)
-    if not number or not 0 <= timeout <= MOST_MICROSECONDS:
+    is_number = isinstance(timeout, int | float) and not isinstance(timeout, bool)
+    if not is_number or not 0 <= timeout <= MOST_MICROSECONDS:
         raise BodyError(
             f"timeout: expected microseconds, 0 to {MOST_MICROSECONDS}, found {timeout!r:.40}"
         )
     return float(timeout) / 1e6 or None
 
 
-def _wanted(asked: Any, names: Sequence[str], *, all_binary: bool) -> dict[str, bool]:
-    """The names of the outputs that a request gets, and whether each is binary.
+def _requested_outputs(outputs: Any, names: Sequence[str], *, all_binary: bool) -> dict[str, bool]:
+    """Find the names of the requested outputs, and whether each of them is binary.
 
     Args:
-        asked: the outputs that it names, each with parameters; None, or none of them: all
-        names: of all
+        outputs: as the request has them; None or empty: all
+        names: the names of all outputs
     """
-    if asked is None or asked == []:
+    if outputs is None or outputs == []:
         return dict.fromkeys(names, all_binary)
-    if not isinstance(asked, list) or not all(isinstance(one, dict) for one in asked):
+    if not isinstance(outputs, list) or not all(isinstance(one, dict) for one in outputs):
         raise BodyError("outputs: expected a list of objects")
-    wanted: dict[str, bool] = {}
-    for one in asked:
+    requested: dict[str, bool] = {}
+    for one in outputs:
         name, parameters = one.get("name"), one.get("parameters") or {}
         if name not in names:
             raise BodyError(f"outputs: expected one of {', '.join(names)}, found {name!r:.80}")
-        if name in wanted:
+        if name in requested:
             raise BodyError(f"outputs: expected each name once, found {name} again")
         if not isinstance(parameters, dict):
             raise BodyError(f"outputs: expected parameters of {name}, found {parameters!r:.80}")
-        wanted[name] = bool(parameters.get("binary_data", all_binary))
-    return wanted
+        requested[name] = bool(parameters.get("binary_data", all_binary))
+    return requested
 
 
-def _answer(head: dict[str, Any], outputs: Sequence[Tensor], wanted: dict[str, bool]) -> Response:
-    """
-    Args:
-        wanted: see `_wanted`
-    """
-    known = {tensor.name: tensor for tensor in outputs}
-    written = [write_tensor(known[name], binary=binary) for name, binary in wanted.items()]
+def _response(
+    head: dict[str, Any], outputs: Sequence[Tensor], requested: dict[str, bool]
+) -> Response:
+    by_name = {tensor.name: tensor for tensor in outputs}
+    written = [write_tensor(by_name[name], binary=binary) for name, binary in requested.items()]
     answer = head | {"outputs": [data for data, _ in written]}
     content = b"".join(part for _, part in written)
-    if not any(wanted.values()):
+    if not any(requested.values()):
         return JSONResponse(answer)
     text = json.dumps(answer, ensure_ascii=False).encode()
     headers = {HEADER_LENGTH: str(len(text))}
     return Response(text + content, media_type="application/octet-stream", headers=headers)
+
+
+MODEL_PATHS = ("/v2/models/{model}", "/v2/models/{model}/versions/{version}")
+PROTOCOL = Protocol(
+    (
+        Endpoint("/v2", _server, method="GET"),
+        Endpoint("/v2/health/live", _health, method="GET", is_open=True, is_polled=True),
+        Endpoint("/v2/health/ready", _health, method="GET", is_open=True, is_polled=True),
+        Endpoint("/v2/repository/index", _index),
+        Endpoint("/v2/repository/models/{model}/load", _load),
+        Endpoint("/v2/repository/models/{model}/unload", _unload),
+        *(Endpoint(path, _metadata, method="GET") for path in MODEL_PATHS),
+        *(Endpoint(f"{path}/ready", _model_health, method="GET") for path in MODEL_PATHS),
+        *(Endpoint(f"{path}/infer", _infer) for path in MODEL_PATHS),
+    ),
+    prefixes=("/v2",),
+    error_body=error_body,
+)

@@ -1,85 +1,73 @@
-"""LibreTranslate's protocol: /translate and /languages."""
+"""LibreTranslate's API: /translate and /languages."""
 
 from __future__ import annotations
 
-from functools import partial
 from typing import Any
 
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
-from starlette.routing import BaseRoute
 
 from dragoman.errors import DragomanError
+from dragoman.settings.generation import GenerationOptions
 
-from ...decoding.options import GenerationOptions
-from ...decoding.rejection import RejectedError
-from ..host import Host
-from ..keys import Keys
+from ...decoding.results import RejectedError
+from ..models import ServedModel
 from ..service import Service
-from .bodies import BodyError, Fields, json_object
-from .forms import opened_form
-from .http import Problem, route
-from .options import MOST_SOURCES
+from .bodies import MOST_SOURCES, BodyError, Fields, json_object
+from .http import Endpoint, Protocol, opened_form
 
 MOST_ALTERNATIVES = 16
 
 
-def error_body(problem: Problem) -> dict[str, str]:
-    return {"error": problem.message}
+def error_body(error: DragomanError) -> dict[str, str]:
+    """Write an error."""
+    return {"error": str(error)}
 
 
-def routes(service: Service, keys: Keys) -> list[BaseRoute]:
-    return [
-        route("/translate", partial(_translate, service, keys), error_body),
-        route("/languages", partial(_languages, service, keys), error_body, method="GET"),
-    ]
-
-
-async def _translate(service: Service, keys: Keys, request: Request) -> Response:
-    values = await _values(request)
-    keys.check(request.headers, values.pop("api_key", None))
+async def _translate(service: Service, request: Request) -> Response:
+    values = await _body_fields(request)
+    service.api_keys.check(request.headers, values.pop("api_key", None))
     fields = Fields(values)
-    given = fields.need("q", (str, list))
-    source, target = fields.take("source", str, "auto"), fields.need("target", str)
-    form, alternatives = (
-        fields.take("format", str, "text"),
-        fields.take("alternatives", (int, str), 0),
-    )
+    query = fields.require("q", (str, list))
+    source, target = fields.take("source", str, "auto"), fields.require("target", str)
+    text_format = fields.take("format", str, "text")
+    alternatives = fields.take("alternatives", (int, str), 0)
     model = fields.take("model", str)
     fields.end()
-    if form != "text":
-        raise BodyError(f"format: expected text, found {form!r:.40}")
+    if text_format != "text":
+        raise BodyError(f"format: expected text, found {text_format!r:.40}")
     if str(alternatives) not in map(str, range(MOST_ALTERNATIVES + 1)):
         raise BodyError(
             f"alternatives: expected 0 to {MOST_ALTERNATIVES}, found {alternatives!r:.40}"
         )
-    texts = [given] if isinstance(given, str) else given
+    texts = [query] if isinstance(query, str) else query
     if not all(isinstance(text, str) for text in texts) or len(texts) > MOST_SOURCES:
-        raise BodyError(f"q: expected a text, or at most {MOST_SOURCES} of them")
-    host = _translator(service, source, target, model)
-    options = _options(host, source, target, int(alternatives))
-    results = await service.generate(host, texts, [options] * len(texts))
+        raise BodyError(f"q: expected a string, or at most {MOST_SOURCES} strings")
+    served = _translator(service, source, target, model)
+    options = _options(served, source, target, int(alternatives))
+    results = await service.generate(served, texts, [options] * len(texts))
     for result in results:
         if result.error is not None:
             raise RejectedError(result.error)
     translated = [result.text or "" for result in results]
     others = [[h.text or "" for h in result.hypotheses[1:]] for result in results]
-    single = isinstance(given, str)
-    answer: dict[str, Any] = {"translatedText": translated[0] if single else translated}
+    is_single = isinstance(query, str)
+    answer: dict[str, Any] = {"translatedText": translated[0] if is_single else translated}
     if int(alternatives):
-        answer["alternatives"] = others[0] if single else others
+        answer["alternatives"] = others[0] if is_single else others
     return JSONResponse(answer)
 
 
-async def _languages(service: Service, keys: Keys, request: Request) -> Response:
-    """Every language that a bundle translates from, with those that it translates to. A key may be
-    in the body, where the client puts it, although the method is GET.
+async def _languages(service: Service, request: Request) -> Response:
+    """List the source languages with their target languages.
+
+    `libretranslatepy` sends a key in the body, although the method is GET.
     """
-    form = await _form(request)
-    keys.check(request.headers, form.get("api_key"))
+    form = await _form_fields(request)
+    service.api_keys.check(request.headers, form.get("api_key"))
     targets: dict[str, set[str]] = {}
-    for host in service.hosts.all:
-        for source, target in _pairs(host):
+    for served in service.models.all:
+        for source, target in _language_pairs(served):
             targets.setdefault(source, set()).add(target)
     return JSONResponse(
         [
@@ -89,69 +77,82 @@ async def _languages(service: Service, keys: Keys, request: Request) -> Response
     )
 
 
-async def _values(request: Request) -> dict[str, Any]:
-    """The fields of a body, of JSON or of a form."""
-    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
-    if kind == "application/json":
+async def _body_fields(request: Request) -> dict[str, Any]:
+    """Read a body, which is JSON or a form."""
+    media_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if media_type == "application/json":
         return json_object(await request.body())
-    return await _form(request)
+    return await _form_fields(request)
 
 
-async def _form(request: Request) -> dict[str, Any]:
-    """The fields of a form; of those that occur several times, a list."""
+async def _form_fields(request: Request) -> dict[str, Any]:
+    """Read a form. A field that occurs several times is a list."""
     async with opened_form(request) as form:
         fields = {name: form.getlist(name) for name in form}
     return {name: found if len(found) > 1 else found[0] for name, found in fields.items()}
 
 
-def _translates(host: Host) -> bool:
-    model = host.manifest.model
-    return model.has_encoder and model.has_decoder and host.manifest.audio is None
+def _translates(served: ServedModel) -> bool:
+    model = served.manifest.model
+    return model.has_encoder and model.has_decoder and served.manifest.audio is None
 
 
-def _pairs(host: Host) -> list[tuple[str, str]]:
-    """Of a bundle that knows its languages; of another one, those that its name ends with, as in
-    opus-mt-en-de.
+def _language_pairs(served: ServedModel) -> list[tuple[str, str]]:
+    """Sources and targets of a bundle that knows its languages, or whose name ends with them.
+
+    An example of such a name is opus-mt-en-de.
     """
-    if not _translates(host):
+    if not _translates(served):
         return []
-    languages = host.manifest.languages
+    languages = served.manifest.languages
     if languages is not None:
         codes = sorted(languages.tokens)
         return [(source, target) for source in codes for target in codes if source != target]
-    parts = host.name.split("-")
+    parts = served.name.split("-")
     codes = [part for part in parts[-2:] if 2 <= len(part) <= 3 and part.isalpha()]
     return [(codes[0], codes[1])] if len(codes) == 2 else []
 
 
-def _translator(service: Service, source: str, target: str, model: str | None) -> Host:
-    """
+def _translator(service: Service, source: str, target: str, model: str | None) -> ServedModel:
+    """Find a model that translates from one language to another.
+
     Raises:
-        DragomanError: no bundle translates this way.
+        DragomanError: there is none.
     """
     if model is not None:
-        host = service.hosts.get(model)
-        if not _translates(host):  # of a speech model, texts would be paths of the server's files
-            raise DragomanError(f"model: expected one that translates, {host.name} does not")
-        return host
-    candidates = [host for host in service.hosts.all if _translates(host)]
-    for host in candidates:
-        pairs = _pairs(host)
+        served = service.models.get(model)
+        if not _translates(served):  # a speech model would take texts for paths of files
+            raise DragomanError(f"model: expected a translation model, {served.name} is another")
+        return served
+    candidates = [served for served in service.models.all if _translates(served)]
+    for served in candidates:
+        pairs = _language_pairs(served)
         if (source, target) in pairs or (source == "auto" and target in {t for _, t in pairs}):
-            return host
-    known = sorted(f"{s}-{t}" for host in candidates for s, t in _pairs(host))
+            return served
+    known = sorted(f"{s}-{t}" for served in candidates for s, t in _language_pairs(served))
     raise DragomanError(
         f"expected languages of a bundle ({', '.join(known[:20]) or 'none is known'}), found "
         f"{source!r:.20} and {target!r:.20}"
     )
 
 
-def _options(host: Host, source: str, target: str, alternatives: int) -> GenerationOptions:
+def _options(served: ServedModel, source: str, target: str, alternatives: int) -> GenerationOptions:
     values: dict[str, Any] = {}
-    if host.manifest.languages is not None:
+    if served.manifest.languages is not None:
         values["target_language"] = target
         values["source_language"] = None if source == "auto" else source
     if alternatives:
-        beams = max(alternatives + 1, host.manifest.generation.num_beams)
+        beams = max(alternatives + 1, served.manifest.generation.num_beams)
         values |= {"num_beams": beams, "num_return_sequences": alternatives + 1}
     return GenerationOptions(**values)
+
+
+PROTOCOL = Protocol(
+    (
+        # They check the key themselves, since it may be in the body.
+        Endpoint("/translate", _translate, is_open=True),
+        Endpoint("/languages", _languages, method="GET", is_open=True),
+    ),
+    prefixes=("/translate", "/languages"),
+    error_body=error_body,
+)

@@ -1,40 +1,57 @@
-"""Which tensors a bundle takes and gives under the Open Inference Protocol v2, here and in Triton.
+"""Tensors of the Open Inference Protocol v2, which `dragoman serve` and Triton share.
 
-A model that decodes takes `text` [N] (BYTES), or `audio` (BYTES: files), and gives `text`, `score`,
-`log_probability` and `finish_reason`, each [N]. An encoder alone takes `text` and gives `embedding`
-[N, D] (FP32) or, of another head, `result` [N] (BYTES: JSON).
+A model that decodes takes `text` [N] (BYTES), or `audio` (BYTES: files), and returns `text`,
+`score`, `log_probability` and `finish_reason`, each [N]. An encoder-only model takes `text` and
+returns `embedding` [N, D] (FP32) or, with another head, `result` [N] (BYTES: JSON).
 """
 
 from __future__ import annotations
 
 import dataclasses
 import json
+import math
+import struct
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeGuard
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ...abilities import ENCODER_METHODS
-from ...decoding.rejection import RejectedError
-from ...decoding.results import Result
-from ...format.head import Head
-from ...format.manifest import Manifest
-from ..engine.texts import ABILITIES
-from .bodies import BodyError
-from .options import MOST_SOURCES
-from .tensors import Tensor, TensorError
+from dragoman.errors import DragomanError
+from dragoman.settings.head import Head
 
-OF_TRITON = frozenset({"sequence_id", "sequence_start", "sequence_end", "priority", "timeout"})
-"""Parameters that clients send and that mean nothing here, but for `timeout`, in microseconds."""
+from ...arguments import ENCODER_METHODS
+from ...decoding.results import RejectedError, Result
+from ...format.manifest import Manifest
+from ..engine.encoder_engine import ABILITIES
+from .bodies import MOST_SOURCES, BodyError
+
+PROTOCOL_PARAMETERS = frozenset(
+    {"sequence_id", "sequence_start", "sequence_end", "priority", "timeout"}
+)
+"""Parameters of the protocol, which are not options of a model."""
+DTYPES: dict[str, Any] = {
+    "BOOL": np.dtype(np.bool_),
+    "INT32": np.dtype("<i4"),
+    "INT64": np.dtype("<i8"),
+    "FP32": np.dtype("<f4"),
+    "FP64": np.dtype("<f8"),
+    "BYTES": np.dtype(object),
+}
+MOST_DIMENSIONS = 8
+
+
+class TensorError(DragomanError):
+    """A tensor is malformed, or is not one that the model takes."""
 
 
 @dataclass(frozen=True)
 class TensorSpec:
-    """
+    """What a model takes or returns.
+
     Attributes:
-        shape: -1 where any size may be
+        shape: -1 where any size is allowed
     """
 
     name: str
@@ -42,12 +59,26 @@ class TensorSpec:
     shape: tuple[int, ...]
 
 
-def input_of(manifest: Manifest) -> TensorSpec:
-    """The tensor that holds what is to be read."""
+@dataclass(frozen=True)
+class Tensor:
+    """A tensor of a request or an answer.
+
+    Attributes:
+        values: for BYTES, an array of bytes objects
+    """
+
+    name: str
+    datatype: str
+    values: NDArray[Any]
+
+
+def input_spec(manifest: Manifest) -> TensorSpec:
+    """Return the input of a model."""
     return TensorSpec("text" if manifest.audio is None else "audio", "BYTES", (-1,))
 
 
-def outputs_of(manifest: Manifest) -> list[TensorSpec]:
+def output_specs(manifest: Manifest) -> list[TensorSpec]:
+    """Return the outputs of a model."""
     if manifest.head is None:
         datatypes = {
             "text": "BYTES",
@@ -62,16 +93,16 @@ def outputs_of(manifest: Manifest) -> list[TensorSpec]:
 
 
 def texts_of(tensors: Mapping[str, Tensor]) -> list[Any]:
-    """Texts [N] or [N, 1]; of models that read pairs, [N, 2].
+    """Read texts [N] or [N, 1], or pairs of texts [N, 2].
 
     Raises:
-        TensorError: there is something else, or more than `MOST_SOURCES`.
+        TensorError: there are other tensors, or more than `MOST_SOURCES` texts.
     """
-    tensor = _input(tensors, "text")
+    tensor = _only_input(tensors, "text")
     shape = tensor.values.shape
     if not 1 <= len(shape) <= 2 or shape[1:] not in ((), (1,), (2,)):
         raise TensorError(f"text: expected shape [N], [N, 1] or [N, 2], found {list(shape)}")
-    _check_number("text", shape[0])
+    _check_count("text", shape[0])
     rows = tensor.values.reshape(shape[0], *(shape[1:] or (1,)))
     try:
         texts = [[value.decode() for value in row] for row in rows.tolist()]
@@ -81,33 +112,34 @@ def texts_of(tensors: Mapping[str, Tensor]) -> list[Any]:
 
 
 def files_of(tensors: Mapping[str, Tensor]) -> list[bytes]:
-    """Audio files.
+    """Read audio files.
 
     Raises:
-        TensorError: there is something else, or more than `MOST_SOURCES`.
+        TensorError: there are other tensors, or more than `MOST_SOURCES` files.
     """
-    values = _input(tensors, "audio").values
-    _check_number("audio", values.size)
+    values = _only_input(tensors, "audio").values
+    _check_count("audio", values.size)
     return values.ravel().tolist()
 
 
-def decoded_tensors(results: Sequence[Result]) -> list[Tensor]:
-    """
+def decoder_tensors(results: Sequence[Result]) -> list[Tensor]:
+    """Write the results of a model that decodes.
+
     Raises:
-        RejectedError: an input could not be decoded; names the first.
+        RejectedError: a source could not be decoded; names the first.
     """
-    _refuse_errors(results)
+    _check_results(results)
     texts = [" ".join(map(str, r.tokens)) if r.text is None else r.text for r in results]
     return [
         bytes_tensor("text", texts),
-        _numbers("score", [r.score for r in results]),
-        _numbers("log_probability", [r.log_probability for r in results]),
+        _fp32_tensor("score", [r.score for r in results]),
+        _fp32_tensor("log_probability", [r.log_probability for r in results]),
         bytes_tensor("finish_reason", [r.finish_reason for r in results]),
     ]
 
 
-def reading_of(head: Head, parameters: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
-    """How an encoder alone reads texts: a method of `EncoderFrontEnd`, and its keywords.
+def encoder_call(head: Head, parameters: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
+    """Return the method of `EncoderFrontEnd` that a model's head needs, and its arguments.
 
     Raises:
         BodyError: a parameter is unknown.
@@ -123,44 +155,171 @@ def reading_of(head: Head, parameters: Mapping[str, Any]) -> tuple[str, dict[str
     return method, options
 
 
-def read_tensors(head: Head, found: Sequence[Any]) -> list[Tensor]:
-    """What an encoder alone made of texts.
+def encoder_tensors(head: Head, results: Sequence[Any]) -> list[Tensor]:
+    """Write the results of an encoder-only model.
 
     Raises:
         RejectedError: a text could not be read; names the first.
     """
-    _refuse_errors(found)
+    _check_results(results)
     if head.task == "embedding":
-        vectors = np.array([one.vector for one in found], np.float32)
-        return [Tensor("embedding", "FP32", vectors.reshape(len(found), head.outputs))]
-    texts = [json.dumps(dataclasses.asdict(one), ensure_ascii=False) for one in found]
+        vectors = np.array([result.vector for result in results], np.float32)
+        return [Tensor("embedding", "FP32", vectors.reshape(len(results), head.outputs))]
+    texts = [json.dumps(dataclasses.asdict(one), ensure_ascii=False) for one in results]
     return [bytes_tensor("result", texts)]
 
 
 def bytes_tensor(name: str, texts: Sequence[str]) -> Tensor:
+    """Make a tensor of texts."""
+    return Tensor(name, "BYTES", _objects([text.encode() for text in texts]))
+
+
+def read_tensor(data: dict[str, Any], binary: memoryview) -> tuple[Tensor, memoryview]:
+    """Read a tensor of a request.
+
+    Args:
+        data: the tensor in JSON
+        binary: the binary data of this tensor and those after it
+
+    Returns:
+        the tensor, and the binary data after it
+
+    Raises:
+        TensorError: a field is missing or does not match the others.
+    """
+    name, datatype, shape = data.get("name"), data.get("datatype"), data.get("shape")
+    if not isinstance(name, str):
+        raise TensorError("inputs: expected a name of each tensor")
+    if not isinstance(datatype, str) or datatype not in DTYPES:
+        raise TensorError(
+            f"{name}: expected a datatype of {', '.join(DTYPES)}, found {datatype!r:.40}"
+        )
+    if not _is_shape(shape):
+        raise TensorError(
+            f"{name}: expected a shape of at most {MOST_DIMENSIONS} sizes, found {shape!r:.80}"
+        )
+    parameters = data.get("parameters") or {}
+    size = parameters.get("binary_data_size") if isinstance(parameters, dict) else None
+    if size is None:
+        return Tensor(name, datatype, _from_json(name, datatype, shape, data.get("data"))), binary
+    if type(size) is not int or not 0 <= size <= len(binary):
+        raise TensorError(
+            f"{name}: expected {size!r:.40} bytes of binary data, found {len(binary)}"
+        )
+    values = _from_binary(name, datatype, shape, binary[:size])
+    return Tensor(name, datatype, values), binary[size:]
+
+
+def write_tensor(tensor: Tensor, *, binary: bool) -> tuple[dict[str, Any], bytes]:
+    """Write a tensor of an answer.
+
+    Returns:
+        its JSON, and its binary data
+    """
+    head: dict[str, Any] = {
+        "name": tensor.name,
+        "datatype": tensor.datatype,
+        "shape": list(tensor.values.shape),
+    }
+    if not binary:
+        flat = tensor.values.ravel().tolist()
+        data = [v.decode() for v in flat] if tensor.datatype == "BYTES" else flat
+        return head | {"data": data}, b""
+    if tensor.datatype == "BYTES":
+        content = b"".join(
+            struct.pack("<I", len(value)) + value for value in tensor.values.ravel().tolist()
+        )
+    else:
+        content = np.ascontiguousarray(tensor.values, DTYPES[tensor.datatype]).tobytes()
+    return head | {"parameters": {"binary_data_size": len(content)}}, content
+
+
+def _is_shape(shape: Any) -> TypeGuard[list[int]]:
+    if not isinstance(shape, list) or len(shape) > MOST_DIMENSIONS:
+        return False
+    return all(type(size) is int and size >= 0 for size in shape)
+
+
+def _from_json(name: str, datatype: str, shape: list[int], data: Any) -> NDArray[Any]:
+    if not isinstance(data, list):
+        raise TensorError(f"{name}: expected data, a list, found {type(data).__name__}")
+    flat = _flatten(data)
+    if datatype == "BYTES":
+        if not all(isinstance(value, str) for value in flat):
+            raise TensorError(f"{name}: expected strings")
+        return _reshaped(name, _objects([value.encode() for value in flat]), shape)
+    try:
+        with np.errstate(over="raise"):
+            values = np.array(flat, DTYPES[datatype])
+    except (ValueError, TypeError, ArithmeticError) as error:
+        raise TensorError(f"{name}: expected numbers of {datatype}: {error}") from error
+    return _reshaped(name, values, shape)
+
+
+def _flatten(data: list[Any]) -> list[Any]:
+    """Flatten data, which may be nested or not."""
+    while data and isinstance(data[0], list):
+        if not all(isinstance(inner, list) for inner in data):
+            raise TensorError("data: expected lists of one depth")
+        data = [value for inner in data for value in inner]
+    return data
+
+
+def _from_binary(name: str, datatype: str, shape: list[int], data: memoryview) -> NDArray[Any]:
+    if datatype != "BYTES":
+        dtype = DTYPES[datatype]
+        if len(data) % dtype.itemsize:
+            raise TensorError(f"{name}: expected whole numbers of {datatype} in {len(data)} bytes")
+        return _reshaped(name, np.frombuffer(data, dtype), shape)
+    texts: list[bytes] = []
+    place = 0
+    while place < len(data):
+        if place + 4 > len(data):
+            raise TensorError(f"{name}: expected a length of 4 bytes at byte {place}")
+        (size,) = struct.unpack_from("<I", data, place)
+        place += 4
+        if place + size > len(data):
+            raise TensorError(f"{name}: expected {size} bytes at byte {place}, found fewer")
+        texts.append(bytes(data[place : place + size]))
+        place += size
+    return _reshaped(name, _objects(texts), shape)
+
+
+def _objects(texts: Sequence[bytes]) -> NDArray[Any]:
     values: NDArray[Any] = np.empty(len(texts), object)
-    values[:] = [text.encode() for text in texts]
-    return Tensor(name, "BYTES", values)
+    values[:] = texts
+    return values
 
 
-def _numbers(name: str, numbers: Sequence[float]) -> Tensor:
-    """Scores may be larger than FP32 holds: they are the largest that it does."""
+def _reshaped(name: str, values: NDArray[Any], shape: list[int]) -> NDArray[Any]:
+    if values.size != math.prod(shape):
+        raise TensorError(
+            f"{name}: expected as many values as shape {shape!r:.80} has, found {values.size}"
+        )
+    try:
+        return values.reshape(shape)
+    except ValueError as error:  # there are no values, and the sizes are too large for an array
+        raise TensorError(f"{name}: expected a shape, found {shape!r:.80}: {error}") from error
+
+
+def _fp32_tensor(name: str, numbers: Sequence[float]) -> Tensor:
+    """Make a tensor of numbers. Scores beyond the range of FP32 become its largest number."""
     most = np.finfo(np.float32).max
     return Tensor(name, "FP32", np.clip(np.array(numbers), -most, most).astype(np.float32))
 
 
-def _refuse_errors(results: Sequence[Any]) -> None:
+def _check_results(results: Sequence[Any]) -> None:
     for index, result in enumerate(results):
         if result.error is not None:
             raise RejectedError(f"{index}: {result.error}")
 
 
-def _check_number(name: str, number: int) -> None:
-    if number > MOST_SOURCES:
-        raise TensorError(f"{name}: expected at most {MOST_SOURCES} of them, found {number}")
+def _check_count(name: str, count: int) -> None:
+    if count > MOST_SOURCES:
+        raise TensorError(f"{name}: expected at most {MOST_SOURCES} of them, found {count}")
 
 
-def _input(tensors: Mapping[str, Tensor], name: str) -> Tensor:
+def _only_input(tensors: Mapping[str, Tensor], name: str) -> Tensor:
     if set(tensors) != {name}:
         found = ", ".join(sorted(tensors)) or "none"
         raise TensorError(f"inputs: expected {name}, found {found:.200}")

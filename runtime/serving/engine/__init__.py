@@ -1,4 +1,4 @@
-"""Requests that come at any time, decoded together: no network, no clock but for deadlines.
+"""Engines: they decode or encode requests that arrive at any time, without any network.
 
-Reading order: ticket, line, loop, engine; texts for encoders alone.
+Reading order: request_handle, request_queue, worker, engine; then encoder_engine.
 """

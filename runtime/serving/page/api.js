@@ -8,7 +8,7 @@ export const key = {
   forget: () => sessionStorage.removeItem(KEY),
 };
 
-/** What the server, or the way to it, has against a request. */
+/** A request that failed, at the server or on the way to it. */
 export class ApiError extends Error {
   constructor(message, status = 0) {
     super(message);
@@ -16,7 +16,7 @@ export class ApiError extends Error {
   }
 }
 
-/** The response to a GET, or to a POST of `body`; throws ApiError unless all is well. */
+/** Sends a GET, or a POST of `body`; throws ApiError if the request fails. */
 export async function ask(path, body, signal) {
   const headers = {};
   if (key.get()) headers.Authorization = `Bearer ${key.get()}`;
@@ -53,7 +53,7 @@ function event(part) {
   return {name: of("event") || "message", data: JSON.parse(of("data"))};
 }
 
-/** A promise of fetch; when the server cannot be reached, its error says so. */
+/** Waits for a promise of fetch; its error says that the server cannot be reached. */
 async function reached(promise) {
   try {
     return await promise;
@@ -69,9 +69,9 @@ async function problem(response) {
     const body = await response.json();
     if (typeof body.error === "string") message = body.error;
   } catch {
-    // Not ours, such as a proxy's page.
+    // The body is not the server's, such as the page of a proxy.
   }
   const wait = response.headers.get("Retry-After");
-  if (wait) message += ` (in ${wait} s)`;
+  if (wait) message += ` (try again in ${wait} s)`;
   return new ApiError(message, response.status);
 }

@@ -1,4 +1,4 @@
-// Audio from a microphone or a file, as the server reads it.
+// Audio from a microphone or a file, in a format that the server reads.
 
 import {byId, element, show} from "./dom.js";
 
@@ -6,13 +6,13 @@ const READ_BY_SERVER = /\.(wav|flac|ogg|oga|mp3)$/i;
 const RATE = 16000;
 const MEGABYTE = 1 << 20;
 
-/** What is to be sent: audio as base64, or null. */
+/** The audio to be sent, as base64, or null. */
 let chosen = null;
 let recorder = null;
 
 export const audio = () => chosen;
 
-/** Lets people choose audio; `fail` is told what goes wrong, `ready` that there is some. */
+/** Lets people choose audio. `fail` is called with an error message, `ready` when there is audio. */
 export function listenForAudio(fail, ready) {
   const guarded = work => (...given) => work(...given).then(ready, error => fail(message(error)));
   byId("record").addEventListener("click", () => {
@@ -39,14 +39,14 @@ export function listenForAudio(fail, ready) {
 }
 
 function message(error) {
-  if (error.name === "NotAllowedError") return "The microphone may not be used: allow it for this page.";
+  if (error.name === "NotAllowedError") return "Access to the microphone was denied: allow it for this page.";
   if (error.name === "NotFoundError") return "No microphone was found.";
   return error.message;
 }
 
 async function record() {
   if (!navigator.mediaDevices) {
-    throw new Error("Browsers let pages record over HTTPS or from localhost only: choose a file instead.");
+    throw new Error("Browsers record only on pages from HTTPS or localhost: choose a file instead.");
   }
   const stream = await navigator.mediaDevices.getUserMedia({audio: true});
   const parts = [];
@@ -54,13 +54,13 @@ async function record() {
   recorder.addEventListener("dataavailable", event => parts.push(event.data));
   const stopped = new Promise(resolve => recorder.addEventListener("stop", resolve, {once: true}));
   recorder.start();
-  const begun = performance.now();
-  const tell = () => say(`Recording: ${Math.round((performance.now() - begun) / 1000)} s`);
-  const ticking = setInterval(tell, 1000);
+  const start = performance.now();
+  const showTime = () => say(`Recording: ${Math.round((performance.now() - start) / 1000)} s`);
+  const ticking = setInterval(showTime, 1000);
   const button = byId("record");
   button.textContent = "Stop recording";
   button.classList.add("on");
-  tell();
+  showTime();
   await stopped;
   clearInterval(ticking);
   stream.getTracks().forEach(track => track.stop());
@@ -71,7 +71,7 @@ async function record() {
   await take(new Blob(parts, {type: kind}), "recording");
 }
 
-/** Reads a file; what the server may not be able to read, the browser turns into WAV. */
+/** Reads a file. The browser converts formats that the server may not read to WAV. */
 async function take(file, name) {
   chosen = null;
   say(`Reading ${name}\u2026`);
@@ -110,7 +110,7 @@ async function asWav(blob) {
   try {
     decoded = await new OfflineAudioContext(1, 1, RATE).decodeAudioData(await blob.arrayBuffer());
   } catch {
-    throw new Error("This is no audio that the browser can read: expected wav, flac, ogg, mp3 or another such file.");
+    throw new Error("The browser cannot read this file: expected audio, such as wav, flac, ogg or mp3.");
   }
   const channels = Array.from({length: decoded.numberOfChannels}, (_, n) => decoded.getChannelData(n));
   const header = 44, size = decoded.length * 2, view = new DataView(new ArrayBuffer(header + size));

@@ -1,28 +1,28 @@
-// The form: what a bundle takes, and what a request says.
+// The form: fields for each kind of model, and the request that they make.
 
 import {audio} from "./audio.js";
 import {byId, show} from "./dom.js";
 
-/** Methods of encoders alone that the page knows; a model has one of them. */
-const READINGS = ["encode", "classify", "tag", "fill", "answer"];
+/** Methods of encoder-only models, of which a model has one. */
+const ENCODER_METHODS = ["encode", "classify", "tag", "fill", "answer"];
 
 const LABELS = {
-  encode: ["Texts", "One a line. Of several, the page shows how alike they are."],
-  classify: ["Text", "Models for pairs of texts take the second one on a line of its own."],
+  encode: ["Texts", "One per line. Several texts are compared with each other."],
+  classify: ["Text", "For a pair of texts, put the second text on a line of its own."],
   tag: ["Text", ""],
-  fill: ["Text", "With a mask as the model writes it, such as [MASK] or <mask>."],
-  answer: ["Context", "The answer is a part of it."],
-  ids: ["Token ids", "Numbers with spaces between them: this bundle has no tokenizers."],
+  fill: ["Text", "With the model's mask token, such as [MASK] or <mask>."],
+  answer: ["Context", "The answer is an excerpt of this text."],
+  ids: ["Token ids", "Numbers, separated by spaces: this bundle has no tokenizers."],
 };
 
 const STRATEGIES = {
-  greedy: "The most probable token at each step, shown as it comes.",
-  beams: "Several hypotheses side by side; the best are shown at the end.",
-  sampling: "Each token is drawn at random; a single sample is shown as it comes.",
+  greedy: "Selects the most probable token at each step. Tokens are shown as they are selected.",
+  beams: "Follows several hypotheses. The best are shown at the end.",
+  sampling: "Draws each token at random. The tokens of a single sample are shown as they are drawn.",
 };
 
-/** What a bundle does: "generate", or a method of `READINGS`. */
-export const workOf = bundle => READINGS.find(name => bundle.methods.includes(name)) ?? "generate";
+/** The method that a bundle has: "generate", or one of `ENCODER_METHODS`. */
+export const workOf = bundle => ENCODER_METHODS.find(name => bundle.methods.includes(name)) ?? "generate";
 
 const strategy = () => document.querySelector("input[name=strategy]:checked").value;
 
@@ -37,7 +37,7 @@ export function fit(bundle) {
   show("audio-input", speaks);
   show("second-input", work === "answer");
   show("decoding", decodes);
-  show("reading", !decodes);
+  show("encoding", !decodes);
   choices("source-language", bundle.languages);
   choices("target-language", bundle.languages);
   choices("language", bundle.spoken_languages);
@@ -64,7 +64,7 @@ export function requestOf(bundle) {
   return body;
 }
 
-/** What is read: a field of a request. */
+/** The field of a request that holds the source. */
 function input(bundle) {
   if (bundle.takes === "audio") {
     if (audio() === null) throw new Error("Record something, or choose an audio file.");

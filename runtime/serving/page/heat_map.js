@@ -1,4 +1,4 @@
-// How much rows attend to columns: a picture to point at or walk through, and the same in words.
+// Attention weights as a picture, which the pointer and the arrow keys read, and in words.
 
 import {element, number, percent, visible} from "./dom.js";
 
@@ -14,7 +14,7 @@ export function heatMap(rows, columns, weights) {
   const canvas = element("canvas", {
     width: columns.length, height: rows.length, tabIndex: 0, role: "application",
     "aria-roledescription": "heat map",
-    "aria-label": `Attention of ${rows.length} tokens to ${columns.length}; the arrow keys read it`,
+    "aria-label": `Attention of ${rows.length} tokens to ${columns.length}; use the arrow keys`,
   });
   canvas.style.width = `${columns.length * width}px`;
   canvas.style.height = `${rows.length * CELL}px`;
@@ -64,7 +64,7 @@ export function heatMap(rows, columns, weights) {
 
 const named = token => `\u201c${visible(token)}\u201d`;
 
-/** Names along a side; where cells are narrow, of some only. */
+/** Names along a side; if cells are narrow, only some of them. */
 function labels(side, names, size) {
   const every = Math.ceil(LABEL / size);
   const made = names.map((name, n) => {

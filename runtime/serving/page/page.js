@@ -1,18 +1,18 @@
-// The page of a server: lists its bundles, sends what is typed or recorded, shows what comes back.
+// The page of a server: lists its bundles, sends texts or audio, shows the results.
 
 import {ApiError, ask, events, json, key} from "./api.js";
 import {listenForAudio} from "./audio.js";
 import {byId, show} from "./dom.js";
 import {fit, requestOf, workOf} from "./fields.js";
 import {heatMap} from "./heat_map.js";
-import {showReadings} from "./readings.js";
+import {showEncoderResults} from "./encoder_results.js";
 import {append, clear, showFigures, showResult} from "./results.js";
 
 let bundles = [];
-/** Aborts what runs; null: nothing does. */
+/** Aborts the running request; null: there is none. */
 let running = null;
-/** What waits for a key. */
-let again = null;
+/** Repeats the request that was refused for want of a key. */
+let retry = null;
 
 const bundle = () => bundles.find(one => one.name === byId("bundle").value);
 const say = text => { byId("status").textContent = text; };
@@ -22,7 +22,7 @@ function fail(message) {
   show("error", message !== "");
 }
 
-/** Does something that can be stopped, and shows what goes wrong. */
+/** Does work that can be stopped, and shows its error. */
 async function attempt(work) {
   if (running) return;
   running = new AbortController();
@@ -34,7 +34,7 @@ async function attempt(work) {
     if (error.name === "AbortError") say("Stopped");
     else {
       say("");
-      refused(error, () => attempt(work));
+      showError(error, () => attempt(work));
     }
   } finally {
     running = null;
@@ -49,12 +49,12 @@ function busy(is) {
   document.querySelector(".output").classList.toggle("busy", is);
 }
 
-function refused(error, repeat) {
+function showError(error, repeat) {
   if (error instanceof ApiError && error.status === 401) {
-    again = repeat;
+    retry = repeat;
     show("key-form");
     byId("key").focus();
-    fail(key.get() ? "The server does not know this key." : "The server asks for a key.");
+    fail(key.get() ? "This key is not valid." : "This server requires an API key.");
     return;
   }
   fail(error.message);
@@ -79,21 +79,21 @@ async function run(signal) {
   if (!one) return load(signal);
   const work = workOf(one), body = requestOf(one);
   say("Running\u2026");
-  const begun = performance.now();
-  if (work === "generate") await generate(one, body, begun, signal);
+  const start = performance.now();
+  if (work === "generate") await generate(one, body, start, signal);
   else {
     const {results} = await json(await ask(`v1/${work}`, body, signal));
-    showFigures({begun, first: null, last: performance.now(), tokens: 0, result: null});
-    showReadings(work, body.texts, results);
+    showFigures({start, first: null, last: performance.now(), tokens: 0, result: null});
+    showEncoderResults(work, body.texts, results);
     fail(results.map(result => result.error).filter(Boolean).join("; "));
-    if (one.shows_attention && !results[0]?.error) offer({model: one.name, source: body.texts[0]});
+    if (one.shows_attention && !results[0]?.error) offerAttention({model: one.name, source: body.texts[0]});
   }
   say("Done");
 }
 
-async function generate(one, body, begun, signal) {
+async function generate(one, body, start, signal) {
   const streamed = [];
-  let first = null, result = null, last = begun;
+  let first = null, result = null, last = start;
   try {
     const response = await ask("v1/generate", body, signal);
     if (!body.stream) [result] = (await json(response)).results;
@@ -112,30 +112,30 @@ async function generate(one, body, begun, signal) {
   } finally {
     last = performance.now();
     const tokens = result ? counted(body, result) : streamed.length;
-    if (result || tokens) showFigures({begun, first, last, tokens, result});
+    if (result || tokens) showFigures({start, first, last, tokens, result});
   }
   if (result.error) fail(result.error);
   showResult(result, streamed, hypothesis => {
-    if (one.shows_attention && hypothesis.tokens.length) offer(attended(body, hypothesis));
+    if (one.shows_attention && hypothesis.tokens.length) offerAttention(attentionRequest(body, hypothesis));
   });
 }
 
-/** The tokens that were made: of beams those of the best, of samples all. */
+/** The number of new tokens: for beams those of the best hypothesis, for samples all. */
 function counted(body, result) {
   const outputs = body.do_sample && result.hypotheses?.length ? result.hypotheses : [result];
   return outputs.reduce((sum, output) => sum + output.tokens.length, 0);
 }
 
-/** The request for the attention of an output. Of speech the server decodes greedily once more. */
-function attended(body, hypothesis) {
+/** The request for the attention of an output. For speech, the server decodes again, greedily. */
+function attentionRequest(body, hypothesis) {
   const {model, source, source_language, target_language, language, task, timestamps} = body;
   if (body.audio) return {model, audio: body.audio, language, task, timestamps};
   const target = hypothesis.tokens, end_token = hypothesis.end_token !== null;
   return {model, source, target, end_token, source_language, target_language};
 }
 
-/** Lets people ask for attention. */
-function offer(body) {
+/** Shows the button that requests attention. */
+function offerAttention(body) {
   byId("attention").replaceChildren();
   show("attention-part");
   show("attend");
@@ -176,7 +176,7 @@ byId("key-form").addEventListener("submit", event => {
   byId("key").value = "";
   show("key-form", false);
   show("forget");
-  (again ?? (() => attempt(load)))();
+  (retry ?? (() => attempt(load)))();
 });
 byId("forget").addEventListener("click", () => {
   key.forget();

@@ -1,11 +1,11 @@
-// What a model that decodes has made: text as it comes, figures, hypotheses, segments.
+// Results of models that decode: text, figures, hypotheses, segments.
 
 import {byId, element, number, seconds, show} from "./dom.js";
 import {showTokens, tokensOf} from "./tokens.js";
 
 const PARTS = ["figures", "hypotheses-part", "segments-part", "tokens-part", "attention-part"];
 const ENDS = {
-  end: "by the model", length: "at the limit", empty: "nothing to read",
+  end: "end token", length: "length limit", empty: "empty source",
 };
 
 export function clear() {
@@ -21,18 +21,18 @@ export function append(token) {
   byId("text").append(element("span", {textContent: token.text ?? `${token.id} `}));
 }
 
-/** How long it took: the times are of `performance.now`. */
-export function showFigures({begun, first, last, tokens, result}) {
+/** Shows times, which are of `performance.now`, and scores. */
+export function showFigures({start, first, last, tokens, result}) {
   const figures = [];
-  if (first !== null) figures.push(["First token", seconds((first - begun) / 1000)]);
-  figures.push(["Total", seconds((last - begun) / 1000)]);
+  if (first !== null) figures.push(["First token", seconds((first - start) / 1000)]);
+  figures.push(["Total", seconds((last - start) / 1000)]);
   if (tokens) figures.push(["Tokens", tokens]);
-  // Of the whole time: what a stream brings may arrive together, however it was decoded.
-  if (tokens) figures.push(["Tokens a second", number((tokens * 1000) / (last - begun), 1)]);
+  // Over the whole time: tokens of a stream may arrive together, however they were decoded.
+  if (tokens) figures.push(["Tokens per second", number((tokens * 1000) / (last - start), 1)]);
   if (result && !result.error) {
     figures.push(["Score", number(result.score)]);
     figures.push(["Log-probability", number(result.log_probability)]);
-    figures.push(["Ended", ENDS[result.finish_reason] ?? result.finish_reason]);
+    figures.push(["Finish reason", ENDS[result.finish_reason] ?? result.finish_reason]);
     if (result.language) figures.push(["Language", result.language]);
   }
   byId("figures").replaceChildren(...figures.map(([name, value]) =>
@@ -40,35 +40,36 @@ export function showFigures({begun, first, last, tokens, result}) {
   show("figures");
 }
 
-/** Shows a result; `chosen` is told which hypothesis is looked at.
+/** Shows a result.
  *
- * `streamed`: the tokens of a stream, or none. */
-export function showResult(result, streamed, chosen) {
+ * `streamed`: the tokens of a stream, or none.
+ * `onSelect`: called with the hypothesis that is shown. */
+export function showResult(result, streamed, onSelect) {
   const hypotheses = result.hypotheses ?? [];
   if (result.error) {
     show("text", false);
     return;
   }
-  const look = hypothesis => {
-    // A stream's text is there already: writing it again would have it read aloud twice.
+  const select = hypothesis => {
+    // The text of a stream is shown already: a screen reader would read it aloud twice.
     const text = hypothesis.text ?? hypothesis.tokens.join(" ");
     if (byId("text").textContent.trim() !== text.trim()) byId("text").textContent = text;
     showTokens(tokensOf(hypothesis));
-    chosen(hypothesis);
+    onSelect(hypothesis);
   };
   if (hypotheses.length) {
-    look(hypotheses[0]);
-    showHypotheses(hypotheses, look);
+    select(hypotheses[0]);
+    showHypotheses(hypotheses, select);
     return;
   }
   const text = result.text ?? result.tokens.join(" ");
   if (byId("text").textContent.trim() !== text.trim()) byId("text").textContent = text;
   showTokens(streamed.map(token => ({...token, isEnd: false, alternatives: []})));
   showSegments(result.segments ?? []);
-  chosen(result);
+  onSelect(result);
 }
 
-function showHypotheses(hypotheses, look) {
+function showHypotheses(hypotheses, select) {
   show("hypotheses-part", hypotheses.length > 1);
   if (hypotheses.length < 2) return;
   const rows = hypotheses.map((hypothesis, n) => {
@@ -80,7 +81,7 @@ function showHypotheses(hypotheses, look) {
       for (const other of byId("hypotheses").querySelectorAll("button")) {
         other.setAttribute("aria-pressed", other === button);
       }
-      look(hypothesis);
+      select(hypothesis);
     });
     return element("tr", {},
       element("td", {className: "n muted", textContent: n + 1}),

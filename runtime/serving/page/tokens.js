@@ -1,8 +1,8 @@
-// The tokens of an output, each with what else was likely in its place.
+// The tokens of an output, each with its alternatives.
 
 import {bar, byId, element, number, percent, show, visible} from "./dom.js";
 
-/** What the page shows of each token of a hypothesis, the end token too. */
+/** The tokens of a hypothesis as the page shows them, the end token too. */
 export function tokensOf(hypothesis) {
   return hypothesis.token_log_probabilities.map((logProbability, n) => ({
     id: hypothesis.tokens[n] ?? hypothesis.end_token,
@@ -67,6 +67,6 @@ function details(token, ends) {
     element("th", {scope: "row", textContent: nameOf(other, ends)}),
     element("td", {className: "n", textContent: percent(Math.exp(other.log_probability))}),
     element("td", {className: "wide"}, bar(Math.exp(other.log_probability)))));
-  const head = element("caption", {className: "hint", textContent: "Most likely in its place"});
+  const head = element("caption", {className: "hint", textContent: "Most probable tokens at this step"});
   return [title, element("table", {className: "alternatives"}, head, element("tbody", {}, ...rows))];
 }

@@ -1,5 +1,6 @@
-"""Where one machine is not enough: replicas of the server on Ray Serve, and large files on workers
-of Ray. Needs the extra `ray`, which nothing outside this package imports.
+"""Many machines: replicas of the server on Ray Serve, and large files on workers of Ray.
+
+This package needs the extra `ray`, which nothing else imports.
 """
 
 from .application import app, application

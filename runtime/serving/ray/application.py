@@ -11,30 +11,32 @@ from ray import serve
 from starlette.applications import Starlette
 
 from dragoman.errors import DragomanError
+from dragoman.settings.generation import DEFAULT_BATCH_SIZE
 
-from ...decoding.options import DEFAULT_BATCH_SIZE
 from ..app import create_app
-from ..hosts import names_of
-from ..logs import log_as_json
-from ..options import ServerOptions
-from ..replicas import Replicas, arguments
+from ..options import ReplicaOptions, ServerOptions, bundle_names, read_options
+from ..process import log_as_json
 
 NAME = "dragoman"
-"""Of the deployment, in Ray's logs and metrics."""
+"""The deployment, in Ray's logs and metrics."""
 
 
 class Server:
-    """What Ray Serve asks of a replica beside requests, which go to the application itself."""
+    """Answers the health checks of Ray Serve. Requests go to the application itself.
+
+    Attributes:
+        app: the application; Ray Serve makes it with the function that `ingress` is given
+    """
 
     app: Starlette
-    """Ray Serve makes it, with the function that `ingress` is given."""
 
     async def check_health(self) -> None:
-        """
+        """Check that requests can be answered, see `/health/ready`.
+
         Raises:
-            DragomanError: it is not ready, see `/health/ready`; Ray Serve replaces it.
+            DragomanError: they cannot; Ray Serve replaces the replica.
         """
-        dead = [host.name for host in self.app.state.hosts.all if not host.alive]
+        dead = [served.name for served in self.app.state.models.all if not served.alive]
         if dead:
             raise DragomanError(f"not ready: the device of {', '.join(dead)} was lost")
 
@@ -42,32 +44,33 @@ class Server:
 def application(
     bundles: Sequence[str | Path] | Mapping[str, Path],
     options: ServerOptions | None = None,
-    replicas: Replicas | None = None,
+    replicas: ReplicaOptions | None = None,
 ) -> Any:
-    """An application for `ray.serve.run`: replicas of what `dragoman serve` runs, with its routes.
+    """Make an application for `ray.serve.run`: replicas of `dragoman serve`, with its routes.
 
-    A replica takes as many requests as its batches have rows, and as many again wait in it as may
-    wait. Beyond, requests wait where the first replica that can take them gets them; when as many
-    wait there, further ones are refused with status 429.
+    A replica takes as many requests as its batches have rows and `max_waiting` allows. Further
+    requests, up to `max_waiting`, wait until a replica can take them. All others are refused with
+    status 429.
 
     Args:
-        bundles: directories, which every machine must have; by name, or each by its own
-        options: of each replica; keys among them are part of the application
-        replicas: how many there are, and when there are more or fewer
+        bundles: directories, which every machine must have; their names, or names by which they are
+            given, are the names of the models
+        options: options of each replica; API keys among them are part of the application
+        replicas: how many replicas there are
 
     Raises:
         DragomanError: two bundles have the same name.
     """
     if not isinstance(bundles, Mapping):
-        bundles = names_of([Path(bundle) for bundle in bundles])
+        bundles = bundle_names([Path(bundle) for bundle in bundles])
     directories = {name: Path(path).absolute() for name, path in bundles.items()}
-    options, replicas = options or ServerOptions(), replicas or Replicas()
+    options, replicas = options or ServerOptions(), replicas or ReplicaOptions()
     engine = options.engine
     # Ray sets processors aside for a replica, whatever its machine has.
-    loops, threads = engine.loops or 1, engine.threads or 1
-    each = engine.rows or DEFAULT_BATCH_SIZE
-    engine = dataclasses.replace(engine, loops=loops, threads=threads, rows=each)
-    options, rows = dataclasses.replace(options, engine=engine), loops * each
+    workers, threads = engine.workers or 1, engine.threads or 1
+    batch_size = engine.batch_size or DEFAULT_BATCH_SIZE
+    engine = dataclasses.replace(engine, workers=workers, threads=threads, batch_size=batch_size)
+    options, rows = dataclasses.replace(options, engine=engine), workers * batch_size
 
     def build() -> Starlette:
         log_as_json()
@@ -75,7 +78,7 @@ def application(
 
     server = serve.deployment(
         name=NAME,
-        ray_actor_options={"num_cpus": loops * threads, "num_gpus": replicas.gpus},
+        ray_actor_options={"num_cpus": workers * threads, "num_gpus": replicas.gpus},
         autoscaling_config={
             "min_replicas": replicas.min_replicas,
             "max_replicas": replicas.max_replicas,
@@ -83,8 +86,8 @@ def application(
             "upscale_delay_s": replicas.upscale_delay,
             "downscale_delay_s": replicas.downscale_delay,
         },
-        max_ongoing_requests=rows + engine.waiting,
-        max_queued_requests=engine.waiting,
+        max_ongoing_requests=rows + engine.max_waiting,
+        max_queued_requests=engine.max_waiting,
         backpressure_config={"status_code": 429, "retry_after_s": 1},
         health_check_period_s=replicas.health_seconds,
         graceful_shutdown_timeout_s=replicas.drain_seconds,
@@ -94,12 +97,15 @@ def application(
 
 
 def app(values: dict[str, Any]) -> Any:
-    """The application of arguments as `serve run` takes them, or a file of `serve deploy`:
+    """Make the application of arguments, as `serve run` or a file of `serve deploy` has them.
 
     serve run dragoman.runtime.serving.ray:app bundles=/models/g2p-en max_replicas=8
 
+    Args:
+        values: see `read_options`
+
     Raises:
-        DragomanError: see `arguments`.
+        DragomanError: as `read_options`.
     """
-    read = arguments(values)
-    return application(read.bundles, read.server, read.replicas)
+    options = read_options(values)
+    return application(options.bundles, options.server, options.replicas)

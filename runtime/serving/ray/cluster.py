@@ -1,4 +1,4 @@
-"""Connections to Ray."""
+"""Connections to a Ray cluster."""
 
 from __future__ import annotations
 
@@ -11,20 +11,19 @@ import ray
 
 from dragoman.errors import DragomanError
 
-SECONDS = 10.0
-"""To find out whether somebody listens."""
+CONNECT_SECONDS = 10.0
 
 
 @contextmanager
 def connected(address: str | None, processors: int) -> Iterator[None]:
-    """A connection, until the end of the block.
+    """Connect to a Ray cluster for as long as the context lasts.
 
     Args:
-        address: of a running Ray, host:port; None: one is started on this machine
-        processors: that a started one takes to have, so that all workers find a place
+        address: host:port of a running cluster; None: a cluster is started on this machine
+        processors: how many processors a started cluster assumes, so that all workers find a place
 
     Raises:
-        DragomanError: there is no Ray at the address.
+        DragomanError: there is no Ray cluster at the address.
     """
     quiet = {"log_to_driver": False, "logging_level": logging.ERROR}
     if address is None:
@@ -40,7 +39,9 @@ def connected(address: str | None, processors: int) -> Iterator[None]:
         try:
             ray.init(address, **quiet)
         except (ConnectionError, ValueError, RuntimeError) as error:
-            raise DragomanError(f"{address}: expected the address of a Ray: {error}") from error
+            raise DragomanError(
+                f"{address}: expected the address of a Ray cluster: {error}"
+            ) from error
     try:
         yield
     finally:
@@ -48,15 +49,19 @@ def connected(address: str | None, processors: int) -> Iterator[None]:
 
 
 def _check_listening(address: str) -> None:
-    """Ray itself would try for more than a minute.
+    """Check that something listens at an address; Ray itself would try for more than a minute.
 
     Raises:
-        DragomanError: nobody listens at the address, or it is none.
+        DragomanError: nothing listens there, or the address is malformed.
     """
     host, _, port = address.rpartition(":")
     if not host or not port.isdecimal():
-        raise DragomanError(f"expected the address of a Ray, as in 10.0.0.1:6379, found {address}")
+        raise DragomanError(
+            f"expected the address of a Ray cluster, as in 10.0.0.1:6379, found {address}"
+        )
     try:
-        socket.create_connection((host, int(port)), timeout=SECONDS).close()
+        socket.create_connection((host, int(port)), timeout=CONNECT_SECONDS).close()
     except (OSError, OverflowError) as error:
-        raise DragomanError(f"{address}: expected a Ray there, found none: {error}") from error
+        raise DragomanError(
+            f"{address}: expected a Ray cluster there, found none: {error}"
+        ) from error

@@ -1,8 +1,8 @@
-"""Large files on workers of Ray.
+"""Decodes large files on workers of Ray.
 
-Plain actors, and not Ray Data: order and resumption come from blocks that are kept as files, which
-Ray Data would have to be given from outside too; and an actor per worker loads the model once. What
-is read and written passes through this process: machines need the bundle, and no common disk.
+Workers are plain actors instead of Ray Data: order and resumption come from blocks that are kept as
+files, which Ray Data would need from outside too, and an actor per worker loads the model once.
+Inputs and outputs pass through this process, so machines need the bundle and no common disk.
 """
 
 from __future__ import annotations
@@ -15,14 +15,19 @@ from typing import Any
 import ray
 from ray.exceptions import RayActorError, RayTaskError
 
-from dragoman.errors import DragomanError, refuse_existing, refuse_unwritable_file
+from dragoman.errors import DragomanError
 from dragoman.progress import Progress, Silent
+from dragoman.settings.generation import GenerationOptions
 
-from ...decoding.options import GenerationOptions
-from ...format.bundle import read_bundle
-from ..blocks.decoder import Decoded, Decoder, Form, check_form
-from ..blocks.finished import Finished, Joined, description_of
-from ..blocks.source import Block, Source, split
+from ..file_blocks import (
+    Block,
+    BlockDecoder,
+    DecodedBlock,
+    DecodedFile,
+    LineFile,
+    OutputFormat,
+    decode_file,
+)
 
 BLOCK_LINES = 1024
 MOST_LOSSES = 3
@@ -39,87 +44,86 @@ def run_file(
     threads: int = 1,
     gpus: float = 0.0,
     block_lines: int = BLOCK_LINES,
-    form: Form = "text",
+    form: OutputFormat = "text",
     backend: str | None = None,
     overwrite: bool = False,
     progress: Progress | None = None,
-) -> Joined:
-    """Decode a file of lines into one of as many lines, in the same order, on the Ray that
-    `ray.init` has connected to.
+) -> DecodedFile:
+    """Decode a file of lines into one of as many lines, in the same order, on a Ray cluster.
 
-    Blocks that are finished are kept in a folder beside the output, OUTPUT.blocks, until all are:
-    the same call goes on where an earlier one was interrupted. When a worker dies, its block goes
-    to another, and it is replaced.
+    `ray.init` must have connected to the cluster. Finished blocks are kept in a folder next to the
+    output, OUTPUT.blocks, until all are finished: the same call continues where an earlier one was
+    interrupted. When a worker dies, it is replaced, and another decodes its block.
 
     Args:
         bundle: a directory, which every machine must have at this path
-        options: of decoding
-        workers: processes, each with a copy of the model
-        threads: of each worker; it takes as many of Ray's processors
-        gpus: of each worker
-        block_lines: lines that are handed to a worker at once; an interruption costs a block of
-            each worker
+        workers: number of processes, each with a copy of the model
+        threads: threads of each worker, for which as many of Ray's processors are reserved
+        gpus: GPUs of each worker
+        block_lines: lines that a worker decodes at once; an interruption costs a block of each
+            worker
         form: whether a line of output is a text or a JSON object
         overwrite: whether an existing output is replaced
-        progress: in lines
+        progress: receives the number of lines
 
     Returns:
         how many lines there are, and which could not be decoded
 
     Raises:
-        DragomanError: something is not as it must be, or workers die of a block again and again.
+        DragomanError: an argument is wrong, or workers die of a block repeatedly.
     """
-    source_path, output_path, directory = Path(source), Path(output), Path(bundle).absolute()
-    options, progress = options or GenerationOptions(), progress or Silent()
+    directory, options = Path(bundle).absolute(), options or GenerationOptions()
     for name, number in (("workers", workers), ("threads", threads), ("block_lines", block_lines)):
         if number < 1:
             raise DragomanError(f"{name}: expected at least 1, found {number}")
     if not ray.is_initialized():
         raise DragomanError("expected a connection to Ray, found none: call ray.init first")
-    refuse_existing(output_path, overwrite)
-    refuse_unwritable_file(output_path)
-    check_form(read_bundle(directory).manifest, options, form)
-    progress.stage("reading the file")
-    lines = split(source_path, block_lines)
-    description = description_of(lines, block_lines, directory, options, form)
-    finished = Finished(output_path, description)
-    missing = finished.missing(lines)
-    if missing:
-        progress.stage("decoding lines")
-        done = lines.lines - sum(block.lines for block in missing)
+
+    def decode_blocks(
+        lines: LineFile, blocks: Sequence[Block]
+    ) -> Iterator[tuple[Block, DecodedBlock]]:
         pool = _Pool(
-            ray.remote(Decoder).options(num_cpus=threads, num_gpus=gpus),
+            ray.remote(BlockDecoder).options(num_cpus=threads, num_gpus=gpus),
             (directory, options, form, threads, backend),
         )
         try:
-            for block, decoded in pool.decoded(lines, missing, min(workers, len(missing))):
-                finished.add(block, decoded)
-                done += block.lines
-                progress.advance(done, lines.lines)
+            yield from pool.decode(lines, blocks, min(workers, len(blocks)))
         finally:
             pool.close()
-    return finished.join(lines)
+
+    return decode_file(
+        directory,
+        Path(source),
+        Path(output),
+        options,
+        decode_blocks,
+        block_lines=block_lines,
+        output_format=form,
+        overwrite=overwrite,
+        progress=progress or Silent(),
+    )
 
 
 class _Pool:
-    """Workers, each with one block at a time. A worker that cannot be placed yet gets none, so that
-    nothing waits for it.
+    """Workers that decode one block at a time.
+
+    A worker that Ray cannot place yet gets no block, so that none waits for it.
 
     Args:
-        actor: a class of actors; its workers decode
-        arguments: what workers are made with
+        actor: a class of actors
+        arguments: arguments of the class
     """
 
     def __init__(self, actor: Any, arguments: Sequence[Any]) -> None:
         self._actor, self._arguments = actor, arguments
         self._busy: dict[Any, tuple[Any, Block | None]] = {}
-        """By what they will answer: workers and their blocks; None: they load the model."""
+        """Workers and their blocks by the answer they owe; None: they load the model."""
         self._losses = Counter[Block | None]()
 
-    def decoded(
-        self, source: Source, blocks: Sequence[Block], workers: int
-    ) -> Iterator[tuple[Block, Decoded]]:
-        """Blocks with what became of them, as they are done.
+    def decode(
+        self, source: LineFile, blocks: Sequence[Block], workers: int
+    ) -> Iterator[tuple[Block, DecodedBlock]]:
+        """Decode blocks, and yield each as soon as it is finished.
 
         Raises:
             DragomanError: a worker raises it, or several have died.
@@ -173,7 +177,8 @@ class _Pool:
 
 
 def _answer(reference: Any) -> Any:
-    """
+    """Return the answer of a worker.
+
     Raises:
         DragomanError: the worker raised it.
         RayActorError: the worker died.

@@ -1,5 +1,5 @@
 """Bundles in NVIDIA's Triton Inference Server: `dragoman deploy triton`.
 
-Reading order: config and repository, which write what a Triton serves; model, the file that its
-Python backend runs; requests and answering, which that uses.
+Reading order: repository, which writes what Triton serves; model, the file that Triton's Python
+backend runs; instance and responses, which that file uses.
 """

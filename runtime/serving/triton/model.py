@@ -1,5 +1,6 @@
-"""What Triton's Python backend runs for a model of a repository, next to its bundle; it is copied
-there. All else is in the `dragoman` that is installed where Triton runs.
+"""The model that Triton's Python backend runs.
+
+This file is copied into the model repository. It needs the package `dragoman` where Triton runs.
 """
 
 from __future__ import annotations
@@ -8,21 +9,21 @@ from typing import Any
 
 import triton_python_backend_utils as pb_utils  # which the backend provides
 
-from dragoman.runtime.serving.triton.answering import Answering, open_model
+from dragoman.runtime.serving.triton.instance import ModelInstance, open_instance
 
 
 class TritonPythonModel:
-    """Called by the backend."""
+    """What the backend calls."""
 
     def initialize(self, args: dict[str, str]) -> None:
         """Load the bundle."""
-        self._answering: Answering = open_model(args, pb_utils)
+        self._instance: ModelInstance = open_instance(args, pb_utils)
 
     def execute(self, requests: list[Any]) -> None:
-        """Take requests, which are answered later, each by its own sender."""
+        """Take requests. Each is answered later, by its own sender."""
         for request in requests:
-            self._answering.begin(request)
+            self._instance.submit(request)
 
     def finalize(self) -> None:
-        """Answer what was taken, and end."""
-        self._answering.close()
+        """Answer all requests that were taken, and close the model."""
+        self._instance.close()

@@ -1,25 +1,54 @@
-"""Writes a model repository, complete or not at all."""
+"""Writes model repositories for Triton: for each model a configuration, a file and a bundle."""
 
 from __future__ import annotations
 
 import re
 import shutil
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from dragoman.errors import DragomanError
 
 from ...format.bundle import read_bundle
+from ...format.manifest import Manifest
 from ...format.writing import new_directory
-from .config import MARK, Deployment, config_text
+from ..apis.open_inference import TensorSpec, input_spec, output_specs
 
 CONFIG_FILE = "config.pbtxt"
 MODEL_FILE = "model.py"
 VERSION = "1"
 BUNDLE = "bundle"
 """The folder of a model's version that holds its bundle."""
+OPTIONS = "options"
+"""The input that holds options which the parameters of a request cannot hold."""
 
 NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
+MARK = "# Written by `dragoman deploy triton`: --force replaces it.\n"
+"""The first line of the configuration of a model that may be replaced."""
+
+DATA_TYPES = {"BYTES": "TYPE_STRING", "FP32": "TYPE_FP32"}
+PAIR_SHAPES = {"question-answering": (-1, 2), "sequence-classification": (-1, -1)}
+"""Shapes of the texts of encoder-only models that read pairs, by the task of the head. Triton holds
+requests to the number of dimensions."""
+PARAMETERS = ("workers", "threads", "batch_size")
+"""Fields of a deployment that are parameters of a configuration."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Deployment:
+    """How Triton runs a model.
+
+    Attributes:
+        workers, threads, batch_size: see `arrangement`; None: the machine that serves decides
+        streaming: whether a request may have a response for each token (Triton: decoupled)
+    """
+
+    workers: int | None = None
+    threads: int | None = None
+    batch_size: int | None = None
+    streaming: bool = True
 
 
 def write_repository(
@@ -30,15 +59,16 @@ def write_repository(
     link: bool = False,
     overwrite: bool = False,
 ) -> None:
-    """
+    """Write a model repository, complete or not at all.
+
     Args:
-        directories: of bundles, by the name of the model
-        link: whether the repository points to the bundles in place of holding copies
+        directories: the directory of each bundle, by the name of its model
+        link: whether the repository links to the bundles instead of holding copies
 
     Raises:
-        DragomanError: a name is none that Triton serves; the destination exists (without
-            `overwrite`), holds other things than such a repository, or cannot be written.
-        BundleError: a directory is no bundle.
+        DragomanError: Triton cannot serve a name; the destination exists (without `overwrite`),
+            holds other things than such a repository, or cannot be written.
+        BundleError: a directory does not hold a bundle.
     """
     for name in directories:
         if not NAME.fullmatch(name):
@@ -63,7 +93,7 @@ def write_repository(
 
 
 def _copy(directory: Path, destination: Path) -> None:
-    """All files, such as a signature, too."""
+    """Copy all files of a bundle, such as its signature, too."""
     for path in directory.rglob("*"):
         if path.is_file():
             copied = destination / path.relative_to(directory)
@@ -72,7 +102,7 @@ def _copy(directory: Path, destination: Path) -> None:
 
 
 def is_repository(directory: Path) -> bool:
-    """Whether a directory holds models that `write_repository` wrote, and nothing else."""
+    """Return whether a directory holds nothing but models that `write_repository` wrote."""
     return all(_is_ours(path / CONFIG_FILE) for path in directory.iterdir())
 
 
@@ -82,3 +112,59 @@ def _is_ours(config: Path) -> bool:
             return file.readline(len(MARK)) == MARK.encode()
     except OSError:
         return False
+
+
+def config_text(name: str, manifest: Manifest, deployment: Deployment) -> str:
+    """Write the configuration of a model, `config.pbtxt`.
+
+    Args:
+        name: of the model; letters, digits, `_`, `-` and `.`
+    """
+    return "\n".join(_config_lines(name, manifest, deployment)) + "\n"
+
+
+def deployment_of(config: Mapping[str, Any]) -> Deployment:
+    """Read the configuration of a model, as Triton passes it to the model.
+
+    Raises:
+        DragomanError: a parameter is not a number.
+    """
+    found = config.get("parameters", {})
+    options: dict[str, int] = {}
+    for name in PARAMETERS:
+        if name in found:
+            text = found[name]["string_value"]
+            if not re.fullmatch(r"0*[1-9][0-9]{0,8}", text):
+                raise DragomanError(f"{name}: expected an integer from 1, found {text!r:.40}")
+            options[name] = int(text)
+    policy = config.get("model_transaction_policy", {})
+    return Deployment(streaming=bool(policy.get("decoupled", False)), **options)
+
+
+def _config_lines(name: str, manifest: Manifest, deployment: Deployment) -> Iterator[str]:
+    yield MARK.rstrip()
+    yield f'name: "{name}"'
+    yield 'backend: "python"'
+    # Triton does not batch: later requests enter the batch that is being decoded.
+    yield "max_batch_size: 0"
+    yield f"model_transaction_policy {{ decoupled: {str(deployment.streaming).lower()} }}"
+    source = input_spec(manifest)
+    if manifest.head is not None:
+        shape = PAIR_SHAPES.get(manifest.head.task, source.shape)
+        source = TensorSpec(source.name, source.datatype, shape)
+    options = TensorSpec(OPTIONS, "BYTES", (1,))
+    yield f"input {_config_tensor(source)}"
+    yield f"input {_config_tensor(options, ' optional: true')}"
+    yield from (f"output {_config_tensor(spec)}" for spec in output_specs(manifest))
+    # One process has the weights and all workers.
+    yield "instance_group { count: 1 kind: KIND_CPU }"
+    for parameter in PARAMETERS:
+        value = getattr(deployment, parameter)
+        if value is not None:
+            yield f'parameters {{ key: "{parameter}" value {{ string_value: "{value}" }} }}'
+
+
+def _config_tensor(spec: TensorSpec, more: str = "") -> str:
+    dims = ", ".join(map(str, spec.shape))
+    data_type = DATA_TYPES[spec.datatype]
+    return f'{{ name: "{spec.name}" data_type: {data_type} dims: [ {dims} ]{more} }}'

@@ -1,4 +1,4 @@
-"""Texts <-> token ids for one side of a model: two kinds of tokenizer with one interface."""
+"""Tokenizers: files of the `tokenizers` library, or SentencePiece models with a vocabulary."""
 
 from .interface import Codec, EncodedTarget, TextStream, TokenizerError, UnknownSymbolsError
 from .library import LibraryCodec

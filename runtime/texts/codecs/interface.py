@@ -1,16 +1,15 @@
-"""The interface of a bundle's tokenizers."""
+"""The interface of tokenizers, and the words that their tokens belong to."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple, Protocol
 
-from ...decoding.rejection import RejectedError
-from .spans import Words
+from ...decoding.results import RejectedError
 
 
 class UnknownSymbolsError(ValueError):
-    """A text with symbols that the tokenizer has no token for."""
+    """A text has symbols that the tokenizer has no token for."""
 
     def __init__(self, symbols: Sequence[str]) -> None:
         shown = ", ".join(repr(s) for s in symbols[:5]) + (", ..." if len(symbols) > 5 else "")
@@ -18,16 +17,17 @@ class UnknownSymbolsError(ValueError):
 
 
 class TokenizerError(RejectedError):
-    """A tokenizer that fails on a text or on tokens, because its file is damaged."""
+    """A tokenizer fails on a text or on tokens, because its file is damaged."""
 
 
 class TextStream(Protocol):
-    """Decodes tokens one at a time. The pieces add up to the text of all tokens, except for an
-    incomplete character at the end.
+    """Decodes tokens one at a time.
+
+    The pieces add up to the text of all tokens, except for an incomplete character at the end.
     """
 
     def step(self, token: int) -> str:
-        """The text that this token adds; empty while a character is incomplete.
+        """Return the text that a token adds; empty while a character is incomplete.
 
         Raises:
             TokenizerError: the tokenizer fails on it.
@@ -39,7 +39,7 @@ class EncodedTarget(NamedTuple):
 
     Attributes:
         before: special tokens that the tokenizer puts before a text, as BART's does
-        tokens: of the text itself; no special tokens
+        tokens: tokens of the text itself, without special tokens
     """
 
     before: list[int]
@@ -50,8 +50,9 @@ class Codec(Protocol):
     """A tokenizer. Texts never encode to special tokens, and decoded texts never show them."""
 
     def encode(self, text: str) -> list[int]:
-        """The token ids of a text, which must not contain lone surrogates; empty if only special
-        tokens are left after normalization.
+        """Return the token ids of a text; empty if normalization leaves only special tokens.
+
+        The text must not contain lone surrogates.
 
         Raises:
             UnknownSymbolsError: the text has symbols without a token, and the tokenizer has no
@@ -60,41 +61,95 @@ class Codec(Protocol):
         """
 
     def words(self, text: str) -> Words:
-        """The words of a text, and which of them each token of `encode` belongs to. They have white
-        space between them; of a tokenizer whose texts are tokens with spaces between, they are its
-        tokens.
+        """Return the words of a text and the word of each token of `encode`.
+
+        Words are separated by white space. For a tokenizer that joins tokens with spaces, tokens
+        are words.
 
         Raises:
             UnknownSymbolsError, TokenizerError: as for `encode`.
         """
 
     def encode_target(self, text: str) -> EncodedTarget:
-        """The token ids of a text that a model is to produce.
+        """Return the token ids of a target text.
 
         Raises:
             UnknownSymbolsError, TokenizerError: as for `encode`.
         """
 
     def count(self, text: str, end: int) -> int:
-        """How many tokens of a text, without special tokens, end within its first `end` characters.
+        """Count the tokens, without special tokens, that end within the first `end` characters.
 
-        Where the file does not tell, less than all of them.
+        The count may be too low if the file has no character offsets.
 
         Raises:
             UnknownSymbolsError, TokenizerError: as for `encode`.
         """
 
     def decode(self, tokens: Sequence[int]) -> str:
-        """
+        """Decode tokens to a text without special tokens.
+
         Raises:
             TokenizerError: the tokenizer fails on them.
         """
 
     def piece(self, token: int) -> str | None:
-        """A token as the tokenizer's vocabulary writes it; None for ids that it does not have."""
+        """Return a token as the vocabulary spells it; None for ids without a token."""
 
     @property
     def unknown(self) -> int | None:
-        """The token that stands for what the vocabulary does not have; None if there is none."""
+        """The id of the unknown token; None if there is none."""
 
-    def stream(self) -> TextStream: ...
+    def stream(self) -> TextStream:
+        """Return a decoder of a stream of tokens."""
+
+
+Span = tuple[int, int]
+"""Start and end (exclusive) of a part of a text, in characters."""
+
+
+class Words(NamedTuple):
+    """The words of a text.
+
+    Attributes:
+        words: words in order
+        of_token: index of the word of each token; None for special tokens and white space
+    """
+
+    words: list[str]
+    of_token: list[int | None]
+
+
+def words_of_spans(text: str, spans: Sequence[Span | None]) -> Words:
+    """Return the words of a text whose tokens have these spans."""
+    return Words(text.split(), words_at(text, spans))
+
+
+def tokens_as_words(text: str, spans: Sequence[Span | None]) -> Words:
+    """Return the tokens of a text as its words, except for white space."""
+    words: list[str] = []
+    of_token: list[int | None] = []
+    for span in spans:
+        part = text[slice(*span)].strip() if span else ""
+        of_token.append(len(words) if part else None)
+        words += [part] * bool(part)
+    return Words(words, of_token)
+
+
+def words_at(text: str, spans: Iterable[Span | None]) -> list[int | None]:
+    """Return the index in `text.split()` of the word of each span: that of its last character.
+
+    The index of a missing or empty span, or of white space, is None.
+    """
+    numbers: list[int | None] = []
+    word, within = -1, False
+    for character in text:
+        blank = character.isspace()
+        word += not blank and not within
+        within = not blank
+        numbers.append(None if blank else word)
+    found: list[int | None] = []
+    for span in spans:
+        part = numbers[slice(*span)] if span else []
+        found.append(next((number for number in reversed(part) if number is not None), None))
+    return found

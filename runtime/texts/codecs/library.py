@@ -1,4 +1,4 @@
-"""Tokenizers in the file format of the `tokenizers` library."""
+"""Tokenizers of the `tokenizers` library."""
 
 from __future__ import annotations
 
@@ -12,10 +12,8 @@ from typing import Any
 from tokenizers import Encoding, Regex, Tokenizer, models, pre_tokenizers
 from tokenizers.decoders import DecodeStream
 
-from .failures import failures_of
-from .interface import EncodedTarget, UnknownSymbolsError
-from .spans import Words, tokens_as_words, words_of_spans
-from .tokenizer_file import read_tokenizer
+from .interface import EncodedTarget, UnknownSymbolsError, Words, tokens_as_words, words_of_spans
+from .tokenizer_file import failures_of, read_tokenizer
 
 
 class LibraryCodec:
@@ -31,17 +29,20 @@ class LibraryCodec:
         self._special_tokens = special_tokens
 
     def encode(self, text: str) -> list[int]:
+        """Return the token ids of a text."""
         encoding = self._encode(text, self._special_tokens)
         return [] if all(encoding.special_tokens_mask) else list(encoding.ids)
 
     def words(self, text: str) -> Words:
+        """Return the words of a text and the word of each token."""
         encoding = self._encode(text, self._special_tokens)
         offsets = zip(encoding.offsets, encoding.special_tokens_mask, strict=True)
         spans = [None if special else span for span, special in offsets]
-        # Without a decoder a text is its tokens with spaces between, as of a model of letters.
+        # Without a decoder, a text is its tokens joined with spaces.
         return (words_of_spans if self._tokenizer.decoder else tokens_as_words)(text, spans)
 
     def encode_target(self, text: str) -> EncodedTarget:
+        """Return the token ids of a target text."""
         encoding = self._encode(text, self._special_tokens)
         ids, special = encoding.ids, encoding.special_tokens_mask
         text_ids = [token for token, is_special in zip(ids, special, strict=True) if not is_special]
@@ -49,17 +50,21 @@ class LibraryCodec:
         return EncodedTarget(ids[:leading], text_ids)
 
     def count(self, text: str, end: int) -> int:
+        """Count the tokens that end within the first `end` characters."""
         return sum(last <= end for _, last in self._encode(text, False).offsets)
 
     def decode(self, tokens: Sequence[int]) -> str:
+        """Decode tokens to a text without special tokens."""
         with failures_of(self._path):
             return str(self._tokenizer.decode(list(tokens), skip_special_tokens=True))
 
     def piece(self, token: int) -> str | None:
+        """Return a token as the vocabulary spells it."""
         return self._tokenizer.id_to_token(token)
 
     @property
     def unknown(self) -> int | None:
+        """The id of the unknown token; None if there is none."""
         model: Any = self._tokenizer.model
         if isinstance(model, models.Unigram):
             index: int | None = json.loads(self._tokenizer.to_str())["model"].get("unk_id")
@@ -68,6 +73,7 @@ class LibraryCodec:
         return None if token is None else self._tokenizer.token_to_id(token)
 
     def stream(self) -> LibraryStream:
+        """Return a decoder of a stream of tokens."""
         return LibraryStream(self._tokenizer, self._path)
 
     def _encode(self, text: str, special_tokens: bool) -> Encoding:
@@ -86,31 +92,36 @@ class LibraryCodec:
 
 
 class LibraryStream:
+    """Decodes a stream of tokens with the library's `DecodeStream`."""
+
     def __init__(self, tokenizer: Tokenizer, path: Path) -> None:
         self._tokenizer, self._path = tokenizer, path
         self._stream = DecodeStream(skip_special_tokens=True)
 
     def step(self, token: int) -> str:
+        """Return the text that a token adds."""
         with failures_of(self._path):
             return self._stream.step(self._tokenizer, token) or ""
 
 
 def load_tokenizer(path: Path) -> Tokenizer:
-    """A tokenizer that reads special tokens in a text as text.
+    """Read a tokenizer that treats special tokens in a text as plain text.
 
     Raises:
-        BundleError: the file is not a tokenizer, or fails when it is tried out.
+        BundleError: the file is not a tokenizer, or fails on trial texts.
     """
     tokenizer = read_tokenizer(path)
-    # Special tokens that a user types are text: files cannot store this setting.
+    # The file format cannot store this setting.
     tokenizer.encode_special_tokens = True
     _keep_special_tokens_from_texts(tokenizer)
     return tokenizer
 
 
 def _keep_special_tokens_from_texts(tokenizer: Tokenizer) -> None:
-    """Special tokens may also be pieces of the model's vocabulary, with high scores: T5 would
-    encode a typed `</s>` as the end token. Texts are split after a piece's first character.
+    """Split texts after the first character of special tokens that are also pieces of the model.
+
+    Otherwise T5, whose vocabulary has `</s>` as a piece with a high score, would encode a typed
+    `</s>` as the end token.
     """
     reachable = sorted(
         token.content

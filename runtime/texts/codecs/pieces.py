@@ -1,4 +1,4 @@
-"""SentencePiece models with a separate vocabulary, which gives each piece its token id."""
+"""SentencePiece models with a separate vocabulary of token ids."""
 
 from __future__ import annotations
 
@@ -9,33 +9,36 @@ from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
-from dragoman.regular_files import VOCABULARY_BYTES, FileError, read_regular
-from dragoman.strict_json import read_json
+from dragoman.files.regular_files import VOCABULARY_BYTES, FileError, read_regular
+from dragoman.files.strict_json import read_json
 
 from ...format.manifest import BundleError
 from ...format.plain_data import Problems, from_plain
-from .failures import failures_of, summary
-from .growth import MOST_GROWTH
-from .interface import EncodedTarget, UnknownSymbolsError
-from .spans import Words, words_of_spans
-from .tokenizer_file import TRIAL_TEXTS
+from .interface import EncodedTarget, UnknownSymbolsError, Words, words_of_spans
+from .tokenizer_file import MOST_GROWTH, TRIAL_TEXTS, failures_of, summary
 
 
 @dataclass(frozen=True)
 class Vocabulary:
-    """The token ids of pieces. Ids without a piece are special tokens."""
+    """The token ids of pieces. Ids without a piece are special tokens.
+
+    Attributes:
+        pieces: dict[str, int]: piece -> token id; checked as a whole, since it has up to 250,000
+            entries
+        unknown: token of pieces that are not in the vocabulary; None: texts with such pieces are
+            rejected
+        leading_code: whether a text may begin with a language code, such as `>>fra<< Hello`, which
+            is one token: the target language of a Marian model
+    """
 
     pieces: Any
-    """dict[str, int]: piece -> token id; checked as a whole, for it has up to 250,000 entries."""
     unknown: int | None
-    """The token for pieces that are not in the vocabulary; None: texts with such pieces are
-    rejected."""
     leading_code: bool = False
-    """Whether a text may begin with a language code, as in `>>fra<< Hello`. The code is one token,
-    which tells a Marian model the target language."""
 
 
 class PieceCodec:
+    """A SentencePiece model and the token ids of its pieces."""
+
     def __init__(self, model: Path, vocabulary: Path) -> None:
         self._path = model
         self._processor = load_sentencepiece(model)
@@ -43,15 +46,17 @@ class PieceCodec:
         self._pieces = {token: piece for piece, token in self._vocabulary.pieces.items()}
 
     def encode(self, text: str) -> list[int]:
+        """Return the token ids of a text."""
         code, text = self._split_code(text)
         return self._ids(code + self._split(text))
 
     def words(self, text: str) -> Words:
+        """Return the words of a text and the word of each token."""
         code, rest = self._split_code(text)
         start = len(text) - len(rest)
         with failures_of(self._path):
             pieces = self._processor.encode(rest, return_type="proto").pieces
-        # Begin and end count bytes. Of the pieces of a character the last one alone has a part.
+        # Begin and end count bytes. If a character has several pieces, only the last has a span.
         of_byte = [n for n, letter in enumerate(text) for _ in letter.encode()]
         offset = len(text.encode()) - len(rest.encode())
         parts = [of_byte[offset + p.begin : offset + max(p.end, p.begin + 1)] for p in pieces]
@@ -59,9 +64,11 @@ class PieceCodec:
         return words_of_spans(text, [*((0, start) for _ in code), *spans])
 
     def encode_target(self, text: str) -> EncodedTarget:
+        """Return the token ids of a target text."""
         return EncodedTarget([], self._ids(self._split(text)))
 
     def count(self, text: str, end: int) -> int:
+        """Count the tokens that end within the first `end` characters."""
         code, rest = self._split_code(text)
         pieces = self._split(rest)
         with failures_of(self._path):
@@ -72,7 +79,7 @@ class PieceCodec:
         return len(self._ids(code + within))
 
     def _split(self, text: str) -> list[str]:
-        """The pieces of a text."""
+        """Split a text into pieces."""
         with failures_of(self._path):
             pieces: list[str] = self._processor.encode(text, out_type=str)
         return pieces
@@ -87,21 +94,25 @@ class PieceCodec:
         return [ids.get(piece, unknown) for piece in pieces]
 
     def decode(self, tokens: Sequence[int]) -> str:
+        """Decode tokens to a text without special tokens."""
         return self.join([self._pieces[token] for token in tokens if token in self._pieces]).strip()
 
     def piece(self, token: int) -> str | None:
+        """Return a token as the vocabulary spells it."""
         return self._pieces.get(token)
 
     @property
     def unknown(self) -> int | None:
+        """The id of the unknown token; None if there is none."""
         return self._vocabulary.unknown
 
     def stream(self) -> PieceStream:
+        """Return a decoder of a stream of tokens."""
         return PieceStream(self)
 
     def join(self, pieces: list[str]) -> str:
-        """The text of pieces, without the space before a first word."""
-        # SentencePiece leaves the word boundary in pieces that only the other side's model knows.
+        """Join pieces to a text without the space before the first word."""
+        # SentencePiece keeps the word boundary of pieces that its own model does not have.
         with failures_of(self._path):
             text = str(self._processor.decode_pieces(pieces))
         return text.replace("\N{LOWER ONE EIGHTH BLOCK}", " ")
@@ -114,6 +125,8 @@ class PieceCodec:
 
 
 class PieceStream:
+    """Decodes a stream of tokens piece by piece."""
+
     def __init__(self, codec: PieceCodec) -> None:
         self._codec = codec
         self._incomplete: list[str] = []
@@ -121,16 +134,17 @@ class PieceStream:
         self._started = False
 
     def step(self, token: int) -> str:
+        """Return the text that a token adds."""
         piece = self._codec.piece(token)
         if piece is None:
             return ""
         self._incomplete.append(piece)
-        # The letter in front keeps a space before these pieces.
+        # The letter keeps the space before the pieces.
         text = self._codec.join(["x", *self._incomplete])[1:]
         if text.endswith("\N{REPLACEMENT CHARACTER}"):
             return ""
         self._incomplete = []
-        # Texts neither begin nor end with a space: a space is held back until something follows.
+        # Texts neither begin nor end with a space: a space is output with the next piece.
         text = self._space + text
         shown = text.rstrip() if self._started else text.strip()
         self._space = text[len(text.rstrip()) :] if self._started or shown else ""
@@ -139,11 +153,11 @@ class PieceStream:
 
 
 def load_sentencepiece(path: Path) -> Any:
-    """A `SentencePieceProcessor`.
+    """Load a `SentencePieceProcessor`.
 
     Raises:
-        BundleError: the file is not a SentencePiece model or fails when it is tried out, or the
-            package is missing.
+        BundleError: the file is not a SentencePiece model or fails on trial texts, or the package
+            sentencepiece is missing.
     """
     try:
         library = import_module("sentencepiece")

@@ -1,7 +1,8 @@
-"""Reading a file of the `tokenizers` library that may be damaged or made with bad intent.
+"""Reads files of the `tokenizers` library that may be damaged or malicious.
 
-The library checks little: it fails where a rule is used first, by a panic, in an endless loop, or
-when memory is used up. What can be seen in the file is checked; the rest is tried out once.
+The library validates little: an invalid rule fails when it is first used, by a panic, in an endless
+loop or by using up memory. Rules are checked as far as the file shows them, and the tokenizer is
+run once on trial texts.
 """
 
 from __future__ import annotations
@@ -9,32 +10,35 @@ from __future__ import annotations
 import base64
 import binascii
 import contextlib
+import json
 import re
+import string
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
-from tokenizers import Tokenizer, models
+import numpy as np
+from tokenizers import Regex, Tokenizer, models, normalizers
 
-from dragoman.regular_files import VOCABULARY_BYTES, read_regular
+from dragoman.files.regular_files import VOCABULARY_BYTES, read_regular
 
 from ...format.manifest import BundleError
-from .charsmap import charsmap_problem
-from .failures import panics_as_errors, summary
-from .growth import growth_problem
+from .interface import TokenizerError, UnknownSymbolsError
 
 TRIAL_TEXTS = ("", " ", "a", "Hello, world 12!", "e\u0301 \ufb01 \u65e5\u672c \U0001f600")
 TRIAL_TOKENS = range(64)
 LONGEST_WORD = 1000
-"""Characters: the time that WordPiece takes grows with the third power of a word's length."""
+"""Characters. WordPiece takes cubic time in the length of a word."""
 
 _CHARSMAP = re.compile(rb'"precompiled_charsmap"\s*:\s*"([^"]*)"')
 
 
 def read_tokenizer(path: Path) -> Tokenizer:
-    """A tokenizer that neither truncates nor pads, and that was tried out.
+    """Read a tokenizer that neither truncates nor pads, and run it on trial texts.
 
     Raises:
-        BundleError: the file is something else, or makes the library fail.
+        BundleError: the file is not a tokenizer, or makes the library fail.
     """
     try:
         content = read_regular(path, VOCABULARY_BYTES)
@@ -57,7 +61,7 @@ def read_tokenizer(path: Path) -> Tokenizer:
 
 
 def _charsmap_problems(content: bytes) -> Iterator[str]:
-    """What is wrong with the rules of SentencePiece models in a file."""
+    """Yield problems of the SentencePiece normalization rules in a file."""
     for match in _CHARSMAP.finditer(content):
         try:
             problem = charsmap_problem(base64.b64decode(match[1], validate=True))
@@ -68,7 +72,7 @@ def _charsmap_problems(content: bytes) -> Iterator[str]:
 
 
 def _problems(tokenizer: Tokenizer) -> Iterator[str]:
-    """What makes a tokenizer fail. The first is the only one: what follows might not end."""
+    """Yield a problem that makes a tokenizer fail; further checks might not terminate."""
     for name in ("normalizer", "decoder"):
         problem = growth_problem(getattr(tokenizer, name))
         if problem is not None:
@@ -88,7 +92,7 @@ def _problems(tokenizer: Tokenizer) -> Iterator[str]:
 
 
 def _empty_tokens(tokenizer: Tokenizer) -> Iterator[str]:
-    """The library looks for added tokens in normalized texts, for empty ones without end."""
+    """Yield added tokens that normalize to nothing, which the library searches for endlessly."""
     normalizer = tokenizer.normalizer
     for token in tokenizer.get_added_tokens_decoder().values():
         if normalizer and token.normalized and not normalizer.normalize_str(token.content):
@@ -104,3 +108,134 @@ def _failed_trials(tokenizer: Tokenizer) -> Iterator[str]:
             yield f"post_processor: expected tokens of the vocabulary, found {token}"
     tokenizer.decode([])
     tokenizer.decode(list(TRIAL_TOKENS))
+
+
+# A `precompiled_charsmap` holds the normalization rules of a SentencePiece model as a double-array
+# trie (Aoe 1989) from UTF-8 bytes to replacements: its size in bytes as u32, its units as u32, then
+# the replacements, each terminated by a zero byte. The libraries follow units without checking
+# bounds.
+
+LEAF = np.uint32(1 << 31)
+"""Marks a unit that holds the position of a replacement, not a state of the trie."""
+BLOCK = 256
+"""A unit's children are in one block: their base XOR a byte."""
+LONGEST_REPLACEMENT = 256
+"""Bytes; Unicode's own compatibility forms need 33."""
+
+
+def charsmap_problem(charsmap: bytes) -> str | None:
+    """Return what is wrong with normalization rules; None if they are valid.
+
+    The trie must not point out of bounds, and replacements must be whole characters and short.
+    """
+    size = int.from_bytes(charsmap[:4], "little")
+    if size == 0 or size % 4 or 4 + size > len(charsmap):
+        return f"expected a trie of at most {max(len(charsmap) - 4, 0)} bytes, found {size}"
+    units = np.frombuffer(charsmap, "<u4", size // 4, offset=4)
+    texts = np.frombuffer(charsmap, np.uint8, offset=4 + size)
+    index = np.arange(len(units), dtype=np.uint32)
+    states = units < LEAF
+    states[0] = True
+    base = index ^ (units >> 10) << ((units & 512) >> 6)
+    if int((base[states] | (BLOCK - 1)).max()) >= len(units):
+        return "its trie points beyond its end"
+    positions = units[base[states & (units & 256 > 0)]] & ~LEAF
+    starts = np.append(texts & 0xC0 != 0x80, True)
+    if len(positions) and (positions.max() > len(texts) or not starts[positions].all()):
+        return "its trie points to replacements that are not there"
+    ends = np.flatnonzero(np.append(texts, 0) == 0)
+    longest = int(np.diff(ends, prepend=-1).max()) - 1
+    if longest > LONGEST_REPLACEMENT:
+        return (
+            f"expected replacements of at most {LONGEST_REPLACEMENT} bytes for a character, found "
+            f"{longest}"
+        )
+    return None
+
+
+LONGEST_CONTENT = 256
+"""The most characters of a replacement."""
+MOST_GROWTH = 16
+"""The most that all replacements may lengthen a text: a factor."""
+
+
+def growth_problem(component: Any) -> str | None:
+    """Return what is wrong with the replacements of a normalizer or decoder; None if nothing is.
+
+    Replacements that each lengthen a text can lengthen it exponentially, until memory is used up.
+    They are applied one by one to their own patterns and contents, the texts that they match.
+    """
+    if component is None:
+        return None
+    rules = list(_replacements(json.loads(component.__getstate__())))
+    longest = max((len(rule["content"]) for rule in rules), default=0)
+    if longest > LONGEST_CONTENT:
+        return (
+            f"expected replacements of at most {LONGEST_CONTENT} characters, found one of {longest}"
+        )
+    if sum(map(_may_lengthen, rules)) < 2:
+        return None
+    text = string.printable + "".join(_pattern(rule)[1] + rule["content"] for rule in rules)
+    most = MOST_GROWTH * len(text)
+    for rule in rules:
+        kind, pattern = _pattern(rule)
+        replace = normalizers.Replace(
+            Regex(pattern) if kind == "Regex" else pattern, rule["content"]
+        )
+        text = replace.normalize_str(text)
+        if len(text) > most:
+            return f"its replacements make a text more than {MOST_GROWTH} times as long"
+    return None
+
+
+def _replacements(component: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """Yield the replacements of a component in the order of their application."""
+    if component["type"] == "Replace":
+        yield component
+    for part in component.get("normalizers") or component.get("decoders") or ():
+        yield from _replacements(part)
+
+
+def _pattern(rule: dict[str, Any]) -> tuple[str, str]:
+    """Return the type of a rule's pattern, String or Regex, and the pattern."""
+    [(kind, pattern)] = rule["pattern"].items()
+    return kind, pattern
+
+
+def _may_lengthen(rule: dict[str, Any]) -> bool:
+    kind, pattern = _pattern(rule)
+    return len(rule["content"]) > (len(pattern) if kind == "String" else 0)
+
+
+@contextmanager
+def panics_as_errors() -> Iterator[None]:
+    """Raise a RuntimeError in place of a panic of Rust code, such as an index out of bounds.
+
+    A panic is a `BaseException`. Rust also prints it to standard error.
+    """
+    try:
+        yield
+    except BaseException as error:
+        if type(error).__module__ == "pyo3_runtime":
+            raise RuntimeError(str(error)) from error
+        raise
+
+
+@contextmanager
+def failures_of(path: Path) -> Iterator[None]:
+    """Raise a TokenizerError that names the file in place of the library's errors.
+
+    `UnknownSymbolsError`, which concerns the text, passes through.
+    """
+    try:
+        with panics_as_errors():
+            yield
+    except UnknownSymbolsError:
+        raise
+    except Exception as error:
+        raise TokenizerError(f"{path.name}: this tokenizer fails: {summary(error)}") from error
+
+
+def summary(error: Exception) -> str:
+    """Return the beginning of the first line of an error's message."""
+    return (str(error).splitlines() or [type(error).__name__])[0][:200]

@@ -1,5 +1,7 @@
-"""The commands as functions: `export`, `optimize`, `build`, `verify`, `sensitivity`, `report`,
-`sign`, and `write_polygraphy`, which is `inspect --polygraphy`.
+"""The commands of the command line as functions.
+
+They are `export`, `optimize`, `build`, `verify`, `sensitivity`, `report`, `sign`, and
+`write_polygraphy`, which is `inspect --polygraphy`.
 
 ```python
 from dragoman.api import build
@@ -15,8 +17,7 @@ from dragoman.errors import DragomanError
 from dragoman.optimize.tensorrt.request import EngineRequest
 from dragoman.progress import Progress
 
-from .build import BuiltBundle, ParityFailedError, build
-from .export import export
+from .build import BuiltBundle, ParityFailedError, build, export
 from .optimize import OptimizedBundle, optimize, optimize_onnx
 from .polygraphy import write_polygraphy
 from .report import report

@@ -1,4 +1,4 @@
-"""A checkpoint -> a verified bundle for a target: export, optimize, verify, build engines."""
+"""Exports a checkpoint to a neutral bundle, or builds a verified bundle for a target from it."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from dragoman.export.locating import locate_checkpoint
 from dragoman.optimize.tensorrt.request import EngineRequest, check_refittable
 from dragoman.progress import Progress, Silent
 from dragoman.runtime.format.bundle import Bundle, read_bundle
-from dragoman.runtime.format.manifest import Precision
-from dragoman.runtime.format.records import Parity, PassRecord
+from dragoman.runtime.format.manifest import PassRecord, Precision
+from dragoman.runtime.format.parity import Parity
 
 from .preflight import (
     check_calibration,
@@ -26,7 +26,8 @@ from .preflight import (
 
 @dataclass(frozen=True)
 class BuiltBundle:
-    """
+    """A bundle that `build` wrote.
+
     Attributes:
         parity: as recorded in the bundle
         warnings: about engines, a line each
@@ -95,8 +96,8 @@ def build(
         target: a row of `optimize.targets.TARGETS`; None: the first that offers the precision
         precision: fp32, fp16, bf16, int8 or int4
         calibration: a file of texts, one per line, or a directory of audio clips, to choose scales
-            and number formats on; of an encoder alone, lines as `dragoman encode` takes them; None:
-            random inputs
+            and number formats on; for an encoder-only model, lines as `dragoman encode` takes them;
+            None: random inputs
         keep_fp32: names of products, modules or layers, as `sensitivity` lists them, whose weights
             int8 and int4 leave in fp32
         engines: options of engines; None: the defaults
@@ -107,7 +108,7 @@ def build(
         keep_failed: whether to keep a bundle that fails, marked as failed in its manifest
         attention: whether to add the graph that shows attention; not with engines
         overwrite: whether to replace an existing bundle
-        progress: told of each stage as it begins, and how much of it is done
+        progress: notified of each stage as it begins, and how much of it is done
         compared: called with the graphs and the figures once they are known, before engines are
             built, which may take minutes
 
@@ -142,11 +143,11 @@ def build(
     check_kept(keep_fp32, chosen, precision)
     located = locate_checkpoint(checkpoint, revision, progress)
 
-    from dragoman.export.opened_checkpoint import open_checkpoint
+    from dragoman.export.checkpoints import open_checkpoint
     from dragoman.runtime.format.writing import new_directory, write_manifest
-    from dragoman.verification import inputs_for
+    from dragoman.verification.inputs.choosing import inputs_for
 
-    from .graphs import finish, scratch_directories
+    from .optimize import finish, scratch_directories
     from .steps import compare, describe_problem, make_graphs
 
     progress.stage("reading the checkpoint")
@@ -192,9 +193,61 @@ def build(
 
 
 def _refittable(refit: str | Path, engines: EngineRequest | None) -> Bundle:
-    """The bundle whose engines get new weights."""
+    """Read the bundle whose engines get new weights."""
     old = read_bundle(Path(refit))
     if engines is not None:
-        raise DragomanError(f"refit: expected no options for engines, those of {refit} keep theirs")
+        raise DragomanError(
+            f"refit: expected no options for engines, since those of {refit} keep theirs"
+        )
     check_refittable(old)
     return old
+
+
+def export(
+    checkpoint: str | Path,
+    output: str | Path,
+    *,
+    revision: str | None = None,
+    attention: bool = False,
+    overwrite: bool = False,
+    progress: Progress | None = None,
+) -> Bundle:
+    """Export a checkpoint to a bundle of neutral ONNX graphs: opset 24, fp32, not verified.
+
+    Args:
+        checkpoint: a directory as its library wrote it; the id of a model at the Hugging Face Hub,
+            such as "Helsinki-NLP/opus-mt-en-de"; or the name of one that comes with Dragoman, such
+            as "g2p-en"
+        output: the bundle's directory, which appears whole or not at all
+        revision: of a model at the hub: a branch, a tag or a commit; None: main
+        attention: whether to add the graph that shows attention
+        overwrite: whether to replace an existing bundle
+        progress: notified of each stage as it begins, and how much of it is done
+
+    Raises:
+        CheckpointError, ConfigError: the model cannot be read; lists all problems.
+        ContractError: an exported graph breaks the graph contract.
+        DragomanError: a path is wrong, or the output cannot be written.
+    """
+    progress, output = progress or Silent(), Path(output)
+    check_output(output, overwrite)
+    located = locate_checkpoint(checkpoint, revision, progress)
+
+    from dragoman.export.checkpoints import open_checkpoint
+    from dragoman.export.neutral_bundle import export_bundle
+    from dragoman.runtime.format.writing import new_directory
+
+    progress.stage("reading the checkpoint")
+    opened = open_checkpoint(located)
+    with new_directory(output, overwrite=overwrite) as partial:
+        bundle = export_bundle(
+            opened.model,
+            partial,
+            name=opened.name,
+            tokenizers=opened.tokenizers,
+            notes=opened.notes,
+            origin=opened.origin,
+            attention=attention,
+            progress=progress.stage,
+        )
+    return Bundle(output, bundle.manifest)

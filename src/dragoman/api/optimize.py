@@ -1,14 +1,19 @@
-"""A neutral bundle, or an ONNX file of any exporter -> graphs or engines for a target."""
+"""Optimizes a neutral bundle, or an ONNX file of any exporter, for a target.
+
+Nothing here needs PyTorch, and ONNX is imported once nothing is left to refuse.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import contextlib
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
 from dragoman.errors import DragomanError, refuse_existing, refuse_unwritable
-from dragoman.optimize.targets import find_target
+from dragoman.optimize.targets import Target, find_target
 from dragoman.optimize.tensorrt.request import EngineRequest
 from dragoman.progress import Progress, Silent
 from dragoman.runtime.format.bundle import Bundle, read_bundle
@@ -17,12 +22,13 @@ from dragoman.runtime.format.manifest import Precision
 from .preflight import check_calibration, check_kept, check_output, check_target
 
 if TYPE_CHECKING:
-    from dragoman.runtime.format.records import PassRecord
+    from dragoman.runtime.format.manifest import PassRecord
 
 
 @dataclass(frozen=True)
 class OptimizedBundle:
-    """
+    """A bundle that `optimize` wrote.
+
     Attributes:
         bundle: its manifest records every pass
         warnings: about engines, a line each
@@ -59,7 +65,7 @@ def optimize(
             int8 and int4 leave in fp32
         engines: options of engines; None: the defaults
         overwrite: whether to replace an existing bundle
-        progress: told of each stage as it begins, and how much of it is done
+        progress: notified of each stage as it begins, and how much of it is done
 
     Raises:
         BundleError: the source is damaged.
@@ -81,8 +87,6 @@ def optimize(
         request.for_model(bundle.manifest.model, bundle.manifest.default_max_new_tokens)
 
     from dragoman.runtime.format.writing import new_directory
-
-    from .graphs import finish, optimize_graphs, scratch_directories
 
     with (
         new_directory(output, overwrite=overwrite) as partial,
@@ -111,7 +115,7 @@ def optimize_onnx(
         target: None: cpu. A target whose graphs need a bundle is refused.
         compare: whether to run the graph before and after each pass, to measure the difference
         overwrite: whether to replace an existing file
-        progress: told of each stage as it begins
+        progress: notified of each stage as it begins
 
     Returns:
         what each pass did
@@ -144,3 +148,71 @@ def optimize_onnx(
         overwrite=overwrite,
         progress=progress.stage,
     )
+
+
+NewDirectory = Callable[[str], Path]
+"""Makes a temporary directory for a purpose, on the file system of the output."""
+
+
+@contextlib.contextmanager
+def scratch_directories(path: Path) -> Iterator[NewDirectory]:
+    """Make temporary directories next to a path, which are removed when the block ends."""
+    with contextlib.ExitStack() as stack:
+
+        def new(purpose: str) -> Path:
+            directory = TemporaryDirectory(dir=path.parent, prefix=f".{purpose}-")
+            return Path(stack.enter_context(directory))
+
+        yield new
+
+
+def optimize_graphs(
+    neutral: Bundle,
+    directory: Path,
+    scratch: NewDirectory,
+    target: Target,
+    precision: Precision,
+    calibration: Path | None,
+    progress: Progress,
+    *,
+    keep_fp32: Collection[str] = (),
+) -> Bundle:
+    """Optimize a neutral bundle.
+
+    Args:
+        directory: of the bundle; graphs that engines are built from go to a scratch directory
+        keep_fp32: see `optimize_bundle`
+    """
+    from dragoman.optimize.target_bundle import optimize_bundle
+    from dragoman.runtime.format.writing import BundleWriter, ScratchWriter
+    from dragoman.verification.inputs.sources import calibration_sources
+
+    final = target.executable == "onnx"
+    calibrated = calibration_sources(neutral, calibration) if calibration else None
+    return optimize_bundle(
+        neutral,
+        directory if final else scratch("graphs"),
+        target=target.name,
+        precision=precision,
+        calibration=calibrated.encodable if calibrated else None,
+        calibration_types=calibrated.types if calibrated else None,
+        keep_fp32=keep_fp32,
+        writer=BundleWriter if final else ScratchWriter,
+        progress=progress.stage,
+    )
+
+
+def finish(
+    graphs: Bundle,
+    directory: Path,
+    target: Target,
+    request: EngineRequest | None,
+    progress: Progress,
+) -> tuple[Bundle, tuple[str, ...]]:
+    """Return the optimized graphs, or build engines from them, with warnings about engines."""
+    build = target.recipe.build_engines
+    if request is None or build is None:
+        return graphs, ()
+    manifest = graphs.manifest
+    options = request.for_model(manifest.model, manifest.default_max_new_tokens)
+    return build(graphs, directory, options, progress=progress)

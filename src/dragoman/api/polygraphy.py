@@ -1,4 +1,4 @@
-"""Inputs and commands for Polygraphy, a second opinion on a bundle."""
+"""Writes inputs and commands for Polygraphy, as a second opinion on a bundle."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from dragoman.runtime.format.bundle import Bundle, read_bundle
 from .preflight import check_inputs
 
 if TYPE_CHECKING:
-    from dragoman.optimize.polygraphy_files import PolygraphyFiles
+    from dragoman.optimize.step_inputs import PolygraphyFiles
 
 
 def write_polygraphy(
@@ -21,10 +21,10 @@ def write_polygraphy(
     graphs: str | Path | None = None,
     inputs: str | Path | None = None,
 ) -> PolygraphyFiles:
-    """Decode a little, and write what the graphs got as files for Polygraphy, with the commands.
+    """Decode a little, and write the graphs' inputs as files for Polygraphy, with the commands.
 
-    Of the decoder, the first two steps are written, one in the middle and the last. Numbers are
-    stored as text, a third larger than they are.
+    The first two steps of the decoder are written, one in the middle and the last. Numbers are
+    stored as text, which takes a third more space.
 
     Args:
         directory: the new directory, which appears whole or not at all
@@ -50,7 +50,7 @@ def write_polygraphy(
     file = check_inputs(inputs)
     _check_compared(read, compared)
 
-    from dragoman.optimize.polygraphy_files import write_polygraphy_files
+    from dragoman.optimize.step_inputs import write_polygraphy_files
 
     sources = None
     if file is not None:
@@ -64,7 +64,7 @@ def _check_compared(bundle: Bundle, graphs: Bundle | None) -> None:
     if graphs is None:
         if bundle.manifest.executable.format != "onnx":
             raise DragomanError(
-                f"{bundle.directory}: expected graphs of the same model beside engines (graphs; "
+                f"{bundle.directory}: expected graphs of the same model besides engines (graphs; "
                 "--graphs): a bundle that ONNX Runtime can run, such as one of target neutral"
             )
         return

@@ -1,11 +1,10 @@
-"""Checks that need neither PyTorch nor ONNX, so that mistakes are refused at once."""
+"""Checks arguments without PyTorch and ONNX, so that mistakes are refused at once."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
 
-from dragoman.comparison import Comparison
 from dragoman.errors import DragomanError, refuse_unwritable
 from dragoman.metrics import check_metrics
 from dragoman.optimize.targets import Target, choose_target
@@ -13,21 +12,14 @@ from dragoman.optimize.tensorrt.request import EngineRequest
 from dragoman.runtime.backends import check_threads
 from dragoman.runtime.format.manifest import Precision
 from dragoman.runtime.format.writing import check_destination
-
-__all__ = [
-    "check_calibration",
-    "check_comparison",
-    "check_kept",
-    "check_output",
-    "check_target",
-]
+from dragoman.verification.comparison import Comparison
 
 QUANTIZED: tuple[Precision, ...] = ("int8", "int4")
 """Precisions that quantize weights, one by one."""
 
 
 def check_output(output: Path, overwrite: bool) -> None:
-    """What `new_directory` would refuse, before anything takes time.
+    """Check an output directory as `new_directory` does, before anything takes time.
 
     Raises:
         DragomanError: the output exists (without `overwrite`) or cannot be written.
@@ -37,7 +29,8 @@ def check_output(output: Path, overwrite: bool) -> None:
 
 
 def check_inputs(path: str | Path | None) -> Path | None:
-    """
+    """Check that inputs exist.
+
     Raises:
         DragomanError: a file or directory of inputs does not exist.
     """
@@ -47,11 +40,12 @@ def check_inputs(path: str | Path | None) -> Path | None:
 
 
 def check_texts(path: Path) -> None:
-    """Read texts that are needed later, from a file or a link to one: what comes from a pipe could
-    be read only once.
+    """Check that a file of texts which is needed later can be read.
+
+    A pipe is not read, since it could be read only once.
 
     Raises:
-        DragomanError: it is no file of texts, or not in UTF-8.
+        DragomanError: it is not a file of texts in UTF-8.
     """
     if not (path.is_file() or path.is_dir()):
         return
@@ -64,7 +58,8 @@ def check_texts(path: Path) -> None:
 
 
 def _check_references(path: str | Path | None) -> Path | None:
-    """
+    """Check that a file of references exists.
+
     Raises:
         DragomanError: the file does not exist.
     """
@@ -74,7 +69,8 @@ def _check_references(path: str | Path | None) -> Path | None:
 
 
 def _check_metrics(names: Sequence[str] | None) -> Sequence[str] | None:
-    """
+    """Check the names of metrics.
+
     Returns:
         the names; None if there are none
 
@@ -88,7 +84,8 @@ def _check_metrics(names: Sequence[str] | None) -> Sequence[str] | None:
 
 
 def check_calibration(path: str | Path | None, precision: Precision) -> Path | None:
-    """
+    """Check the inputs of a calibration.
+
     Raises:
         DragomanError: there are no such inputs, or the precision has nothing to calibrate.
     """
@@ -100,10 +97,11 @@ def check_calibration(path: str | Path | None, precision: Precision) -> Path | N
 
 
 def check_kept(names: Sequence[str], target: Target, precision: Precision) -> None:
-    """
+    """Check that modules can be kept in fp32.
+
     Raises:
-        DragomanError: names of what to keep in fp32 are given where nothing is quantized, or for
-            engines, whose other numbers are in 16 bits.
+        DragomanError: nothing is quantized, or the target is of engines, which compute in 16 bits
+            what is not quantized.
     """
     if not names:
         return
@@ -151,7 +149,7 @@ def check_comparison(
 def check_target(
     target: str | None, precision: Precision, engines: EngineRequest | None
 ) -> tuple[Target, EngineRequest | None]:
-    """The target, and the request for engines if it builds any.
+    """Choose the target, and the request for engines if it builds any.
 
     Raises:
         DragomanError: there is no such target, it lacks the precision or builds no engines, or its

@@ -1,4 +1,4 @@
-"""Bundles -> one page for those who sign a deployment off, and those who debug one."""
+"""Writes a report of bundles as one page, to sign a deployment off or to debug one."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from typing import TYPE_CHECKING
 
 from dragoman.errors import DragomanError, refuse_existing, refuse_unwritable_file
 from dragoman.export.locating import LocatedCheckpoint, locate_checkpoint
+from dragoman.files.regular_files import write_whole
 from dragoman.progress import Progress, Silent
 from dragoman.runtime.format.bundle import Bundle, read_bundle
-from dragoman.whole_files import write_whole
 
 from .preflight import check_comparison, check_texts
 from .sensitivity import check_measurable, sensitivity
 from .signatures import is_signed
 
 if TYPE_CHECKING:
-    from dragoman.benchmarks.report.contents import Report
-    from dragoman.benchmarks.sensitivity.results import Sensitivity
+    from dragoman.verification.report.contents import Report, Speed
+    from dragoman.verification.sensitivity.results import Sensitivity
 
 
 def report(
@@ -36,28 +36,28 @@ def report(
     command: str = "",
     progress: Progress | None = None,
 ) -> Report:
-    """Write what bundles are, how they compare with the trained model, where their precision
-    hurts, what their passes did, and their size, memory and speed, as one page of HTML that needs
-    nothing else.
+    """Write a report of bundles as one page of HTML that needs no other file.
 
-    Parity is what the manifests record; `verify` records it.
+    It says what the bundles are, how they compare with the trained model, what the precision of
+    each product costs, what their passes did, and their size, memory and speed. Parity is read from
+    the manifests, where `verify` records it.
 
     Args:
         bundles: directories; the first is compared with the others
         output: the page, which appears whole or not at all
-        checkpoint: that the bundles were made from, whose licences are read and on whose held-out
-            data attention is shown, see `build`. Sensitivities that are not given are measured. A
-            bundle that was not made from a model like it has none of these
+        checkpoint: the checkpoint of the bundles, see `build`. Its licences are read, attention is
+            shown on its held-out data, and sensitivities that are not passed are measured. A bundle
+            that was not made from a model like it gets none of these
         revision: of a model at the hub: a branch, a tag or a commit; None: main
-        sensitivities: files that `Sensitivity.write` wrote, of any of the bundles
-        inputs: to show attention on, of bundles with the graph for it: a file of texts, one per
+        sensitivities: files that `Sensitivity.write` wrote, for any of the bundles
+        inputs: to show attention on, for bundles with the graph for it: a file of texts, one per
             line, or a directory of audio clips; None: the checkpoint's held-out data
         threads: processor threads; all cores if None
         measurements: whether to measure speed, load time, memory, and sensitivities
-        json: a file for the same as JSON, which is in the page, too
+        json: a file for the same data as JSON, which the page contains, too
         overwrite: whether to replace existing files
-        command: that asked for it, for the page
-        progress: told of each stage as it begins, and how much of it is done
+        command: the command line, for the page
+        progress: notified of each stage as it begins, and how much of it is done
 
     Returns:
         what the page says
@@ -87,13 +87,13 @@ def report(
     if checkpoint is None and revision is not None:
         raise DragomanError(f"revision: expected one only with a checkpoint, found {revision}")
 
-    from dragoman.benchmarks.sensitivity.results import read_sensitivity
+    from dragoman.verification.sensitivity.results import read_sensitivity
 
     given = [read_sensitivity(Path(file)) for file in sensitivities]
     located = None if checkpoint is None else locate_checkpoint(checkpoint, revision, progress)
 
-    from dragoman.benchmarks.report.gathering import Wanted, gather, matched
-    from dragoman.benchmarks.report.page import render
+    from dragoman.verification.report.gathering import Additions, gather, matched
+    from dragoman.verification.report.page import render
 
     known = matched(read, given)
     foreign: dict[Path, str] = {}
@@ -108,7 +108,8 @@ def report(
                     unmeasured[bundle.directory] = found
                 else:
                     known[bundle.directory] = found
-    wanted = Wanted(
+    speeds, measured_on = _speeds(read, threads, progress) if measurements else ({}, None)
+    additions = Additions(
         checkpoint=None if located is None else located.directory,
         foreign=foreign,
         sensitivities=known,
@@ -116,10 +117,11 @@ def report(
         inputs=shown_on,
         held_out=_held_out(located),
         threads=threads,
-        speed=measurements,
+        speeds=speeds,
+        machine=measured_on,
         signed=frozenset(b.directory for b in read if is_signed(b.directory)),
     )
-    made = gather(read, wanted, command=command, progress=progress)
+    made = gather(read, additions, command=command, progress=progress)
     progress.stage("drawing")
     page = render(made)
     write_whole(output, lambda partial: partial.write_text(page, encoding="utf-8"))
@@ -135,13 +137,14 @@ def _foreign(
     name: str | Path,
     progress: Progress,
 ) -> dict[Path, str]:
-    """Why bundles were not made from a model like the checkpoint, by directory: a page to sign must
-    not have the licences of another model.
+    """Find why bundles were not made from a model like the checkpoint, by directory.
+
+    A page to sign must not have the licences of another model.
 
     Raises:
-        DragomanError: none was, or the checkpoint cannot be read.
+        DragomanError: no bundle was, or the checkpoint cannot be read.
     """
-    from dragoman.export.opened_checkpoint import open_checkpoint
+    from dragoman.export.checkpoints import open_checkpoint
 
     from .verify import check_same_model
 
@@ -166,7 +169,7 @@ def _sensitivity(
     threads: int | None,
     progress: Progress,
 ) -> Sensitivity | str:
-    """Or why it cannot be measured: the rest of the report is worth having without."""
+    """Measure a sensitivity, or say why it cannot be measured; the report goes on without it."""
     try:
         check_measurable(bundle)
         return sensitivity(
@@ -181,8 +184,19 @@ def _sensitivity(
         return str(error)
 
 
+def _speeds(
+    bundles: Sequence[Bundle], threads: int | None, progress: Progress
+) -> tuple[dict[Path, Speed | str], str]:
+    """Measure the speed of each bundle, or why it cannot be measured; and name the machine."""
+    from dragoman.benchmarks.bundle_speed import measure_speed
+    from dragoman.benchmarks.machine import machine
+
+    progress.stage("measuring speed")
+    return measure_speed(bundles, threads=threads, advance=progress.advance), machine()
+
+
 def _held_out(checkpoint: LocatedCheckpoint | None) -> Path | None:
-    """The checkpoint's held-out data, if it has any."""
+    """Find the checkpoint's held-out data, if it has any."""
     if checkpoint is None:
         return None
 

@@ -1,4 +1,4 @@
-"""Where a bundle's precision hurts, and what keeping the worst products in fp32 gives."""
+"""Measures what the precision of each product costs, and what keeping some in fp32 gains."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from dragoman.runtime.format.bundle import Bundle, read_bundle
 from .preflight import QUANTIZED, check_calibration, check_comparison
 
 if TYPE_CHECKING:
-    from dragoman.benchmarks.sensitivity.results import Sensitivity
+    from dragoman.verification.sensitivity.results import Sensitivity
 
 SOURCES, WINDOWS = 32, 4
 """Inputs to predict on by default: texts, and windows of audio, which are long."""
@@ -32,11 +32,11 @@ def sensitivity(
     threads: int | None = None,
     progress: Progress | None = None,
 ) -> Sensitivity:
-    """Measure what the precision of each product does to what the model predicts.
+    """Measure how the precision of each product changes what the model predicts.
 
     The checkpoint is exported and rounded again, as the bundle was. Each product, and each layer,
-    is put into the precision by itself; then all are but the worst 1, 2, 4, ... Every variant is
-    compared with the checkpoint in PyTorch, along outputs that stay the same.
+    is rounded while everything else stays in fp32. Then all products are rounded but the worst 1,
+    2, 4, ... Every variant is compared with the checkpoint in PyTorch, along the same outputs.
 
     Args:
         bundle: of graphs, in int8 or int4
@@ -49,7 +49,7 @@ def sensitivity(
         limit: the most inputs; None: `SOURCES`, or `WINDOWS` of audio
         calibration: what the bundle was calibrated on; None: random inputs
         threads: processor threads; all cores if None
-        progress: told of each stage as it begins, and how much of it is done
+        progress: notified of each stage as it begins, and how much of it is done
 
     Raises:
         BundleError: the bundle is damaged.
@@ -63,12 +63,12 @@ def sensitivity(
     calibrated_on = check_calibration(calibration, read.manifest.precision)
     located = locate_checkpoint(checkpoint, revision, progress)
 
-    from dragoman.benchmarks.sensitivity.measuring import measure_sensitivity
+    from dragoman.export.checkpoints import open_checkpoint
     from dragoman.export.neutral_bundle import export_bundle
-    from dragoman.export.opened_checkpoint import open_checkpoint
     from dragoman.runtime.format.writing import ScratchWriter
-    from dragoman.verification import inputs_for
+    from dragoman.verification.inputs.choosing import inputs_for
     from dragoman.verification.inputs.sources import calibration_sources
+    from dragoman.verification.sensitivity.measuring import measure_sensitivity
 
     from .verify import check_same_model
 
@@ -102,7 +102,8 @@ def sensitivity(
 
 
 def check_measurable(bundle: Bundle) -> None:
-    """
+    """Check that the sensitivity of a bundle can be measured.
+
     Raises:
         DragomanError: the weights of a bundle are not quantized, or it has engines.
     """

@@ -1,4 +1,4 @@
-"""Signatures of bundles, in the format of OpenSSF Model Signing.
+"""Signs bundles and checks signatures, in the format of OpenSSF Model Signing.
 
 Keys and certificates are files: nothing is fetched, and nothing is published.
 https://github.com/sigstore/model-transparency
@@ -13,23 +13,23 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dragoman.errors import DragomanError, refuse_existing, refuse_unwritable
+from dragoman.files.regular_files import FileError
+from dragoman.files.strict_json import read_json
 from dragoman.progress import Progress, Silent
-from dragoman.regular_files import FileError
 from dragoman.runtime.format.bundle import read_bundle
-from dragoman.strict_json import read_json
 
 if TYPE_CHECKING:
     from model_signing.hashing import Config as HashingConfig
 
 SIGNATURE_FILE = "model.sig"
-"""Where a bundle's signature is by default, inside the bundle. It does not cover itself."""
+"""The file of the signature inside the bundle, by default. It does not cover itself."""
 
 _KEY, _CERTIFICATE = "publicKey", "x509CertificateChain"
 _LONGEST_REASON = 400
 
 
 class SignatureError(DragomanError):
-    """A bundle cannot be signed, is not what was signed, or was not signed by whom it should be."""
+    """A bundle cannot be signed, is not what was signed, or was signed by another signer."""
 
 
 def sign(
@@ -43,7 +43,7 @@ def sign(
     overwrite: bool = False,
     progress: Progress | None = None,
 ) -> Path:
-    """Sign every file of a bundle: `verify_signature` finds changed, added and removed ones.
+    """Sign every file of a bundle, so that `verify_signature` finds changes to any of them.
 
     Args:
         key: the private key, PEM: elliptic curve P-256, P-384 or P-521
@@ -53,7 +53,7 @@ def sign(
         chain: certificates between that one and the root, PEM
         signature: the file to write; None: `SIGNATURE_FILE` in the bundle
         overwrite: whether to replace an existing signature
-        progress: told of each stage as it begins
+        progress: notified of each stage as it begins
 
     Returns:
         the file of the signature
@@ -117,14 +117,14 @@ def verify_signature(
     Args:
         key: the signer's public key, PEM
         chain: instead of a key, for a signature with a certificate: the root that it must have been
-            issued by, and those between that the signature does not hold, PEM. Whether one has
-            expired since is not looked at
+            issued by, and the certificates between that the signature does not hold, PEM. Whether
+            one has expired since is not checked
         signature: the file to check against; None: `SIGNATURE_FILE` in the bundle
-        progress: told of each stage as it begins
+        progress: notified of each stage as it begins
 
     Raises:
-        SignatureError: a file was changed, added or removed, the signature is of somebody else, or
-            a file of it cannot be used; says which.
+        SignatureError: a file was changed, added or removed, another signer signed it, or a file
+            of the signature cannot be used; says which.
         DragomanError: a path or an argument is wrong.
     """
     progress, directory = progress or Silent(), Path(bundle)
@@ -177,9 +177,10 @@ def _check_files(*paths: str | Path) -> None:
 
 
 def _check_kind(path: Path, expected: str) -> None:
-    """
+    """Check that a signature was made with a key, or with a certificate.
+
     Raises:
-        SignatureError: the file is no signature, or is to be checked in another way.
+        SignatureError: the file is not a signature, or must be checked in another way.
     """
     names = {_KEY: "a public key", _CERTIFICATE: "a chain of certificates"}
     found = None
@@ -198,7 +199,7 @@ def _check_kind(path: Path, expected: str) -> None:
 
 
 def _hashing(directory: Path, signature: Path) -> HashingConfig:
-    """Of every file but the signature, those of git too."""
+    """Configure hashing of every file but the signature; files of git are hashed, too."""
     from model_signing.hashing import Config
 
     inside, root = signature.parent.resolve() / signature.name, directory.resolve()
@@ -226,7 +227,7 @@ def _refusing(expectation: str) -> Iterator[None]:
 
 
 def _reason(error: Exception) -> str:
-    """The library lists differences as Python does, each with digests as bytes: left out here."""
+    """Format a reason of the library without the digests of files, which it lists as bytes."""
     kind, _, differences = str(error).partition("Signature mismatch: ")
     if kind or not differences:
         return str(error).partition(" This behavior can be changed")[0]

@@ -1,24 +1,25 @@
-"""The steps of `build` and `verify`, imported once nothing is left to refuse."""
+"""The steps of `build` and `verify`, which are imported once nothing is left to refuse."""
 
 from __future__ import annotations
 
 from collections.abc import Collection
 from pathlib import Path
 
+from dragoman.export.checkpoints import OpenedCheckpoint
 from dragoman.export.neutral_bundle import export_bundle
-from dragoman.export.opened_checkpoint import OpenedCheckpoint
 from dragoman.optimize.targets import Target
 from dragoman.progress import Progress
 from dragoman.runtime.format.bundle import Bundle
 from dragoman.runtime.format.manifest import Precision
-from dragoman.runtime.format.records import Parity
+from dragoman.runtime.format.parity import Parity
 from dragoman.runtime.format.writing import BundleWriter, ScratchWriter
-from dragoman.verification import ParityInputs, check_parity, describe_failure, running
-from dragoman.verification.check import unrun
 from dragoman.verification.first_difference import describe_first_difference
+from dragoman.verification.inputs.parity_inputs import ParityInputs
+from dragoman.verification.parity import check_parity, running, unrun
 from dragoman.verification.stored import compare_stored
+from dragoman.verification.verdict import describe_failure
 
-from .graphs import NewDirectory, optimize_graphs
+from .optimize import NewDirectory, optimize_graphs
 
 
 def make_graphs(
@@ -72,10 +73,9 @@ def compare(
     backend: str | None,
     progress: Progress,
 ) -> Parity:
-    """Check parity, reporting how many inputs are done.
+    """Check parity, and report how many inputs are done.
 
-    A bundle whose settings or tokenizers are not the checkpoint's is not run: nothing that it
-    computes would be what it is meant to compute.
+    A bundle whose settings or tokenizers are not the checkpoint's is not run.
     """
     progress.stage("comparing settings and tokenizers")
     stored = compare_stored(bundle, checkpoint)
@@ -105,8 +105,8 @@ def compare(
 def can_be_located(parity: Parity, bundle: Bundle) -> bool:
     """Whether the first tensor that differs says more than the check that failed.
 
-    Not of a bundle that was not run; and below fp32, where rounding moves tensors of right bundles,
-    not of a check that has named what is wrong.
+    It does not if the bundle was not run. Below fp32, where rounding moves tensors of right
+    bundles, it does not if a check has named what is wrong.
     """
     named = any(not check.passed for check in parity.checks)
     return bool(parity.tensors) and not (named and bundle.manifest.precision != "fp32")
@@ -115,8 +115,10 @@ def can_be_located(parity: Parity, bundle: Bundle) -> bool:
 def describe_problem(
     parity: Parity, neutral: Bundle, bundle: Bundle, inputs: ParityInputs
 ) -> str | None:
-    """What failed, and the first tensor that differs from the neutral bundle's; None if parity
-    holds.
+    """Describe what failed, and the first tensor that differs from the neutral bundle's.
+
+    Returns:
+        None if parity holds
     """
     if parity.passed:
         return None

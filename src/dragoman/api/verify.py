@@ -1,4 +1,4 @@
-"""A bundle compared with its checkpoint."""
+"""Compares a bundle with its checkpoint."""
 
 from __future__ import annotations
 
@@ -13,19 +13,20 @@ from dragoman.export.locating import locate_checkpoint
 from dragoman.progress import Progress, Silent
 from dragoman.runtime.backends import check_backend
 from dragoman.runtime.format.bundle import Bundle, read_bundle
-from dragoman.runtime.format.records import Parity
+from dragoman.runtime.format.parity import Parity
 
 from .preflight import check_comparison
 from .signatures import SIGNATURE_FILE, is_signed
 
 if TYPE_CHECKING:
-    from dragoman.export.opened_checkpoint import OpenedCheckpoint
-    from dragoman.verification import ParityInputs
+    from dragoman.export.checkpoints import OpenedCheckpoint
+    from dragoman.verification.inputs.parity_inputs import ParityInputs
 
 
 @dataclass(frozen=True)
 class Verification:
-    """
+    """The outcome of `verify`.
+
     Attributes:
         problem: what failed and which tensor differs first, as a sentence; None if parity holds
         not_recorded: why the figures could not be written into the manifest; None if they were, or
@@ -38,6 +39,7 @@ class Verification:
 
     @property
     def passed(self) -> bool:
+        """Whether parity holds."""
         return self.parity.passed
 
 
@@ -57,31 +59,31 @@ def verify(
     record: bool | None = None,
     progress: Progress | None = None,
 ) -> Verification:
-    """Compare a bundle with the PyTorch model of its checkpoint: tensors, tokens, then the task.
+    """Compare tensors, tokens and metrics of a bundle with the PyTorch model of its checkpoint.
 
     Args:
         checkpoint: a directory as its library wrote it; the id of a model at the Hugging Face Hub,
             such as "Helsinki-NLP/opus-mt-en-de"; or the name of one that comes with Dragoman, such
             as "g2p-en"
         revision: of a model at the hub: a branch, a tag or a commit; None: main
-        inputs: a file of texts, one per line, references after tabs (of an encoder alone, lines as
-            `dragoman encode` takes them); or a directory of audio clips, or a list of them,
-            transcripts after tabs; None: the sources of `references`, the checkpoint's held-out
-            data, or random inputs if it has none
-        references: a file whose lines are a source, a tab and a reference (of speech, a path
-            relative to the file and a transcript), or references alone, one for each input; None:
-            those after tabs in `inputs`, if every line has one. Their probability is compared, and
-            outputs with them, by metrics
-        metrics: of `metrics.METRIC_NAMES`, the one that counts most first; None: what the model was
-            trained for tells
+        inputs: a file of texts, one per line, references after tabs (for an encoder-only model,
+            lines as `dragoman encode` takes them); or a directory of audio clips, or a list of
+            them, transcripts after tabs; None: the sources of `references`, the checkpoint's
+            held-out data, or random inputs if it has none
+        references: a file whose lines are a source, a tab and a reference (for speech, a path
+            relative to the file and a transcript), or only references, one for each input; None:
+            the references after tabs in `inputs`, if every line has one. Their probability is
+            compared, and metrics compare outputs with them
+        metrics: of `metrics.METRIC_NAMES`, the most important one first; None: the usual ones of
+            the model's task
         source_language, target_language: of a multilingual model, for references that are not in
-            its default ones
+            its default languages
         limit: the most inputs, with their references; None: all
         backend: see `runtime.load`
         threads: processor threads for the bundle; all cores if None
         record: whether to write the figures into the manifest; None: only without a limit, and not
             into a bundle that is signed, which would no longer be what was signed
-        progress: told of each stage as it begins, and how much of it is done
+        progress: notified of each stage as it begins, and how much of it is done
 
     Raises:
         BundleError: the bundle is damaged.
@@ -108,9 +110,9 @@ def verify(
     )
     located = locate_checkpoint(checkpoint, revision, progress)
 
-    from dragoman.export.opened_checkpoint import open_checkpoint
+    from dragoman.export.checkpoints import open_checkpoint
     from dragoman.runtime.format.writing import record_parity
-    from dragoman.verification import inputs_for
+    from dragoman.verification.inputs.choosing import inputs_for
 
     from .steps import compare
 
@@ -130,18 +132,15 @@ def verify(
 
 
 def check_same_model(bundle: Bundle, checkpoint: OpenedCheckpoint, name: str | Path) -> None:
-    """
+    """Check that a bundle was made from a model of a checkpoint's configuration.
+
     Raises:
         DragomanError: the bundle was made from a model of another configuration.
     """
-    from dragoman.reference_model import ConfigError
+    from dragoman.verification.stored.settings import stated_architecture
 
     expected = checkpoint.model.config.to_dict()
-    architecture = {k: v for k, v in bundle.manifest.architecture.items() if k != "family"}
-    try:  # fields that a bundle of an older version does not have are the defaults
-        stated = type(checkpoint.model.config).from_dict(architecture).to_dict()
-    except ConfigError:
-        stated = architecture
+    stated = stated_architecture(bundle.manifest, checkpoint.model)
     if stated != expected:
         differing = [field for field, value in expected.items() if stated.get(field) != value]
         raise DragomanError(
@@ -157,10 +156,10 @@ def _problem(
     inputs: ParityInputs,
     progress: Progress,
 ) -> str | None:
-    """What failed, and where: the model is exported again to compare tensor by tensor."""
+    """Describe what failed, and export the model again to find the first tensor that differs."""
     from dragoman.export.neutral_bundle import export_bundle
     from dragoman.runtime.format.writing import ScratchWriter
-    from dragoman.verification import describe_failure
+    from dragoman.verification.verdict import describe_failure
 
     from .steps import can_be_located, describe_problem
 

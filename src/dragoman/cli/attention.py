@@ -1,22 +1,24 @@
-"""`dragoman attention`"""
+"""The command `dragoman attention`."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import click
 
-from .lines import IDS_EXPECTED, token_ids
-from .messages import tell
-from .option_names import option_names
-from .options import force_option, threads_option
+from dragoman.errors import DragomanError, refuse_existing, refuse_unwritable_file
+from dragoman.files.text_lines import IDS_EXPECTED, printable, token_ids
+from dragoman.pictures.attention import check_picture_name, choose, draw, heat_maps, write_page
+from dragoman.runtime import load
+from dragoman.runtime.encoding.front_end import source_of_line
+from dragoman.runtime.format.manifest import Manifest
 
-if TYPE_CHECKING:
-    from dragoman.runtime.format.manifest import Manifest
+from .shared.options import force_option, option_names, threads_option
+from .shared.terminal import tell
 
 
-@click.command(short_help="Draw what a model attends to.")
+@click.command()
 @click.argument("bundle", type=click.Path(path_type=Path))
 @click.argument("text")
 @click.option(
@@ -24,20 +26,28 @@ if TYPE_CHECKING:
     "--output",
     type=click.Path(path_type=Path),
     required=True,
-    help="A picture (.png, .svg, .pdf), or a page with a choice of layer and head (.html).",
+    help="Picture (.png, .svg, .pdf), or page on which layers and heads are selected (.html).",
 )
 @click.option(
-    "--target", metavar="TEXT", help="What the model is to read as its output [what it makes]."
+    "--target", metavar="TEXT", help="Target that the decoder reads [the model's own output]."
 )
 @click.option(
     "--which",
     type=click.Choice(["cross", "decoder", "encoder"]),
-    help="Whose attention a picture shows [cross, or the only one there is].",
+    help="Attention that a picture shows [cross, if the model has it].",
 )
 @click.option(
-    "--layer", type=click.IntRange(min=0), help="Counted from 0 [the mean of all layers]."
+    "--layer",
+    type=click.IntRange(min=0),
+    metavar="N",
+    help="Layer, counted from 0 [the mean of all layers].",
 )
-@click.option("--head", type=click.IntRange(min=0), help="Counted from 0 [the mean of all heads].")
+@click.option(
+    "--head",
+    type=click.IntRange(min=0),
+    metavar="N",
+    help="Head, counted from 0 [the mean of all heads].",
+)
 @click.option("--source-language", metavar="CODE", help="Language of the text [the bundle's].")
 @click.option("--target-language", metavar="CODE", help="Language of the output [the bundle's].")
 @force_option
@@ -58,23 +68,18 @@ def attention(
     force: bool,
     threads: int | None,
 ) -> None:
-    """Draw how much each token of TEXT, and of what BUNDLE makes of it, attends to each other one.
-    A decoder alone just reads TEXT and the target, if there is one.
+    """Draw the attention of BUNDLE between the tokens of TEXT and of its output.
 
-    BUNDLE must have been built with --with-attention. TEXT is the path of an audio file for a
-    speech model, token ids for a bundle without tokenizers; a model that reads pairs of texts gets
-    one with a tab between. Rows attend to columns.
+    Rows attend to columns. BUNDLE must have been built with --with-attention. TEXT is the path of
+    an audio file for a speech model, and token ids for a bundle without tokenizers. For a model
+    that reads pairs, it is two texts separated by a tab. A decoder-only model generates nothing: it
+    reads TEXT and --target.
 
     \b
     dragoman build g2p-en -o bundles/g2p-en --with-attention
     dragoman attention bundles/g2p-en transformer -o transformer.png
     dragoman attention bundles/g2p-en transformer -o transformer.html
     """
-    from dragoman.errors import DragomanError, refuse_existing, refuse_unwritable_file
-    from dragoman.pictures.attention import check_picture_name, choose, draw, heat_maps, write_page
-    from dragoman.printable import printable
-    from dragoman.runtime import load
-
     page = output.suffix.lower() == ".html"
     if page:
         _refuse_choices(output, {"--which": which, "--layer": layer, "--head": head})
@@ -110,9 +115,7 @@ def attention(
 
 
 def _refuse_choices(output: Path, choices: dict[str, object]) -> None:
-    """Refuse options that choose what a picture shows: a page has everything."""
-    from dragoman.errors import DragomanError
-
+    """Refuse options that select what a picture shows: a page has everything."""
     given = [name for name, value in choices.items() if value is not None]
     if given:
         raise DragomanError(
@@ -121,9 +124,7 @@ def _refuse_choices(output: Path, choices: dict[str, object]) -> None:
 
 
 def _source(manifest: Manifest, text: str) -> Any:
-    """What TEXT states; None: it is not what the bundle reads."""
-    from dragoman.runtime.encoding.lines import source_of_line
-
+    """Return the source that TEXT states; None: it is not one that the bundle reads."""
     if manifest.speech is None and manifest.tokenizers is None:
         return token_ids(text)
     return text if manifest.head is None else source_of_line(text, manifest.head)

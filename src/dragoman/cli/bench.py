@@ -1,42 +1,52 @@
-"""`dragoman bench`"""
+"""The command `dragoman bench`."""
 
 from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
+from rich.console import Console
+from rich.progress import Progress
+from rich.table import Table
 
-from .messages import tell
-from .options import backend_option, threads_option
+from dragoman.benchmarks.arrangement import try_arrangements
+from dragoman.benchmarks.latency import BenchReport
+from dragoman.benchmarks.latency import bench as measure
+from dragoman.runtime import read_bundle
+from dragoman.runtime.serving.arrangement import remember
+from dragoman.verification.report.contents import Percentiles
 
-if TYPE_CHECKING:
-    from dragoman.benchmarks.latency import BenchReport, Percentiles
+from .shared.options import backend_option, threads_option
+from .shared.terminal import tell
 
 
-@click.command(short_help="Measure latency, throughput and memory of a bundle.")
+@click.command()
 @click.argument("bundle", type=click.Path(path_type=Path))
 @click.option(
     "--batch-size",
     "batch_sizes",
     type=click.IntRange(min=1),
+    metavar="N",
     multiple=True,
-    help="Batch size to measure; may be repeated [1, 8, 32; speech: 1, 4].",
+    help="Batch size to measure; repeatable [1, 8, 32; speech: 1, 4].",
 )
 @click.option(
     "--source-length",
     type=click.IntRange(min=1),
-    help="Tokens of a source, or of a prompt [32]. For speech, a source is always a window.",
+    metavar="N",
+    help="Tokens of a source or prompt [32]; a source of a speech model is always one window.",
 )
 @click.option(
     "--new-tokens",
     type=click.IntRange(min=1),
-    help="Decoding steps per batch [64; none of an encoder alone].",
+    metavar="N",
+    help="Decoding steps per batch [64]; for models with a decoder.",
 )
 @click.option(
     "--runs",
     type=click.IntRange(min=1),
+    metavar="N",
     default=5,
     show_default=True,
     help="Batches to measure for each size.",
@@ -51,8 +61,8 @@ if TYPE_CHECKING:
     "--arrangement",
     "arrange",
     is_flag=True,
-    help="Find the loops and threads with which `serve` gets most out of this machine; from then "
-    "on it uses them.",
+    help="Instead find the fastest numbers of workers and threads for `dragoman serve`, and keep "
+    "them for this machine.",
 )
 @backend_option
 @threads_option
@@ -67,10 +77,11 @@ def bench(
     backend: str | None,
     threads: int | None,
 ) -> None:
-    """Measure BUNDLE on random tokens or sound: latency of the encoder or of reading a
-    prompt, of a decoder step and of a whole sentence, tokens per second, load time and memory.
+    """Measure the speed and the memory of BUNDLE on random inputs.
 
-    The end token is ignored, so that every batch does the same work.
+    The figures are the latency of the encoder or prompt, of a decoder step and of a whole output,
+    tokens per second, load time and memory. End tokens are ignored, so that every batch does the
+    same work.
 
     \b
     dragoman bench bundles/g2p-en --threads 2 --json g2p-en.json
@@ -79,11 +90,6 @@ def bench(
     if arrange:
         _arrange(bundle, backend)
         return
-    from rich.console import Console
-    from rich.progress import Progress
-
-    from dragoman.benchmarks.latency import bench as measure
-
     console = Console(stderr=True)
     with Progress(console=console, transient=True, disable=not console.is_terminal) as progress:
         task = progress.add_task("measuring", total=(len(batch_sizes) or 3) * (runs + 1))
@@ -104,17 +110,10 @@ def bench(
 
 
 def _arrange(bundle: Path, backend: str | None) -> None:
-    """Try all arrangements, print them, and keep the best for `dragoman serve`."""
-    from rich.console import Console
-    from rich.table import Table
-
-    from dragoman.benchmarks.arrangement import try_arrangements
-    from dragoman.runtime import read_bundle
-    from dragoman.runtime.serving.arrangement import remember
-
+    """Try all numbers of workers and threads, and keep the best for `dragoman serve`."""
     with Console(stderr=True).status("measuring") as status:
         tried = try_arrangements(bundle, backend=backend, progress=status.update)
-    table = Table("loops x threads", "a second", title_justify="left")
+    table = Table("workers x threads", "a second", title_justify="left")
     for each in tried:
         table.add_row(str(each.arrangement), f"{each.per_second:,.0f}")
     Console().print(table)
@@ -124,9 +123,6 @@ def _arrange(bundle: Path, backend: str | None) -> None:
 
 
 def _print(report: BenchReport) -> None:
-    from rich.console import Console
-    from rich.table import Table
-
     decoded = f", {report.new_tokens} new tokens" if report.new_tokens else ""
     table = Table(
         title=f"{report.bundle} {report.precision}, {report.backend}, "

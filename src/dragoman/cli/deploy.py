@@ -1,4 +1,4 @@
-"""`dragoman deploy`"""
+"""The command `dragoman deploy`."""
 
 from __future__ import annotations
 
@@ -6,56 +6,59 @@ from pathlib import Path
 
 import click
 
-from .options import force_option
+from .shared.options import force_option
 
 
-@click.group(short_help="Write what other servers need to serve bundles.")
+@click.group(short_help="Prepare bundles for other servers.")
 def deploy() -> None:
-    """Write what other servers need to serve bundles.
+    """Prepare bundles for other servers.
 
     \b
     dragoman deploy triton bundles/g2p-en -o model_repository
     """
 
 
-@deploy.command(short_help="A model repository for NVIDIA's Triton Inference Server.")
+@deploy.command(short_help="Write a model repository for NVIDIA Triton Inference Server.")
 @click.argument("bundle", nargs=-1, required=True, type=click.Path(path_type=Path))
 @click.option(
     "-o",
     "--output",
     type=click.Path(path_type=Path),
     required=True,
-    help="The repository's directory, which must not exist yet.",
+    help="Directory of the repository, which must not exist yet.",
 )
 @click.option(
     "--name",
     "names",
     metavar="NAME",
     multiple=True,
-    help="Of the model; once for each bundle, in order [its directory's].",
+    help="Model name; repeat it for each bundle, in order [names of the directories].",
 )
 @click.option(
     "--workers",
     metavar="N",
     type=click.IntRange(min=1),
-    help="Decoding loops over one copy of the weights [as `bench --arrangement` found best on the "
-    "serving machine, or one a core].",
+    help="Batches decoded in parallel, with shared weights [best of `bench --arrangement` on the "
+    "serving machine, or one per core].",
 )
 @click.option(
-    "--threads", metavar="M", type=click.IntRange(min=1), help="Of each loop [cores / loops]."
+    "--threads",
+    metavar="N",
+    type=click.IntRange(min=1),
+    help="Threads per worker [cores / workers].",
 )
 @click.option(
     "--batch-size",
     metavar="N",
     type=click.IntRange(min=1),
-    help="Rows of a loop's batch: requests x beams [64].",
+    help="Maximum rows (requests x beams) per worker [64].",
 )
 @click.option(
     "--no-streaming",
     is_flag=True,
-    help="Answer each request once: what clients that call `infer` need of Triton.",
+    help="One response per request, for clients that call `infer`.",
 )
-@click.option("--link", is_flag=True, help="Point to the bundles in place of copying them.")
+@click.option("--link", is_flag=True, help="Link to the bundles instead of copying them.")
 @force_option
 def triton(
     bundle: tuple[Path, ...],
@@ -68,10 +71,9 @@ def triton(
     link: bool,
     force: bool,
 ) -> None:
-    """Write a model repository of BUNDLEs, each a model that Triton's Python backend runs; requests
-    that come at different times are decoded in one batch.
+    """Write a model repository for Triton's Python backend, with a model for each BUNDLE.
 
-    Triton's Python needs `dragoman[cpu]`.
+    Triton's Python needs `dragoman[cpu]`. Requests are batched continuously.
 
     \b
     dragoman deploy triton bundles/g2p-en -o model_repository
@@ -79,17 +81,18 @@ def triton(
     curl localhost:8000/v2/models/g2p-en/generate -d '{"text": "dragoman"}'
     """
     from dragoman import DragomanError
-    from dragoman.runtime.serving.hosts import names_of
-    from dragoman.runtime.serving.triton.config import Deployment
-    from dragoman.runtime.serving.triton.repository import write_repository
+    from dragoman.runtime.serving.options import bundle_names
+    from dragoman.runtime.serving.triton.repository import Deployment, write_repository
 
     if names and len(names) != len(bundle):
-        raise DragomanError(f"--name: expected {len(bundle)}, one a bundle, found {len(names)}")
+        raise DragomanError(
+            f"--name: expected {len(bundle)} names, one for each bundle, found {len(names)}"
+        )
     if len(set(names)) != len(names):
-        raise DragomanError("--name: expected different names")
-    directories = dict(zip(names, bundle, strict=True)) if names else names_of(bundle)
+        raise DragomanError("--name: expected different names, found one twice")
+    directories = dict(zip(names, bundle, strict=True)) if names else bundle_names(bundle)
     deployment = Deployment(
-        loops=workers, threads=threads, rows=batch_size, streaming=not no_streaming
+        workers=workers, threads=threads, batch_size=batch_size, streaming=not no_streaming
     )
     write_repository(directories, output, deployment, link=link, overwrite=force)
     click.echo(f"Wrote {output}: {', '.join(directories)}")

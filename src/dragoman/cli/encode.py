@@ -1,4 +1,4 @@
-"""`dragoman encode`"""
+"""The command `dragoman encode`."""
 
 from __future__ import annotations
 
@@ -7,49 +7,55 @@ import json
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
+import numpy as np
 
-from .lines import IDS_EXPECTED, Line, arriving_lines, in_parts, token_ids, unreadable
-from .messages import tell
-from .options import backend_option, threads_option
+from dragoman.errors import DragomanError, refuse_existing, refuse_unwritable_file
+from dragoman.files.regular_files import write_whole
+from dragoman.files.text_lines import IDS_EXPECTED, Line, token_ids, unreadable
+from dragoman.runtime import Model, RejectedError, load
+from dragoman.runtime.arguments import AbilityError
+from dragoman.runtime.encoding import results
+from dragoman.runtime.encoding.front_end import source_of_line
+from dragoman.settings.head import Head
 
-if TYPE_CHECKING:
-    from dragoman.runtime import Model
-    from dragoman.runtime.format.head import Head
+from .shared.options import backend_option, threads_option
+from .shared.terminal import arriving_lines, in_parts, tell
 
 GROUP = 1024
 """The most lines that are read before results are written."""
 
 
-@click.command(short_help="Give what an encoder says of texts: vectors, labels, answers.")
+@click.command()
 @click.argument("bundle", type=click.Path(path_type=Path))
 @click.argument("texts", nargs=-1)
 @click.option(
     "--truncate",
     is_flag=True,
-    help="Leave out what is beyond the model's positions [such lines are rejected].",
+    help="Truncate lines that are too long for the model [they are rejected].",
 )
 @click.option(
     "--top",
     type=click.IntRange(min=1),
+    metavar="N",
     default=5,
     show_default=True,
-    help="Candidates for each mask, in JSON.",
+    help="With --json: the number of candidates for each mask.",
 )
 @click.option(
     "-o",
     "--output",
     type=click.Path(path_type=Path),
-    help="Write vectors to this .npy file, float32 [lines, size]; NaN where a line is rejected.",
+    help="Write embeddings to this .npy file, float32 [lines, size]; NaN for rejected lines.",
 )
 @click.option("--force", is_flag=True, help="Replace the file if it exists.")
 @click.option(
     "--json",
     "as_json",
     is_flag=True,
-    help="Print a JSON object for each line, with all scores and the error.",
+    help="Write a JSON object for each line: results, scores, error.",
 )
 @backend_option
 @threads_option
@@ -64,28 +70,24 @@ def encode(
     backend: str | None,
     threads: int | None,
 ) -> int:
-    """Read TEXTS, or the lines of standard input, with BUNDLE, an encoder alone: one line out for
-    each line in. What it is depends on the model: a vector, as numbers with spaces between; the
-    best label, a tab and its score; each word, a slash and its label; the text with its masks
-    filled; or an answer.
+    """Run an encoder-only model on TEXTS, or on the lines of standard input.
 
-    A line may be a pair of texts with a tab between, for a model that classifies; for one that
-    answers questions it must be: question, tab, context. For a bundle without tokenizers, lines are
-    token ids. A line that cannot be read gives an empty line, a message on standard error and, at
-    the end, exit status 1.
+    A line is written for each line read. The model's task decides what it holds: an embedding, as
+    numbers; the best label, a tab and its score; each word, a slash and its label; the text with
+    its masks filled; or an answer.
+
+    A model that classifies also takes pairs of texts, separated by a tab; a model that answers
+    questions takes a question, a tab and a context. For a bundle without tokenizers, lines are
+    token ids. A line that is rejected gives an empty line and a message, and the exit status is 1.
 
     \b
     dragoman encode bundles/minilm "A man is eating food." "Someone has a meal."
-    dragoman encode bundles/minilm -o vectors.npy < sentences.txt
+    dragoman encode bundles/minilm -o embeddings.npy < sentences.txt
     dragoman encode bundles/bert "Paris is the [MASK] of France." --json --top 3
     """
-    from dragoman.errors import DragomanError, refuse_existing, refuse_unwritable_file
-    from dragoman.runtime import load
-    from dragoman.runtime.abilities import AbilityError
-
     if output is not None:
         if as_json:
-            raise DragomanError("--json: expected no --output, which takes vectors alone")
+            raise DragomanError("--json: expected no --output, which holds embeddings only")
         refuse_existing(output, force)
         refuse_unwritable_file(output)
     groups: Iterable[Sequence[Line]] = [texts]
@@ -94,7 +96,9 @@ def encode(
     with load(bundle, threads=threads, backend=backend) as model:
         head = model.encoder.head
         if output is not None and head.task != "embedding":
-            raise AbilityError(f"--output: expected a model that gives vectors, found {head.task}")
+            raise AbilityError(
+                f"--output: expected a model that computes embeddings, found {head.task}"
+            )
         writer = _Writer(head.task, as_json=as_json, keep=output is not None)
         for lines in in_parts(groups, GROUP):
             _encode(model, lines, writer, truncate=truncate, top=top)
@@ -109,7 +113,7 @@ class _Writer:
     """Writes a line for each result.
 
     Args:
-        keep: whether to keep vectors in place of writing them
+        keep: whether to keep embeddings instead of writing them
     """
 
     def __init__(self, task: str, *, as_json: bool, keep: bool) -> None:
@@ -118,6 +122,7 @@ class _Writer:
         self.number = self.rejected = self.truncated = 0
 
     def write(self, result: Any, source: Any = None) -> None:
+        """Write the line of a result."""
         self.number += 1
         self.truncated += result.truncated
         if result.error is not None:
@@ -131,6 +136,7 @@ class _Writer:
             click.echo("" if result.error is not None else self._line(result, source))
 
     def summarize(self) -> None:
+        """Report how many lines were truncated."""
         if self.truncated:
             tell(f"{self.truncated} of {self.number} lines were truncated")
 
@@ -146,11 +152,11 @@ LINES: dict[str, Callable[[Any, Any], str]] = {
     "masked-language-model": lambda result, source: _filled(result),
     "question-answering": lambda result, source: " ".join(result.text.split()),
 }
-"""A result as a line, and its source, by the task of the head."""
+"""The functions that make a line from a result and its source, by the task of the head."""
 
 
 def _word(text: str | None, source: Any, number: int) -> str:
-    """A word; of token ids, of which each is one, the id."""
+    """Return a word, or its token id without tokenizers."""
     return str(source[number]) if text is None else text
 
 
@@ -195,16 +201,13 @@ def _encode(
 
 @dataclasses.dataclass(frozen=True)
 class _Source:
-    """What a line states: a text, a pair of texts, or token ids."""
+    """The source that a line states: a text, a pair of texts, or token ids."""
 
     value: Any
 
 
 def _source(model: Model, head: Head, line: Line) -> _Source | str:
-    """The source that a line states, or why it states none."""
-    from dragoman.runtime import RejectedError
-    from dragoman.runtime.encoding.lines import source_of_line
-
+    """Return the source that a line states, or why it states none."""
     if isinstance(line, UnicodeDecodeError):
         return unreadable(line)
     if model.manifest.tokenizers is None and head.task != "question-answering":
@@ -217,10 +220,6 @@ def _source(model: Model, head: Head, line: Line) -> _Source | str:
 
 
 def _rejected(task: str, reason: str) -> Any:
-    import numpy as np
-
-    from dragoman.runtime.encoding import results
-
     kinds: dict[str, Any] = {
         "embedding": lambda: results.Embedding(np.empty(0, np.float32), reason),
         "sequence-classification": lambda: results.Classification(error=reason),
@@ -232,11 +231,7 @@ def _rejected(task: str, reason: str) -> Any:
 
 
 def _save(path: Path, vectors: Sequence[Any], size: int) -> None:
-    """Write vectors whole or not at all; those of lines that could not be read are NaN."""
-    import numpy as np
-
-    from dragoman.whole_files import write_whole
-
+    """Write embeddings whole or not at all; those of rejected lines are NaN."""
     rows = [vector if len(vector) else np.full(size, np.nan, np.float32) for vector in vectors]
     array = np.array(rows, np.float32).reshape(len(rows), size)
 

@@ -1,40 +1,40 @@
-"""`dragoman inspect`"""
+"""The command `dragoman inspect`."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
+from rich.console import Console
 from rich.markup import escape
+from rich.table import Table
 
-from dragoman.manifest_facts import making_facts, model_facts
+from dragoman import api
+from dragoman.files.text_lines import printable
 from dragoman.metrics import shown_figure
-from dragoman.printable import printable
+from dragoman.runtime import Bundle, read_bundle
+from dragoman.runtime.format.parity import Parity
+from dragoman.verification.report.manifest_facts import making_facts, model_facts
 
-from .engine_table import engine_table
-
-if TYPE_CHECKING:
-    from dragoman.runtime import Bundle
-    from dragoman.runtime.format.records import Parity
+from .shared.tables import engine_table
 
 
-@click.command(short_help="Show what is in a bundle.")
+@click.command()
 @click.argument("bundle", type=click.Path(path_type=Path))
-@click.option("--json", "as_json", is_flag=True, help="Print the manifest.")
+@click.option("--json", "as_json", is_flag=True, help="Print the manifest as JSON.")
 @click.option(
     "--polygraphy",
     type=click.Path(path_type=Path),
     metavar="DIRECTORY",
-    help="Instead write real inputs of both graphs at several steps, and the commands that run "
-    "Polygraphy on them.",
+    help="Instead write inputs of the graphs at several decoding steps, and the commands that run "
+    "Polygraphy on them, to this directory.",
 )
 @click.option(
     "--graphs",
     type=click.Path(path_type=Path),
     metavar="BUNDLE",
-    help="Polygraphy: a bundle of the same model to compare with, whose graphs ONNX Runtime can "
-    "run; needed for engines.",
+    help="Polygraphy: bundle of the same model to compare with, in a form that ONNX Runtime runs; "
+    "required for engines.",
 )
 @click.option(
     "--inputs",
@@ -48,7 +48,7 @@ def inspect(
     graphs: Path | None,
     inputs: Path | None,
 ) -> None:
-    """Check BUNDLE's files and show its model, graphs, parity and sizes.
+    """Check the files of BUNDLE, and show its model, graphs, parity and sizes.
 
     \b
     dragoman inspect bundles/g2p-en
@@ -61,8 +61,6 @@ def inspect(
         return
     if graphs is not None or inputs is not None:
         raise click.UsageError("--graphs and --inputs: expected with --polygraphy DIRECTORY")
-    from dragoman.runtime import read_bundle
-
     read = read_bundle(bundle)
     if as_json:
         click.echo(read.manifest.to_json(), nl=False)
@@ -73,8 +71,6 @@ def inspect(
 def _write_polygraphy(
     bundle: Path, directory: Path, graphs: Path | None, inputs: Path | None
 ) -> None:
-    from dragoman import api
-
     written = api.write_polygraphy(bundle, directory, graphs=graphs, inputs=inputs)
     steps = f", of the decoder at the steps {', '.join(map(str, written.steps))}"
     click.echo(
@@ -84,9 +80,6 @@ def _write_polygraphy(
 
 
 def _print(bundle: Bundle) -> None:
-    from rich.console import Console
-    from rich.table import Table
-
     manifest = bundle.manifest
     overview = Table(show_header=False, box=None, padding=(0, 2, 0, 0))
     for name, value in (
@@ -135,7 +128,7 @@ def _parity(parity: Parity | None) -> str:
         text += f"; {failed[0].name}: {_text(failed[0].problem)}"
     if parity.vectors is not None:
         cosines = parity.vectors.bundle
-        text += f"; cosines of vectors {cosines.mean:.6f}, smallest {cosines.smallest:.6f}"
+        text += f"; cosines of embeddings {cosines.mean:.6f}, smallest {cosines.smallest:.6f}"
     if parity.beams is not None:
         beams = parity.beams
         identical = "none" if beams.undecided else str(beams.identical)

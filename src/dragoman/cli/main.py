@@ -1,4 +1,4 @@
-"""The `dragoman` command and what all its subcommands share."""
+"""The `dragoman` command: its subcommands, and how they end."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ import os
 import signal
 import sys
 import traceback
+from collections.abc import Mapping
+from importlib import import_module
 from types import FrameType
 from typing import Any
 
@@ -14,24 +16,7 @@ import click
 
 from dragoman import DragomanError, __version__
 
-from .attention import attention
-from .bench import bench
-from .build import build
-from .deploy import deploy
-from .encode import encode
-from .export import export
-from .inspect import inspect
-from .messages import tell
-from .optimize import optimize
-from .report import report
-from .run import run
-from .run_file import run_file
-from .score import score
-from .sensitivity import sensitivity
-from .serve import serve
-from .sign import sign
-from .train import train
-from .verify import verify
+from .shared.terminal import tell
 
 USER_ERROR = 2
 INTERRUPTED = 130
@@ -66,14 +51,61 @@ EXTRAS = {
 }
 
 
+COMMANDS: Mapping[str, tuple[str, str]] = {
+    "attention": ("attention", "Draw the attention of a model."),
+    "bench": ("bench", "Measure latency, throughput and memory of a bundle."),
+    "build": ("building.build", "Export, optimize and verify a checkpoint: a bundle to deploy."),
+    "deploy": ("deploy", "Prepare bundles for other servers."),
+    "encode": ("encode", "Compute embeddings, labels or answers with an encoder-only model."),
+    "export": ("building.build_steps", "Export a checkpoint to neutral ONNX graphs."),
+    "inspect": ("inspect", "Show what a bundle contains."),
+    "optimize": ("building.build_steps", "Optimize a bundle, or any ONNX Transformer."),
+    "report": ("building.report", "Write a report on bundles, as one HTML page."),
+    "run": ("run", "Generate text from texts or audio."),
+    "run-file": ("run_file", "Generate text for each line of a large file, on Ray workers."),
+    "score": ("score", "Compute the log-probability of given targets."),
+    "sensitivity": ("building.sensitivity", "Measure which layers lose accuracy in int8 or int4."),
+    "serve": ("serve", "Serve bundles over HTTP."),
+    "sign": ("building.sign", "Sign a bundle."),
+    "train": ("building.train", "Train a model, by a recipe or on pairs of texts."),
+    "verify": ("building.verify", "Compare a bundle with its checkpoint, or with its signature."),
+}
+"""The module and the summary of each command.
+
+A module is imported when its command is invoked, so that it can import what it needs at its top
+while `dragoman --help` and the other commands start without it.
+"""
+
+
 class OutputClosedError(Exception):
     """The reader of our output has closed it."""
 
 
 class Commands(click.Group):
-    """Leaves closed pipes to `main`: click would exit with 1, which means that something failed."""
+    """The commands of `COMMANDS`.
+
+    Closed pipes are left to `main`: click would exit with 1, which means that something failed.
+    """
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Return the names of all commands."""
+        return sorted(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Import a command by its name."""
+        if cmd_name not in COMMANDS:
+            return None
+        module = import_module(f".{COMMANDS[cmd_name][0]}", __package__)
+        command: click.Command = getattr(module, cmd_name.replace("-", "_"))
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """List the commands without importing them."""
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, summary) for name, (_, summary) in COMMANDS.items()])
 
     def invoke(self, ctx: click.Context) -> Any:
+        """Run a command."""
         try:
             return super().invoke(ctx)
         except BrokenPipeError as error:
@@ -86,10 +118,10 @@ class Commands(click.Group):
 @click.version_option(__version__, prog_name="dragoman")
 @click.option("-v", "--verbose", is_flag=True, help="Also show log messages and tracebacks.")
 def cli(verbose: bool) -> None:
-    """Take a trained Transformer from PyTorch to a checked deployment.
+    """Turn a trained Transformer into a small, fast deployment that is checked against PyTorch.
 
     \b
-    dragoman build g2p-en -o bundles/g2p-en     export the shipped model and prove parity
+    dragoman build g2p-en -o bundles/g2p-en     export the shipped model and verify the bundle
     dragoman run bundles/g2p-en dragoman        D R AE G AH M AH N
     """
     if verbose:
@@ -98,20 +130,13 @@ def cli(verbose: bool) -> None:
         logger.addHandler(logging.StreamHandler())
 
 
-for command in (
-    *(train, export, optimize, build, run, run_file, encode, score, attention, verify),
-    *(sensitivity, report, sign, bench, inspect, serve, deploy),
-):
-    cli.add_command(command)
-
-
 def main() -> None:
     """Run the command line. A user's mistake is one line and exit status 2, without a traceback."""
     if signal.getsignal(signal.SIGTERM) == signal.SIG_DFL:
         signal.signal(signal.SIGTERM, _terminate)
     verbose = any(argument in ("-v", "--verbose") for argument in sys.argv[1:2])
     try:
-        status = cli.main(standalone_mode=False)
+        status = cli.main(prog_name="dragoman", standalone_mode=False)
         sys.stdout.flush()
         sys.exit(status if isinstance(status, int) else 0)
     except click.ClickException as error:

@@ -1,4 +1,4 @@
-"""`dragoman run-file`"""
+"""The command `dragoman run-file`."""
 
 from __future__ import annotations
 
@@ -9,12 +9,9 @@ from typing import Any
 
 import click
 
-from .messages import tell
-from .option_names import option_names
-from .options import backend_option
-from .progress import shown_progress
-from .run.options import decoding_options, for_bundle
-from .sections import SectionedCommand, SectionedOption
+from .shared.decoding_options import decoding_options, for_bundle
+from .shared.options import SectionedCommand, SectionedOption, backend_option, option_names
+from .shared.terminal import shown_progress, tell
 
 writing = partial(click.option, cls=SectionedOption, section="Output")
 workers_option = partial(click.option, cls=SectionedOption, section="Options")
@@ -29,27 +26,37 @@ workers_option = partial(click.option, cls=SectionedOption, section="Options")
     metavar="FILE",
     required=True,
     type=click.Path(path_type=Path),
-    help="File to write, when all is done.",
+    help="File to write when all lines are decoded.",
 )
 @writing("--force", is_flag=True, help="Replace the file if it exists.")
 @decoding_options
-@writing("--json", "as_json", is_flag=True, help="A JSON object for each line.")
-@workers_option("--address", metavar="HOST:PORT", help="Of a running Ray [a new one, here].")
+@writing("--json", "as_json", is_flag=True, help="Write a JSON object for each line.")
 @workers_option(
-    "--workers", metavar="N", type=click.IntRange(min=1), default=2, help="Processes [2]."
+    "--address", metavar="HOST:PORT", help="Connect to this Ray cluster [start one here]."
 )
 @workers_option(
-    "--threads", metavar="N", type=click.IntRange(min=1), default=1, help="Of each [1]."
+    "--workers", metavar="N", type=click.IntRange(min=1), default=2, help="Worker processes [2]."
 )
 @workers_option(
-    "--gpus", metavar="X", type=click.FloatRange(min=0), default=0.0, help="Of each [0]."
+    "--threads",
+    metavar="N",
+    type=click.IntRange(min=1),
+    default=1,
+    help="Threads of each worker [1].",
+)
+@workers_option(
+    "--gpus",
+    metavar="X",
+    type=click.FloatRange(min=0),
+    default=0.0,
+    help="GPUs of each worker [0].",
 )
 @workers_option(
     "--block-lines",
     metavar="N",
     type=click.IntRange(min=1),
     default=1024,
-    help="Lines for a worker at once [1024].",
+    help="Lines that a worker gets at once [1024].",
 )
 @backend_option
 @click.pass_context

@@ -1,4 +1,4 @@
-"""`dragoman score`"""
+"""The command `dragoman score`."""
 
 from __future__ import annotations
 
@@ -7,31 +7,30 @@ import json
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
-from .lines import IDS_EXPECTED, Line, arriving_lines, in_parts, token_ids, unreadable
-from .messages import tell
-from .option_names import option_names
-from .options import backend_option, threads_option
+from dragoman.files.text_lines import IDS_EXPECTED, Line, token_ids, unreadable
+from dragoman.runtime import DragomanError, Model, ScoredPair, ScoringOptions, load
+from dragoman.runtime.scoring.results import perplexity_of, rejected
 
-if TYPE_CHECKING:
-    from dragoman.runtime import Model, ScoredPair
+from .shared.options import backend_option, option_names, threads_option
+from .shared.terminal import arriving_lines, in_parts, tell
 
 
-@click.command(short_help="Give the probability of targets that are there already.")
+@click.command()
 @click.argument("bundle", type=click.Path(path_type=Path))
 @click.argument("pairs", required=False, type=click.Path(path_type=Path))
 @click.option(
     "--end-token/--no-end-token",
     default=None,
-    help="Whether to score the end token: no if targets are beginnings [yes; decoder alone: no].",
+    help="Score the end token as well [yes; no for a decoder-only model].",
 )
 @click.option(
     "--source-language",
     metavar="CODE",
-    help="Language of the sources, in multilingual models [the bundle's].",
+    help="Language of the sources [the bundle's].",
 )
 @click.option("--target-language", metavar="CODE", help="Language of the targets [the bundle's].")
 @click.option(
@@ -40,20 +39,21 @@ if TYPE_CHECKING:
 @click.option(
     "--task",
     type=click.Choice(["transcribe", "translate"]),
-    help="Speech: what targets are, transcripts or translations to English [the bundle's].",
+    help="Speech: targets are transcripts, or translations to English [the bundle's].",
 )
 @click.option(
     "--batch-size",
     type=click.IntRange(min=1),
+    metavar="N",
     default=64,
     show_default=True,
-    help="Lines to score together, at most.",
+    help="Score at most this many lines at once.",
 )
 @click.option(
     "--json",
     "as_json",
     is_flag=True,
-    help="Print a JSON object per line: tokens, their log-probabilities, the sum, the error.",
+    help="Write a JSON object for each line: tokens, their log-probabilities, the sum, the error.",
 )
 @backend_option
 @threads_option
@@ -73,25 +73,22 @@ def score(
     backend: str | None,
     threads: int | None,
 ) -> int:
-    """Score the lines of PAIRS, or of standard input, with BUNDLE: each a source, a tab, a target.
+    """Compute the log-probability of targets that PAIRS, or standard input, gives.
 
-    Prints a line for each: the log-probability of the target (natural logarithm), a tab, and how
-    many tokens that is, the end token included. The perplexity of all goes to standard error.
+    Each line is a source, a tab and a target. For each, the log-probability of the target (natural
+    logarithm), a tab and its number of tokens are written. The perplexity of all targets goes to
+    standard error.
 
-    For a decoder alone the end token is scored only with --end-token, and a line may also be just
-    a text, which continues nothing.
-
-    For a speech model, sources are paths of audio files of at most a window. For a bundle without
-    tokenizers, sources and targets are token ids separated by spaces. A line that cannot be scored
-    gives an empty line, a message on standard error and, at the end, exit status 1.
+    For a decoder-only model, a line is a prompt, a tab and its continuation, or just a text. For a
+    speech model, sources are paths of audio files of at most one window. For a bundle without
+    tokenizers, sources and targets are token ids. A line that is rejected gives an empty line and a
+    message, and the exit status is 1.
 
     \b
     dragoman score bundles/g2p-en words.tsv
     printf 'dragoman\\tD R AE G AH M AH N\\n' | dragoman score bundles/g2p-en --json
     dragoman score bundles/verses-en --end-token < whole.txt
     """
-    from dragoman.runtime import DragomanError, ScoringOptions, load
-
     if pairs is not None and (not pairs.exists() or pairs.is_dir()):
         found = "a directory" if pairs.is_dir() else "nothing"
         raise DragomanError(f"expected a file of pairs, found {found} at {pairs}")
@@ -119,7 +116,7 @@ GROUP = 4096
 
 
 def _groups(pairs: Path | None) -> Iterator[Sequence[Line]]:
-    """The lines of a file or of standard input."""
+    """Yield the lines of a file or of standard input, in groups."""
     if pairs is not None:
         with pairs.open("rb") as file:
             yield from in_parts(arriving_lines(file), GROUP)
@@ -128,7 +125,7 @@ def _groups(pairs: Path | None) -> Iterator[Sequence[Line]]:
 
 
 class _Writer:
-    """Writes a line for each pair, and adds up what the summary needs."""
+    """Writes a line for each pair, and adds up the figures of the summary."""
 
     def __init__(self, as_json: bool) -> None:
         self.as_json = as_json
@@ -136,6 +133,7 @@ class _Writer:
         self.log_probability = 0.0
 
     def write(self, scored: ScoredPair) -> None:
+        """Write the line of a pair."""
         self.number += 1
         if scored.error is not None:
             self.rejected += 1
@@ -153,17 +151,14 @@ class _Writer:
             click.echo(f"{scored.log_probability:.4f}\t{len(scored.tokens)}")
 
     def summarize(self) -> None:
+        """Report the perplexity of all targets."""
         if self.tokens:
-            from dragoman.runtime.scoring.results import perplexity_of
-
             value = perplexity_of(self.log_probability, self.tokens)
             pairs = self.number - self.rejected
             tell(f"perplexity {value:.6g} over {self.tokens} tokens of {pairs} pairs")
 
 
 def _score(model: Model, lines: Sequence[Line], options: Any, writer: _Writer) -> None:
-    from dragoman.runtime.scoring.results import rejected
-
     pairs = [_pair(model, line) for line in lines]
     results = iter(model.score([pair for pair in pairs if not isinstance(pair, str)], options))
     for pair in pairs:
@@ -171,7 +166,7 @@ def _score(model: Model, lines: Sequence[Line], options: Any, writer: _Writer) -
 
 
 def _pair(model: Model, line: Line) -> tuple[Any, Any] | str:
-    """The pair that a line states, or why it states none."""
+    """Return the pair that a line states, or why it states none."""
     if isinstance(line, UnicodeDecodeError):
         return unreadable(line)
     source, *targets = line.split("\t")

@@ -1,6 +1,6 @@
-"""Metrics of tasks: how good texts are, against references.
+"""Metrics of tasks, which compare texts with references.
 
-Reading order: metric, bootstrap, of_segments, words, sacrebleu_metrics, table.
+Reading order: metric, bootstrap, segment_metrics, sacrebleu_metrics, table.
 """
 
 from .metric import Metric

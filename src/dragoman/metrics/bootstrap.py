@@ -1,4 +1,4 @@
-"""The paired bootstrap: is a difference between two outputs more than chance?
+"""The paired bootstrap, which tells whether a difference between two outputs is chance.
 
 The test is that of "Statistical Significance Tests for Machine Translation Evaluation" (Koehn 2004)
 with the shift of "On Some Pitfalls in Automatic Evaluation and Significance Testing for MT"
@@ -15,7 +15,7 @@ SEED = 12345
 
 
 def chance(oracle: NDArray[np.float64], bundle: NDArray[np.float64]) -> float:
-    """The p-value of a figure that is a sum over segments divided by another.
+    """Compute the p-value of a difference of a figure that is one sum over segments by another.
 
     Args:
         oracle, bundle: numerators and denominators [N, 2] of the same segments
@@ -33,7 +33,7 @@ def chance(oracle: NDArray[np.float64], bundle: NDArray[np.float64]) -> float:
 
 
 def spread(oracle: NDArray[np.float64], bundle: NDArray[np.float64]) -> float:
-    """The standard error of the difference between two such figures.
+    """Compute the standard error of the difference between two such figures.
 
     Args:
         oracle, bundle: as for `chance`
@@ -47,5 +47,5 @@ def spread(oracle: NDArray[np.float64], bundle: NDArray[np.float64]) -> float:
 
 
 def ratio(sums: NDArray[np.float64]) -> float:
-    """Of a numerator and a denominator, which may be 0 in a resample."""
+    """Divide a numerator by a denominator, which may be 0 in a resample."""
     return float(sums[0] / max(sums[1], 1))

@@ -1,4 +1,4 @@
-"""What every metric knows and does."""
+"""The interface of metrics, and checks of their arguments."""
 
 from __future__ import annotations
 
@@ -9,55 +9,57 @@ from typing import Protocol
 from dragoman.errors import DragomanError
 
 References = Sequence[Sequence[str]]
-"""Of each text, every text that counts as right: at least one."""
+"""The references of each text, at least one; each counts as right."""
 
 
 class Metric(Protocol):
-    """A figure for texts, from references."""
+    """A metric, which computes a figure for texts from references."""
 
     @property
     def name(self) -> str:
-        """As people write it, such as "BLEU"."""
+        """The usual name, such as "BLEU"."""
 
     @property
-    def higher_is_better(self) -> bool: ...
+    def higher_is_better(self) -> bool:
+        """Whether a higher figure is better."""
 
     @property
     def whole(self) -> float:
-        """What 100 % are in the metric's figures: 100 for points, 1 for shares."""
+        """The figure of 100 %: 100 for points, 1 for shares."""
 
     def shown(self, figure: float) -> str:
-        """A figure as people read it: points such as "41.02", shares such as "5.60%"."""
+        """Format a figure: points such as "41.02", shares such as "5.60%"."""
 
     def figure(self, hypotheses: Sequence[str], references: References) -> float:
-        """
+        """Compute the figure.
+
         Raises:
             DragomanError: there are no texts, one has no reference, or nothing in the references
                 can be compared.
         """
 
     def signature(self, references: References = ()) -> str:
-        """What a figure was computed with, as the literature asks for.
+        """Describe how a figure was computed, as the literature asks for.
 
         Args:
-            references: those of the figure, for their number; none: one for each text
+            references: of the figure, for their number; empty: one for each text
         """
 
     def chance(self, oracle: Sequence[str], bundle: Sequence[str], references: References) -> float:
-        """The probability that a difference as large between two outputs for the same sources is
-        due to the choice of the sources: the p-value of a paired bootstrap.
+        """Compute the p-value of the difference between two outputs for the same sources.
 
-        It is two-sided: it does not matter which of the outputs is better. Below 0.05 a difference
-        is usually called significant. It is 1 where the figures are equal, and for a single text,
-        which says nothing; of a few texts it is too small.
+        It is the probability that the choice of the sources explains a difference as large, by a
+        paired bootstrap. It is two-sided. Below 0.05 a difference is usually called significant. It
+        is 1 where the figures are equal, and for a single text. For a few texts it is too small.
 
         Raises:
             DragomanError: as `figure`
         """
 
     def spread(self, oracle: Sequence[str], bundle: Sequence[str], references: References) -> float:
-        """The standard error of the difference between the figures of two outputs for the same
-        sources, by a paired bootstrap; 0 for a single text, which says nothing.
+        """Compute the standard error of the difference between two outputs for the same sources.
+
+        It is that of a paired bootstrap; 0 for a single text.
 
         Raises:
             DragomanError: as `figure`
@@ -65,7 +67,8 @@ class Metric(Protocol):
 
 
 def check_pairs(hypotheses: Sequence[str], references: References) -> None:
-    """
+    """Check that every text has a reference.
+
     Raises:
         DragomanError: there are no texts, another number of references, or a text without one.
     """
@@ -81,9 +84,10 @@ def check_pairs(hypotheses: Sequence[str], references: References) -> None:
 
 
 def check_library(metric: str, module: str) -> None:
-    """
+    """Check that the library of a metric is installed.
+
     Raises:
-        DragomanError: the library that a metric is computed with is missing.
+        DragomanError: it is missing.
     """
     if importlib.util.find_spec(module) is None:
         raise DragomanError(

@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from sacrebleu import BLEU, CHRF
 
 MOST_NUMBERS = 2**27
-"""sacrebleu holds the statistics of all segments of all resamples at once: of a very large test set
-there are fewer resamples."""
+"""sacrebleu holds the statistics of all segments of all resamples at once, so that a very large
+test set has fewer resamples."""
 STATISTICS = 18  # of a segment; BLEU has 10
 
 FEWEST_RESAMPLES = 100
@@ -25,7 +25,8 @@ FEWEST_RESAMPLES = 100
 
 @dataclass(frozen=True)
 class SacreBleu:
-    """
+    """A metric of sacrebleu.
+
     Attributes:
         tokenize: how BLEU splits texts into words: see `tokenization`; "none": at spaces
         lowercase: whether case does not count
@@ -38,13 +39,16 @@ class SacreBleu:
     whole: float = 100
 
     def shown(self, figure: float) -> str:
+        """Format a figure."""
         return f"{figure:.2f}"
 
     def figure(self, hypotheses: Sequence[str], references: References) -> float:
+        """Compute the figure."""
         check_pairs(hypotheses, references)
         return float(self._metric().corpus_score(hypotheses, streams(references)).score)
 
     def chance(self, oracle: Sequence[str], bundle: Sequence[str], references: References) -> float:
+        """Compute the p-value of a difference."""
         from sacrebleu.significance import PairedTest, Result
 
         check_pairs(oracle, references)
@@ -67,9 +71,10 @@ class SacreBleu:
         return float(after.p_value)
 
     def spread(self, oracle: Sequence[str], bundle: Sequence[str], references: References) -> float:
+        """Compute the standard error of a difference."""
         check_pairs(oracle, references)
         metric, generator = self._metric(), np.random.default_rng(SEED)
-        # sacrebleu resamples what it keeps of each text, too, but gives away only single figures.
+        # sacrebleu resamples what it keeps of each text, too, but returns only single figures.
         kept = [
             np.array(metric._extract_corpus_statistics(texts, streams(references)), np.float64)
             for texts in (oracle, bundle)
@@ -84,6 +89,7 @@ class SacreBleu:
         return float(differences.std())
 
     def signature(self, references: References = ()) -> str:
+        """Describe how the figure was computed, as sacrebleu does."""
         metric = self._metric()
         metric.corpus_score([""] * (len(references) or 1), streams(references or [[""]]))
         return str(metric.get_signature())
@@ -98,15 +104,19 @@ class SacreBleu:
 
 
 def streams(references: References) -> list[Sequence[str]]:
-    """The first references of all texts, the second ones, and so on, as sacrebleu takes them: None
-    where a text has no more, which its documentation allows and its types do not.
+    """Group the first references of all texts, the second ones, and so on, as sacrebleu does.
+
+    A text without more references has None, which sacrebleu's documentation allows and its types
+    do not.
     """
     return cast(list[Sequence[str]], list(zip_longest(*references)))
 
 
 def tokenization(language: str | None) -> str:
-    """How BLEU splits texts of a language into words: sacrebleu's default, of which Chinese has its
-    own; where no spaces stand between words and a word list would be needed, characters.
+    """Choose how BLEU splits texts of a language into words.
+
+    It is sacrebleu's default, with its own one for Chinese. Characters are used where words have no
+    spaces between them and a word list would be needed.
 
     Args:
         language: a code such as "zh", "zh_CN" or "zho_Hans"; None: unknown

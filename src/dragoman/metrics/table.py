@@ -9,8 +9,8 @@ from types import MappingProxyType
 from dragoman.errors import DragomanError
 
 from .metric import Metric, check_library
-from .of_segments import EXACT_MATCH, ROUGE_L, WORD_ERROR
 from .sacrebleu_metrics import SacreBleu, tokenization
+from .segment_metrics import EXACT_MATCH, ROUGE_L, WORD_ERROR
 
 METRICS: Mapping[str, Metric] = MappingProxyType(
     {
@@ -23,7 +23,7 @@ METRICS: Mapping[str, Metric] = MappingProxyType(
 )
 
 PERPLEXITY = "perplexity"
-"""What parity takes beside the metrics of texts: only how probable references are."""
+"""The name for the probability of references, which parity takes besides metrics of texts."""
 
 METRIC_NAMES = (*METRICS, PERPLEXITY)
 
@@ -36,7 +36,7 @@ LIBRARIES = {
 
 
 def find_metric(name: str, language: str | None = None) -> Metric:
-    """A metric that can be computed here.
+    """Find a metric that can be computed here.
 
     Args:
         name: one of `METRICS`
@@ -56,7 +56,8 @@ def find_metric(name: str, language: str | None = None) -> Metric:
 
 
 def check_metrics(names: Sequence[str]) -> None:
-    """
+    """Check the names of metrics.
+
     Raises:
         DragomanError: one is not among `METRIC_NAMES`, or its library is missing.
     """
@@ -70,7 +71,7 @@ def check_metrics(names: Sequence[str]) -> None:
 
 
 def describe_undecided(name: str, loss: float, allowed: float, texts: int, more: int | None) -> str:
-    """A loss that is more than is allowed, but not significantly, as people read it.
+    """Describe a loss that is more than is allowed, but not significantly.
 
     Args:
         name: of the metric, as people write it
@@ -89,10 +90,10 @@ def describe_undecided(name: str, loss: float, allowed: float, texts: int, more:
 
 
 def shown_figure(name: str, figure: float) -> str:
-    """A recorded figure as people read it.
+    """Format a recorded figure.
 
     Args:
-        name: of the metric, as people write it; one that is unknown here is a share of errors
+        name: of the metric; an unknown one is a share of errors
     """
     for metric in METRICS.values():
         if metric.name == name:

@@ -1,1 +1,1 @@
-"""Pictures for people: attention as heat maps. Needs no model."""
+"""Pictures of attention as heat maps, drawn without the model."""

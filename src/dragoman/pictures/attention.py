@@ -1,4 +1,4 @@
-"""Attention as a heat map, or as a page on which a layer and a head can be chosen."""
+"""Draws attention as a heat map, or as a page on which a layer and a head can be chosen."""
 
 from __future__ import annotations
 
@@ -14,25 +14,26 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dragoman.errors import DragomanError
+from dragoman.files.regular_files import write_whole
 from dragoman.runtime import Attention
-from dragoman.whole_files import write_whole
 
 Which = Literal["cross", "decoder", "encoder"]
 
 MOST_CELLS = 4_000_000
-"""On a page: more numbers make it too large to open."""
+"""The most weights of a page that browsers can open."""
 CELL = 0.32
-"""Inches."""
+"""Inches of a cell."""
 MOST_LABELS = 120
 
 
 @dataclass(frozen=True)
 class HeatMap:
-    """
+    """The attention of all layers and heads, of one kind.
+
     Attributes:
         weights: [layers, heads, rows, columns]
         rows: the tokens that attend
-        columns: those attended to
+        columns: the tokens that are attended to
     """
 
     title: str
@@ -41,7 +42,7 @@ class HeatMap:
     columns: tuple[str, ...]
 
     def chosen(self, layer: int | None, head: int | None) -> NDArray[np.float32]:
-        """The weights [rows, columns] of a layer and a head, or their mean.
+        """Select the weights [rows, columns] of a layer and a head, or their mean.
 
         Raises:
             DragomanError: there is no such layer or head.
@@ -59,7 +60,7 @@ class HeatMap:
 
 
 def heat_maps(attention: Attention) -> dict[Which, HeatMap]:
-    """The maps that a model has, the most telling first."""
+    """Make the heat maps of a model, the most telling first."""
     maps: dict[Which, HeatMap] = {}
     if attention.cross is not None:
         maps["cross"] = HeatMap(
@@ -75,7 +76,8 @@ def heat_maps(attention: Attention) -> dict[Which, HeatMap]:
 
 
 def choose(maps: Mapping[Which, HeatMap], which: Which | None) -> HeatMap:
-    """
+    """Choose a heat map; None: the first.
+
     Raises:
         DragomanError: the model has no such attention.
     """
@@ -89,7 +91,7 @@ def choose(maps: Mapping[Which, HeatMap], which: Which | None) -> HeatMap:
 
 
 def check_picture_name(path: Path) -> None:
-    """Check that the name of a file says a format that matplotlib writes.
+    """Check that the name of a file has the suffix of a format that matplotlib writes.
 
     Raises:
         DragomanError: it does not.
@@ -105,10 +107,10 @@ def check_picture_name(path: Path) -> None:
 
 
 def draw(picture: HeatMap, path: Path, *, layer: int | None, head: int | None) -> str:
-    """Write a picture in the format that the file's name says, whole or not at all.
+    """Write a picture in the format of the file's suffix, whole or not at all.
 
     Returns:
-        characters that no font of this machine has, which are boxes in the picture
+        characters that no font of this machine has; the picture shows boxes
 
     Raises:
         DragomanError: there is no such layer or head, matplotlib does not know the format, or the
@@ -141,7 +143,7 @@ def draw(picture: HeatMap, path: Path, *, layer: int | None, head: int | None) -
 
 
 def write_page(attention: Attention, path: Path, *, title: str) -> None:
-    """Write a page that needs nothing else, whole or not at all.
+    """Write a page that needs no other file, whole or not at all.
 
     Raises:
         DragomanError: there are too many weights for a page, or the file cannot be written.
@@ -169,7 +171,7 @@ def _plain(picture: HeatMap) -> dict[str, Any]:
 
 
 def script_safe(text: str) -> str:
-    """JSON that ends no script element."""
+    """Escape JSON so that it cannot end a script element."""
     return text.replace("<", "\\u003c").replace("\u2028", "\\u2028").replace("\u2029", "\\u2029")
 
 
@@ -182,7 +184,7 @@ def _name(what: str, number: int | None) -> str:
 
 
 def _label(set_ticks: Any, labels: tuple[str, ...], **options: Any) -> None:
-    """The tokens along a side, or every n-th where there are many."""
+    """Label a side with its tokens, or with every n-th of them."""
     step = -(-len(labels) // MOST_LABELS)
     places = range(0, len(labels), step)
     shown = [labels[place].replace("$", r"\$") for place in places]

@@ -1,4 +1,4 @@
-"""Fonts of this machine that have what tokens are written with: matplotlib's own has no Chinese."""
+"""Finds fonts of this machine with the characters of tokens, since matplotlib's has no Chinese."""
 
 from __future__ import annotations
 
@@ -10,13 +10,14 @@ from matplotlib import font_manager
 from matplotlib.ft2font import FT2Font
 
 DEFAULT = "DejaVu Sans"
-"""Matplotlib's own, which it brings along."""
+"""The font that comes with matplotlib."""
 BOXES = "Last Resort"
-"""The name of a font, of which matplotlib brings a copy, begins so: it has a box for everything."""
+"""How the name of a font begins that comes with matplotlib and has a box for every character."""
 
 
 class Fonts(NamedTuple):
-    """
+    """Fonts for some texts.
+
     Attributes:
         families: names of fonts, in the order in which a character is looked up
         missing: characters that none of them has, sorted
@@ -27,21 +28,21 @@ class Fonts(NamedTuple):
 
 
 def fonts_for(texts: Iterable[str], *, first: str = DEFAULT) -> Fonts:
-    """The fewest fonts that come to hand, after the first, for all characters of texts."""
-    wanted = {character for text in texts for character in text if character.isprintable()}
+    """Choose fonts for all characters of texts, beginning with the first."""
+    needed = {character for text in texts for character in text if character.isprintable()}
     families = [first]
-    wanted -= _characters(_file(first))
+    needed -= _characters(_file(first))
     for font in sorted(font_manager.fontManager.ttflist, key=lambda font: (font.name, font.fname)):
-        if not wanted:
+        if not needed:
             break
         if font.name in families or font.name.startswith(BOXES):
             continue
-        found = wanted & _characters(font.fname)
+        found = needed & _characters(font.fname)
         # Fonts are chosen by the names of families: it must be the one that the name finds.
         if found and _file(font.name) == font.fname:
             families.append(font.name)
-            wanted -= found
-    return Fonts(families, "".join(sorted(wanted)))
+            needed -= found
+    return Fonts(families, "".join(sorted(needed)))
 
 
 def _file(family: str) -> str:

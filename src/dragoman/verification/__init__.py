@@ -1,30 +1,10 @@
-"""Parity: does a bundle compute what the trained model computes?
+"""Parity: whether a bundle computes what the trained model computes.
 
-Reading order: `inputs`, what is compared on; tolerances, oracle, forced, rounded_oracle; `stored`,
-what a bundle holds; `numerics`, what its graphs compute on probes; `checks`, what it computes on
-inputs; check, which runs them in order; naming, first_difference, verdict.
-The oracle is `reference_model` in PyTorch, fp32, decoding without a cache.
+The oracle is `reference_model` in PyTorch in fp32, decoding without a cache.
+
+Reading order: `comparison`, `inputs`, what is compared on; `tolerances`, `oracle`; `stored`, what a
+bundle holds; `checks`, what it computes on inputs; `numerics`, what its graphs compute on probes;
+`parity`, which runs all checks in order; `first_difference`, `verdict`. `sensitivity` measures what
+the precision of each product costs, and `report` writes it all as a page. `comparison`, `report`
+and `sensitivity.results` import neither PyTorch nor ONNX.
 """
-
-from .check import check_parity
-from .first_difference import FirstDifference, first_difference
-from .inputs.choosing import inputs_for
-from .inputs.parity_inputs import ParityInputs
-from .inputs.random_inputs import random_inputs
-from .running import running
-from .tolerances import TASK_TOLERANCES, TOLERANCES
-from .verdict import describe_failure, describe_proof
-
-__all__ = [
-    "TASK_TOLERANCES",
-    "TOLERANCES",
-    "FirstDifference",
-    "ParityInputs",
-    "check_parity",
-    "describe_failure",
-    "describe_proof",
-    "first_difference",
-    "inputs_for",
-    "random_inputs",
-    "running",
-]

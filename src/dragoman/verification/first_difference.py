@@ -1,7 +1,7 @@
-"""The first tensor, in the order of computation, in which a bundle differs from its model.
+"""Finds the first tensor, in the order of computation, in which a bundle differs from its model.
 
-A pass keeps the names of the values that it computes in another way, so that all values which are
-in both graphs, the neutral and the optimized, can be compared by name.
+A pass keeps the names of the values that it computes in another way. So all values which are in
+both the neutral and the optimized graph are compared by name.
 """
 
 from __future__ import annotations
@@ -12,13 +12,12 @@ from dataclasses import dataclass
 import onnx_ir as ir
 
 from dragoman.errors import DragomanError
-from dragoman.optimize.compare import Outputs, Runner, difference, with_outputs
+from dragoman.onnx_graphs.graph_files import module_of
 from dragoman.optimize.fusions.matching import FLOATS
-from dragoman.optimize.precision.observed import observe
-from dragoman.optimize.samples import Samples
-from dragoman.origins import module_of
+from dragoman.optimize.precision.calibration import calibration_batches
+from dragoman.optimize.running import Outputs, Runner, Samples, difference, with_outputs
 from dragoman.runtime import Bundle
-from dragoman.runtime.decoding.batching import Encodable
+from dragoman.runtime.decoding.batching import EncoderInput
 
 from .tolerances import TOLERANCES
 
@@ -27,7 +26,7 @@ SOURCES = 4
 
 @dataclass(frozen=True)
 class FirstDifference:
-    """A tensor and the node that computes it.
+    """A tensor that differs, and the node that computes it.
 
     Attributes:
         module: of the trained model, such as "decoder.layers.3.feed_forward"
@@ -48,7 +47,7 @@ class FirstDifference:
 
 
 def first_difference(
-    neutral: Bundle, bundle: Bundle, sources: Sequence[Encodable], tolerance: float
+    neutral: Bundle, bundle: Bundle, sources: Sequence[EncoderInput], tolerance: float
 ) -> FirstDifference | None:
     """Compare a bundle with a neutral one of the same model.
 
@@ -60,7 +59,7 @@ def first_difference(
     Returns:
         None if every tensor is within the tolerance
     """
-    observed = observe(neutral, sources[:SOURCES])
+    observed = calibration_batches(neutral, sources[:SOURCES])
     for graph in neutral.manifest.model_graphs:
         expected, found = (ir.load(b.graph_path(graph)) for b in (neutral, bundle))
         makers = {o.name or "": node for node in expected.graph for o in node.outputs}
@@ -80,8 +79,10 @@ def first_difference(
     return None
 
 
-def describe_first_difference(neutral: Bundle, bundle: Bundle, sources: Sequence[Encodable]) -> str:
-    """`first_difference` as a sentence, at the tolerance of the bundle's precision."""
+def describe_first_difference(
+    neutral: Bundle, bundle: Bundle, sources: Sequence[EncoderInput]
+) -> str:
+    """Describe the first difference beyond the tolerance of the bundle's precision."""
     if bundle.manifest.executable.format != "onnx":
         return "engines are opaque: the first differing tensor cannot be located"
     tolerance = TOLERANCES[bundle.manifest.precision]

@@ -1,17 +1,45 @@
-"""The oracle's outputs: the reference model in fp32, decoding greedily without a cache."""
+"""The oracle: the reference model in fp32, which decodes greedily without a cache.
+
+Oracle and bundle are also run along the oracle's own outputs, in one teacher-forced pass of each.
+And the oracle is rounded to nearest, to know what a precision costs a model by itself. How far
+rounding moves the distributions of a model depends on the model, by a factor of a hundred and more
+among trained ones. So a bundle is not held to a distance that all models share, but to the distance
+of its own model, rounded in the plainest way: each weight to the nearest integer, without the
+compensation of errors that a bundle's weights get.
+"""
 
 from __future__ import annotations
 
 import copy
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
 
-from dragoman.reference_model import AutoregressiveModel, Source, greedy_uncached
-from dragoman.runtime.decoding.batching import Encodable, batches
-from dragoman.runtime.format.manifest import Manifest
+from dragoman.optimize.precision.weights import Scheme
+from dragoman.optimize.targets import Schemes, find_target
+from dragoman.reference_model import (
+    AutoregressiveModel,
+    LanguageModel,
+    NoMemory,
+    ReferenceModel,
+    Source,
+    greedy_uncached,
+)
+from dragoman.reference_model.layers import KeysValues
+from dragoman.reference_model.models import MaskedLanguageModelHead
+from dragoman.reference_model.stacks import Output
+from dragoman.runtime import Model
+from dragoman.runtime.decoding.batching import EncoderInput, as_batch, batches, pad
+from dragoman.runtime.format.manifest import Manifest, Precision
+from dragoman.runtime.format.model_spec import ModelSpec
+from dragoman.runtime.scoring.teacher_forcing import forcing_batches
+from dragoman.settings.generation import DEFAULT_BATCH_SIZE
 
 BATCH_SIZE = 64
 BATCH_TOKENS = 4096
@@ -20,8 +48,13 @@ BATCH_TOKENS = 4096
 def oracle_for(
     reference: AutoregressiveModel, manifest: Manifest, target_language: str | None = None
 ) -> tuple[AutoregressiveModel, str | None]:
-    """The reference model set to write one language, and that language: the one that is named, else
-    the bundle's default, else the first it has. None for a model without languages.
+    """Set the reference model to write one language.
+
+    Args:
+        target_language: None: the bundle's default, or the first language that it has
+
+    Returns:
+        the model, and the language; None for a model without languages
 
     Raises:
         LanguageError: the model does not have the language.
@@ -41,11 +74,11 @@ def oracle_for(
 
 def oracle_outputs(
     oracle: AutoregressiveModel,
-    sources: Sequence[Encodable],
+    sources: Sequence[EncoderInput],
     limit: int,
     advance: Callable[[int], None] = lambda count: None,
 ) -> list[list[int]]:
-    """Greedy output of each source, including the end token if it is reached.
+    """Decode each source greedily; outputs include the end token if it is reached.
 
     Args:
         limit: the most new tokens
@@ -59,13 +92,210 @@ def oracle_outputs(
     return [outputs[i] for i in range(len(sources))]
 
 
-def source_batches(sources: Sequence[Encodable]) -> list[list[int]]:
-    """Indices of sources of similar length."""
+def source_batches(sources: Sequence[EncoderInput]) -> list[list[int]]:
+    """Group sources of similar length, by index."""
     lengths = [
         source.shape[-1] if isinstance(source, np.ndarray) else len(source) for source in sources
     ]
     return list(batches(lengths, max_batch_size=BATCH_SIZE, max_batch_tokens=BATCH_TOKENS))
 
 
-def for_torch(source: Encodable) -> Source:
+def for_torch(source: EncoderInput) -> Source:
+    """Convert a source for the reference model."""
     return torch.from_numpy(source) if isinstance(source, np.ndarray) else source
+
+
+COMPARED_SOURCES = 64
+"""Sources compared number by number, spread evenly over all."""
+
+
+@dataclass(frozen=True)
+class ForcedBatch:
+    """The outputs of oracle and bundle for a batch of sources.
+
+    Attributes:
+        source: token ids [B, S], or features [B, mel bins, frames]
+        source_mask: [B, S], True at tokens
+        read: the decoders' input, [B, T]
+        read_mask: [B, T], True at tokens
+        chosen_mask: [B, T], True where the model chooses the token that follows: not within the
+            prompt, and not a forced first token
+        cross: the oracle's keys and values of each decoder layer, [B, H, S, Dh]
+        logits: the oracle's, [B, T, V]
+        encoded: what the bundle's encoder computed, by name
+        scored: the bundle's logits, [B, T, V]
+    """
+
+    source: NDArray[Any]
+    source_mask: NDArray[np.bool_]
+    read: NDArray[np.int64]
+    read_mask: NDArray[np.bool_]
+    chosen_mask: NDArray[np.bool_]
+    cross: Sequence[KeysValues]
+    logits: NDArray[np.float32]
+    encoded: dict[str, NDArray[Any]]
+    scored: NDArray[Any]
+
+
+def forced_batches(
+    model: Model,
+    oracle: AutoregressiveModel,
+    sources: Sequence[EncoderInput],
+    outputs: list[list[int]],
+) -> Iterator[ForcedBatch]:
+    """Run oracle and bundle along the oracle's outputs, on some of the sources.
+
+    Args:
+        outputs: of the oracle, for each source
+    """
+    spec, generation = model.manifest.model, oracle.generation
+    count = min(COMPARED_SOURCES, len(sources))
+    compared = np.linspace(0, len(sources) - 1, count).astype(int).tolist()
+    prompts = {i: oracle.prompt(for_torch(sources[i])) for i in compared}
+    forced = generation.forced_first_token_id is not None
+    reads = {i: [*prompts[i], *outputs[i][:-1]] for i in compared}
+    lengths = [(len(sources[i]), len(reads[i])) for i in compared]
+    for batch in oracle_batches(spec, lengths):
+        rows = [compared[i] for i in batch]
+        encoded = [sources[i] if spec.has_encoder else [] for i in rows]
+        source, source_mask = as_batch(encoded, spec)
+        read, read_mask = pad([reads[i] for i in rows], spec.pad_token_id)
+        cross, logits = oracle_pass(oracle, source, source_mask, read)
+        given = np.array([len(prompts[i]) + forced for i in rows])
+        chosen_mask = read_mask & (np.arange(read.shape[1]) >= given[:, None] - 1)
+        yield ForcedBatch(
+            source,
+            source_mask,
+            read,
+            read_mask,
+            chosen_mask,
+            cross,
+            logits,
+            model.backend.encode(source, source_mask) if spec.has_encoder else {},
+            model.backend.score(source, source_mask, read),
+        )
+
+
+def oracle_batches(spec: ModelSpec, lengths: Sequence[tuple[int, int]]) -> Iterator[list[int]]:
+    """Group sources as `forcing_batches` does, but windows of audio one by one.
+
+    The oracle's attention holds all scores of all heads.
+    """
+    return forcing_batches(spec, lengths, 1 if spec.takes_audio else DEFAULT_BATCH_SIZE)
+
+
+@torch.inference_mode()
+def oracle_pass(
+    oracle: AutoregressiveModel,
+    source: NDArray[Any],
+    source_mask: NDArray[np.bool_],
+    read: NDArray[np.int64],
+) -> tuple[list[KeysValues], NDArray[np.float32]]:
+    """Compute keys and values of cross-attention, if there is any, and logits [B, T, V]."""
+    if isinstance(oracle, LanguageModel):
+        return [], oracle(torch.from_numpy(read)).numpy()
+    mask = torch.from_numpy(source_mask)
+    cross = oracle.encode(torch.from_numpy(source), mask)
+    start = torch.zeros(len(read), dtype=torch.long)
+    logits = oracle.decode(torch.from_numpy(read), start, mask, cross, NoMemory())
+    return cross, logits.numpy()
+
+
+CLIPPED_AT = (1.0, 0.95, 0.9, 0.85, 0.8, 0.75, 0.7, 0.65)
+"""Shares of the largest weight of a scale to which it may be clipped in 4 bits, if that rounds the
+others better."""
+
+M = TypeVar("M", bound=ReferenceModel)
+
+HALVES: dict[Precision, torch.dtype] = {"fp16": torch.float16, "bf16": torch.bfloat16}
+
+
+def rounded_oracle(oracle: M, manifest: Manifest) -> M:
+    """Copy the oracle to compute in the precision of a bundle.
+
+    In 16 bits, all weights and what every module returns are rounded. In int8 and int4, the weights
+    of all products and tables are, and the inputs of products if the target rounds them. Products
+    that the target leaves in fp32 are rounded, too, unless the user kept them.
+    """
+    rounded, recipe = copy.deepcopy(oracle), find_target(manifest.target).recipe
+    half = HALVES.get(manifest.precision)
+    if half is None:
+        width = oracle.config.d_model
+        schemes = recipe.schemes(manifest.precision, manifest.graphs, {width})
+        _round_products(rounded, schemes, manifest.keep_fp32)
+        half = HALVES.get(recipe.half_activations) if recipe.half_activations else None
+    if half is not None:
+        _round_to_half(rounded, half)
+    return rounded
+
+
+def _round_products(model: ReferenceModel, schemes: Schemes, kept: Collection[str]) -> None:
+    tied = model.config.tie_target_output
+    kinds = nn.Linear | nn.Embedding | Output | MaskedLanguageModelHead
+    # A module may have several names; the manifest has the name of its weight.
+    named = dict(model.named_modules(remove_duplicate=False))
+    exempt = {id(module) for name, module in named.items() if name in kept}
+    for name, module in model.named_modules():
+        if not isinstance(module, kinds) or id(module) in exempt:
+            continue
+        scheme = schemes.embedding
+        if isinstance(module, nn.Linear) or (isinstance(module, Output) and not tied):
+            scheme = schemes.products[_graph(name, schemes)]
+        weight = to_nearest(module.weight.detach(), scheme.bits, scheme.block)
+        module.weight = nn.Parameter(weight, requires_grad=False)
+        if not isinstance(module, nn.Embedding):
+            module.register_forward_pre_hook(_rounds_inputs(scheme))
+
+
+def _graph(name: str, schemes: Schemes) -> str:
+    """Name the graph of a module; the encoder's also computes cross keys and values, and heads."""
+    if "decoder" not in schemes.products:
+        return "encoder"
+    of_source = name.endswith(("cross_attention.key", "cross_attention.value"))
+    return "encoder" if name.startswith("encoder.") or of_source else "decoder"
+
+
+def to_nearest(weight: Tensor, bits: int, block: int | None) -> Tensor:
+    """Round a weight [outputs, inputs] to symmetric integers.
+
+    Args:
+        block: how many inputs share a scale; None: all
+    """
+    outputs, inputs = weight.shape
+    size, limit = block or inputs, 2 ** (bits - 1) - 1
+    blocks = nn.functional.pad(weight, (0, -inputs % size)).view(outputs, -1, size)
+    largest = blocks.abs().amax(-1, keepdim=True)
+    largest[largest == 0] = 1
+    best, least = blocks, torch.full_like(largest, torch.inf)
+    for clipped_at in CLIPPED_AT if bits == 4 else CLIPPED_AT[:1]:
+        scale = largest * (clipped_at / limit)
+        rounded = (blocks / scale).round().clamp(-limit, limit) * scale
+        error = (rounded - blocks).square().sum(-1, keepdim=True)
+        best, least = torch.where(error < least, rounded, best), torch.minimum(error, least)
+    return best.view(outputs, -1)[:, :inputs].contiguous()
+
+
+def _rounds_inputs(scheme: Scheme) -> Callable[[nn.Module, Any], tuple[Tensor]]:
+    form = scheme.form(None)
+
+    def hook(module: nn.Module, arguments: tuple[Tensor]) -> tuple[Tensor]:
+        (x,) = arguments
+        rows = form.round_inputs(x.reshape(-1, x.shape[-1]).numpy())
+        return (torch.from_numpy(rows).view(x.shape),)
+
+    return hook
+
+
+def _round_to_half(model: nn.Module, dtype: torch.dtype) -> None:
+    def narrow(x: Tensor) -> Tensor:
+        """Round; numbers beyond the range stay, as bundles keep them in fp32."""
+        rounded: Tensor = x.to(dtype).to(x.dtype)
+        return torch.where(rounded.isfinite(), rounded, x)
+
+    def hook(module: nn.Module, arguments: Any, output: Any) -> Any:
+        return narrow(output) if isinstance(output, Tensor) else output
+
+    for parameter in model.parameters():
+        parameter.data = narrow(parameter.data)
+    for module in model.modules():
+        module.register_forward_hook(hook)

@@ -1,12 +1,12 @@
-"""A failed check as a sentence: the first level that failed, and the tolerance that would pass."""
+"""Describes the first level that failed, with the tolerance that would pass, or what was proved."""
 
 from __future__ import annotations
 
 from decimal import ROUND_CEILING, Context
 
 from dragoman.metrics import shown_figure
-from dragoman.optimize.compare import NOT_FINITE
-from dragoman.runtime.format.records import (
+from dragoman.optimize.running import NOT_FINITE
+from dragoman.runtime.format.parity import (
     BeamParity,
     DistributionParity,
     OnePassParity,
@@ -17,7 +17,7 @@ from dragoman.runtime.format.records import (
 
 
 def describe_failure(parity: Parity) -> str:
-    """One line on what is wrong."""
+    """Describe what failed in one line."""
     for check in parity.checks:
         if not check.passed:
             return f"parity failed: {check.name}: {check.problem}"
@@ -36,7 +36,7 @@ def describe_failure(parity: Parity) -> str:
     vectors = parity.vectors
     if vectors is not None and not vectors.passed:
         return (
-            f"parity failed: the mean cosine of vectors and the oracle's is "
+            f"parity failed: the mean cosine between embeddings and the oracle's is "
             f"{vectors.bundle.mean:.6f}, allowed {vectors.allowed:.6f}"
         )
     tokens = parity.tokens
@@ -60,8 +60,10 @@ def describe_failure(parity: Parity) -> str:
 
 
 def describe_proof(parity: Parity) -> str:
-    """What a check that passed excludes, and what it does not; "" of a record that does not say
-    what it reached.
+    """Describe what passing excludes and what it does not.
+
+    Returns:
+        "" for a record that does not say what the checks reached
     """
     covered = parity.coverage
     if covered is None or not parity.passed:
@@ -118,7 +120,7 @@ def _describe_distributions(found: DistributionParity) -> str:
 
 
 def _describe_tokens(tokens: TokenParity) -> str:
-    """At fp32 outputs that differ; below, first what no rounding explains."""
+    """Describe outputs that differ; below fp32, first what no rounding explains."""
     one_pass, judged = tokens.one_pass, tokens.least_identical is not None
     if one_pass is not None and not one_pass.passed and (judged or not tokens.divergences):
         return _describe_one_pass(one_pass)
@@ -159,7 +161,7 @@ def _describe_one_pass(found: OnePassParity) -> str:
 
 
 def _describe_beams(beams: BeamParity) -> str:
-    if beams.own_allowed is not None and beams.own_difference > beams.own_allowed:
+    if beams.own_difference > beams.own_allowed:
         return (
             f"parity failed: with {beams.beams} beams the score of a hypothesis differs by "
             f"{beams.own_difference:.3g} from the one that the bundle's own log-probabilities give "
@@ -182,5 +184,5 @@ def _describe_task(task: TaskParity) -> str:
 
 
 def _rounded_up(value: float) -> str:
-    """Three digits, never less than the value."""
+    """Format three digits, never less than the value."""
     return f"{float(Context(prec=3, rounding=ROUND_CEILING).create_decimal(value)):g}"

@@ -173,7 +173,7 @@ def inputs_of(sources: Sequence[Source], ours: Transformer) -> dict[str, Any]:
 
 
 def prompts_of(sources: Sequence[Source]) -> dict[str, Any]:
-    """What a decoder alone continues, with padding before it."""
+    """Prompts of a decoder-only model, with padding before them."""
     lengths = [len(source) for source in sources]
     padded = [[0] * (max(lengths) - len(source)) + list(source) for source in sources]
     mask = [[0] * (max(lengths) - length) + [1] * length for length in lengths]
@@ -236,7 +236,7 @@ class Comparison:
 
 
 def _combinations(subject: str, row: int) -> tuple[list[Case], list[Case]]:
-    """Of 27 combinations nine, in which each pair of values of two settings occurs; the others."""
+    """Nine of 27 combinations, in which each pair of values of two settings occurs; the others."""
     covering: list[Case] = []
     others: list[Case] = []
     for i, j, k in itertools.product(range(3), repeat=3):
@@ -302,10 +302,10 @@ RULES = [
     _rule("no second token", {"bad_words_ids": [[5, w] for w in range(31)],
                               "forced_bos_token_id": 5}),
     _rule("as many beams as tokens", {"num_beams": 31}, limit=5, returned=31),
-    _rule("alone", {"early_stopping": True}, together=False),
-    _rule("alone, estimated", {"early_stopping": False}, "t5", together=False),
-    _rule("alone, never", {"early_stopping": "never"}, "marian", together=False),
-    _rule("a decoder alone", {"early_stopping": "never"}, "gpt2", together=False),
+    _rule("one source", {"early_stopping": True}, together=False),
+    _rule("one source, estimated", {"early_stopping": False}, "t5", together=False),
+    _rule("one source, never", {"early_stopping": "never"}, "marian", together=False),
+    _rule("decoder-only", {"early_stopping": "never"}, "gpt2", together=False),
     _rule("repetition of the prompt", {"repetition_penalty": 1.4}, "gpt2", together=False),
     _rule("no pair of the prompt", {"no_repeat_ngram_size": 2}, "gpt2", together=False),
     _rule("minimum with the prompt", {"min_length": 9}, "gpt2", together=False),

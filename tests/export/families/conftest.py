@@ -85,7 +85,7 @@ def beam_subject(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Su
 
 @pytest.fixture(scope="session")
 def bert(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Of the directories of sentence-transformers."""
+    """The base of the directories of sentence-transformers."""
     directory: Path = tmp_path_factory.mktemp("bert")
     save_bert(directory)
     return directory

@@ -1,4 +1,4 @@
-"""Writes models as CTranslate2's converters do, from the description of the format alone."""
+"""Writes models as CTranslate2's converters do, from the description of the format only."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from torch import Tensor
 
 from dragoman.reference_model import Transformer
 from dragoman.reference_model.attention import MultiHeadAttention
-from dragoman.reference_model.embedding import AudioEmbedding, Embedding
 from dragoman.reference_model.layers import GatedFeedForward
+from dragoman.reference_model.stacks import AudioEmbedding, Embedding
 
 KINDS = [torch.float32, torch.int8, torch.int16, torch.int32, torch.float16, torch.bfloat16]
 ACTIVATIONS = {"relu": 0, "gelu_tanh": 1, "silu": 2, "gelu": 3}

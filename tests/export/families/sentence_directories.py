@@ -41,7 +41,7 @@ def save_bert(directory: Path) -> None:
 
 
 def dense_weights(bias: bool = True) -> dict[str, Tensor]:
-    """Of `torch.nn.Linear`."""
+    """A module of `torch.nn.Linear`."""
     weight = torch.randn(VECTOR, WIDTH, generator=torch.Generator().manual_seed(1))
     return {"weight": weight} | ({"bias": torch.arange(VECTOR) / 10} if bias else {})
 

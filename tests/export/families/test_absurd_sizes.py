@@ -143,7 +143,7 @@ def test_sizes_of_hugging_face(name: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["m2m_100", "marian", "pegasus"])
 def test_tables_are_computed_once_their_width_is_known(name: str, tmp_path: Path) -> None:
-    """The positions alone are within bounds, and no file states them."""
+    """The number of positions is within bounds, and no file states them."""
     directory = tmp_path / name
     write_hugging_face(directory, CONFIGS[name])
     wide = {"d_model": 512, "max_position_embeddings": 100_000}

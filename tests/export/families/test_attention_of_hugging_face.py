@@ -19,7 +19,7 @@ from dragoman.export.neutral_bundle import export_bundle
 from dragoman.optimize.target_bundle import optimize_bundle
 from dragoman.reference_model import as_batch
 from dragoman.runtime import Bundle, Model, load
-from dragoman.runtime.backends.errors import BackendError
+from dragoman.runtime.backends.interface import BackendError
 
 from ...random_weights import randomize_hugging_face
 from .beam_cases import Subject, make_subject
@@ -32,7 +32,7 @@ ATTENTIONS = {
     "self_attention": ("decoder_attentions", "attentions"),
     "cross_attention": ("cross_attentions",),
 }
-"""Their names; of an encoder or a decoder alone, the second."""
+"""Their names; for an encoder-only or decoder-only model, the second."""
 SOURCES = [[5, 9, 17, 7, 6, 3, 11], [8, 4, 3], [2], [4, 11, 12, 13, 14, 15]]
 ENCODER: dict[str, Any] = {
     "vocab_size": 29,

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from dragoman.export.checkpoints import read_checkpoint
 from dragoman.export.families import FAMILIES
-from dragoman.export.families.building import build
+from dragoman.export.families.checkpoint import build
 from dragoman.export.families.hugging_face import load_hugging_face
 from dragoman.reference_model import (
     CheckpointError,
@@ -173,7 +173,7 @@ ALONE: list[tuple[dict[str, Any], str]] = [
     (GPT2 | {"tie_word_embeddings": "yes"}, "tie_target_output must be true or false"),
     (GPT2 | {"activation_function": {}}, "activation_function: expected one of relu"),
 ]
-"""Of encoders and decoders alone."""
+"""Cases of encoder-only and decoder-only models."""
 
 
 @pytest.mark.parametrize(("values", "problem"), [*CONFIGS, *ALONE])
@@ -335,7 +335,7 @@ def test_saved_without_its_head(tmp_path: Path) -> None:
 
 
 def test_a_size_of_whisper_that_there_is_not(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "dragoman.benchmarks.real_models", "huge"]
+    command = [sys.executable, "-m", "dragoman.benchmarks.models.real_models", "huge"]
     found = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert (found.returncode, found.stderr) == (1, "expected one of tiny.en, base, found 'huge'\n")
     assert not list(tmp_path.iterdir())

@@ -25,10 +25,10 @@ from dragoman.reference_model import (
     beam_search_uncached,
 )
 from dragoman.runtime import Model, load, read_bundle
-from dragoman.runtime.decoding.beam import Beam
-from dragoman.runtime.decoding.loop import Decoding, Job
+from dragoman.runtime.decoding.beam_search import Beam
 from dragoman.runtime.decoding.request import Request, Rules
-from dragoman.runtime.decoding.scheduling import Queue
+from dragoman.runtime.decoding.running_batch import DecodedJob, Job
+from dragoman.runtime.decoding.scheduler import Scheduler
 
 from ... import speech_models
 from .beam_cases import (
@@ -54,13 +54,13 @@ MakeModel = Callable[[str, tuple[int, ...]], Model]
 
 @pytest.fixture(scope="module")
 def comparison() -> Comparison:
-    """Of all cases."""
+    """The results of all cases."""
     return Comparison()
 
 
 @pytest.fixture(scope="module")
 def comparison_of_runtime() -> Comparison:
-    """Of all cases."""
+    """The results of all cases."""
     return Comparison()
 
 
@@ -119,7 +119,7 @@ def decoded_by(
     strategy = Beam(
         settings.num_beams, settings.length_penalty, settings.early_stopping, case.returned
     )
-    queue: Queue[int] = Queue(model.backend, spec, rows=10**6, tokens=10**6)
+    scheduler: Scheduler[int] = Scheduler(model.backend, spec, rows=10**6, tokens=10**6)
     for index, source in enumerate(subject.sources):
         encodable = source.numpy() if isinstance(source, torch.Tensor) else list(source)
         prompt = [spec.start_token_id, *settings.prompt]
@@ -133,15 +133,17 @@ def decoded_by(
             prompt_length=len(prompt),
         )
         request = Request(source=encodable, prompt=prompt, rules=rules)
-        queue.add(Job(index, request, strategy))
+        scheduler.add(Job(index, request, strategy))
     found: dict[int, list[Hypothesis]] = {}
-    for outcome in queue.outcomes():
-        assert isinstance(outcome, Decoding)
+    for outcome in scheduler.run():
+        assert isinstance(outcome, DecodedJob)
         found[outcome.job.key] = [
             Hypothesis(
-                tuple(draft.row.tokens[draft.begin :]), draft.score, (*draft.log_probabilities,)
+                tuple(sequence.row.tokens[sequence.begin :]),
+                sequence.score,
+                (*sequence.log_probabilities,),
             )
-            for draft in outcome.drafts
+            for sequence in outcome.sequences
         ]
     return [found[index] for index in range(len(subject.sources))]
 

@@ -22,7 +22,7 @@ from dragoman.reference_model import (
     greedy_uncached,
     pad,
 )
-from dragoman.reference_model.embedding import Embedding
+from dragoman.reference_model.stacks import Embedding
 
 from ...random_weights import random_transformer
 from .ctranslate2_writer import described, flag, quantized, write_text_model
@@ -322,7 +322,7 @@ LIBRARY_OPTIONS: dict[str, tuple[dict[str, Any], dict[str, torch.Tensor]]] = {
 @pytest.mark.parametrize("seed", range(3))
 def test_the_library_gives_the_same_tokens(name: str, seed: int, tmp_path: Path) -> None:
     """The library reads the same files, written by the writer of these tests."""
-    peer = importlib.import_module("dragoman.benchmarks.peers.ctranslate2_translator")
+    peer = importlib.import_module("dragoman.benchmarks.peers.ctranslate2_runtime")
     fields, options = LIBRARY_OPTIONS[name]
     computed = ("encoder/position_encodings", "decoder/position_encodings")
     without = computed if name == "positions computed" else ()

@@ -3,18 +3,28 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 import torch
 
 from dragoman.export.families.ctranslate2 import load_ctranslate2
-from dragoman.export.families.ctranslate2.text_tokenizers import find_text_tokenizers
-from dragoman.export.tokenizers import PieceModel
+from dragoman.export.families.ctranslate2.text import find_text_tokenizers
+from dragoman.export.formats.json_files import read_json_if_present
+from dragoman.export.tokenizers import PieceModel, TokenizerFiles
 from dragoman.reference_model import CheckpointError, ModelConfig, Transformer
 
 from ...random_weights import random_transformer
 from .ctranslate2_writer import described, model_file, write_text_model
+
+
+def text_tokenizers(
+    directory: Path, rows: Mapping[str, int] | None = None
+) -> TokenizerFiles | None:
+    """The tokenizers of a directory of CTranslate2."""
+    config = read_json_if_present(directory / "config.json")
+    return find_text_tokenizers(directory, config, rows or {})
 
 
 def random_model() -> Transformer:
@@ -77,16 +87,16 @@ def test_the_unknown_token_that_the_file_names_is_appended(tmp_path: Path) -> No
 def test_tokenizers_know_the_appended_token(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    module = "dragoman.export.families.ctranslate2.text_tokenizers.load_sentencepiece"
+    module = "dragoman.export.families.ctranslate2.text.load_sentencepiece"
     monkeypatch.setattr(module, lambda path: None)
     (tmp_path / "sentencepiece.model").touch()
     write_vocabularies(tmp_path, SOURCE, TARGET)
-    files = find_text_tokenizers(tmp_path, {"encoder": 9, "decoder": 7})
+    files = text_tokenizers(tmp_path, {"encoder": 9, "decoder": 7})
     assert files is not None
     assert isinstance(files.source, PieceModel) and isinstance(files.target, PieceModel)
     assert (files.source.unknown, files.target.unknown) == (8, 6)
     # A model without a row for it has no such token.
-    files = find_text_tokenizers(tmp_path, {"encoder": 8, "decoder": 6})
+    files = text_tokenizers(tmp_path, {"encoder": 8, "decoder": 6})
     assert files is not None and isinstance(files.source, PieceModel)
     assert files.source.unknown is None
 
@@ -99,7 +109,7 @@ def test_an_unknown_token_that_is_no_text(unknown: object, tmp_path: Path) -> No
 
 
 def first_name(name: str) -> str:
-    """What OpenNMT-tf called a variable."""
+    """The name of a variable in OpenNMT-tf."""
     if name == "encoder/embeddings_0/weight":
         return "transformer/encoder/w_embs:0"
     stack, rest = name.split("/", 1)

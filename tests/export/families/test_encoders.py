@@ -1,4 +1,4 @@
-"""Encoders alone, compared with Hugging Face's own implementations on random models."""
+"""Encoder-only models, compared with Hugging Face's own implementations on random models."""
 
 from __future__ import annotations
 

@@ -14,7 +14,8 @@ import pytest
 import torch
 
 from dragoman.export import export_bundle
-from dragoman.export.families.hugging_face import load_hugging_face, read_hugging_face
+from dragoman.export.checkpoints import read_checkpoint
+from dragoman.export.families.hugging_face import load_hugging_face
 from dragoman.export.model_description import (
     default_max_new_tokens,
     generation_settings,
@@ -133,7 +134,7 @@ def with_fields(directory: Path, **fields: Any) -> None:
 def their_outputs(
     directory: Path, sources: Sequence[Sequence[int]], limit: int, kind: str = "Bart"
 ) -> list[list[int]]:
-    """The new tokens of each source alone, up to and including its end token.
+    """The new tokens of each source in a batch of one, up to and including its end token.
 
     Alone, since their n-grams of a source include its padding.
     """
@@ -248,7 +249,7 @@ def test_settings_in_config_json_do_not_count_beside_a_file_of_settings(
 
 def test_no_end_token_is_noted(weights: Path, tmp_path: Path) -> None:
     directory = with_settings(weights, tmp_path, {"eos_token_id": None, "max_length": 20})
-    read = read_hugging_face(directory)
+    read = read_checkpoint(directory)
     assert read.notes == (
         "generation_config.json has no eos_token_id: outputs end at their limit only, as those of "
         'Hugging Face\'s generate; config.json has 2: add "eos_token_id": 2 there',
@@ -265,7 +266,7 @@ def test_no_end_token_in_config_json_is_noted(stated: Any, weights: Path, tmp_pa
         (directory / "generation_config.json").write_text(
             json.dumps({"bos_token_id": 0, "eos_token_id": stated, "max_length": 20})
         )
-    (note,) = read_hugging_face(directory).notes
+    (note,) = read_checkpoint(directory).notes
     file = "config.json" if stated is None else "generation_config.json"
     assert note == (
         f"{file} has no eos_token_id: outputs end at their limit only, as those of Hugging Face's "
@@ -275,7 +276,7 @@ def test_no_end_token_in_config_json_is_noted(stated: Any, weights: Path, tmp_pa
 
 def test_an_output_longer_than_the_positions_is_noted(weights: Path, tmp_path: Path) -> None:
     directory = with_settings(weights, tmp_path, {"max_length": 200})
-    assert read_hugging_face(directory).notes == (
+    assert read_checkpoint(directory).notes == (
         "outputs end after 40 tokens, as many as the model has positions; the generation settings "
         "allow 199",
     )

@@ -58,7 +58,7 @@ def read(directory: Path) -> LanguageModel:
 
 
 def generated(theirs: Any, prompt: list[int], **options: Any) -> list[int]:
-    """Their new tokens, alone in a batch, up to and including the end token."""
+    """Their new tokens in a batch of one, up to and including the end token."""
     with torch.inference_mode():
         found = theirs.generate(
             torch.tensor([prompt]),

@@ -17,7 +17,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from dragoman.export.checkpoints import Checkpoint, read_checkpoint
+from dragoman.export.checkpoints import read_checkpoint
+from dragoman.export.families.checkpoint import Checkpoint
 from dragoman.export.neutral_bundle import export_bundle
 from dragoman.optimize.target_bundle import optimize_bundle
 from dragoman.reference_model import LanguageModel, load_checkpoint
@@ -65,7 +66,7 @@ class Theirs:
 
     @torch.inference_mode()
     def log_probabilities(self, ids: list[int]) -> Tensor:
-        """Of each token but the first, in nats."""
+        """Scores of each token but the first, in nats."""
         values = self.model(torch.tensor([ids])).logits[0, :-1].double().log_softmax(-1)
         chosen: Tensor = values[torch.arange(len(ids) - 1), ids[1:]]
         return chosen
@@ -155,9 +156,9 @@ def held_out() -> list[Example]:
 
 @pytest.fixture(scope="module")
 def prompts(held_out: list[Example]) -> list[str]:
-    """Of unequal lengths: a dozen beginnings, one of them a whole verse, one a single word."""
-    beginnings = [example.source for example in held_out[:: len(held_out) // 10]][:10]
-    return [*beginnings, held_out[3].source + held_out[3].references[0], "God"]
+    """A dozen prompts of unequal lengths, one of them a whole verse, one a single word."""
+    prompts = [example.source for example in held_out[:: len(held_out) // 10]][:10]
+    return [*prompts, held_out[3].source + held_out[3].references[0], "God"]
 
 
 def found_tokens(result: Result) -> list[int]:
@@ -220,7 +221,7 @@ def test_perplexity(
     theirs: Theirs,
     held_out: list[Example],
 ) -> None:
-    """Of whole verses that the model has not seen, with their end tokens."""
+    """The perplexity of whole verses that the model has not seen, with their end tokens."""
     verses = [example.source + example.references[0] for example in held_out[::10]]
     scored = bundles[name].score(verses, end_token=True)
     tokens = sum(len(pair.tokens) for pair in scored)

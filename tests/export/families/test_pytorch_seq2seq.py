@@ -12,8 +12,15 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from dragoman.export.checkpoints import read_checkpoint
-from dragoman.export.families.pytorch_seq2seq import load_pytorch_seq2seq
-from dragoman.reference_model import CheckpointError, ConfigError, pad
+from dragoman.export.families.state_dictionaries.pytorch_seq2seq import load_pytorch_seq2seq
+from dragoman.export.formats.json_files import read_json
+from dragoman.reference_model import CheckpointError, ConfigError, Transformer, pad
+
+
+def load_model(directory: Path) -> Transformer:
+    """The model of a directory with a state dictionary."""
+    return load_pytorch_seq2seq(directory, read_json(directory / "config.json"))
+
 
 Weights = dict[str, Tensor]
 CONFIG = {
@@ -111,9 +118,7 @@ def write(directory: Path, weights: Weights, **changes: object) -> Path:
 @pytest.mark.parametrize("prefix", ["", "module."])
 def test_logits(prefix: str, tmp_path: Path) -> None:
     weights = random_weights()
-    read = load_pytorch_seq2seq(
-        write(tmp_path, {prefix + name: tensor for name, tensor in weights.items()})
-    )
+    read = load_model(write(tmp_path, {prefix + name: tensor for name, tensor in weights.items()}))
     sources = [[2, 5, 6, 7, 8, 9, 3], [3], [2, 4, 3]]
     target = torch.tensor([2, 4, 9, 16, 7, 3])
     with torch.inference_mode():
@@ -134,7 +139,7 @@ def test_what_is_wrong(tmp_path: Path) -> None:
     weights["decoder.layers.0.ff_layer_norm.weight"] = torch.ones(3)
     weights["extra"] = torch.ones(3)
     with pytest.raises(CheckpointError) as caught:
-        load_pytorch_seq2seq(write(tmp_path, weights))
+        load_model(write(tmp_path, weights))
     for expected in (
         "missing weight decoder.layers.0.encoder_attention.fc_k.bias",
         "decoder.layers.0.ff_layer_norm.weight must have shape [33], found [3]",
@@ -143,9 +148,9 @@ def test_what_is_wrong(tmp_path: Path) -> None:
         assert expected in str(caught.value)
     del weights["decoder.pos_embedding.weight"]
     with pytest.raises(CheckpointError, match=r"missing weight decoder\.pos_embedding\.weight"):
-        load_pytorch_seq2seq(write(tmp_path, weights))
+        load_model(write(tmp_path, weights))
     del weights["encoder.tok_embedding.weight"]
     with pytest.raises(CheckpointError, match=r"one encoder\.tok_embedding\.weight, found 0"):
-        load_pytorch_seq2seq(write(tmp_path, weights))
+        load_model(write(tmp_path, weights))
     with pytest.raises(ConfigError, match="unknown field 'activation'"):
-        load_pytorch_seq2seq(write(tmp_path, weights, activation="gelu"))
+        load_model(write(tmp_path, weights, activation="gelu"))

@@ -1,4 +1,4 @@
-"""What the modules of sentence-transformers compute, by that library's definitions."""
+"""The modules of sentence-transformers compute what that library defines."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def tokens(text: str) -> list[int]:
 
 @pytest.fixture(scope="module")
 def hidden(bert: Path) -> list[Tensor]:
-    """Of each text alone, by Hugging Face."""
+    """Hidden states of each text in a batch of its own, by Hugging Face."""
     theirs = transformers.BertModel.from_pretrained(bert).eval()
     with torch.inference_mode():
         return [theirs(torch.tensor([tokens(text)])).last_hidden_state[0] for text in TEXTS]

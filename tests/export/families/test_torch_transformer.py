@@ -13,8 +13,15 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from dragoman.export.families.torch_transformer import load_torch_transformer
-from dragoman.reference_model import CheckpointError, ConfigError, greedy_uncached, pad
+from dragoman.export.families.state_dictionaries.torch_transformer import load_torch_transformer
+from dragoman.export.formats.json_files import read_json
+from dragoman.reference_model import CheckpointError, ConfigError, Transformer, greedy_uncached, pad
+
+
+def load_model(directory: Path) -> Transformer:
+    """The model of a directory with a state dictionary."""
+    return load_torch_transformer(directory, read_json(directory / "config.json"))
+
 
 # PyTorch warns about modules that it cannot run as nested tensors.
 pytestmark = pytest.mark.filterwarnings("ignore:enable_nested_tensor is True:UserWarning")
@@ -168,7 +175,7 @@ def plain_greedy(model: Owner, source: list[int], steps: int) -> list[int]:
 @each_shape
 def test_logits_are_those_of_the_module(shape: dict[str, Any], tmp_path: Path) -> None:
     model = owner(shape)
-    read = load_torch_transformer(write(tmp_path, model.state_dict(), config(shape)))
+    read = load_model(write(tmp_path, model.state_dict(), config(shape)))
     source, mask = pad(SOURCES, PAD)
     target = torch.randint(4, 29, (len(SOURCES), 9), generator=torch.Generator().manual_seed(1))
     with torch.inference_mode():
@@ -184,7 +191,7 @@ def test_the_runtime_gives_the_tokens_of_a_plain_loop(
     shape: dict[str, Any], tmp_path: Path, runtime_greedy: Callable[..., list[list[int]]]
 ) -> None:
     model = owner(shape)
-    read = load_torch_transformer(write(tmp_path / "model", model.state_dict(), config(shape)))
+    read = load_model(write(tmp_path / "model", model.state_dict(), config(shape)))
     expected = [plain_greedy(model, source, 15) for source in SOURCES]
     assert len({tuple(row) for row in expected}) > 2
     assert greedy_uncached(read, SOURCES, 15) == expected
@@ -196,7 +203,7 @@ SHAPE = SHAPES["post-norm"]
 
 def test_where_weights_may_be(tmp_path: Path) -> None:
     weights = owner(SHAPE).state_dict()
-    plain = load_torch_transformer(write(tmp_path / "pt", weights, config(SHAPE)))
+    plain = load_model(write(tmp_path / "pt", weights, config(SHAPE)))
     expected = dict(plain.named_parameters())
     training = {"epoch": 3, "model": weights, "optimizer": {"state": {}, "param_groups": []}}
     several = {"model": weights, "average": {n: t * 0 for n, t in weights.items()}}
@@ -205,11 +212,11 @@ def test_where_weights_may_be(tmp_path: Path) -> None:
         write(tmp_path / "b", training, config(SHAPE), "checkpoint.zip"),
         write(tmp_path / "c", several, config(SHAPE, state_dict="model"), "last.pth"),
     ):
-        read = load_torch_transformer(directory)
+        read = load_model(directory)
         for name, parameter in read.named_parameters():
             assert torch.equal(parameter, expected[name]), name
     write(tmp_path / "c", weights, config(SHAPE, weights="second.pt"), "second.pt")
-    load_torch_transformer(tmp_path / "c")
+    load_model(tmp_path / "c")
     for values, message in (
         (config(SHAPE), "expected one file of weights .* found last.pth, second.pt"),
         (config(SHAPE, weights="last.pth"), "one of model, average, found None"),
@@ -218,7 +225,7 @@ def test_where_weights_may_be(tmp_path: Path) -> None:
     ):
         (tmp_path / "c" / "config.json").write_text(json.dumps(values))
         with pytest.raises(CheckpointError, match=message):
-            load_torch_transformer(tmp_path / "c")
+            load_model(tmp_path / "c")
 
 
 class Trap:
@@ -229,12 +236,12 @@ class Trap:
 def test_nothing_is_executed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write(tmp_path, {"weight": Trap()}, config(SHAPE))
     with pytest.raises(CheckpointError, match="nothing else is loaded"):
-        load_torch_transformer(tmp_path)
+        load_model(tmp_path)
     assert capsys.readouterr().out == ""
     for content in ([1, 2], {}, {"a": torch.ones(2), "b": 3}):
         write(tmp_path, content, config(SHAPE))
         with pytest.raises(CheckpointError, match="expected a dictionary of tensors by name"):
-            load_torch_transformer(tmp_path)
+            load_model(tmp_path)
 
 
 def test_stacks_need_no_names(tmp_path: Path) -> None:
@@ -243,7 +250,7 @@ def test_stacks_need_no_names(tmp_path: Path) -> None:
     values = config(SHAPE)
     del values["names"]["transformer"]
     expected = dict(
-        load_torch_transformer(write(tmp_path / "a", model.state_dict(), values)).named_parameters()
+        load_model(write(tmp_path / "a", model.state_dict(), values)).named_parameters()
     )
     renamed = {
         name.replace("net.encoder", "module.reader").replace("net.decoder", "writer"): tensor
@@ -251,7 +258,7 @@ def test_stacks_need_no_names(tmp_path: Path) -> None:
     }
     for names in ({}, {"encoder": "module.reader", "decoder": "writer"}):
         values["names"] |= names
-        read = load_torch_transformer(write(tmp_path / "b", renamed, values))
+        read = load_model(write(tmp_path / "b", renamed, values))
         for name, parameter in read.named_parameters():
             assert torch.equal(parameter, expected[name]), name
 
@@ -260,7 +267,7 @@ def test_positions_computed(tmp_path: Path) -> None:
     model = owner(SHAPE)
     values = config(SHAPE, max_positions=50, ignored=["position_table"])
     del values["names"]["source_positions"]
-    read = load_torch_transformer(write(tmp_path, model.state_dict(), values))
+    read = load_model(write(tmp_path, model.state_dict(), values))
     assert (read.config.positions, read.config.max_target_positions) == ("sinusoidal", 50)
     expected = [plain_greedy(model, source, 15) for source in SOURCES]
     assert greedy_uncached(read, SOURCES, 15) == expected
@@ -286,7 +293,7 @@ def test_names_that_are_not_there(changes: dict[str, str], message: str, tmp_pat
     values["names"] |= changes
     write(tmp_path, owner(SHAPE).state_dict(), values)
     with pytest.raises(CheckpointError) as caught:
-        load_torch_transformer(tmp_path)
+        load_model(tmp_path)
     assert caught.match(message)
 
 
@@ -310,13 +317,13 @@ def test_names_that_are_not_there(changes: dict[str, str], message: str, tmp_pat
 def test_fields_that_are_wrong(changes: dict[str, Any], message: str, tmp_path: Path) -> None:
     write(tmp_path, owner(SHAPE).state_dict(), config(SHAPE, **changes))
     with pytest.raises(ConfigError, match=message):
-        load_torch_transformer(tmp_path)
+        load_model(tmp_path)
 
 
 def test_fields_that_are_missing(tmp_path: Path) -> None:
     write(tmp_path, owner(SHAPE).state_dict(), {"num_heads": 3})
     with pytest.raises(ConfigError) as caught:
-        load_torch_transformer(tmp_path)
+        load_model(tmp_path)
     assert "missing field 'pad_token_id'" in str(caught.value)
     assert "missing field 'end_token_id'" in str(caught.value)
 
@@ -330,13 +337,13 @@ def test_all_wrong_weights_at_once(tmp_path: Path) -> None:
     del weights["net.decoder.layers.0.multihead_attn.in_proj_weight"]
     write(tmp_path, weights, config(SHAPE))
     with pytest.raises(CheckpointError) as caught:
-        load_torch_transformer(tmp_path)
+        load_model(tmp_path)
     # Without it, the stack cannot be recognised as a decoder.
     assert "names.decoder: expected a module that has" in str(caught.value)
     weights["net.decoder.layers.0.multihead_attn.in_proj_weight"] = torch.ones(72, 24)
     write(tmp_path, weights, config(SHAPE))
     with pytest.raises(CheckpointError) as caught:
-        load_torch_transformer(tmp_path)
+        load_model(tmp_path)
     for expected in (
         "net.encoder.layers.0.self_attn.in_proj_bias must stack three parts of equal size, "
         "found [71]",

@@ -11,7 +11,8 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from dragoman.export.families.hugging_face import load_hugging_face, read_hugging_face
+from dragoman.export.checkpoints import read_checkpoint
+from dragoman.export.families.hugging_face import load_hugging_face
 from dragoman.reference_model import CheckpointError, Transformer, greedy_uncached
 
 from .comparing import assert_same_tensors
@@ -59,7 +60,7 @@ def test_weights_that_are_not_needed_are_left_out(
     names = ["lm_head.bias", "classification_head.dense.weight", *(f"old.{i}" for i in range(9))]
     weights = load_file(file) | {name: torch.ones(3) for name in names[:extra]}
     save_file(weights, file, metadata={"format": "pt"})
-    read = read_hugging_face(directory)
+    read = read_checkpoint(directory)
     assert isinstance(read.model, Transformer)
     assert_same_tensors(theirs, read.model, SOURCES, TARGET)
     if extra == 1:
@@ -78,7 +79,7 @@ def test_names_of_weights_cannot_write_to_the_terminal(
     file = directory / "model.safetensors"
     weights = load_file(file) | {"a\n\x1b[31mb" + "c" * 200: torch.ones(3)}
     save_file(weights, file, metadata={"format": "pt"})
-    assert read_hugging_face(directory).notes == (
+    assert read_checkpoint(directory).notes == (
         "1 weight that the model does not need left out: a\\n\\x1b[31mb" + "c" * 88,
     )
 
@@ -91,7 +92,7 @@ def test_layers_beyond_those_of_the_configuration(
     config = directory / "config.json"
     config.write_text(config.read_text().replace('"decoder_layers": 3', '"decoder_layers": 2'))
     theirs = transformers.BartForConditionalGeneration.from_pretrained(directory).eval()
-    read = read_hugging_face(directory)
+    read = read_checkpoint(directory)
     assert isinstance(read.model, Transformer)
     assert_same_tensors(theirs, read.model, SOURCES, TARGET)
     assert "model.decoder.layers.2." in read.notes[0]
@@ -178,7 +179,7 @@ def test_positions_of_m2m_100_grow_with_the_longest_output(
         max_length=21, min_length=18, eos_token_id=2, decoder_start_token_id=2, pad_token_id=1
     )
     theirs.save_pretrained(tmp_path)
-    read = read_hugging_face(tmp_path)
+    read = read_checkpoint(tmp_path)
     ours = read.model
     assert isinstance(ours, Transformer)
     assert (ours.config.max_target_positions, read.notes) == (20, ())

@@ -14,11 +14,11 @@ from dragoman.export.families.hugging_face import load_hugging_face
 from dragoman.reference_model import (
     CheckpointError,
     ConfigError,
-    Speech,
     Transformer,
     greedy_cached,
     greedy_uncached,
 )
+from dragoman.settings.speech import SpeechTokens
 
 from ...speech_models import LANGUAGES, MODELS, Vocabulary, save
 
@@ -75,7 +75,7 @@ def test_tokens_of_the_prompt(pair: tuple[Any, Transformer]) -> None:
     theirs, ours = pair
     several = theirs.generation_config.is_multilingual
     vocabulary = Vocabulary(several)
-    assert ours.generation.speech == Speech(
+    assert ours.generation.speech == SpeechTokens(
         languages={code: vocabulary[code] for code in LANGUAGES} if several else {},
         tasks={task: vocabulary[task] for task in ("transcribe", "translate")} if several else {},
         no_timestamps_token_id=vocabulary["notimestamps"],
@@ -172,7 +172,7 @@ def test_without_generation_settings_the_tokenizer_names_the_tokens(
     checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As in checkpoints older than `generation_config.json`."""
-    from dragoman.export.families.whisper import settings
+    from dragoman.export.families import whisper
 
     for path in checkpoint.iterdir():
         if path.name not in ("config.json", "generation_config.json"):
@@ -181,8 +181,8 @@ def test_without_generation_settings_the_tokenizer_names_the_tokens(
     (tmp_path / "config.json").write_text(json.dumps(values | {"begin_suppress_tokens": [3, 60]}))
     vocabulary = Vocabulary(True)
     english = load_hugging_face(tmp_path).generation.speech
-    assert english == Speech(no_timestamps_token_id=vocabulary["notimestamps"])
-    monkeypatch.setattr(settings, "MULTILINGUAL_VOCAB_SIZE", vocabulary.size)
+    assert english == SpeechTokens(no_timestamps_token_id=vocabulary["notimestamps"])
+    monkeypatch.setattr(whisper, "MULTILINGUAL_VOCAB_SIZE", vocabulary.size)
     several = load_hugging_face(tmp_path).generation.speech
     assert several is not None
     assert several.languages == {code: vocabulary[code] for code in LANGUAGES}

@@ -13,8 +13,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from dragoman.export.formats.state_dict import read_state_dict
-from dragoman.export.formats.tensor_files import read_weights
+from dragoman.export.formats.tensor_files import read_state_dict, read_weights
 from dragoman.reference_model import CheckpointError
 
 # PyTorch warns that nested and quantized tensors are going to change.

@@ -251,7 +251,7 @@ FAULTS: tuple[BundleFault, ...] = (
     ),
     _fault("the mean counts padding", _mean_of_all, "bert-embedding cpu fp32"),
     _fault(
-        "vectors are not normalized",
+        "embeddings are not normalized",
         _not_normalized,
         "bert-embedding cpu fp32",
         "bert-embedding cpu int8",

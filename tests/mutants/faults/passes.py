@@ -16,16 +16,16 @@ import onnx_ir as ir
 import pytest
 from numpy.typing import NDArray
 
-from dragoman.optimize.cpu import attention, packed_projections, quantized_caches, query_scale
+from dragoman.optimize.cpu import attention, packed_projections, quantized_caches, query_projection
+from dragoman.optimize.fusions.cleanup import Tidy
 from dragoman.optimize.graph_pass import Changes, RulePass
 from dragoman.optimize.graph_values import new_weight
-from dragoman.optimize.precision import int8, rounding, tables, weights
-from dragoman.optimize.precision.activations import FixedScale, Integers, RowScales
+from dragoman.optimize.precision import int8, rounding, weights
 from dragoman.optimize.precision.blocks import BlockQuantized
 from dragoman.optimize.precision.half import Half
-from dragoman.optimize.precision.rounding import Rounded
+from dragoman.optimize.precision.int8 import FixedScale, QuantizedInput, RowScales
+from dragoman.optimize.precision.rounding import IntegerWeight
 from dragoman.optimize.precision.weight_only import WeightOnly
-from dragoman.optimize.tidy import Tidy
 
 from .fault import Kind, PassFault
 
@@ -87,7 +87,7 @@ def _other_scale(change: Callable[[float], float]) -> Patch:
     def scaled(right: Wrong, op: Any, weight: ir.Value, scale: float) -> Any:
         return right(op, weight, change(scale))
 
-    return _in_place_of(query_scale, "_scaled", scaled)
+    return _in_place_of(query_projection, "_scaled", scaled)
 
 
 def _other_epsilon(graph: ir.Graph) -> None:
@@ -125,18 +125,18 @@ def _small_dropped(right: Wrong, tidy: Tidy, model: ir.Model) -> Changes:
     return changes
 
 
-def _rounded(change: Callable[[Rounded], Rounded]) -> Patch:
+def _rounded(change: Callable[[IntegerWeight], IntegerWeight]) -> Patch:
     """What rounding makes of each weight is changed."""
     return _in_place_of(
         weights, "round_weight", lambda right, *given, **named: change(right(*given, **named))
     )
 
 
-def _scales_off(rounded: Rounded) -> Rounded:
+def _scales_off(rounded: IntegerWeight) -> IntegerWeight:
     return rounded._replace(scales=rounded.scales * np.float32(1.02))
 
 
-def _column_off(rounded: Rounded) -> Rounded:
+def _column_off(rounded: IntegerWeight) -> IntegerWeight:
     integers = rounded.integers.copy()
     largest = int(np.abs(integers).max())
     integers[:, 3] = np.minimum(integers[:, 3].astype(int) + 1, largest)
@@ -154,7 +154,7 @@ def _cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setitem(rounding.SHRINKAGES, bits, np.array([0.5]))
 
 
-def _zero_point_off(right: Wrong, scheme: BlockQuantized, rounded: Rounded) -> Any:
+def _zero_point_off(right: Wrong, scheme: BlockQuantized, rounded: IntegerWeight) -> Any:
     """Integers are written relative to 9, and read relative to 8."""
     return right(scheme, rounded._replace(integers=np.minimum(rounded.integers + 1, 7)))
 
@@ -166,7 +166,7 @@ def _row_zero_point_off(right: Wrong, rows: RowScales, graph: ir.Graph, x: ir.Va
 
 
 def _row_scale_forgotten(
-    right: Wrong, product: ir.Value, integers: Integers, bias: ir.Value | None
+    right: Wrong, product: ir.Value, integers: QuantizedInput, bias: ir.Value | None
 ) -> Any:
     return right(product, integers._replace(row_scale=None), bias)
 
@@ -186,13 +186,13 @@ def _bias_dropped(
 
 
 def _blocks_reversed(
-    right: Wrong, scheme: Any, graph: Any, name: str, rounded: Rounded, *others: Any
+    right: Wrong, scheme: Any, graph: Any, name: str, rounded: IntegerWeight, *others: Any
 ) -> Any:
     scales = np.ascontiguousarray(rounded.scales[::-1])
     return right(scheme, graph, name, rounded._replace(scales=scales), *others)
 
 
-def _untransposed(right: Wrong, graph: ir.Graph, name: str, rounded: Rounded) -> Any:
+def _untransposed(right: Wrong, graph: ir.Graph, name: str, rounded: IntegerWeight) -> Any:
     """The numbers of a table [D, V] are read as [V, D]."""
     width, rows = rounded.integers.shape
     as_read = np.ascontiguousarray(rounded.integers).reshape(rows, width).T
@@ -360,9 +360,7 @@ FAULTS: tuple[PassFault, ...] = (
     _fault(
         SCALES,
         "rounded tables are not transposed",
-        _all_of(
-            _in_place_of(tables, "table", _untransposed), _in_place_of(int8, "table", _untransposed)
-        ),
+        _in_place_of(int8, "table", _untransposed),
         "g2p-en cpu int8",
     ),
     _fault(

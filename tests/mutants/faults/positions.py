@@ -100,7 +100,7 @@ def _written_early(edited: EditedBundle) -> None:
 
 
 def _one_key_fewer(edited: EditedBundle) -> None:
-    """From the second step on, the fused attention is told one position less."""
+    """From the second step on, the fused attention gets one position less."""
     editor = edited.graph("decoder")
     for node in editor.of_type("GroupQueryAttention"):
         known = node.inputs[5]
@@ -252,7 +252,7 @@ FAULTS: tuple[BundleFault, ...] = (
     ),
     _fault(
         CACHES,
-        "the fused attention is told one position less",
+        "the fused attention gets one position less",
         _one_key_fewer,
         *("gpt2 cpu fp32", "bart cpu int8", "gpt2 cpu int4"),
     ),

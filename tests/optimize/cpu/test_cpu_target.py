@@ -16,13 +16,11 @@ from dragoman import DragomanError
 from dragoman.optimize.cpu.attention import ATTENTION
 from dragoman.optimize.cpu.bias_gelu import BIAS_GELU
 from dragoman.optimize.pipeline import apply_passes
-from dragoman.optimize.precision.calibration import calibrate
+from dragoman.optimize.precision.calibration import calibrate, calibration_batches
 from dragoman.optimize.precision.int8 import Int8
-from dragoman.optimize.precision.observed import observe
 from dragoman.optimize.target_bundle import optimize_bundle
 from dragoman.runtime import Bundle, load, read_bundle
-from dragoman.runtime.format.manifest import Precision
-from dragoman.runtime.format.records import PassRecord
+from dragoman.runtime.format.manifest import PassRecord, Precision
 
 Optimize = Callable[..., Bundle]
 
@@ -238,16 +236,16 @@ def test_calibration_without_sources_is_refused(neutral: Bundle, tmp_path: Path)
 
 
 def test_many_sources_are_subsampled(neutral: Bundle) -> None:
-    observed = observe(neutral, [[5, 6]] * 700)
+    observed = calibration_batches(neutral, [[5, 6]] * 700)
     assert sum(len(batch.rows) for batch in observed["encoder"]) == 512
 
 
 def test_padding_is_not_observed(neutral: Bundle) -> None:
     """A source counts the same alone and in a batch with a longer one."""
     model = ir.load(neutral.path("encoder.onnx"))
-    alone = calibrate(model, observe(neutral, [[5, 6], [7, 8]])["encoder"])
-    padded = calibrate(model, observe(neutral, [[5, 6], [7, 8], [9] * 20])["encoder"])
-    long = calibrate(model, observe(neutral, [[9] * 20])["encoder"])
+    alone = calibrate(model, calibration_batches(neutral, [[5, 6], [7, 8]])["encoder"])
+    padded = calibrate(model, calibration_batches(neutral, [[5, 6], [7, 8], [9] * 20])["encoder"])
+    long = calibrate(model, calibration_batches(neutral, [[9] * 20])["encoder"])
     for name, inputs in padded.inputs.items():
         total = alone.inputs[name].moments + long.inputs[name].moments
         np.testing.assert_allclose(inputs.moments, total, rtol=1e-3, atol=1e-3)

@@ -1,4 +1,4 @@
-"""Caches in 8 bits: which are, what is in them, and what attention makes of them."""
+"""Caches in 8 bits: which are quantized, their scales, and the effect on attention."""
 
 from __future__ import annotations
 
@@ -16,13 +16,12 @@ from dragoman.optimize.cpu.quantized_caches import (
     QuantizedCaches,
     largest_written,
 )
-from dragoman.optimize.precision.observed import observe
+from dragoman.optimize.precision.calibration import calibration_batches
 from dragoman.optimize.target_bundle import fused_graphs, optimize_bundle
 from dragoman.optimize.targets import find_target
 from dragoman.runtime import Bundle, load, read_bundle
 from dragoman.runtime.format.contract import Change
-from dragoman.runtime.format.manifest import Precision
-from dragoman.runtime.format.records import PassRecord
+from dragoman.runtime.format.manifest import PassRecord, Precision
 
 Optimize = Callable[..., Bundle]
 Array = NDArray[np.float32]
@@ -34,7 +33,7 @@ def record(bundle: Bundle) -> PassRecord:
 
 
 @pytest.mark.parametrize("precision", ["int8", "int4"])
-@pytest.mark.parametrize("made_from", ["neutral", "t5", "decoder_alone"])
+@pytest.mark.parametrize("made_from", ["neutral", "t5", "decoder_only"])
 def test_every_grouped_attention_has_them(
     precision: Precision, made_from: str, optimize: Optimize, request: pytest.FixtureRequest
 ) -> None:
@@ -48,8 +47,8 @@ def test_every_grouped_attention_has_them(
     assert "int8" not in {t.dtype for t in tensors if t.change is not Change.APPENDED}
 
 
-@pytest.mark.parametrize("made_from", ["odd_heads", "encoder_alone"])
-def test_others_have_none(
+@pytest.mark.parametrize("made_from", ["odd_heads", "encoder_only"])
+def test_other_attentions_have_no_quantized_caches(
     made_from: str, optimize: Optimize, request: pytest.FixtureRequest
 ) -> None:
     bundle = optimize(request.getfixturevalue(made_from), "int8")
@@ -83,7 +82,7 @@ def test_caches_stay_in_fp32_with_the_products_that_fill_them(
 def test_a_value_that_is_not_finite_is_refused(neutral: Bundle) -> None:
     graphs, _ = fused_graphs(neutral, find_target("cpu"), "int8", lambda stage: None)
     decoder, _ = graphs["decoder"]
-    largest = largest_written(decoder, observe(neutral)["decoder"])
+    largest = largest_written(decoder, calibration_batches(neutral)["decoder"])
     infinite = {name: np.full_like(values, np.inf) for name, values in largest.items()}
     for name in ("weights", "missing"):
         found = QuantizedCaches(infinite if name == "weights" else {}, 2.0)
@@ -106,7 +105,7 @@ def test_there_is_room_for_larger_numbers_and_more_if_sources_were_random(
 ) -> None:
     graphs, _ = fused_graphs(neutral, find_target("cpu"), "int8", lambda stage: None)
     decoder, _ = graphs["decoder"]
-    observed = observe(neutral, SOURCES)["decoder"]
+    observed = calibration_batches(neutral, SOURCES)["decoder"]
     if not given:
         observed = [batch._replace(random=True) for batch in observed]
     single = largest_written(decoder, [batch._replace(random=False) for batch in observed])
@@ -117,10 +116,8 @@ def test_there_is_room_for_larger_numbers_and_more_if_sources_were_random(
         np.testing.assert_allclose(found[name], largest * ratio, rtol=1e-6)
 
 
-def test_what_is_read_at_once_is_what_is_read_step_by_step(
-    neutral: Bundle, optimize: Optimize
-) -> None:
-    """Teacher-forced logits and those of decoding see the same rounded keys and values."""
+def test_teacher_forced_logits_are_those_of_decoding(neutral: Bundle, optimize: Optimize) -> None:
+    """Teacher-forced and decoded logits see the same rounded keys and values."""
     with load(optimize(neutral, "int8").directory, threads=1) as model:
         for source in SOURCES:
             (result,) = model.generate([source], max_new_tokens=12)

@@ -6,13 +6,25 @@ from collections import Counter
 
 import pytest
 
-from dragoman.benchmarks.fusion_table.exported_model import ExportedModel, serialized
-from dragoman.benchmarks.fusion_table.zoo import REFUSED, ZOO
-from dragoman.optimize.compare import difference, run
+from docs.tools.fusion_table import exported_model
+from docs.tools.fusion_table.exported_model import ExportedModel, serialized
+from docs.tools.fusion_table.zoo import REFUSED, ZOO
 from dragoman.optimize.fusions import STANDARD_PASSES
 from dragoman.optimize.pipeline import apply_passes
+from dragoman.optimize.running import difference, run
+
+from ...export_cache import cached, hash_of_makers
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # exporters warn of their own calls
+
+
+@pytest.fixture(autouse=True)
+def _files_are_cached(monkeypatch: pytest.MonkeyPatch) -> None:
+    def known(model: ExportedModel) -> bytes:
+        key = f"{hash_of_makers('docs.tools.fusion_table.zoo')} {model.name}"
+        return cached(key, lambda: serialized(model))
+
+    monkeypatch.setattr(exported_model, "serialized", known)
 
 
 @pytest.mark.parametrize("model", ZOO, ids=lambda model: model.name)

@@ -12,7 +12,7 @@ import pytest
 
 from dragoman.optimize.fusions import STANDARD_PASSES
 from dragoman.optimize.pipeline import apply_passes
-from dragoman.optimize.samples import samples_for_model
+from dragoman.optimize.running import samples_for_model
 
 pytestmark = [pytest.mark.peers, pytest.mark.filterwarnings("ignore")]
 

@@ -10,9 +10,9 @@ import onnx_ir as ir
 import pytest
 from numpy.typing import NDArray
 
-from dragoman.optimize.compare import difference, run
 from dragoman.optimize.fusions import ATTENTION, CLEANUP, GELU, LAYER_NORM, OPSET_PASS
 from dragoman.optimize.graph_pass import GraphPass, PassError
+from dragoman.optimize.running import difference, run
 
 ROOT, HALF_ROOT, CUBIC = 0.70710678, 0.79788456, 0.044715
 

@@ -1,4 +1,4 @@
-"""Activations of int8 products: cases worked by hand, and products beside their definition."""
+"""Activations of int8 products, compared with cases computed by hand and the definition."""
 
 from __future__ import annotations
 
@@ -11,16 +11,17 @@ import pytest
 from numpy.typing import NDArray
 from onnx.reference import ReferenceEvaluator
 
-from dragoman.optimize.compare import run
-from dragoman.optimize.precision.activations import (
+from dragoman.optimize.precision.calibration import InputStatistics, ValueRange
+from dragoman.optimize.precision.int8 import (
     Activations,
     FixedScale,
+    Int8,
+    Int8Form,
     RowScales,
     choose,
 )
-from dragoman.optimize.precision.calibration import Inputs, Range
-from dragoman.optimize.precision.int8 import Int8, Int8Form
 from dragoman.optimize.precision.rounding import round_weight
+from dragoman.optimize.running import run
 
 Array = NDArray[np.float32]
 RANDOM = np.random.default_rng(3)
@@ -30,9 +31,9 @@ def rows(count: int = 50, width: int = 24) -> Array:
     return RANDOM.standard_normal((count, width)).astype(np.float32)
 
 
-def known(observed: Array, *, random: bool = False, nonnegative: bool = False) -> Inputs:
-    within = None if random else Range(min(0, observed.min()), max(0, observed.max()))
-    return Inputs(observed.T @ observed, observed, within, nonnegative)
+def known(observed: Array, *, random: bool = False, nonnegative: bool = False) -> InputStatistics:
+    within = None if random else ValueRange(min(0, observed.min()), max(0, observed.max()))
+    return InputStatistics(observed.T @ observed, observed, within, nonnegative)
 
 
 def test_a_row_has_127_steps_on_either_side_of_zero() -> None:
@@ -60,7 +61,7 @@ def test_rows_of_like_sizes_get_a_fixed_scale_and_others_do_not() -> None:
     assert reason.startswith("a fixed scale has 1.")
     form, reason = choose(known(unlike))
     assert form == RowScales()
-    assert "times the error of one of each row" in reason
+    assert "times the error of a scale for each row" in reason
 
 
 def test_a_range_of_random_sources_is_not_relied_upon() -> None:
@@ -80,10 +81,10 @@ def test_what_was_not_observed_has_a_scale_of_each_row(observed: Array | None) -
 def test_the_rarest_numbers_are_cut_off_if_that_rounds_the_others_better() -> None:
     heavy = np.clip(RANDOM.standard_normal((4000, 16)), -5, 5).astype(np.float32)
     heavy[0, 0] = 5.5
-    fixed = FixedScale.of(Range(float(heavy.min()), float(heavy.max())), heavy)
+    fixed = FixedScale.of(ValueRange(float(heavy.min()), float(heavy.max())), heavy)
     assert fixed.scale < 0.95 * (heavy.max() - heavy.min()) / 255
     even = np.tile(np.linspace(-1, 1, 16, dtype=np.float32), (100, 1))
-    assert FixedScale.of(Range(-1, 1), even).scale == pytest.approx(2 / 255)
+    assert FixedScale.of(ValueRange(-1, 1), even).scale == pytest.approx(2 / 255)
 
 
 FORMS = [

@@ -14,12 +14,11 @@ import pytest
 from onnx.reference import ReferenceEvaluator
 
 from dragoman import DragomanError
-from dragoman.optimize.compare import run
 from dragoman.optimize.emulation import emulated_bundle
 from dragoman.optimize.graph_pass import PassError
 from dragoman.optimize.pipeline import apply_passes
-from dragoman.optimize.precision.half import Half
-from dragoman.optimize.precision.ranges import largest_magnitudes
+from dragoman.optimize.precision.half import Half, largest_magnitudes
+from dragoman.optimize.running import run
 from dragoman.optimize.target_bundle import optimize_bundle
 from dragoman.runtime import BackendError, Bundle, Model, load
 from dragoman.runtime.backends import open_backend

@@ -11,15 +11,15 @@ import pytest
 import torch
 
 from dragoman.export import export_bundle
-from dragoman.optimize.compare import run
 from dragoman.optimize.emulation import emulated_bundle
 from dragoman.optimize.precision.half import Half
-from dragoman.optimize.samples import samples_for_graph
+from dragoman.optimize.running import run, samples_for_graph
 from dragoman.reference_model import ModelConfig, Transformer
 from dragoman.runtime import Bundle, Model, load, read_bundle
 from dragoman.runtime.backends import open_backend
 from dragoman.runtime.format.manifest import Precision
-from dragoman.verification import check_parity, random_inputs
+from dragoman.verification.inputs.parity_inputs import random_inputs
+from dragoman.verification.parity import check_parity
 
 Optimize = Callable[..., Bundle]
 

@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from dragoman.optimize.precision.rounding import Rounded, round_weight
+from dragoman.optimize.precision.rounding import IntegerWeight, round_weight
 from dragoman.optimize.precision.weights import _relative_by_row
 
 RNG = np.random.default_rng(0)
@@ -58,7 +58,7 @@ def test_compensation_reduces_the_error_of_the_product(bits: int, block: int | N
     other = (RNG.standard_normal((400, 48)) @ mixing).astype(np.float32)
     exact = weight(48, 20)
 
-    def error(rounded: Rounded) -> float:
+    def error(rounded: IntegerWeight) -> float:
         return float(np.linalg.norm(other @ (rounded.dequantized() - exact)))
 
     plain = round_weight(exact, bits=bits, block=block)

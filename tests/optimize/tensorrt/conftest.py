@@ -10,10 +10,10 @@ import onnx
 import onnx_ir as ir
 import pytest
 
-from dragoman.optimize.engine_options import EngineOptions
 from dragoman.optimize.tensorrt.profiles import NAMED_BATCHES
+from dragoman.optimize.tensorrt.request import EngineOptions
 from dragoman.runtime.backends.tensorrt.packages import Package, find_package
-from dragoman.runtime.format.executables import Profile, Range
+from dragoman.runtime.format.manifest import Profile, Range
 
 SOURCE = Range(1, 7, 20)
 Graph = Callable[..., Path]

@@ -7,13 +7,11 @@ from typing import Any
 
 import pytest
 
-from dragoman.optimize.engine_options import EngineOptions
-from dragoman.optimize.tensorrt.builder import build_engine
-from dragoman.optimize.tensorrt.capabilities import check_capabilities
+from dragoman.optimize.tensorrt.builder import build_engine, timing_cache_file
 from dragoman.optimize.tensorrt.engine_bundle import pinned_bundle
-from dragoman.optimize.tensorrt.timing_cache import timing_cache_file
+from dragoman.optimize.tensorrt.request import EngineOptions, check_capabilities
 from dragoman.runtime import Bundle
-from dragoman.runtime.backends.tensorrt.packages import NEEDED, Package
+from dragoman.runtime.backends.tensorrt.packages import REQUIRED_API, Package
 
 from ...tensorrt_api import checked_module, recorded
 from ..conftest import Optimize
@@ -59,7 +57,7 @@ def test_it_takes_no_compute_capabilities(tensorrt: Package) -> None:
 def test_the_api_has_everything_that_is_needed(version: str) -> None:
     name = "tensorrt_rtx-1.7.1.116" if version == "rtx" else f"tensorrt-{version}"
     api = recorded(name)
-    for needed in NEEDED:
+    for needed in REQUIRED_API:
         kind, _, member = needed.partition(".")
         assert member in api[kind]
 

@@ -1,18 +1,25 @@
-"""Real engines of a random model: 2 layers a stack, heads of 16."""
+"""Engines of a random model (2 layers a stack, heads of 16), and the graphs that they need."""
 
 from __future__ import annotations
 
 import itertools
 from pathlib import Path
 
+import onnx_ir as ir
 import pytest
 
 from dragoman.errors import DragomanError
-from dragoman.optimize.engine_options import EngineOptions
-from dragoman.optimize.tensorrt.engine_bundle import build_engines
+from dragoman.optimize.running import difference, run, samples_for_graph
+from dragoman.optimize.tensorrt.engine_bundle import build_engines, pinned_bundle
+from dragoman.optimize.tensorrt.request import EngineOptions
 from dragoman.runtime import Bundle, read_bundle
-from dragoman.runtime.format.executables import EngineReport, Profile, Range, TensorRTEngines
-from dragoman.runtime.format.manifest import Precision
+from dragoman.runtime.format.manifest import (
+    EngineReport,
+    Precision,
+    Profile,
+    Range,
+    TensorRTEngines,
+)
 
 from ..conftest import Optimize
 from .conftest import SOURCE
@@ -34,7 +41,7 @@ def engines_of(bundle: Bundle) -> TensorRTEngines:
 
 
 def reports(bundle: Bundle) -> tuple[EngineReport, EngineReport]:
-    """Of encoder and decoder."""
+    """Return the reports of encoder and decoder."""
     found = engines_of(bundle).reports
     assert [*found] == ["encoder", "decoder", "candidates"]
     assert found["candidates"].layers["topk"] == 1
@@ -42,7 +49,10 @@ def reports(bundle: Bundle) -> tuple[EngineReport, EngineReport]:
     return found["encoder"], found["decoder"]
 
 
-@pytest.mark.parametrize("precision", list(WEIGHTS))
+SLOWER = [pytest.param(p, marks=pytest.mark.engines) for p in ("fp32", "bf16", "int4")]
+
+
+@pytest.mark.parametrize("precision", ["fp16", "int8", *SLOWER])
 def test_every_precision_becomes_engines(
     neutral: Bundle,
     optimize: Optimize,
@@ -123,7 +133,7 @@ def test_a_single_row_reads_integer_weights_directly(
     assert warnings == ()
 
 
-@pytest.mark.parametrize("precision", ["fp16", "int8"])
+@pytest.mark.parametrize("precision", [pytest.param("fp16", marks=pytest.mark.engines), "int8"])
 def test_heads_without_a_fused_kernel(
     odd_heads: Bundle,
     optimize: Optimize,
@@ -182,3 +192,33 @@ def test_progress_names_each_phase_once_in_a_row(
             done for name, done in reported.stages if name.startswith(f"engine of the {graph}: ")
         ]
         assert phases and all(0 <= share <= 100 for done in phases for share in done)
+
+
+def test_a_pinned_decoder_computes_the_same(neutral: Bundle, tmp_path: Path) -> None:
+    pinned = pinned_bundle(neutral, tmp_path, capacity=11)
+    samples = samples_for_graph(pinned.manifest.graphs["decoder"], neutral.manifest.model, seed=3)
+    before, after = (
+        run(ir.load(b.path(b.manifest.graphs["decoder"].file)), samples) for b in (neutral, pinned)
+    )
+    assert before.keys() == after.keys()
+    assert difference(before, after)[1] < 1e-6
+
+
+def test_only_rows_and_sources_stay_dynamic(neutral: Bundle, tmp_path: Path) -> None:
+    pinned = pinned_bundle(neutral, tmp_path, capacity=11)
+    decoder = ir.load(pinned.path(pinned.manifest.graphs["decoder"].file))
+    open_axes = {
+        str(d.value)
+        for value in (*decoder.graph.inputs, *decoder.graph.outputs)
+        for d in value.shape or ()
+        if not isinstance(d, int)
+    }
+    assert open_axes == {"batch", "source_batch", "source"}
+
+
+def test_pinning_removes_nodes(neutral: Bundle, optimize: Optimize, tmp_path: Path) -> None:
+    pinned = pinned_bundle(optimize(neutral, "fp16", "tensorrt-rtx"), tmp_path, capacity=11)
+    record = pinned.manifest.passes[-1]
+    assert (record.name, record.graph) == ("pin-shapes", "decoder")
+    assert record.nodes_after < record.nodes_before
+    assert record.difference == 0.0

@@ -7,19 +7,18 @@ from types import SimpleNamespace
 import pytest
 
 from dragoman.errors import DragomanError
-from dragoman.optimize.engine_options import EngineOptions
-from dragoman.optimize.tensorrt.engine_bundle import build_engines
+from dragoman.optimize.tensorrt.engine_bundle import build_engines, pinned_spec
 from dragoman.optimize.tensorrt.profiles import (
     add_profiles,
     check_profiles,
     default_source_range,
     describe,
 )
-from dragoman.optimize.tensorrt.shapes import pinned_spec
+from dragoman.optimize.tensorrt.request import EngineOptions
 from dragoman.runtime import Bundle
 from dragoman.runtime.backends.tensorrt.packages import Package
 from dragoman.runtime.format.contract import GraphSpec, TensorSpec
-from dragoman.runtime.format.executables import Profile, Range
+from dragoman.runtime.format.manifest import Profile, Range
 
 GOOD = Range(1, 2, 3)
 
@@ -43,8 +42,8 @@ def test_bad_ranges_are_named(
         check_profiles(profiles, capacity, neutral.manifest.model)
 
 
-def test_one_length_stands_for_no_source(decoder_alone: Bundle) -> None:
-    model = decoder_alone.manifest.model
+def test_one_length_stands_for_no_source(decoder_only: Bundle) -> None:
+    model = decoder_only.manifest.model
     assert default_source_range(model) == Range(1, 1, 1)
     check_profiles([Profile(GOOD, Range(1, 1, 1))], 17, model)
     with pytest.raises(DragomanError, match=r"at most 1, without a source, found 2$"):
@@ -54,8 +53,8 @@ def test_one_length_stands_for_no_source(decoder_alone: Bundle) -> None:
             check_profiles([Profile(GOOD, Range(1, 1, 1))], capacity, model)
 
 
-def test_an_encoder_alone_has_no_capacity_to_check(encoder_alone: Bundle) -> None:
-    model = encoder_alone.manifest.model
+def test_an_encoder_only_model_has_no_capacity_to_check(encoder_only: Bundle) -> None:
+    model = encoder_only.manifest.model
     assert default_source_range(model) == Range(1, 21, 21)
     check_profiles([Profile(GOOD, Range(1, 9, 21))], 0, model)
     with pytest.raises(DragomanError, match=r"at most 21, the positions of this model, found 22$"):
@@ -79,20 +78,20 @@ class Shapes:
         return len(self.profiles) - 1
 
 
-def test_rows_of_an_encoder_alone_are_sources(encoder_alone: Bundle) -> None:
+def test_rows_of_an_encoder_only_model_are_sources(encoder_only: Bundle) -> None:
     shapes = Shapes()
     two = [Profile(Range(1, 1, 1), Range(1, 5, 21)), Profile(Range(2, 3, 8), Range(4, 5, 6))]
-    add_profiles(shapes, shapes, encoder_alone.manifest.graphs["encoder"], two)
+    add_profiles(shapes, shapes, encoder_only.manifest.graphs["encoder"], two)
     sizes = [((1, 1), (1, 5), (1, 21)), ((1, 4), (3, 5), (8, 6))]
     names = {"source", "source_mask", "token_type"}
     assert shapes.profiles == [dict.fromkeys(names, of_profile) for of_profile in sizes]
 
 
-def test_rows_of_a_decoder_alone_are_prompts(decoder_alone: Bundle) -> None:
-    """Nothing of it has the length of a source."""
+def test_rows_of_a_decoder_only_model_are_prompts(decoder_only: Bundle) -> None:
+    """No axis has the length of a source."""
     shapes = Shapes()
     spec = pinned_spec(
-        decoder_alone.manifest.graphs["decoder"], {"query": 1, "read": 1, "capacity": 9}
+        decoder_only.manifest.graphs["decoder"], {"query": 1, "read": 1, "capacity": 9}
     )
     add_profiles(shapes, shapes, spec, [Profile(Range(2, 3, 8), Range(1, 1, 1))])
     caches = {f"past_{part}_{layer}" for part in ("key", "value") for layer in range(2)}

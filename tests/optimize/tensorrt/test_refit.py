@@ -9,15 +9,14 @@ from typing import Any
 import pytest
 
 from dragoman.errors import DragomanError
-from dragoman.optimize.engine_options import EngineOptions
 from dragoman.optimize.tensorrt import refit as refitting
-from dragoman.optimize.tensorrt.builder import build_engine
+from dragoman.optimize.tensorrt.builder import EngineError, build_engine
 from dragoman.optimize.tensorrt.engine_bundle import build_engines
-from dragoman.optimize.tensorrt.parser import EngineError
 from dragoman.optimize.tensorrt.refit import refit, refit_engines
+from dragoman.optimize.tensorrt.request import EngineOptions
 from dragoman.runtime import Bundle, read_bundle
 from dragoman.runtime.backends.tensorrt.packages import Package
-from dragoman.runtime.format.executables import TensorRTEngines
+from dragoman.runtime.format.manifest import TensorRTEngines
 from dragoman.runtime.format.writing import write_manifest
 
 from ...tensorrt_api import checked_module, recorded
@@ -124,7 +123,7 @@ def test_a_bundle_gets_new_weights(
 ) -> None:
     graphs = optimize(neutral, "fp16", "tensorrt-rtx")
     old = _engines(graphs, tmp_path, one_profile, refittable=True)
-    monkeypatch.setattr(refitting, "usable_package", lambda bundle, engines: (package, None))
+    monkeypatch.setattr(refitting, "usable_package", lambda bundle, engines: package)
     new = tmp_path / "new"
     new.mkdir()
     read = refit_engines(old, graphs, new)

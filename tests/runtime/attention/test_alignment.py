@@ -7,10 +7,15 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
-from dragoman.runtime.attention.alignment import Alignment, align, attended_word
+from dragoman.runtime.attention.alignment import (
+    Alignment,
+    WordStream,
+    align,
+    attended_word,
+    word_token,
+    words_of,
+)
 from dragoman.runtime.attention.maps import Attention
-from dragoman.runtime.attention.unknown import WordStream, word_token
-from dragoman.runtime.attention.words import words_of
 
 
 class Pieces:

@@ -14,8 +14,8 @@ from transformers.models.whisper import feature_extraction_whisper
 from transformers.models.whisper.generation_whisper import WhisperGenerationMixin
 
 from dragoman.runtime.audio import LogMel
-from dragoman.runtime.format.audio import AudioFeatures
 from dragoman.runtime.format.plain_data import Problems, from_plain, to_plain
+from dragoman.settings.speech import AudioFeatures
 
 Signal = NDArray[np.float32]
 TOLERANCE = 1e-4

@@ -12,7 +12,7 @@ from dragoman.runtime import Bundle, Model, read_bundle
 
 from ... import provider_double
 from ...device_double import DoubleDevice
-from .engines import ENGINES, engines_of, opened
+from .gpu_models import ENGINES, engines_of, opened
 
 Case = tuple[Transformer, Path]
 Open = Callable[[DoubleDevice], Model]

@@ -10,15 +10,15 @@ import numpy as np
 import onnx_ir as ir
 import pytest
 
-from dragoman.candidates_graph import candidates_graph
+from dragoman.onnx_graphs.candidates_graph import candidates_graph
 from dragoman.runtime import Bundle, Model, read_bundle
 from dragoman.runtime.backends.interface import Candidates, DecodingState
 from dragoman.runtime.format.contract import TensorSpec
 
 from ...device_double import DoubleDevice
 from ...provider_double import opened
-from .agreement import ALLOCATING
 from .conftest import Case
+from .gpu_models import ALLOCATING
 
 ROWS = 7
 
@@ -72,7 +72,7 @@ def test_candidates_of_known_sizes_need_no_memory(model: Model, device: DoubleDe
 def test_logits_are_downloaded_where_the_graph_does_not_give_enough(
     ids_case: Case, ids_model: Model, device: DoubleDevice, tmp_path: Path, number: int
 ) -> None:
-    """As of bundles without the graph, which older versions wrote."""
+    """A bundle may also lack the graph."""
     bundle = with_candidates(read_bundle(ids_case[1]), tmp_path, number)
     model = opened(bundle, device)
     found, expected = started(model), started(ids_model)

@@ -14,10 +14,10 @@ import pytest
 from dragoman.runtime import BackendError, Bundle, BundleError
 from dragoman.runtime.backends import open_backend
 from dragoman.runtime.backends.cuda import Gpu, find_gpu
-from dragoman.runtime.backends.tensorrt import compatibility
-from dragoman.runtime.backends.tensorrt.compatibility import usable_package
+from dragoman.runtime.backends.tensorrt import engines
+from dragoman.runtime.backends.tensorrt.engines import usable_package
 from dragoman.runtime.backends.tensorrt.packages import Package, find_package
-from dragoman.runtime.format.executables import EngineReport, Profile, Range, TensorRTEngines
+from dragoman.runtime.format.manifest import EngineReport, Profile, Range, TensorRTEngines
 from dragoman.runtime.format.plain_data import to_plain
 from dragoman.runtime.format.validation import manifest_from_json
 
@@ -93,13 +93,13 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
     """A machine with this GPU and package, to be changed."""
     module = checked_module(Double, recorded("tensorrt_rtx-1.7.1.116"))
     found = SimpleNamespace(gpu=ADA, package=Package("tensorrt-rtx", module, "1.7.1.116", "13"))
-    monkeypatch.setattr(compatibility, "find_gpu", lambda: found.gpu)
-    monkeypatch.setattr(compatibility, "find_package", lambda target: found.package)
+    monkeypatch.setattr(engines, "find_gpu", lambda: found.gpu)
+    monkeypatch.setattr(engines, "find_package", lambda target: found.package)
     return found
 
 
 def test_a_fitting_package_and_gpu_are_used(bundle: Bundle, machine: SimpleNamespace) -> None:
-    assert usable_package(bundle, ENGINES) == (machine.package, ADA)
+    assert usable_package(bundle, ENGINES) is machine.package
 
 
 def test_another_version_of_the_package_is_refused_with_the_one_to_install(

@@ -1,30 +1,35 @@
-"""Caches are updated in place; nothing is allocated or bound again until rows leave."""
+"""Caches are updated in place, and nothing is allocated or bound again until rows leave.
+
+Where 8-bit products saturate, exact kernels are requested.
+"""
 
 from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
 import onnx_ir as ir
+import onnxruntime
 import pytest
 import torch
 from numpy.typing import NDArray
+from onnx import numpy_helper
 from onnxruntime import IOBinding
 
-from dragoman.optimize.compare import run
+from dragoman.optimize.running import run
 from dragoman.optimize.target_bundle import optimize_bundle
 from dragoman.reference_model import Transformer
 from dragoman.runtime import Model, load, read_bundle
-from dragoman.runtime.backends.errors import BackendError
-from dragoman.runtime.backends.onnxruntime.cpu import memory
-from dragoman.runtime.backends.onnxruntime.cpu import state as state_module
-from dragoman.runtime.backends.onnxruntime.cpu.backend import OnnxRuntimeBackend
-from dragoman.runtime.backends.onnxruntime.cpu.memory import HostBuffer
-from dragoman.runtime.backends.onnxruntime.cpu.state import BoundState
+from dragoman.runtime.backends.interface import BackendError
+from dragoman.runtime.backends.onnxruntime import cpu, cpu_state
+from dragoman.runtime.backends.onnxruntime import cpu_state as state_module
+from dragoman.runtime.backends.onnxruntime.cpu import OnnxRuntimeBackend, session_options
+from dragoman.runtime.backends.onnxruntime.cpu_state import HostBuffer, HostState
 from dragoman.runtime.decoding.batching import pad
 from dragoman.runtime.format.manifest import Precision
 
@@ -33,7 +38,7 @@ RandomSources = Callable[..., list[list[int]]]
 EVERY_ROW = slice(None)
 
 
-def start(model: Model, sources: list[list[int]], capacity: int) -> BoundState:
+def start(model: Model, sources: list[list[int]], capacity: int) -> HostState:
     backend = model.backend
     assert isinstance(backend, OnnxRuntimeBackend)
     spec = model.manifest.model
@@ -41,16 +46,16 @@ def start(model: Model, sources: list[list[int]], capacity: int) -> BoundState:
     return backend.start(*pad(sources, spec.pad_token_id), prompt, capacity)
 
 
-def arrays(state: BoundState) -> dict[str, NDArray[np.float32]]:
+def arrays(state: HostState) -> dict[str, NDArray[np.float32]]:
     """Everything that the decoder reads, and its results, by slot."""
     return {str(slot): buffer.read() for slot, buffer in state._buffers.items()}
 
 
-def addresses(state: BoundState) -> dict[str, int]:
+def addresses(state: HostState) -> dict[str, int]:
     return {name: array.ctypes.data for name, array in arrays(state).items()}
 
 
-def caches(state: BoundState) -> list[NDArray[np.float32]]:
+def caches(state: HostState) -> list[NDArray[np.float32]]:
     roles = ("past_key", "past_value")
     return [b.read() for slot, b in state._buffers.items() if slot.role in roles]
 
@@ -154,7 +159,7 @@ def test_a_batch_that_others_cannot_join_goes_on_unharmed(
     other, other_alone = start(model, later, 14), start(model, later, 14)
     for state in (present, alone, other, other_alone):
         state.step()
-    zeros, left = memory._zeros, allocations
+    zeros, left = cpu_state._zeros, allocations
 
     def few(shape: tuple[int, ...], dtype: type[np.generic]) -> NDArray[Any]:
         nonlocal left
@@ -165,7 +170,7 @@ def test_a_batch_that_others_cannot_join_goes_on_unharmed(
 
     before = addresses(present)
     with monkeypatch.context() as patched:
-        patched.setattr(memory, "_zeros", few)
+        patched.setattr(cpu_state, "_zeros", few)
         with pytest.raises(BackendError, match="no memory"):
             present.join(other, np.array([3, 4]))
     assert addresses(present) == before
@@ -237,13 +242,13 @@ def test_buffers_are_bound_once_and_again_when_rows_leave(
     counts = {"_bound": 0, "step": 0, "keep": 0}
 
     def count(name: str) -> None:
-        original = getattr(BoundState, name)
+        original = getattr(HostState, name)
 
-        def counted(self: BoundState, *arguments: object) -> object:
+        def counted(self: HostState, *arguments: object) -> object:
             counts[name] += 1
             return original(self, *arguments)
 
-        monkeypatch.setattr(BoundState, name, counted)
+        monkeypatch.setattr(HostState, name, counted)
 
     for name in counts:
         count(name)
@@ -380,3 +385,45 @@ def test_weights_in_integers_leave_activations_alone(
         found = model.backend.encode(tokens, tokens > 0)
     for name, expected in as_written.items():
         np.testing.assert_allclose(found[name], np.asarray(expected, float), atol=1e-5, rtol=0)
+
+
+ENTRY = "session.x64quantprecision"
+
+
+@pytest.fixture(autouse=True)
+def asked_anew() -> Iterator[None]:
+    cpu.saturates.cache_clear()
+    yield
+    cpu.saturates.cache_clear()
+
+
+def test_the_probe_multiplies_the_largest_integers() -> None:
+    model = onnx.load_from_string(cpu.PROBE)
+    onnx.checker.check_model(model, full_check=True)
+    (node,) = model.graph.node
+    assert (node.op_type, list(node.input)) == ("MatMulInteger", ["x", "w"])
+    (weight,) = model.graph.initializer
+    assert np.array_equal(numpy_helper.to_array(weight), np.full((4, 1), 127, np.int8))
+
+
+@pytest.mark.parametrize(("sum_of_products", "expected"), [(4 * 255 * 127, None), (65534, "1")])
+def test_exact_kernels_are_asked_for_where_sums_saturate(
+    sum_of_products: int, expected: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Session:
+        def __init__(self, *_: object, **__: object) -> None: ...
+
+        def run(self, *_: object) -> Any:
+            return [np.array([[sum_of_products]], np.int32)]
+
+    monkeypatch.setattr(onnxruntime, "InferenceSession", Session)
+    options = session_options(1)
+    if expected is None:
+        with pytest.raises(RuntimeError):
+            options.get_session_config_entry(ENTRY)
+    else:
+        assert options.get_session_config_entry(ENTRY) == expected
+
+
+def test_this_processor_answers() -> None:
+    assert cpu.saturates() in (False, True)

@@ -1,13 +1,13 @@
-"""The best tokens of each row, found without sorting the vocabulary."""
+"""The best tokens of each row are found without sorting; beams copy few positions."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
 
-from dragoman.runtime.backends.interface import Step
-from dragoman.runtime.backends.lineage import Lineage, Move
+from dragoman.runtime.backends.interface import StepOutput
 from dragoman.runtime.backends.prediction import HostPrediction, best_tokens
+from dragoman.runtime.backends.rows import CacheHistory, RowCopy
 
 
 @pytest.mark.parametrize("rows", [1, 7])
@@ -29,7 +29,9 @@ def test_normalizers_count_suppressed_tokens() -> None:
     allowed = np.delete(logits, 1, axis=1)
     highest = np.array([2, 2])
     log_probabilities = np.array([2, 4]) - np.log(np.exp(allowed).sum(1))
-    prediction = HostPrediction(logits, Step(highest, log_probabilities.astype(np.float32)), [1])
+    prediction = HostPrediction(
+        logits, StepOutput(highest, log_probabilities.astype(np.float32)), [1]
+    )
     np.testing.assert_allclose(prediction.normalizers, np.log(np.exp(logits).sum(1)), rtol=1e-6)
     best = prediction.candidates(2)
     assert best.tokens.tolist() == [[2, 0], [2, 0]]
@@ -48,34 +50,34 @@ def test_suppressed_tokens_are_no_candidates(count: int) -> None:
     allowed = logits.copy()
     allowed[:, suppressed] = -np.inf
     order = np.argsort(-allowed, axis=1)[:, : min(count, 9)]
-    choice = Step(order[:, 0], np.full(2, -1.0, np.float32))
+    choice = StepOutput(order[:, 0], np.full(2, -1.0, np.float32))
     found = HostPrediction(logits, choice, suppressed).candidates(count)
     np.testing.assert_array_equal(found.tokens, order)
 
 
 def test_only_positions_after_two_rows_parted_are_moved() -> None:
-    lineage = Lineage(4, 10)
+    lineage = CacheHistory(4, 10)
     positions = np.zeros(4, np.int64)
     lineage.write(positions, 1)
     parents = np.array([0, 0, 0, 0])
-    assert lineage.moves(parents, positions + 1) == [Move(0, to, 0, 1) for to in (1, 2, 3)]
+    assert lineage.copies(parents, positions + 1) == [RowCopy(0, to, 0, 1) for to in (1, 2, 3)]
     for position in (1, 2):
         lineage.write(positions + position, 1)
-    assert lineage.moves(np.array([0, 1, 1, 3]), positions + 3) == [Move(1, 2, 1, 3)]
+    assert lineage.copies(np.array([0, 1, 1, 3]), positions + 3) == [RowCopy(1, 2, 1, 3)]
     lineage.write(positions + 3, 1)
     # Rows 1 and 2 have three positions in common, row 0 and 1 the first.
-    assert lineage.moves(np.array([0, 2, 2, 0]), positions + 4) == [
-        Move(2, 1, 3, 4),
-        Move(0, 3, 1, 4),
+    assert lineage.copies(np.array([0, 2, 2, 0]), positions + 4) == [
+        RowCopy(2, 1, 3, 4),
+        RowCopy(0, 3, 1, 4),
     ]
-    assert lineage.moves(np.arange(4), positions + 4) == []
+    assert lineage.copies(np.arange(4), positions + 4) == []
 
 
 def test_a_row_that_joins_has_nothing_in_common_with_others() -> None:
-    lineage, other = Lineage(2, 4), Lineage(2, 4)
+    lineage, other = CacheHistory(2, 4), CacheHistory(2, 4)
     for each in (lineage, other):
         each.write(np.zeros(2, np.int64), 2)
     lineage.resize(4)
     lineage.take(other, 0, 2)
     lineage.take(other, 1, 3)
-    assert lineage.moves(np.array([0, 1, 2, 2]), np.full(4, 2)) == [Move(2, 3, 0, 2)]
+    assert lineage.copies(np.array([0, 1, 2, 2]), np.full(4, 2)) == [RowCopy(2, 3, 0, 2)]

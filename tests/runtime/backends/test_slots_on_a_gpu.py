@@ -1,5 +1,7 @@
-"""Sources join and leave a batch on a GPU at any step, and beams move: on doubles of the libraries,
-against the backend of the processor."""
+"""Sources are admitted and evicted on a GPU at any step, and beams move, as on the processor.
+
+Both backends of a GPU run on doubles of their libraries.
+"""
 
 from __future__ import annotations
 
@@ -14,12 +16,11 @@ import pytest
 from dragoman.reference_model import Transformer
 from dragoman.runtime import Bundle, GenerationOptions, Model
 from dragoman.runtime.backends.cuda.state import DeviceState
-from dragoman.runtime.backends.errors import BackendError
+from dragoman.runtime.backends.interface import BackendError
 from dragoman.runtime.backends.tensorrt import workspace as tensorrt_workspace
 
 from ...device_double import DoubleDevice
-from .agreement import ALLOCATING, same
-from .engines import CAPACITY, opened
+from .gpu_models import ALLOCATING, CAPACITY, opened, same
 from .twins import Twins
 
 Case = tuple[Transformer, Path]
@@ -53,7 +54,7 @@ def test_whatever_happens_rows_are_decoded_as_on_the_processor(
 def test_requests_enter_and_leave_as_they_end(
     model: Model, ids_case: Case, ids_model: Model, random_sources: Sources, rows: int
 ) -> None:
-    """Of unequal limits; some with rules that need the logits, and with tokens to choose from."""
+    """Requests have unequal limits; some have rules that need logits or candidates."""
     sources = random_sources(ids_case[0].config, 23, seed=rows)
     kinds: list[dict[str, Any]] = [
         {},
@@ -112,7 +113,7 @@ def test_sources_join_without_a_transfer_and_known_sizes_without_memory(
 
 
 def test_sources_are_laid_out_for_the_longest_that_remains(model: Model, ids_model: Model) -> None:
-    """In multiples of 16, and of the present size unless much less suffices."""
+    """Lengths are multiples of 16, and stay as they are unless much shorter ones suffice."""
     twins = twins_of(model, ids_model, seed=4, width=2)
     twins.lengths = (3, 3)
     twins.begin(2, 1)
@@ -152,7 +153,7 @@ def test_beams_move_on_the_device_and_only_where_they_differ(
 
 
 def refuse(device: DoubleDevice, number: int) -> None:
-    """No memory for the allocation of this number, from 1, and for all that follow."""
+    """Refuse the allocation of this number, from 1, and all that follow."""
     calls = iter(range(1, 1000))
 
     def refuse_call(name: str) -> None:

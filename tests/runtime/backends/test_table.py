@@ -15,7 +15,7 @@ import pytest
 from dragoman.reference_model import Transformer
 from dragoman.runtime import BackendError, Bundle, Manifest
 from dragoman.runtime.backends import BACKEND_NAMES, BACKENDS, default_backend, open_backend
-from dragoman.runtime.format.executables import EngineReport, Profile, Range, TensorRTEngines
+from dragoman.runtime.format.manifest import EngineReport, Profile, Range, TensorRTEngines
 from dragoman.runtime.format.validation import manifest_from_json
 
 ONE = Range(1, 1, 1)
@@ -159,7 +159,7 @@ print(json.dumps(sorted(sys.modules)))
         check=True,
     )
     loaded = json.loads(done.stdout)
-    assert "dragoman.runtime.backends.onnxruntime.cpu.backend" in loaded
+    assert "dragoman.runtime.backends.onnxruntime.cpu" in loaded
     unneeded = (
         "dragoman.runtime.backends.cuda",
         "dragoman.runtime.backends.onnxruntime.cuda",

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -15,26 +14,30 @@ from numpy.typing import NDArray
 from dragoman.reference_model import Transformer
 from dragoman.runtime import (
     Bundle,
-    DeviceLostError,
     DragomanError,
     Model,
-    UnfinishedError,
     load,
 )
-from dragoman.runtime.backends.cuda.layout import Sizes
-from dragoman.runtime.backends.cuda.tensors import as_numbers
-from dragoman.runtime.backends.errors import BackendError
-from dragoman.runtime.backends.tensorrt.contexts import KernelCache
-from dragoman.runtime.backends.tensorrt.packages import Package
-from dragoman.runtime.backends.tensorrt.sizes import sizes_after, sizes_for
-from dragoman.runtime.backends.tensorrt.user_cache import cache_file
-from dragoman.runtime.format.executables import Profile, Range
+from dragoman.runtime.backends.cuda.layout import Sizes, as_numbers
+from dragoman.runtime.backends.interface import BackendError
+from dragoman.runtime.backends.tensorrt.backend import sizes_after, sizes_for
+from dragoman.runtime.backends.tensorrt.packages import Package, cache_file
+from dragoman.runtime.backends.tensorrt.workspace import KernelCache
+from dragoman.runtime.format.manifest import Profile, Range
 
 from ...device_double import DoubleDevice
 from ...small_bundle import small_bundle
 from ...tensorrt_double import package_module
-from .agreement import repeats_without_allocating, same, same_numbers
-from .engines import CAPACITY, ENGINES, PROFILES, RECORDS, engines_of, opened
+from .gpu_models import (
+    CAPACITY,
+    ENGINES,
+    PROFILES,
+    RECORDS,
+    engines_of,
+    opened,
+    repeats_without_allocating,
+    same,
+)
 
 Sources = Callable[..., list[list[int]]]
 
@@ -93,17 +96,6 @@ def test_a_stream_gives_the_tokens_of_the_graphs(
     (source,) = random_sources(ids_case[0].config, 1, seed=8)
     found, expected = (list(m.stream(source, max_new_tokens=CAPACITY)) for m in (model, ids_model))
     assert [t.id for t in found] == [t.id for t in expected]
-
-
-def test_encode_and_score_give_the_numbers_of_the_graphs(
-    model: Model, ids_case: tuple[Transformer, Path], ids_model: Model
-) -> None:
-    generator = np.random.default_rng(0)
-    config = ids_case[0].config
-    source = generator.integers(0, config.source_vocab_size, (19, 11))  # more than a batch
-    mask = np.arange(11) < generator.integers(1, 12, (19, 1))
-    target = generator.integers(0, config.target_vocab_size, (19, CAPACITY))
-    same_numbers(model, ids_model, source, mask, target)
 
 
 def test_a_step_allocates_nothing_and_is_captured_once(
@@ -166,41 +158,6 @@ def test_the_device_runs_ahead_by_a_few_steps(model: Model, device: DoubleDevice
     state.step()
     assert device.log.count("download") <= 3
     state.close()
-
-
-def test_finished_rows_leave_on_the_device(model: Model, device: DoubleDevice) -> None:
-    generator = np.random.default_rng(5)
-    source, mask = generator.integers(0, 17, (13, 9)), np.ones((13, 9), np.bool_)
-    whole, part = (model.backend.start(source, mask, first(source), CAPACITY) for _ in range(2))
-    kept = np.array([12, 1, 5, 3])
-    for _ in range(3):
-        np.testing.assert_array_equal(whole.step().tokens, part.step().tokens)
-    device.log.clear()
-    part.keep(kept)
-    assert "copy_2d" in device.log
-    assert {"download", "upload", "synchronize", "wait"}.isdisjoint(device.log)
-    for _ in range(3):
-        np.testing.assert_array_equal(whole.step().tokens[kept], part.step().tokens)
-    part.keep(np.array([3, 1]))
-    for _ in range(3, CAPACITY - 3):
-        np.testing.assert_array_equal(whole.step().tokens[kept[[3, 1]]], part.step().tokens)
-
-
-def test_each_thread_has_a_workspace(
-    model: Model,
-    ids_case: tuple[Transformer, Path],
-    ids_model: Model,
-    random_sources: Sources,
-    device: DoubleDevice,
-) -> None:
-    sources = [random_sources(ids_case[0].config, 5, seed=seed) for seed in range(6)]
-    with ThreadPoolExecutor(3) as executor:
-        found = list(executor.map(lambda s: model.generate(s, max_new_tokens=CAPACITY), sources))
-    for one, source in zip(found, sources, strict=True):
-        same(one, ids_model.generate(source, max_new_tokens=CAPACITY))
-    assert 1 <= len(device.streams) <= 3
-    model.close()
-    device.assert_empty()
 
 
 def test_a_batch_that_does_not_fit_is_halved(
@@ -290,50 +247,6 @@ def test_a_batch_stays_in_a_profile_that_takes_its_sources(
         found.keep(np.array(kept))
         expected.keep(np.array(kept))
     np.testing.assert_array_equal(found.step().tokens, expected.step().tokens)
-
-
-def test_a_lost_device_ends_the_call_with_the_finished_results(
-    model: Model, ids_model: Model, device: DoubleDevice
-) -> None:
-    waited: list[str] = []
-
-    def refuse(name: str) -> None:
-        waited.extend([name] if name == "wait" else [])
-        if len(waited) > 15:
-            raise DeviceLostError(f"{name}: an illegal address (cudaErrorIllegalAddress)")
-
-    device.refuse = refuse
-    sources = [[3, 4], [5], [6, 7, 8], [9] * 5, [10] * 4, [11]]
-    with pytest.raises(UnfinishedError, match="cudaErrorIllegalAddress") as error:
-        model.generate(sources, max_new_tokens=CAPACITY, max_batch_size=2)
-    finished = error.value.finished
-    assert 0 < len(finished) < len(sources)
-    device.refuse = lambda name: None
-    for index, result in finished.items():
-        same([result], ids_model.generate([sources[index]], max_new_tokens=CAPACITY))
-
-
-def test_an_abandoned_stream_returns_its_workspace(
-    model: Model, ids_model: Model, device: DoubleDevice
-) -> None:
-    tokens = model.stream([3, 4, 5], max_new_tokens=CAPACITY)
-    next(tokens)
-    del tokens
-    same(
-        model.generate([[6, 7]], max_new_tokens=CAPACITY),
-        ids_model.generate([[6, 7]], max_new_tokens=CAPACITY),
-    )
-    assert len(device.streams) == 1
-    model.close()
-    device.assert_empty()
-
-
-def test_a_closed_model_rejects_inputs(model: Model, device: DoubleDevice) -> None:
-    with model:
-        model.generate([[3]], max_new_tokens=CAPACITY)
-    device.assert_empty()
-    (result,) = model.generate([[3]], max_new_tokens=CAPACITY)
-    assert result.error == "the model was closed"
 
 
 def test_inputs_beyond_the_engines_limits_are_reported(

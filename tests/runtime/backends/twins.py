@@ -1,4 +1,4 @@
-"""One batch on two backends: whatever is done to it is done on both, and must give the same."""
+"""One batch on two backends: each operation is applied to both and must give the same results."""
 
 from __future__ import annotations
 
@@ -7,14 +7,15 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
-from dragoman.runtime.backends.interface import Backend, DecodingState, Step
+from dragoman.runtime.backends.interface import Backend, DecodingState, StepOutput
 from dragoman.runtime.format.model_spec import ModelSpec
 
 States = tuple[DecodingState, DecodingState]
 
 
 class Twins:
-    """
+    """A batch on two backends.
+
     Args:
         found, expected: the backend that is tested, and one that is trusted
 
@@ -39,17 +40,17 @@ class Twins:
             self.step()
 
     def step(self) -> None:
-        """The graph's choice is fed back."""
+        """Decode a step and feed the graph's selected tokens back."""
         found, expected = (state.step() for state in self.states)
         self._same(found, expected, self._running())
         self._count()
 
     def choose(self) -> None:
-        """Some of the best tokens are fed, to rows that continue others of their source."""
+        """Feed some of the best tokens, to rows that continue others of their source."""
         found, expected = (state.advance() for state in self.states)
         rows = self._running()
         best = expected.candidates(3)
-        self._same(Step(*found.candidates(3)), Step(*best), rows)
+        self._same(StepOutput(*found.candidates(3)), StepOutput(*best), rows)
         self._same(found.choice, expected.choice, rows)
         for name in ("logits", "normalizers"):
             one, other = getattr(found, name)[rows], getattr(expected, name)[rows]
@@ -64,7 +65,7 @@ class Twins:
         self._count()
 
     def go_on(self) -> None:
-        """Both ways, one after the other."""
+        """Decode steps both ways."""
         self.step()
         self.choose()
         self.step()
@@ -76,7 +77,7 @@ class Twins:
             self.left[source] = 0
 
     def keep(self) -> None:
-        """Those that are not retired."""
+        """Drop retired sources."""
         count = sum(left > 0 for left in self.left)
         later = [source for source in range(count, len(self.left)) if self.left[source]]
         kept = [source if self.left[source] else later.pop() for source in range(count)]
@@ -85,7 +86,7 @@ class Twins:
         self.left = [self.left[source] for source in kept]
 
     def join(self, sources: int, prompt: int) -> None:
-        """Others take the places of those that are retired, and new ones."""
+        """Admit other sources, in the places of retired ones and in new places."""
         states, left = self._start(sources, prompt)
         free = [place for place, number in enumerate(self.left) if not number]
         places = [*free, *range(len(self.left), len(self.left) + sources)][:sources]
@@ -105,7 +106,7 @@ class Twins:
             self.left[place] = number
 
     def anything(self, most: int) -> None:
-        """Any of these, with at most this many sources."""
+        """Do one of these at random, with at most this many sources."""
         running = [source for source, number in enumerate(self.left) if number]
         room = most - len(running)
         kinds = ["step"] * 4 + ["choose"] * 3 + ["retire", "keep"] + ["join"] * (room > 0)
@@ -142,21 +143,23 @@ class Twins:
     def _running(self) -> NDArray[np.bool_]:
         return np.repeat(np.array(self.left) > 0, self.width)
 
-    def _same(self, found: Step, expected: Step, rows: NDArray[np.bool_] | slice) -> None:
+    def _same(
+        self, found: StepOutput, expected: StepOutput, rows: NDArray[np.bool_] | slice
+    ) -> None:
         np.testing.assert_array_equal(found.tokens[rows], expected.tokens[rows])
         np.testing.assert_allclose(
             found.log_probabilities[rows], expected.log_probabilities[rows], rtol=1e-4, atol=1e-4
         )
 
     def _count(self) -> None:
-        """A step is done; sources without room for another are retired."""
+        """Count a step, and retire sources without room for another."""
         ended = [source for source, number in enumerate(self.left) if number == 1]
         self.left = [max(0, number - 1) for number in self.left]
         if ended:
             self.retire(*ended)
 
     def _parents(self) -> NDArray[np.intp]:
-        """Of each source, some rows go on, and the others continue one of them."""
+        """Let some rows of each source go on, and the others continue one of them."""
         parents = np.arange(len(self.left) * self.width).reshape(-1, self.width)
         for rows in parents:
             stay = self.generator.choice(rows, self.generator.integers(1, self.width + 1), False)

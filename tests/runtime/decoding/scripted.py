@@ -12,14 +12,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dragoman.runtime.backends.interface import DecodingState, Limits, Step
+from dragoman.runtime.backends.interface import DecodingState, Limits, StepOutput
 from dragoman.runtime.backends.prediction import HostPrediction
-from dragoman.runtime.decoding.loop import Decoding, Job
 from dragoman.runtime.decoding.request import Request, Rules
-from dragoman.runtime.decoding.scheduling import Queue
-from dragoman.runtime.decoding.search import Draft
-from dragoman.runtime.format.generation_settings import GenerationSettings
+from dragoman.runtime.decoding.running_batch import DecodedJob, Job
+from dragoman.runtime.decoding.scheduler import Scheduler
+from dragoman.runtime.decoding.search import TokenSequence
 from dragoman.runtime.format.model_spec import ModelSpec
+from dragoman.settings.generation import GenerationSettings
 
 START, END = 1, 2
 
@@ -104,7 +104,7 @@ class ScriptedState:
         self.started = False
         self.closed = False
 
-    def step(self) -> Step:
+    def step(self) -> StepOutput:
         step = self._advance("step").choice
         self._feed(step.tokens)
         return step
@@ -124,7 +124,7 @@ class ScriptedState:
         allowed[:, list(self.backend.suppressed)] = -np.inf
         with np.errstate(invalid="ignore"):  # infinite logits give NaN
             normalizer = np.log(np.exp(allowed - allowed.max(1, keepdims=True)).sum(1))
-        choice = Step(allowed.argmax(1), -normalizer.astype(np.float32))
+        choice = StepOutput(allowed.argmax(1), -normalizer.astype(np.float32))
         return HostPrediction(logits, choice, self.backend.suppressed)
 
     def _logits(self, row: int) -> NDArray[np.float32]:
@@ -232,31 +232,31 @@ def request(
     settings: GenerationSettings | None = None,
     ends: Sequence[int] = (END,),
     prompt: Sequence[int] = (START,),
-    given: Sequence[int | Sequence[int]] = (),
+    prefix: Sequence[int | Sequence[int]] = (),
     **more: Any,
 ) -> Request:
     rules = Rules.of(
         settings or GenerationSettings(),
         limit=limit,
         end_tokens=ends,
-        prompt_length=len(prompt) + len(given),
+        prompt_length=len(prompt) + len(prefix),
         **more,
     )
-    return Request(source=source, prompt=prompt, rules=rules, given=given)
+    return Request(source=source, prompt=prompt, rules=rules, prefix=prefix)
 
 
 def decoded(
     backend: ScriptedBackend, jobs: Sequence[Job[int]], *, rows: int = 10**6
-) -> list[list[Draft]]:
+) -> list[list[TokenSequence]]:
     """The outputs of each job."""
-    queue: Queue[int] = Queue(backend, spec(64), rows=rows, tokens=10**6)
+    scheduler: Scheduler[int] = Scheduler(backend, spec(64), rows=rows, tokens=10**6)
     for job in jobs:
-        queue.add(job)
-    found = {outcome.job.key: outcome for outcome in queue.outcomes()}
+        scheduler.add(job)
+    found = {outcome.job.key: outcome for outcome in scheduler.run()}
     assert backend.open_states == 0
-    drafts = []
+    sequences = []
     for job in jobs:
         outcome = found[job.key]
-        assert isinstance(outcome, Decoding)
-        drafts.append(outcome.drafts)
-    return drafts
+        assert isinstance(outcome, DecodedJob)
+        sequences.append(outcome.sequences)
+    return sequences

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from dragoman.runtime.decoding.beam import Beam
-from dragoman.runtime.decoding.loop import Job
-from dragoman.runtime.decoding.search import Draft
-from dragoman.runtime.format.generation_settings import EarlyStopping, GenerationSettings
+from dragoman.runtime.decoding.beam_search import Beam
+from dragoman.runtime.decoding.running_batch import Job
+from dragoman.runtime.decoding.search import TokenSequence
+from dragoman.settings.generation import EarlyStopping, GenerationSettings
 
 from .scripted import END, START, ScriptedBackend, decoded, random_logits, request
 from .slow_beams import Found, slow_beams
@@ -20,10 +20,12 @@ from .slow_beams import Found, slow_beams
 VOCABULARY = 11
 
 
-def same(drafts: list[Draft], expected: list[Found]) -> None:
-    assert [draft.row.tokens[draft.begin :] for draft in drafts] == [f.tokens for f in expected]
+def same(sequences: list[TokenSequence], expected: list[Found]) -> None:
+    assert [sequence.row.tokens[sequence.begin :] for sequence in sequences] == [
+        f.tokens for f in expected
+    ]
     np.testing.assert_allclose(
-        [draft.score for draft in drafts], [f.score for f in expected], atol=1e-4
+        [sequence.score for sequence in sequences], [f.score for f in expected], atol=1e-4
     )
 
 
@@ -33,7 +35,7 @@ def same(drafts: list[Draft], expected: list[Found]) -> None:
 def test_hypotheses_and_scores_are_those_of_the_slow_search(
     beams: int, early_stopping: EarlyStopping, length_penalty: float
 ) -> None:
-    """Of many sources and limits, alone and in batches that others join."""
+    """Outputs of many sources and limits, also in batches that others join."""
     generator = random.Random(beams)
     jobs, expected = [], []
     for index in range(25):
@@ -56,10 +58,10 @@ def test_hypotheses_and_scores_are_those_of_the_slow_search(
         )
     assert sum(found[0].tokens[-1] == END for found in expected) > 4
     backend = ScriptedBackend(random_logits(VOCABULARY, end=1.5))
-    for drafts, found in zip(decoded(backend, jobs), expected, strict=True):
-        same(drafts, found)
-    for drafts, found in zip(decoded(backend, jobs, rows=3 * beams), expected, strict=True):
-        same(drafts, found)
+    for sequences, found in zip(decoded(backend, jobs), expected, strict=True):
+        same(sequences, found)
+    for sequences, found in zip(decoded(backend, jobs, rows=3 * beams), expected, strict=True):
+        same(sequences, found)
     assert "join" in backend.calls
 
 
@@ -106,9 +108,9 @@ def test_as_many_beams_as_sequences_find_the_most_probable_one() -> None:
 
     best = max(sequences, key=log_probability)
     strategy = Beam(27, length_penalty=0.0, early_stopping="never")
-    ((draft,),) = decoded(ScriptedBackend(logits), [Job(0, request([3], 3), strategy)])
-    assert tuple(draft.row.tokens[1:]) == best
-    assert draft.log_probability == pytest.approx(log_probability(best), abs=1e-5)
+    ((sequence,),) = decoded(ScriptedBackend(logits), [Job(0, request([3], 3), strategy)])
+    assert tuple(sequence.row.tokens[1:]) == best
+    assert sequence.log_probability == pytest.approx(log_probability(best), abs=1e-5)
 
 
 @pytest.mark.parametrize(
@@ -133,13 +135,15 @@ def test_rules_hold_in_every_hypothesis(settings: GenerationSettings) -> None:
         Job(index, request([3 + index], 6, settings=settings), Beam(4, returned=4))
         for index in range(7)
     ]
-    for drafts in decoded(backend, jobs):
-        assert [draft.score for draft in drafts] == sorted((d.score for d in drafts), reverse=True)
-        for draft in drafts:
-            tokens = draft.row.tokens[1:]
+    for sequences in decoded(backend, jobs):
+        assert [sequence.score for sequence in sequences] == sorted(
+            (d.score for d in sequences), reverse=True
+        )
+        for sequence in sequences:
+            tokens = sequence.row.tokens[1:]
             if settings.forced_first_token_id is not None:
                 assert tokens[0] == 5
-                assert draft.log_probabilities[0] == 0
+                assert sequence.log_probabilities[0] == 0
             if settings.forced_last_token_id is not None and len(tokens) == 6:
                 assert tokens[-1] == END
             assert not set(tokens) & set(settings.suppressed_token_ids)
@@ -152,11 +156,11 @@ def test_rules_hold_in_every_hypothesis(settings: GenerationSettings) -> None:
 
 def test_alternatives_of_a_hypothesis_are_those_of_its_own_history() -> None:
     logits = random_logits(VOCABULARY)
-    asked = request([4], 6, alternatives=3)
-    ((first, second),) = decoded(ScriptedBackend(logits), [Job(0, asked, Beam(3, returned=2))])
-    for draft in (first, second):
-        for step, alternatives in enumerate(draft.alternatives):
-            scores = logits((4,), tuple(draft.row.tokens[: 1 + step]))
+    each = request([4], 6, alternatives=3)
+    ((first, second),) = decoded(ScriptedBackend(logits), [Job(0, each, Beam(3, returned=2))])
+    for sequence in (first, second):
+        for step, alternatives in enumerate(sequence.alternatives):
+            scores = logits((4,), tuple(sequence.row.tokens[: 1 + step]))
             best = np.argsort(-scores)[:3]
             assert [token for token, _ in alternatives] == best.tolist()
             expected = scores[best] - np.log(np.exp(scores).sum())

@@ -12,15 +12,19 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from dragoman.runtime.decoding.beam import Beam, placed
-from dragoman.runtime.decoding.constrained import ConstrainedBeam, allocate
+from dragoman.runtime.decoding.beam_search import Beam, assign_rows
+from dragoman.runtime.decoding.constrained_beam_search import (
+    ConstrainedBeam,
+    RequiredPhrases,
+    Tokenizations,
+    allocate,
+)
 from dragoman.runtime.decoding.logits_processors import NoBadWords
-from dragoman.runtime.decoding.loop import Job
-from dragoman.runtime.decoding.rejection import RejectedError
 from dragoman.runtime.decoding.request import Request
-from dragoman.runtime.decoding.required_phrases import RequiredPhrases, Ways
-from dragoman.runtime.decoding.search import Draft
-from dragoman.runtime.format.generation_settings import EarlyStopping, GenerationSettings
+from dragoman.runtime.decoding.results import RejectedError
+from dragoman.runtime.decoding.running_batch import Job
+from dragoman.runtime.decoding.search import TokenSequence
+from dragoman.settings.generation import EarlyStopping, GenerationSettings
 
 from .scripted import END, START, Logits, ScriptedBackend, decoded, random_logits, request
 from .test_required_phrases import occurs, random_phrases, satisfied
@@ -29,16 +33,16 @@ VOCABULARY = 6
 WORDS = (0, 3, 4, 5)
 
 
-def constrained(phrases: Sequence[Ways], beams: int = 4, **more: Any) -> ConstrainedBeam:
+def constrained(phrases: Sequence[Tokenizations], beams: int = 4, **more: Any) -> ConstrainedBeam:
     return ConstrainedBeam(beams, required=RequiredPhrases(phrases), **more)
 
 
-def drafts_of(logits: Logits, asked: Request, strategy: Beam) -> list[Draft]:
-    backend = ScriptedBackend(logits, asked.rules.suppressed)
-    return decoded(backend, [Job(0, asked, strategy)])[0]
+def sequences_of(logits: Logits, each: Request, strategy: Beam) -> list[TokenSequence]:
+    backend = ScriptedBackend(logits, each.rules.suppressed)
+    return decoded(backend, [Job(0, each, strategy)])[0]
 
 
-def sequences(limit: int) -> Iterator[tuple[int, ...]]:
+def all_sequences(limit: int) -> Iterator[tuple[int, ...]]:
     """All outputs, with their end tokens."""
     for length in range(1, limit + 1):
         for sequence in itertools.product(range(VOCABULARY), repeat=length):
@@ -96,9 +100,9 @@ def test_a_beam_is_filled_as_far_as_there_are_candidates() -> None:
 
 
 def test_a_hypothesis_without_children_leaves_its_row() -> None:
-    assert placed([2, 0, 2, 2], 4) == ([2, 0, 1, 3], [0, 2, 2, 2])
-    assert placed([1], 3) == ([1], [0, 1, 2])
-    assert placed([], 2) == ([], [0, 1])
+    assert assign_rows([2, 0, 2, 2], 4) == ([2, 0, 1, 3], [0, 2, 2, 2])
+    assert assign_rows([1], 3) == ([1], [0, 1, 2])
+    assert assign_rows([], 2) == ([], [0, 1])
 
 
 # Against all sequences.
@@ -115,7 +119,7 @@ def test_every_output_has_everything_that_it_must(seed: int) -> None:
             [generator.choice(WORDS) for _ in range(generator.randint(2, 3))]
             for _ in range(generator.choice([0, 0, 1, 3]))
         ]
-        phrases: list[Ways] = [
+        phrases: list[Tokenizations] = [
             [way for way in ways if not any(occurs(way, part) for part in forbidden)]
             for ways in random_phrases(generator, WORDS)
         ]
@@ -130,27 +134,27 @@ def test_every_output_has_everything_that_it_must(seed: int) -> None:
             returned=2,
         )
         prohibitions = [NoBadWords(forbidden)] if forbidden else []
-        asked = request([3], limit, prohibitions=prohibitions)
+        each = request([3], limit, prohibitions=prohibitions)
         if strategy.required.tokens > limit:
             with pytest.raises(RejectedError, match="must_contain: expected at most"):
-                strategy.check(asked)
+                strategy.check(each)
             rejected += 1
             continue
-        strategy.check(asked)
-        drafts = drafts_of(
-            random_logits(VOCABULARY, seed=seed, end=generator.choice([-2, 0, 4])), asked, strategy
+        strategy.check(each)
+        sequences = sequences_of(
+            random_logits(VOCABULARY, seed=seed, end=generator.choice([-2, 0, 4])), each, strategy
         )
-        several += len(drafts) > 1
-        for draft in drafts:
-            assert satisfied(draft.tokens, phrases)
-            assert not any(occurs(draft.tokens, part) for part in forbidden)
-            assert len(draft.row.tokens) <= 1 + limit
-            assert draft.end_token is not None or len(draft.tokens) == limit
-        if not drafts:
+        several += len(sequences) > 1
+        for sequence in sequences:
+            assert satisfied(sequence.tokens, phrases)
+            assert not any(occurs(sequence.tokens, part) for part in forbidden)
+            assert len(sequence.row.tokens) <= 1 + limit
+            assert sequence.end_token is not None or len(sequence.tokens) == limit
+        if not sequences:
             assert not any(
                 satisfied(sequence, phrases)
                 and not any(occurs(sequence, part) for part in forbidden)
-                for sequence in sequences(limit)
+                for sequence in all_sequences(limit)
             )
     assert rejected > 5
     assert several > 15
@@ -161,14 +165,14 @@ def test_every_output_has_everything_that_it_must(seed: int) -> None:
 )
 @pytest.mark.parametrize("length_penalty", [0.0, 1.0])
 def test_a_beam_with_room_for_everything_finds_the_best_sequence(
-    phrases: list[Ways], length_penalty: float
+    phrases: list[Tokenizations], length_penalty: float
 ) -> None:
     """Every sequence that can still have the phrases is a hypothesis."""
     for seed, limit in ((0, 3), (1, 3), (2, 3), (3, 4)):
         logits = random_logits(VOCABULARY, seed=seed, end=1)
         allowed = [
             sequence
-            for sequence in sequences(limit)
+            for sequence in all_sequences(limit)
             if satisfied([token for token in sequence if token != END], phrases)
         ]
         scores = {
@@ -176,7 +180,7 @@ def test_a_beam_with_room_for_everything_finds_the_best_sequence(
             for sequence in allowed
         }
         best = sorted(scores, key=lambda sequence: -scores[sequence])[:2]
-        drafts = drafts_of(
+        sequences = sequences_of(
             logits,
             request([3], limit),
             constrained(
@@ -187,9 +191,11 @@ def test_a_beam_with_room_for_everything_finds_the_best_sequence(
                 returned=2,
             ),
         )
-        assert [tuple(draft.row.tokens[1:]) for draft in drafts] == best
+        assert [tuple(sequence.row.tokens[1:]) for sequence in sequences] == best
         np.testing.assert_allclose(
-            [draft.score for draft in drafts], [scores[sequence] for sequence in best], atol=1e-5
+            [sequence.score for sequence in sequences],
+            [scores[sequence] for sequence in best],
+            atol=1e-5,
         )
 
 
@@ -230,7 +236,7 @@ def test_a_hand_worked_beam() -> None:
             0: {0: 1.0},
         }
     )
-    first, second = drafts_of(
+    first, second = sequences_of(
         logits,
         request([3], 6),
         constrained([[(5,)]], 2, length_penalty=0.0, early_stopping=True, returned=2),
@@ -259,9 +265,11 @@ def test_what_would_have_ended_does_not_keep_the_search_going() -> None:
 def test_when_only_the_phrases_fit_nothing_else_follows() -> None:
     """The end token is all that this model wants."""
     logits = random_logits(VOCABULARY, end=20)
-    drafts = drafts_of(logits, request([3], 5), constrained([[(5, 5, 4)], [(3, 0)]], returned=4))
-    assert sorted(draft.tokens for draft in drafts) == [[3, 0, 5, 5, 4], [5, 5, 4, 3, 0]]
-    assert all(draft.end_token is None for draft in drafts)
+    sequences = sequences_of(
+        logits, request([3], 5), constrained([[(5, 5, 4)], [(3, 0)]], returned=4)
+    )
+    assert sorted(sequence.tokens for sequence in sequences) == [[3, 0, 5, 5, 4], [5, 5, 4, 3, 0]]
+    assert all(sequence.end_token is None for sequence in sequences)
 
 
 @pytest.mark.parametrize(
@@ -276,42 +284,42 @@ def test_when_only_the_phrases_fit_nothing_else_follows() -> None:
 )
 def test_forced_tokens_leave_less_room(limit: int, settings: GenerationSettings, room: int) -> None:
     logits = random_logits(VOCABULARY, end=9)
-    asked = request([3], limit, settings=settings)
+    each = request([3], limit, settings=settings)
     phrase = (4,) * room
     if room:
         strategy = constrained([[phrase]])
-        strategy.check(asked)
-        (draft,) = drafts_of(logits, asked, strategy)
-        assert tuple(draft.tokens[-room:]) == phrase
-        assert (draft.end_token is None) == (settings.forced_last_token_id is None)
+        strategy.check(each)
+        (sequence,) = sequences_of(logits, each, strategy)
+        assert tuple(sequence.tokens[-room:]) == phrase
+        assert (sequence.end_token is None) == (settings.forced_last_token_id is None)
     with pytest.raises(
         RejectedError,
         match=f"^must_contain: expected at most {room} tokens, what the limit leaves, "
         f"found {room + 1}$",
     ):
-        constrained([[(4, *phrase)]]).check(asked)
+        constrained([[(4, *phrase)]]).check(each)
 
 
 @pytest.mark.parametrize("phrase", [(3, 4, 5), (5, 3, 4), (4, 4), (3, 3, 4)], ids=str)
-@pytest.mark.parametrize("given", [(3,), (5, 3), (3, 4, 5), (3, 3)], ids=str)
-def test_what_is_given_may_have_a_phrase_or_its_beginning(
-    phrase: tuple[int, ...], given: tuple[int, ...]
+@pytest.mark.parametrize("prefix", [(3,), (5, 3), (3, 4, 5), (3, 3)], ids=str)
+def test_a_prefix_may_have_a_phrase_or_its_beginning(
+    phrase: tuple[int, ...], prefix: tuple[int, ...]
 ) -> None:
     logits = random_logits(VOCABULARY, end=6)
     lacking = next(
         count
         for count in range(len(phrase) + 1)
-        if occurs((*given, *phrase[len(phrase) - count :]), phrase)
+        if occurs((*prefix, *phrase[len(phrase) - count :]), phrase)
     )
     strategy = constrained([[phrase]])
-    asked = request([3], max(lacking, 1), given=given)
-    strategy.check(asked)
-    (draft,) = drafts_of(logits, asked, strategy)
-    assert occurs([*given, *draft.tokens], phrase)
-    assert draft.tokens[:lacking] == list(phrase[len(phrase) - lacking :])
+    each = request([3], max(lacking, 1), prefix=prefix)
+    strategy.check(each)
+    (sequence,) = sequences_of(logits, each, strategy)
+    assert occurs([*prefix, *sequence.tokens], phrase)
+    assert sequence.tokens[:lacking] == list(phrase[len(phrase) - lacking :])
     if lacking:
         with pytest.raises(RejectedError):
-            strategy.check(request([3], lacking - 1, given=given))
+            strategy.check(request([3], lacking - 1, prefix=prefix))
 
 
 # Rules.
@@ -330,48 +338,50 @@ def test_what_is_given_may_have_a_phrase_or_its_beginning(
 def test_phrases_win_over_the_model_s_rules(settings: GenerationSettings) -> None:
     """Their tokens have the model's own probabilities all the same."""
     logits = random_logits(VOCABULARY)
-    asked = request([3], 5, settings=settings)
-    drafts = drafts_of(logits, asked, constrained([[(4, 5, 5)]], returned=2, length_penalty=0.0))
-    assert drafts
+    each = request([3], 5, settings=settings)
+    sequences = sequences_of(
+        logits, each, constrained([[(4, 5, 5)]], returned=2, length_penalty=0.0)
+    )
+    assert sequences
     allowed = [token for token in range(VOCABULARY) if token not in settings.suppressed_token_ids]
-    for draft in drafts:
-        assert occurs(draft.tokens, (4, 5, 5))
-        tokens = draft.row.tokens[1:]
-        assert draft.score == pytest.approx(log_probability(logits, tokens), abs=1e-4)
+    for sequence in sequences:
+        assert occurs(sequence.tokens, (4, 5, 5))
+        tokens = sequence.row.tokens[1:]
+        assert sequence.score == pytest.approx(log_probability(logits, tokens), abs=1e-4)
         for step, token in enumerate(tokens):
             scores = logits((3,), (START, *tokens[:step])).astype(np.float64)
             among = allowed if token in allowed else list(range(VOCABULARY))
             expected = scores[token] - np.log(np.exp(scores[among]).sum())
-            assert draft.log_probabilities[step] == pytest.approx(expected, abs=1e-4)
+            assert sequence.log_probabilities[step] == pytest.approx(expected, abs=1e-4)
 
 
 def test_a_rule_that_changes_scores_changes_those_of_phrases() -> None:
     """The repetition penalty, which does not exclude anything."""
     logits = random_logits(VOCABULARY)
-    asked = request([3], 2, settings=GenerationSettings(repetition_penalty=1.5))
-    (draft,) = drafts_of(logits, asked, constrained([[(4, 4)]], length_penalty=0.0))
+    each = request([3], 2, settings=GenerationSettings(repetition_penalty=1.5))
+    (sequence,) = sequences_of(logits, each, constrained([[(4, 4)]], length_penalty=0.0))
     first, second = (log_probability(logits, (4,)), log_probability(logits, (4,), (4,)))
-    assert draft.score == pytest.approx(first + 1.5 * second, abs=1e-4)
-    assert draft.log_probability == pytest.approx(first + second, abs=1e-4)
+    assert sequence.score == pytest.approx(first + 1.5 * second, abs=1e-4)
+    assert sequence.log_probability == pytest.approx(first + second, abs=1e-4)
 
 
 def test_a_phrase_is_put_where_nothing_forbidden_comes_of_it() -> None:
     """After 3, the model wants 4, which must not follow it."""
     logits = chain({START: {3: 1.0}, 3: {4: 1.0}, 4: {END: 1.0}, 5: {END: 1.0}, 0: {END: 1.0}})
-    asked = request([3], 3, prohibitions=[NoBadWords([(3, 4)])])
-    for draft in drafts_of(logits, asked, constrained([[(4,)]], returned=4)):
-        assert 4 in draft.tokens
-        assert not occurs(draft.tokens, (3, 4))
+    each = request([3], 3, prohibitions=[NoBadWords([(3, 4)])])
+    for sequence in sequences_of(logits, each, constrained([[(4,)]], returned=4)):
+        assert 4 in sequence.tokens
+        assert not occurs(sequence.tokens, (3, 4))
 
 
 def test_what_cannot_be_has_no_outputs() -> None:
-    asked = request([3], 2, prohibitions=[NoBadWords([(3, 4), (4, 3)])])
+    each = request([3], 2, prohibitions=[NoBadWords([(3, 4), (4, 3)])])
     strategy = constrained([[(3,)], [(4,)]])
-    strategy.check(asked)
-    assert drafts_of(random_logits(VOCABULARY), asked, strategy) == []
-    asked = request([3], 3, prohibitions=[NoBadWords([(3, 4), (4, 3)])])
-    (draft,) = drafts_of(random_logits(VOCABULARY), asked, strategy)
-    assert {3, 4} <= set(draft.tokens)
+    strategy.check(each)
+    assert sequences_of(random_logits(VOCABULARY), each, strategy) == []
+    each = request([3], 3, prohibitions=[NoBadWords([(3, 4), (4, 3)])])
+    (sequence,) = sequences_of(random_logits(VOCABULARY), each, strategy)
+    assert {3, 4} <= set(sequence.tokens)
 
 
 def test_the_order_of_many_phrases_is_not_searched_for_ever() -> None:
@@ -379,11 +389,11 @@ def test_the_order_of_many_phrases_is_not_searched_for_ever() -> None:
     fit, and there are 11 factorial of them to try."""
     logits = random_logits(16)
     last, others = 15, range(3, 14)
-    asked = request([3], 13, prohibitions=[NoBadWords([(other, last) for other in others])])
-    drafts = drafts_of(logits, asked, constrained([[(token,)] for token in (*others, last)]))
-    for draft in drafts:
-        assert {*others, last} <= set(draft.tokens)
-        assert not any(occurs(draft.tokens, (other, last)) for other in others)
+    each = request([3], 13, prohibitions=[NoBadWords([(other, last) for other in others])])
+    sequences = sequences_of(logits, each, constrained([[(token,)] for token in (*others, last)]))
+    for sequence in sequences:
+        assert {*others, last} <= set(sequence.tokens)
+        assert not any(occurs(sequence.tokens, (other, last)) for other in others)
 
 
 # In the loop.
@@ -403,26 +413,26 @@ def test_without_phrases_it_is_beam_search(
     backend = ScriptedBackend(logits)
     found = decoded(backend, [Job(i, job, strategy) for i, job in enumerate(jobs)])
     assert found == expected
-    assert {len(drafts) for drafts in found} == {beams}
+    assert {len(sequences) for sequences in found} == {beams}
 
 
 def test_requests_with_and_without_phrases_share_a_batch() -> None:
-    """And each has the outputs that it has alone."""
+    """Each has the same outputs as in a batch of one."""
     logits = random_logits(VOCABULARY, end=1)
-    phrases: list[list[Ways]] = [[], [[(4,)]], [[(5, 3)], [(0,)]], [[(3, 3), (4, 4)]]]
+    phrases: list[list[Tokenizations]] = [[], [[(4,)]], [[(5, 3)], [(0,)]], [[(3, 3), (4, 4)]]]
     jobs: list[Job[int]] = []
     for index in range(15):
-        given = (4,) * (index % 3)
-        asked = request([3 + index % 2] * (1 + index % 4), 4 + index % 5, given=given)
+        prefix = (4,) * (index % 3)
+        each = request([3 + index % 2] * (1 + index % 4), 4 + index % 5, prefix=prefix)
         wanted = phrases[index % 4]
         strategy = constrained(wanted, returned=3) if wanted else Beam(4, returned=3)
-        jobs.append(Job(index, asked, strategy))
-    alone = [decoded(ScriptedBackend(logits), [job])[0] for job in jobs]
+        jobs.append(Job(index, each, strategy))
+    single = [decoded(ScriptedBackend(logits), [job])[0] for job in jobs]
     backend = ScriptedBackend(logits)
     together = decoded(backend, jobs, rows=16)
     assert "join" in backend.calls
-    assert [[d.row.tokens for d in drafts] for drafts in together] == [
-        [d.row.tokens for d in drafts] for drafts in alone
+    assert [[d.row.tokens for d in sequences] for sequences in together] == [
+        [d.row.tokens for d in sequences] for sequences in single
     ]
 
 
@@ -446,10 +456,10 @@ def test_each_bank_has_a_place(beams: int, tokens: int, width: int) -> None:
 
 def test_more_tokens_of_phrases_than_banks() -> None:
     """The beam is filled in the banks that have candidates."""
-    phrases: list[Ways] = [[[3, 4, 5] * 13], [[0, 0] * 15]]
+    phrases: list[Tokenizations] = [[[3, 4, 5] * 13], [[0, 0] * 15]]
     logits = random_logits(VOCABULARY)
-    for draft in drafts_of(logits, request([3], 75), constrained(phrases, 2, returned=2)):
-        assert satisfied(draft.tokens, phrases)
+    for sequence in sequences_of(logits, request([3], 75), constrained(phrases, 2, returned=2)):
+        assert satisfied(sequence.tokens, phrases)
 
 
 def test_a_phrase_of_many_tokens_is_put_where_it_belongs() -> None:
@@ -466,5 +476,5 @@ def test_a_phrase_of_many_tokens_is_put_where_it_belongs() -> None:
         return scores
 
     strategy = constrained([[(3, 3, 3, 3, 3)]], 2)
-    (draft,) = drafts_of(logits, request([3], 20), strategy)
-    assert tuple(draft.row.tokens[1:]) == text
+    (sequence,) = sequences_of(logits, request([3], 20), strategy)
+    assert tuple(sequence.row.tokens[1:]) == text

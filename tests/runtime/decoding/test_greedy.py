@@ -11,12 +11,11 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from dragoman.runtime.decoding.greedy import Greedy
-from dragoman.runtime.decoding.loop import Decoding, Job
-from dragoman.runtime.decoding.scheduling import Failed, Queue
-from dragoman.runtime.decoding.search import Draft
-from dragoman.runtime.decoding.streaming import choices
-from dragoman.runtime.format.generation_settings import GenerationSettings
+from dragoman.runtime.decoding.greedy_and_sampling import Greedy
+from dragoman.runtime.decoding.running_batch import DecodedJob, Job, stream_tokens
+from dragoman.runtime.decoding.scheduler import FailedJob, Scheduler
+from dragoman.runtime.decoding.search import TokenSequence
+from dragoman.settings.generation import GenerationSettings
 
 from .scripted import END, START, ScriptedBackend, request, spec
 
@@ -51,40 +50,40 @@ def decode(
     *,
     rows: int = 64,
     prompt: Sequence[int] = (START,),
-) -> list[Draft]:
-    queue: Queue[int] = Queue(backend, spec(VOCABULARY), rows=rows, tokens=10**6)
+) -> list[TokenSequence]:
+    scheduler: Scheduler[int] = Scheduler(backend, spec(VOCABULARY), rows=rows, tokens=10**6)
     for row, limit in enumerate(limits):
-        asked = request([row + 10] * (row + 1), limit, settings=settings, prompt=prompt)
-        queue.add(Job(row, asked, Greedy()))
-    outcomes: dict[int, Decoding[int] | Failed[int]] = {o.job.key: o for o in queue.outcomes()}
+        each = request([row + 10] * (row + 1), limit, settings=settings, prompt=prompt)
+        scheduler.add(Job(row, each, Greedy()))
+    outcomes: dict[int, DecodedJob[int] | FailedJob[int]] = {o.job.key: o for o in scheduler.run()}
     assert backend.open_states == 0
-    drafts = []
+    sequences = []
     for row in range(len(limits)):
         outcome = outcomes[row]
-        assert isinstance(outcome, Decoding)
-        (draft,) = outcome.drafts
-        drafts.append(draft)
-    return drafts
+        assert isinstance(outcome, DecodedJob)
+        (sequence,) = outcome.sequences
+        sequences.append(sequence)
+    return sequences
 
 
-def tokens(drafts: list[Draft]) -> list[list[int]]:
-    """With the end token."""
-    return [draft.row.tokens[draft.begin :] for draft in drafts]
+def tokens(sequences: list[TokenSequence]) -> list[list[int]]:
+    """The tokens of outputs, with the end token."""
+    return [sequence.row.tokens[sequence.begin :] for sequence in sequences]
 
 
 def test_rows_stop_at_the_end_token_or_their_limit() -> None:
     backend = backend_of([[5, 6, END], [7, 8, 9, 10, 11], [END], [4, 4, 4]])
     found = decode(backend, [4, 4, 4, 2])
     assert tokens(found) == [[5, 6, END], [7, 8, 9, 10], [END], [4, 4]]
-    assert [draft.end_token for draft in found] == [END, None, END, None]
+    assert [sequence.end_token for sequence in found] == [END, None, END, None]
 
 
 def test_a_state_is_closed_at_the_end_and_when_abandoned() -> None:
     backend = backend_of([[5, 6, END]])
     job = Job(0, request([10], 4), Greedy())
-    assert [c.token for c in choices(backend, spec(VOCABULARY), job)] == [5, 6, END]
+    assert [c.token for c in stream_tokens(backend, spec(VOCABULARY), job)] == [5, 6, END]
     assert backend.open_states == 0
-    abandoned: Any = choices(backend, spec(VOCABULARY), job)
+    abandoned: Any = stream_tokens(backend, spec(VOCABULARY), job)
     next(abandoned)
     assert backend.open_states == 1
     abandoned.close()
@@ -94,14 +93,14 @@ def test_a_state_is_closed_at_the_end_and_when_abandoned() -> None:
 def test_a_choice_has_its_own_log_probability() -> None:
     found = decode(backend_of([[END], [5, 6, 7], [5, END]]), [3] * 3)
     expected = 2 - np.log(np.exp(2) + np.exp(1) + VOCABULARY - 2)
-    for draft in found:
-        np.testing.assert_allclose(draft.log_probabilities, expected, rtol=1e-6)
-        assert draft.score == pytest.approx(expected * draft.count)
+    for sequence in found:
+        np.testing.assert_allclose(sequence.log_probabilities, expected, rtol=1e-6)
+        assert sequence.score == pytest.approx(expected * sequence.count)
 
 
 def test_a_choice_is_yielded_before_the_next_step_begins() -> None:
     backend = backend_of([[5, 6, END]])
-    found = choices(backend, spec(VOCABULARY), Job(0, request([10], 9), Greedy()))
+    found = stream_tokens(backend, spec(VOCABULARY), Job(0, request([10], 9), Greedy()))
     for steps in (1, 2, 3):
         next(found)
         assert backend.calls == ["start 1"] + ["step"] * steps
@@ -120,7 +119,7 @@ def test_no_step_follows_when_all_rows_have_ended(rows: int) -> None:
 
 
 def test_rows_leave_once_an_eighth_of_them_is_finished() -> None:
-    """16 rows, one ending at each step: two of 16 leave together, one of 8 leaves alone."""
+    """16 rows, one ending at each step: two of 16 leave together, of 8 a single one."""
     backend = backend_of([[5] * row + [END] for row in range(16)])
     found = decode(backend, [20] * 16)
     assert tokens(found) == [[5] * row + [END] for row in range(16)]
@@ -153,7 +152,7 @@ def test_a_forced_first_token_is_part_of_prompt_and_output() -> None:
     backend = backend_of([[5, END], [6, 7, 8], [6]], prompt_length=2)
     found = decode(backend, [4, 3, 1], GenerationSettings(forced_first_token_id=77))
     assert tokens(found) == [[77, 5, END], [77, 6, 7], [77]]
-    assert [draft.log_probabilities[0] for draft in found] == [0, 0, 0]
+    assert [sequence.log_probabilities[0] for sequence in found] == [0, 0, 0]
     assert backend.calls[0] == "start 2"  # the third has nothing left to decode
 
 
@@ -191,7 +190,7 @@ def test_bad_words_of_one_token_and_more_do_not_occur() -> None:
 
 
 @pytest.mark.parametrize("seed", range(25))
-def test_a_queue_gives_the_same_tokens_as_its_rows_alone(seed: int) -> None:
+def test_outputs_do_not_depend_on_the_batch(seed: int) -> None:
     """Also where rows join others, at different positions."""
     generator = random.Random(seed)
     rows = generator.randint(1, 40)

@@ -13,13 +13,14 @@ import pytest
 
 from dragoman import DragomanError
 from dragoman.runtime import GenerationOptions, Manifest, Model
-from dragoman.runtime.decoding.limits import (
+from dragoman.runtime.decoding.strategies import (
     DEFAULT_BATCH_TOKENS,
     DEFAULT_WINDOWS,
     GenerationLimits,
 )
-from dragoman.runtime.decoding.options import GenerationKeywords
 from dragoman.runtime.format.validation import manifest_from_json
+from dragoman.settings.fields import Check, CommandOption, annotated
+from dragoman.settings.generation import GenerationKeywords, Part, setting_names
 
 
 @pytest.fixture
@@ -136,6 +137,17 @@ def test_the_keywords_of_generate_are_the_fields_of_the_options() -> None:
     """`GenerationKeywords` repeats the fields so that type checkers and editors know them."""
     assert get_type_hints(GenerationKeywords) == get_type_hints(GenerationOptions)
     assert GenerationKeywords.__required_keys__ == frozenset()
+
+
+def test_every_option_has_a_check_and_every_setting_of_a_strategy_an_option() -> None:
+    """The command line, the server and the manifest are made from these declarations."""
+    options = {field.name for field in dataclasses.fields(GenerationOptions)}
+    assert annotated(GenerationOptions, Check).keys() == options
+    assert options - annotated(GenerationOptions, CommandOption).keys() == {"max_batch_tokens"}
+    for part in (Part.STRATEGY, Part.BEAMS, Part.SAMPLING):
+        published = setting_names(part)
+        assert set(published) <= options
+        assert [n for n in setting_names(part, of=GenerationOptions) if n != "seed"] == published
 
 
 def test_an_unknown_option_is_one_error_that_lists_the_known_ones(text_model: Model) -> None:

@@ -8,7 +8,11 @@ from collections.abc import Sequence
 
 import pytest
 
-from dragoman.runtime.decoding.required_phrases import RequiredPhrases, Ways, contains
+from dragoman.runtime.decoding.constrained_beam_search import (
+    RequiredPhrases,
+    Tokenizations,
+    contains,
+)
 
 
 def occurs(tokens: Sequence[int], way: Sequence[int]) -> bool:
@@ -17,7 +21,7 @@ def occurs(tokens: Sequence[int], way: Sequence[int]) -> bool:
     return part in text
 
 
-def satisfied(tokens: Sequence[int], phrases: Sequence[Ways]) -> bool:
+def satisfied(tokens: Sequence[int], phrases: Sequence[Tokenizations]) -> bool:
     return all(any(occurs(tokens, way) for way in ways) for ways in phrases)
 
 
@@ -126,7 +130,9 @@ def test_any_way_of_a_phrase_will_do() -> None:
         ([[(3, 4)], [(4, 5)]], 4),
     ],
 )
-def test_a_phrase_within_another_is_not_placed_apart(phrases: list[Ways], tokens: int) -> None:
+def test_a_phrase_within_another_is_not_placed_apart(
+    phrases: list[Tokenizations], tokens: int
+) -> None:
     required = RequiredPhrases(phrases)
     assert required.tokens == tokens
     for sequence in itertools.product((3, 4, 5, 9), repeat=4):

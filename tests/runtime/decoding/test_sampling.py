@@ -1,4 +1,4 @@
-"""Tokens are drawn with the exact probabilities, by numbers of the seed and the step alone."""
+"""Tokens are drawn with the exact probabilities, by random numbers of seed and step only."""
 
 from __future__ import annotations
 
@@ -15,24 +15,28 @@ from transformers.generation.logits_process import (
     TopPLogitsWarper,
 )
 
-from dragoman.runtime.decoding.loop import Decoding, Job
-from dragoman.runtime.decoding.sampling import Sample
-from dragoman.runtime.decoding.scheduling import Queue
-from dragoman.runtime.decoding.search import Draft
+from dragoman.runtime.decoding.greedy_and_sampling import Sample
+from dragoman.runtime.decoding.running_batch import DecodedJob, Job
+from dragoman.runtime.decoding.scheduler import Scheduler
+from dragoman.runtime.decoding.search import TokenSequence
 
 from .scripted import END, START, ScriptedBackend, random_logits, request, spec
 
 VOCABULARY = 12
 
 
-def drafts_of(logits: Any, strategies: list[Sample], limit: int = 1, rows: int = 64) -> list[Draft]:
-    queue: Queue[int] = Queue(ScriptedBackend(logits), spec(VOCABULARY), rows=rows, tokens=10**6)
+def sequences_of(
+    logits: Any, strategies: list[Sample], limit: int = 1, rows: int = 64
+) -> list[TokenSequence]:
+    scheduler: Scheduler[int] = Scheduler(
+        ScriptedBackend(logits), spec(VOCABULARY), rows=rows, tokens=10**6
+    )
     for key, strategy in enumerate(strategies):
-        queue.add(Job(key, request([3 + key % 2], limit), strategy))
-    found: dict[int, Draft] = {}
-    for outcome in queue.outcomes():
-        assert isinstance(outcome, Decoding)
-        (found[outcome.job.key],) = outcome.drafts
+        scheduler.add(Job(key, request([3 + key % 2], limit), strategy))
+    found: dict[int, TokenSequence] = {}
+    for outcome in scheduler.run():
+        assert isinstance(outcome, DecodedJob)
+        (found[outcome.job.key],) = outcome.sequences
     return [found[key] for key in range(len(strategies))]
 
 
@@ -70,12 +74,12 @@ def test_tokens_occur_as_often_as_their_probability_says(sample: Sample) -> None
 def test_sequences_of_a_model_occur_as_often_as_their_probability_says() -> None:
     """Of two tokens each, through the loop, rows of two sources side by side."""
     logits = random_logits(VOCABULARY)
-    drafts = drafts_of(logits, [Sample(seed) for seed in range(3000)], limit=2, rows=500)
+    sequences = sequences_of(logits, [Sample(seed) for seed in range(3000)], limit=2, rows=500)
     for source in (0, 1):
         first = _softmax(logits((3 + source,), (START,)))
         best = int(first.argmax())
         second = _softmax(logits((3 + source,), (START, best)))
-        mine = [draft.row.tokens[1:] for draft in drafts[source::2]]
+        mine = [sequence.row.tokens[1:] for sequence in sequences[source::2]]
         share = np.mean([tokens[0] == best for tokens in mine])
         assert share == pytest.approx(first[best], abs=4 * 0.5 / np.sqrt(1500))
         follow = [tokens[1] for tokens in mine if tokens[0] == best]
@@ -87,20 +91,20 @@ def test_sequences_of_a_model_occur_as_often_as_their_probability_says() -> None
 def test_a_draw_depends_on_its_seed_and_step_alone() -> None:
     logits = random_logits(VOCABULARY, end=-2)
     strategies = [Sample(key % 7, key // 28) for key in range(56)]
-    together = drafts_of(logits, strategies, limit=9)
-    in_pairs = drafts_of(logits, strategies, limit=9, rows=3)
+    together = sequences_of(logits, strategies, limit=9)
+    in_pairs = sequences_of(logits, strategies, limit=9, rows=3)
     assert [d.row.tokens for d in together] == [d.row.tokens for d in in_pairs]
     keys = [(s.seed, s.index, key % 2) for key, s in enumerate(strategies)]
     again = dict(zip(keys, together, strict=True))
-    for key, draft in zip(keys, together, strict=True):
-        assert draft.row.tokens == again[key].row.tokens
-    assert len({tuple(draft.row.tokens) for draft in together}) > 20
+    for key, sequence in zip(keys, together, strict=True):
+        assert sequence.row.tokens == again[key].row.tokens
+    assert len({tuple(sequence.row.tokens) for sequence in together}) > 20
 
 
 def test_without_a_seed_every_request_has_numbers_of_its_own() -> None:
     logits = random_logits(VOCABULARY, end=-9)
-    drafts = drafts_of(logits, [Sample(None)] * 8, limit=12)[::2]
-    assert len({tuple(draft.row.tokens) for draft in drafts}) == 4
+    sequences = sequences_of(logits, [Sample(None)] * 8, limit=12)[::2]
+    assert len({tuple(sequence.row.tokens) for sequence in sequences}) == 4
 
 
 @pytest.mark.parametrize("sample", [Sample(0, temperature=5e-324), Sample(0, top_p=0.0)], ids=str)
@@ -113,10 +117,10 @@ def test_the_narrowest_distribution_is_that_of_greedy_search(sample: Sample) -> 
 
 def test_a_log_probability_is_the_model_s_own() -> None:
     logits = random_logits(VOCABULARY)
-    (draft,) = drafts_of(logits, [Sample(3, temperature=0.3, top_k=3)], limit=6)
-    for step, log_probability in enumerate(draft.log_probabilities):
-        history = tuple(draft.row.tokens[: 1 + step])
-        expected = np.log(_softmax(logits((3,), history)))[draft.row.tokens[1 + step]]
+    (sequence,) = sequences_of(logits, [Sample(3, temperature=0.3, top_k=3)], limit=6)
+    for step, log_probability in enumerate(sequence.log_probabilities):
+        history = tuple(sequence.row.tokens[: 1 + step])
+        expected = np.log(_softmax(logits((3,), history)))[sequence.row.tokens[1 + step]]
         assert log_probability == pytest.approx(expected, abs=1e-5)
 
 
@@ -161,15 +165,15 @@ def test_a_hand_worked_nucleus() -> None:
 
 def test_suppressed_tokens_are_not_drawn() -> None:
     backend = ScriptedBackend(random_logits(VOCABULARY), suppressed=range(3, 11))
-    queue: Queue[int] = Queue(backend, spec(VOCABULARY), rows=64, tokens=10**6)
-    from dragoman.runtime.format.generation_settings import GenerationSettings
+    scheduler: Scheduler[int] = Scheduler(backend, spec(VOCABULARY), rows=64, tokens=10**6)
+    from dragoman.settings.generation import GenerationSettings
 
     settings = GenerationSettings(suppressed_token_ids=tuple(range(3, 11)), min_new_tokens=3)
     for seed in range(40):
-        queue.add(Job(seed, request([3], 5, settings=settings), Sample(seed)))
-    for outcome in queue.outcomes():
-        assert isinstance(outcome, Decoding)
-        tokens = outcome.drafts[0].row.tokens[1:]
+        scheduler.add(Job(seed, request([3], 5, settings=settings), Sample(seed)))
+    for outcome in scheduler.run():
+        assert isinstance(outcome, DecodedJob)
+        tokens = outcome.sequences[0].row.tokens[1:]
         assert not set(tokens) & set(range(3, 11))
         assert END not in tokens[:3]
 

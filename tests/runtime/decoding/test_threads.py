@@ -31,8 +31,8 @@ def test_each_call_gives_what_it_gives_alone(
         found = model.generate(sources, max_new_tokens=9, **options)
         return [[hypothesis.tokens for hypothesis in result.hypotheses] for result in found]
 
-    alone = [generate(options) for options in CALLS]
+    single = [generate(options) for options in CALLS]
     with ThreadPoolExecutor(len(CALLS)) as pool:
         together = list(pool.map(generate, 4 * CALLS))
-    assert together == 4 * alone
-    assert all(tokens for results in alone for tokens in results)
+    assert together == 4 * single
+    assert all(tokens for results in single for tokens in results)

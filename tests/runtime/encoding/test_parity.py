@@ -10,13 +10,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dragoman.comparison import Comparison
+from dragoman.export.checkpoints import OpenedCheckpoint, open_checkpoint
 from dragoman.export.locating import locate_checkpoint
-from dragoman.export.opened_checkpoint import OpenedCheckpoint, open_checkpoint
-from dragoman.optimize.precision.observed import observe
+from dragoman.optimize.precision.calibration import calibration_batches
 from dragoman.runtime import DragomanError, read_bundle
-from dragoman.verification import ParityInputs, check_parity, inputs_for
+from dragoman.verification.comparison import Comparison
+from dragoman.verification.inputs.choosing import inputs_for
+from dragoman.verification.inputs.parity_inputs import ParityInputs
 from dragoman.verification.inputs.sources import calibration_sources
+from dragoman.verification.parity import check_parity
 
 from .conftest import Case, Make
 from .test_tasks import ENTITIES, LABELS, LONG
@@ -78,7 +80,7 @@ def test_parity_on_lines(
 
     assert check_parity(case.ours, checkpoint.model, inputs, backend="").passed
     # Without probes, which are no lines.
-    monkeypatch.setattr("dragoman.verification.check.check_numerics", lambda *_: ([], None))
+    monkeypatch.setattr("dragoman.verification.parity.check_numerics", lambda *_: ([], None))
     monkeypatch.setattr(case.ours.backend, "encode", recorded)
     assert check_parity(case.ours, checkpoint.model, inputs, backend="").passed
     assert sorted(seen) == sorted(zip(ids, types, strict=True))
@@ -129,7 +131,7 @@ def test_calibration_is_on_pairs(make: Make, tmp_path: Path) -> None:
     ids, types = theirs(case, "ForQuestionAnswering", PAIRS)
     assert (found.encodable, found.types) == (ids, types)
     neutral = read_bundle(case.ours.bundle.directory.parent / "neutral")
-    (batch,) = observe(neutral, found.encodable, found.types)["encoder"]
+    (batch,) = calibration_batches(neutral, found.encodable, found.types)["encoder"]
     by_role = {t.role: batch.samples[t.name] for t in neutral.manifest.graphs["encoder"].inputs}
     longest_first = sorted(zip(ids, types, strict=True), key=lambda each: -len(each[0]))
     for row, (own_ids, own_types) in enumerate(longest_first):

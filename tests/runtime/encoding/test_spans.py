@@ -18,7 +18,7 @@ from tokenizers import AddedToken, Tokenizer, models, pre_tokenizers, processors
 from dragoman.runtime.encoding.running import Outputs
 from dragoman.runtime.encoding.tasks import answer, filling, tagging
 from dragoman.runtime.encoding.tokenizer import InputTokenizer
-from dragoman.runtime.format.head import Head
+from dragoman.settings.head import Head
 
 LETTERS = "abcdefghijklmnopqrstuvwxyz"
 

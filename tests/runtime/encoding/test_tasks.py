@@ -234,7 +234,7 @@ def test_a_model_says_what_it_does(make: Make) -> None:
     vectors, labels = make("Model").ours, make("ForSequenceClassification", **LABELS).ours
     with pytest.raises(
         AbilityError,
-        match=r"generate: bert is a model that gives vectors: use model\.encode, "
+        match=r"generate: bert is a model that computes embeddings: use model\.encode, "
         r"model\.hidden_states or dragoman encode",
     ):
         vectors.generate(["a"])

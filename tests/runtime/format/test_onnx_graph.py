@@ -11,10 +11,9 @@ import pytest
 from onnx import ModelProto, TensorProto, helper
 
 from dragoman.runtime.format import onnx_graph
-from dragoman.runtime.format.onnx_graph import graph_problems
-from dragoman.runtime.format.operators import OPERATORS
+from dragoman.runtime.format.onnx_graph import OPERATORS, graph_problems
 
-GRAPHS = sorted((Path(__file__).parent / "schema_1" / "bundle").glob("*.onnx"))
+GRAPHS = sorted((Path(__file__).parent / "stored_bundle" / "bundle").glob("*.onnx"))
 WEIGHTS = 12736
 OPERATOR_IDS = {(domain, name) for domain, names in OPERATORS.items() for name in names}
 

@@ -12,10 +12,13 @@ from numpy.typing import NDArray
 from dragoman.runtime import BackendError
 from dragoman.runtime.backends.interface import Limits
 from dragoman.runtime.format.model_spec import ModelSpec
-from dragoman.runtime.scoring import batches
-from dragoman.runtime.scoring.batches import score_in_batches
+from dragoman.runtime.scoring import teacher_forcing
 from dragoman.runtime.scoring.results import ScoredPair, rejected
-from dragoman.runtime.scoring.teacher_forcing import ForcedPair, log_probabilities_of
+from dragoman.runtime.scoring.teacher_forcing import (
+    ForcedPair,
+    log_probabilities_of,
+    score_in_batches,
+)
 
 VOCABULARY = 13
 SPEC = ModelSpec(VOCABULARY, VOCABULARY, 1, 2, 3, 64, 64, 0, 1, 2)
@@ -80,7 +83,9 @@ def test_results_are_in_order_within_the_limits(count: int, size: int) -> None:
 @pytest.mark.parametrize("limit", ["MAX_TOKENS", "MAX_LOGITS"])
 def test_batches_are_bounded(limit: str, monkeypatch: pytest.MonkeyPatch) -> None:
     tokens = 64
-    monkeypatch.setattr(batches, limit, tokens * (VOCABULARY if limit == "MAX_LOGITS" else 1))
+    monkeypatch.setattr(
+        teacher_forcing, limit, tokens * (VOCABULARY if limit == "MAX_LOGITS" else 1)
+    )
     backend, given = Recorded(), pairs(40)
     check(given, score_in_batches(backend, SPEC, given, 64))  # type: ignore[arg-type]
     assert all(rows * length <= tokens for rows, length in backend.batches)

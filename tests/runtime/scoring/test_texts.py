@@ -22,7 +22,7 @@ from dragoman.runtime.scoring.options import ScoringOptions
 from dragoman.runtime.scoring.texts import TextScorer
 from dragoman.runtime.texts.front_end import TextFrontEnd
 from dragoman.runtime.texts.tokenizer import TextCodec
-from dragoman.verification import TOLERANCES
+from dragoman.verification.tolerances import TOLERANCES
 
 from ..conftest import letter_tokenizer, word_tokenizer
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from dragoman.export import export_bundle
-from dragoman.export.families.hugging_face import read_hugging_face
+from dragoman.export.checkpoints import read_checkpoint
 from dragoman.optimize.target_bundle import optimize_bundle
 from dragoman.runtime import Model, load, read_bundle
 
@@ -46,7 +46,7 @@ def exported(tmp_path_factory: pytest.TempPathFactory) -> Exported:
         directory, theirs = tmp_path_factory.mktemp(name), MODELS[name]()
         checkpoint = save(theirs, directory / "checkpoint")
         (directory / "neutral").mkdir()
-        read = read_hugging_face(checkpoint)
+        read = read_checkpoint(checkpoint)
         export_bundle(read.model, directory / "neutral", name=name, tokenizers=read.tokenizers)
         return theirs, directory / "neutral"
 

@@ -96,10 +96,13 @@ def test_a_stream_of_bad_or_long_audio(english: Case, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"language": "de"}, "this model transcribes one language: leave it out, found 'de'"),
+        (
+            {"language": "de"},
+            "expected none, since this model transcribes a single language; found 'de'",
+        ),
         (
             {"task": "translate"},
-            "this model transcribes one language: leave it out, found 'translate'",
+            "expected none, since this model transcribes a single language; found 'translate'",
         ),
         ({"source_language": "de"}, "a speech model takes language and task"),
         ({"max_new_tokens_per_source_token": 1.5}, "a speech model takes language and task"),
@@ -166,10 +169,10 @@ def test_at_most_a_batch_of_recordings_is_open(
     english: Case, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The features of all files are never held together."""
-    from dragoman.runtime.speech import pending, recording, transcriber
+    from dragoman.runtime.speech import recording, transcriber
 
     opened, most = [0], [0]
-    before, result = recording.open_recording, pending.Windows.transcript
+    before, result = recording.open_recording, transcriber.Windows.transcript
 
     def counting(*arguments: Any) -> Any:
         opened[0] += 1
@@ -181,6 +184,6 @@ def test_at_most_a_batch_of_recordings_is_open(
         return result(self, recording)
 
     monkeypatch.setattr(transcriber, "open_recording", counting)
-    monkeypatch.setattr(pending.Windows, "transcript", closing)
+    monkeypatch.setattr(transcriber.Windows, "transcript", closing)
     english.ours.generate([GOOD] * 11, max_batch_size=3)
     assert (opened[0], most[0]) == (0, 3)

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from dragoman.optimize.emulation import emulated_bundle
-from dragoman.optimize.random_sources import random_sources
+from dragoman.optimize.random_inputs import random_sources
 from dragoman.optimize.target_bundle import optimize_bundle
 from dragoman.runtime import Model, load, read_bundle
 from dragoman.runtime.backends import open_backend

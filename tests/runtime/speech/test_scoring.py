@@ -11,7 +11,7 @@ import soundfile
 import torch
 
 from dragoman.runtime import DragomanError, Model
-from dragoman.verification import TOLERANCES
+from dragoman.verification.tolerances import TOLERANCES
 
 from ...speech_models import LANGUAGES, RATE, Vocabulary, extractor, noise
 from .conftest import Case

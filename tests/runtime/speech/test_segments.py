@@ -9,7 +9,7 @@ import pytest
 import torch
 from transformers.models.whisper.generation_whisper import WhisperGenerationMixin
 
-from dragoman.runtime.speech.segments import TimedTokens, split_segments
+from dragoman.runtime.speech.timestamps import TimedTokens, split_segments
 
 BEGIN = 100
 Split = tuple[list[TimedTokens], int]

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import onnxruntime
 
-from dragoman.optimize.random_sources import random_sources
+from dragoman.optimize.random_inputs import random_sources
 from dragoman.optimize.step_inputs import record_steps
 from dragoman.runtime import read_bundle
 from dragoman.runtime.backends import open_backend

@@ -9,7 +9,7 @@ import pytest
 import sentencepiece
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
-from dragoman.runtime.format.languages import SourceTemplate
+from dragoman.runtime.format.texts import SourceTemplate
 from dragoman.runtime.texts.tokenizer import TextCodec
 
 CORPUS = ["the cat sat on the mat", "a cat, a dog and the bird", "naïve café: où ?", "x y z"] * 20

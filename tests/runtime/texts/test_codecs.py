@@ -12,7 +12,7 @@ import pytest
 import sentencepiece
 
 from dragoman.runtime import BundleError
-from dragoman.runtime.format.languages import LanguageError, Languages, SourceTemplate
+from dragoman.runtime.format.texts import LanguageError, Languages, SourceTemplate
 from dragoman.runtime.texts.tokenizer import TextCodec, UnknownSymbolsError
 
 CORPUS = ["the cat sat on the mat", "a cat, a dog and the bird", "naïve café: où ?", "x y z"] * 20

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from dragoman import DragomanError
-from dragoman.export.tokenizers.reading import read_library_file
+from dragoman.export.tokenizers.files import read_library_file
 from dragoman.runtime.texts.codecs import LibraryCodec
 
 from .charsmaps import charsmap, packed, trie

@@ -14,7 +14,7 @@ from dragoman.export import TokenizerFiles
 from dragoman.export.tokenizers import PieceModel
 from dragoman.reference_model import Transformer
 from dragoman.runtime import BundleError, LanguageError, Languages, Model, load, read_bundle
-from dragoman.runtime.format.languages import SourceTemplate
+from dragoman.runtime.format.texts import SourceTemplate
 from dragoman.runtime.format.validation import manifest_from_json
 from dragoman.runtime.format.writing import BundleWriter
 

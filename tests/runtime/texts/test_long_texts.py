@@ -14,7 +14,7 @@ from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers,
 
 from dragoman.runtime import Model
 from dragoman.runtime.texts.codecs import Codec, LibraryCodec, PieceCodec, UnknownSymbolsError
-from dragoman.runtime.texts.long_texts import TooLongError, check_length
+from dragoman.runtime.texts.tokenizer import TooLongError, check_length
 
 from ..conftest import letter_tokenizer
 

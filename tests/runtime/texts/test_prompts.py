@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from dragoman.runtime import Model, Result, load
-from dragoman.runtime.decoding.rejection import RejectedError
+from dragoman.runtime.decoding.results import RejectedError
 
 from ...small_gpt2 import END, POSITIONS, VOCABULARY, small_gpt2, their_choices, their_logits
 

@@ -10,7 +10,7 @@ import pytest
 import sentencepiece
 from tokenizers import Regex, Tokenizer, models, pre_tokenizers, processors
 
-from dragoman.runtime.texts.codecs.spans import words_at
+from dragoman.runtime.texts.codecs.interface import words_at
 from dragoman.runtime.texts.tokenizer import TextCodec
 
 TEXTS = [

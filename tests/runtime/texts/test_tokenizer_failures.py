@@ -13,7 +13,7 @@ from tokenizers import Tokenizer
 
 from dragoman.runtime import BundleError, RejectedError, load
 from dragoman.runtime.texts.codecs import LibraryCodec, PieceCodec, TokenizerError
-from dragoman.runtime.texts.codecs.charsmap import charsmap_problem
+from dragoman.runtime.texts.codecs.tokenizer_file import charsmap_problem
 
 from .charsmaps import charsmap
 from .tokenizer_files import RULES, plain, precompiled

@@ -1,4 +1,4 @@
-"""A loop of the engine over a backend without a model, driven step by step in this thread."""
+"""A worker over a backend without a model, driven step by step in this thread."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from dragoman.runtime.backends.errors import DeviceLostError
-from dragoman.runtime.decoding.greedy import Greedy
-from dragoman.runtime.decoding.loop import Decoding, Job
+from dragoman.runtime.backends.interface import DeviceLostError
+from dragoman.runtime.decoding.greedy_and_sampling import Greedy
 from dragoman.runtime.decoding.results import Result
-from dragoman.runtime.decoding.scheduling import Failed
+from dragoman.runtime.decoding.running_batch import DecodedJob, Job
+from dragoman.runtime.decoding.scheduler import FailedJob, Observer
 from dragoman.runtime.decoding.search import Strategy
-from dragoman.runtime.serving.engine.line import Line
-from dragoman.runtime.serving.engine.loop import LoopThread
-from dragoman.runtime.serving.engine.ticket import DecodingTicket, Entry, Listener
+from dragoman.runtime.serving.engine.request_handle import DecodingHandle, Listener, QueuedRequest
+from dragoman.runtime.serving.engine.request_queue import RequestQueue
+from dragoman.runtime.serving.engine.worker import Worker
 
 from ...runtime.decoding.scripted import ScriptedBackend, request, spec
 
@@ -22,25 +22,27 @@ VOCABULARY = 13
 
 
 class PendingTokens:
-    """An input whose result is the tokens of its first hypotheses.
+    """An input whose result is the tokens of its best outputs.
 
     Args:
-        following: jobs one after another, as the windows of a recording are
+        following: jobs that follow one another, like the windows of a recording
     """
 
-    given: Sequence[int] = ()
+    prefix: Sequence[int] = ()
 
     def __init__(self, jobs: Sequence[Job[int]], following: Sequence[Job[int]] = ()) -> None:
         self.jobs, self._following = jobs, list(following)
         self._open = len(jobs)
         self._tokens: dict[int, tuple[int, ...]] = {}
 
-    def add(self, number: int, outcome: Decoding[Any] | Failed[Any]) -> Result | Job[int] | None:
-        if isinstance(outcome, Failed):
-            return Result("", (), 0.0, "rejected", outcome.reason)
-        draft = outcome.drafts[0]
+    def add(
+        self, number: int, outcome: DecodedJob[Any] | FailedJob[Any]
+    ) -> Result | Job[int] | None:
+        if isinstance(outcome, FailedJob):
+            return Result("", (), 0.0, "rejected", str(outcome.error))
+        sequence = outcome.sequences[0]
         before = self._tokens.get(number, ())
-        self._tokens[number] = (*before, *draft.row.tokens[draft.begin :])
+        self._tokens[number] = (*before, *sequence.row.tokens[sequence.begin :])
         if self._following:
             return self._following.pop(0)
         self._open -= 1
@@ -51,8 +53,8 @@ class PendingTokens:
 
 
 @dataclass
-class Watch:
-    """Notes what it is told."""
+class RecordingObserver(Observer):
+    """Records what the scheduler does."""
 
     encodings: list[int] = field(default_factory=list)
     rows: list[int] = field(default_factory=list)
@@ -69,7 +71,7 @@ class Watch:
 
 
 class ScriptedEngine:
-    """One loop whose thread is this one: `run` returns when nothing is left to do.
+    """A worker in this thread: `run` returns when nothing is left to do.
 
     Args:
         before_step: called with the number of each step, from 1, before it is done
@@ -83,8 +85,10 @@ class ScriptedEngine:
         waiting: int = 1000,
         before_step: Callable[[int], None] = lambda step: None,
     ) -> None:
-        self.backend, self.watch, self.steps = backend, Watch(), 0
-        self.line: Line[Job[Entry]] = Line(waiting, 1, lambda job, now: job.key.ticket.is_over(now))
+        self.backend, self.observer, self.steps = backend, RecordingObserver(), 0
+        self.queue: RequestQueue[Job[QueuedRequest]] = RequestQueue(
+            waiting, 1, lambda job, now: job.key.handle.is_over(now)
+        )
         fail_at = backend.fail_at
 
         def count(rows: int) -> None:
@@ -93,8 +97,8 @@ class ScriptedEngine:
             fail_at(rows)
 
         backend.fail_at = count
-        self.thread = LoopThread(
-            0, backend, spec(VOCABULARY), self.line, self.watch, rows=rows, capacity=40
+        self.worker = Worker(
+            0, backend, spec(VOCABULARY), self.queue, self.observer, rows=rows, capacity=40
         )
 
     def submit(
@@ -103,21 +107,21 @@ class ScriptedEngine:
         following: Sequence[Job[int]] = (),
         listener: Listener | None = None,
         deadline: float | None = None,
-    ) -> DecodingTicket:
+    ) -> DecodingHandle:
         pending = PendingTokens(jobs, following)
-        ticket = DecodingTicket(pending, listener=listener, deadline=deadline)
-        self.line.put([(job, job.strategy.width) for job in ticket.jobs])
-        return ticket
+        handle = DecodingHandle(pending, listener=listener, deadline=deadline)
+        self.queue.put([(job, job.strategy.width) for job in handle.jobs])
+        return handle
 
     def run(self, *, close: bool = True) -> None:
-        """Do all that waits and that comes meanwhile.
+        """Decode all requests, including those that come meanwhile.
 
         Args:
-            close: whether nothing comes from now on; else something closes the line at a step
+            close: whether the queue is closed now; else something closes it at a step
         """
         if close:
-            self.line.close()
-        self.thread.run()
+            self.queue.close()
+        self.worker.run()
         assert self.backend.open_states == 0
 
 
@@ -132,13 +136,13 @@ def job(
 
 
 def endless(limit: int, source: Sequence[int] = (3,)) -> Job[int]:
-    """A job that takes exactly so many steps."""
+    """A job that takes exactly this many steps."""
     return job(source, limit, ends=())
 
 
-def tokens(ticket: DecodingTicket) -> tuple[int, ...]:
-    """Of a result that is there."""
-    result = ticket.future.result(timeout=0)
+def tokens(handle: DecodingHandle) -> tuple[int, ...]:
+    """The tokens of a finished request."""
+    result = handle.future.result(timeout=0)
     assert result.error is None, result.error
     return result.tokens
 

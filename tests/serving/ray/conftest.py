@@ -1,5 +1,7 @@
-"""A Ray of this machine with two processors, and the bundle that DRAGOMAN_BUNDLE names. Nothing
-here needs PyTorch."""
+"""A local Ray cluster with two processors, and the bundle named by DRAGOMAN_BUNDLE.
+
+Nothing here needs PyTorch.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,7 @@ def bundle() -> Path:
 
 @pytest.fixture(scope="session")
 def model(bundle: Path) -> Iterator[Model]:
-    """What everything is compared with."""
+    """The model that everything is compared with."""
     with load(bundle, threads=1) as model:
         yield model
 

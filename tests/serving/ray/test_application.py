@@ -19,9 +19,9 @@ from ray import serve
 
 from dragoman import DragomanError
 from dragoman.runtime import Model
-from dragoman.runtime.decoding.plain import result_data
+from dragoman.runtime.decoding.results import result_data
+from dragoman.runtime.serving.options import ReplicaOptions
 from dragoman.runtime.serving.ray import app, application
-from dragoman.runtime.serving.replicas import Replicas
 
 pytestmark = pytest.mark.ray
 
@@ -54,7 +54,7 @@ def plain(model: Model, words: list[str], **options: Any) -> Any:
     return json.loads(json.dumps([result_data(r) for r in model.generate(words, **options)]))
 
 
-def test_answers_are_the_librarys(client: httpx.Client, model: Model) -> None:
+def test_answers_equal_those_of_the_library(client: httpx.Client, model: Model) -> None:
     expected = plain(model, WORDS, num_beams=2)
 
     def ask(word: str) -> Any:
@@ -98,7 +98,7 @@ def test_a_killed_replica_is_replaced(client: httpx.Client, model: Model) -> Non
     assert before not in replica_names()
 
 
-def test_a_replica_that_is_removed_ends_its_requests(client: httpx.Client) -> None:
+def test_a_removed_replica_finishes_its_requests(client: httpx.Client) -> None:
     body = {"source": "dragoman", "stream": True, "min_new_tokens": LONG}
     with client.stream("POST", "/v1/generate", json=body) as answer:
         lines = answer.iter_lines()
@@ -110,7 +110,7 @@ def test_a_replica_that_is_removed_ends_its_requests(client: httpx.Client) -> No
     assert not any(line.startswith("event: error") for line in rest)
 
 
-def test_replicas_are_as_many_and_as_large_as_asked() -> None:
+def test_numbers_and_sizes_of_replicas() -> None:
     made = app(
         {
             "bundles": "/models/one,/models/two",
@@ -139,8 +139,8 @@ def test_replicas_are_as_many_and_as_large_as_asked() -> None:
     assert config.health_check_period_s == 4
 
 
-def test_half_of_the_rows_are_aimed_at_by_default(bundle: Path) -> None:
-    made = application([bundle], replicas=Replicas(max_replicas=2))
+def test_the_default_target_is_half_of_the_rows(bundle: Path) -> None:
+    made = application([bundle], replicas=ReplicaOptions(max_replicas=2))
     scaling = made._bound_deployment._deployment_config.autoscaling_config
     assert scaling.target_ongoing_requests == 32
 
@@ -153,7 +153,7 @@ def test_health_is_readiness() -> None:
 
     server: Any = Server()
     host = SimpleNamespace(name="g2p-en", alive=True)
-    server.app = SimpleNamespace(state=SimpleNamespace(hosts=SimpleNamespace(all=[host])))
+    server.app = SimpleNamespace(state=SimpleNamespace(models=SimpleNamespace(all=[host])))
     asyncio.run(server.check_health())
     host.alive = False
     with pytest.raises(DragomanError, match="not ready: the device of g2p-en was lost"):

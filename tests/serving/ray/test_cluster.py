@@ -18,7 +18,7 @@ pytestmark = pytest.mark.ray
 
 
 @pytest.mark.usefixtures("cluster")
-def test_a_ray_of_this_machine_has_its_address_only() -> None:
+def test_a_local_cluster_has_only_a_local_address() -> None:
     (node,) = ray.nodes()
     assert node["NodeManagerAddress"] == "127.0.0.1"
     assert ray.cluster_resources()["CPU"] == 2
@@ -30,23 +30,23 @@ def free_address() -> str:
         return f"127.0.0.1:{free.getsockname()[1]}"
 
 
-def test_where_there_is_no_ray() -> None:
+def test_no_cluster_at_the_address() -> None:
     address = free_address()
-    expected = f"^{re.escape(address)}: expected a Ray there, found none: .*refused"
+    expected = f"^{re.escape(address)}: expected a Ray cluster there, found none: .*refused"
     with pytest.raises(DragomanError, match=expected), connected(address, 2):
         pass
 
 
 @pytest.mark.parametrize("address", ["127.0.0.1", "head:", ":6379", "ray://head:port"])
-def test_what_is_no_address(address: str) -> None:
+def test_invalid_addresses(address: str) -> None:
     expected = r"as in 10\.0\.0\.1:6379, found "
     with pytest.raises(DragomanError, match=expected), connected(address, 2):
         pass
 
 
-def test_the_command_says_so(bundle: Path, tmp_path: Path) -> None:
+def test_the_command_reports_it(bundle: Path, tmp_path: Path) -> None:
     command = [sys.executable, "-m", "dragoman", "run-file", str(bundle), str(tmp_path / "in")]
     options = ["-o", str(tmp_path / "out"), "--address", free_address()]
     done = subprocess.run([*command, *options], capture_output=True, text=True)
     assert done.returncode == 2
-    assert len(done.stderr.splitlines()) == 1 and "expected a Ray there" in done.stderr
+    assert len(done.stderr.splitlines()) == 1 and "expected a Ray cluster there" in done.stderr

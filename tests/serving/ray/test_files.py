@@ -15,7 +15,7 @@ import pytest
 from dragoman import DragomanError
 from dragoman.progress import Silent
 from dragoman.runtime import Model
-from dragoman.runtime.serving.blocks.decoder import Decoded, Decoder
+from dragoman.runtime.serving.file_blocks import BlockDecoder, DecodedBlock
 from dragoman.runtime.serving.ray import files, run_file
 
 pytestmark = [pytest.mark.ray, pytest.mark.usefixtures("cluster")]
@@ -42,11 +42,11 @@ def decoded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[], Cou
     """How often each block was decoded, by its first word."""
     seen = tmp_path / "seen"
     seen.touch()
-    monkeypatch.setattr(files, "Decoder", watched(seen, None, once=True))
+    monkeypatch.setattr(files, "BlockDecoder", watched(seen, None, once=True))
     return lambda: Counter(seen.read_text(encoding="utf-8").split())
 
 
-def watched(seen: Path, deadly: str | None, *, once: bool) -> type[Decoder]:
+def watched(seen: Path, deadly: str | None, *, once: bool) -> type[BlockDecoder]:
     """Decoders that write down what they decode, and are killed when they begin a block.
 
     Args:
@@ -55,8 +55,8 @@ def watched(seen: Path, deadly: str | None, *, once: bool) -> type[Decoder]:
     """
     marker = seen.with_name("killed")
 
-    class Watched(Decoder):  # pickled by value: workers need not find this module
-        def decode(self, data: bytes) -> Decoded:
+    class Watched(BlockDecoder):  # pickled by value: workers need not find this module
+        def decode(self, data: bytes) -> DecodedBlock:
             first = data.split()[0].decode()
             if first == deadly and not (once and marker.exists()):
                 marker.touch()
@@ -109,7 +109,7 @@ def test_a_killed_worker_loses_and_duplicates_nothing(
     block: int,
 ) -> None:
     decoder = watched(tmp_path / "seen", FIRST_WORDS[block], once=True)
-    monkeypatch.setattr(files, "Decoder", decoder)
+    monkeypatch.setattr(files, "BlockDecoder", decoder)
     run_file(bundle, source, tmp_path / "out", workers=2, block_lines=BLOCK)
     assert (tmp_path / "killed").exists()
     assert (tmp_path / "out").read_text(encoding="utf-8") == expected
@@ -126,7 +126,7 @@ def test_a_block_that_kills_every_worker_is_named_and_the_others_are_kept(
 ) -> None:
     deadly = watched(tmp_path / "seen", FIRST_WORDS[4], once=False)
     with monkeypatch.context() as patch:
-        patch.setattr(files, "Decoder", deadly)
+        patch.setattr(files, "BlockDecoder", deadly)
         with pytest.raises(DragomanError, match="4 workers died of lines 29 to 35; finished"):
             run_file(bundle, source, tmp_path / "out", workers=1, block_lines=BLOCK)
     assert not (tmp_path / "out").exists()

@@ -1,5 +1,4 @@
-"""What Triton's Python backend gives a model, as the module `triton_python_backend_utils` and the
-requests of its documentation."""
+"""A double of `triton_python_backend_utils` and of requests, after Triton's documentation."""
 
 from __future__ import annotations
 
@@ -49,7 +48,7 @@ class Logger:
 
 
 class Sender:
-    """Refuses what Triton has undefined: anything after the last response."""
+    """Refuses anything after the last response, which is undefined in Triton."""
 
     def __init__(self) -> None:
         self.sent: queue.Queue[InferenceResponse] = queue.Queue()

@@ -11,8 +11,7 @@ from typing import Any
 
 import pytest
 
-from dragoman.runtime.serving.triton.config import Deployment
-from dragoman.runtime.serving.triton.repository import write_repository
+from dragoman.runtime.serving.triton.repository import Deployment, write_repository
 
 from . import backend_double
 
@@ -37,7 +36,7 @@ def start(
         name: str = "letters", *, streaming: bool = True, parameters: dict[str, str] | None = None
     ) -> Any:
         repository = tmp_path / f"repository-{len(models)}"
-        deployment = Deployment(loops=1, threads=1, streaming=streaming)
+        deployment = Deployment(workers=1, threads=1, streaming=streaming)
         write_repository({name: bundle(name)}, repository, deployment, link=True)
         spec = importlib.util.spec_from_file_location("model", repository / name / "1" / "model.py")
         assert spec is not None and spec.loader is not None

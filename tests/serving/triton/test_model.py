@@ -1,4 +1,4 @@
-"""The model of a repository answers as the library does, whatever its neighbours ask."""
+"""The model of a repository answers as the library does, whatever other requests there are."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ import pytest
 
 from dragoman import DragomanError
 from dragoman.runtime import Model
-from dragoman.runtime.serving.engine.engine import Engine
-from dragoman.runtime.serving.engine.line import OverloadedError
+from dragoman.runtime.serving.engine.engine import DecodingEngine
+from dragoman.runtime.serving.engine.request_queue import OverloadedError
 
 from .backend_double import Logger, Request, Tensor, texts
 
@@ -33,7 +33,7 @@ def error_of(request: Request) -> tuple[str, str]:
     return answer.error.code, answer.error.text
 
 
-def test_requests_get_what_the_library_gives(start: Start, model: Models) -> None:
+def test_requests_get_the_outputs_of_the_library(start: Start, model: Models) -> None:
     requests = [
         Request([texts(*WORDS)]),
         Request([texts("dragoman")], {"num_beams": 3}),
@@ -96,7 +96,7 @@ def test_a_stream_has_an_answer_for_each_token_and_a_last_one(start: Start, mode
         (lambda: Request([Tensor("text", np.zeros(1, np.int32))]), "text: expected BYTES"),
     ],
 )
-def test_a_mistake_is_an_error_of_its_request_alone(
+def test_an_invalid_request_does_not_affect_others(
     start: Start, model: Models, request_of: Callable[[], Request], message: str
 ) -> None:
     wrong, others = request_of(), [Request([texts(word)]) for word in WORDS]
@@ -108,12 +108,12 @@ def test_a_mistake_is_an_error_of_its_request_alone(
     assert [words_of(request)[0] for request in others] == expected
 
 
-def test_a_defect_is_logged_and_not_told(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_defect_is_logged_and_not_reported(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(*_: Any, **__: Any) -> None:
         raise ZeroDivisionError("secret")
 
     served = start()
-    monkeypatch.setattr(Engine, "prepare", broken)
+    monkeypatch.setattr(DecodingEngine, "prepare", broken)
     request = Request([texts("a")])
     served.execute([request])
     assert error_of(request) == ("internal", "the server failed; see its log")
@@ -125,7 +125,7 @@ def test_too_many_are_refused(start: Start, monkeypatch: pytest.MonkeyPatch) -> 
         raise OverloadedError("expected fewer", 1.0)
 
     served = start()
-    monkeypatch.setattr(Engine, "enter", full)
+    monkeypatch.setattr(DecodingEngine, "submit", full)
     request = Request([texts("a")])
     served.execute([request])
     assert error_of(request) == ("unavailable", "expected fewer")
@@ -139,22 +139,22 @@ def test_a_request_whose_time_is_up_fails(start: Start) -> None:
     assert message.startswith("the request was not done within ")
 
 
-def test_what_is_cancelled_is_left(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing decodes it here, so that only the cancellation can end it."""
+def test_a_cancelled_request_is_evicted(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is decoded here, so only the cancellation can end the request."""
     calls: list[Any] = []
     served = start()
-    monkeypatch.setattr(Engine, "enter", lambda _, *tickets: calls.append(tickets))
+    monkeypatch.setattr(DecodingEngine, "submit", lambda _, *handles: calls.append(handles))
     request = Request([texts(*["a"] * 1000)])
     request.sender.cancelled = True
     served.execute([request])
     assert error_of(request) == ("gone", "the request was cancelled")
     served.finalize()
-    (tickets,) = calls
-    assert len(tickets) == 1000
-    assert all(ticket.future.cancelled() for ticket in tickets)
+    (handles,) = calls
+    assert len(handles) == 1000
+    assert all(handle.future.cancelled() for handle in handles)
 
 
-def test_the_end_waits_for_what_was_taken(start: Start, model: Models) -> None:
+def test_finalize_waits_for_accepted_requests(start: Start, model: Models) -> None:
     served = start()
     requests = [Request([texts(word)]) for word in WORDS * 5]
     served.execute(requests)
@@ -164,7 +164,7 @@ def test_the_end_waits_for_what_was_taken(start: Start, model: Models) -> None:
     assert [words_of(request)[0] for request in requests] == expected
 
 
-def test_an_encoder_alone_gives_vectors(start: Start, model: Models) -> None:
+def test_an_encoder_only_model_returns_embeddings(start: Start, model: Models) -> None:
     served = start("vectors")
     sentences = ["the man is eating", "paris"]
     good, wrong = Request([texts(*sentences)]), Request([texts("paris")], {"stream": True})
@@ -173,7 +173,7 @@ def test_an_encoder_alone_gives_vectors(start: Start, model: Models) -> None:
     (answer,) = good.answers()
     expected = model("vectors").encode(sentences)
     np.testing.assert_allclose(answer.tensors["embedding"], expected, rtol=1e-4, atol=1e-5)
-    assert "found an encoder alone" in error_of(wrong)[1]
+    assert "found an encoder-only model" in error_of(wrong)[1]
     assert error_of(unknown)[1] == "unknown parameters: num_beams"
 
 
@@ -186,12 +186,12 @@ def test_a_model_without_streaming(start: Start, model: Models) -> None:
 
 
 @pytest.mark.parametrize("value", ["0", "two", "-1", ""])
-def test_a_configuration_that_says_what_cannot_be(start: Start, value: str) -> None:
+def test_an_invalid_configuration(start: Start, value: str) -> None:
     with pytest.raises(DragomanError, match=f"workers: expected an integer .*, found '{value}'"):
         start(parameters={"workers": value})
 
 
-def test_speech_comes_as_files(start: Start, model: Models, tmp_path: Any) -> None:
+def test_speech_models_take_audio_files(start: Start, model: Models, tmp_path: Any) -> None:
     import soundfile
 
     path = tmp_path / "clip.wav"
@@ -205,7 +205,7 @@ def test_speech_comes_as_files(start: Start, model: Models, tmp_path: Any) -> No
     assert "audio: expected an audio file" in error_of(wrong)[1]
 
 
-def test_nothing_of_the_http_server_is_needed(start: Start) -> None:
+def test_no_http_library_is_needed(start: Start) -> None:
     import subprocess
     import sys
 

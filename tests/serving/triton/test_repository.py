@@ -21,7 +21,7 @@ from dragoman import DragomanError
 from dragoman.cli.main import cli
 from dragoman.runtime import read_bundle
 from dragoman.runtime.serving.triton import repository
-from dragoman.runtime.serving.triton.config import Deployment, config_text
+from dragoman.runtime.serving.triton.repository import Deployment, config_text
 
 Bundle = Callable[[str], Path]
 GUIDE = Path(__file__).parents[3] / "docs" / "guides" / "triton.md"
@@ -71,7 +71,7 @@ def test_a_folder_for_each_bundle(bundle: Bundle, tmp_path: Path) -> None:
     assert [path.name for path in output.parent.iterdir()] == ["repository"]
 
 
-def test_the_model_is_the_shipped_one(bundle: Bundle, tmp_path: Path) -> None:
+def test_the_model_file_is_the_packaged_one(bundle: Bundle, tmp_path: Path) -> None:
     deploy(bundle("letters"), "-o", tmp_path / "repository")
     shipped = Path(repository.__file__).with_name("model.py")
     assert (tmp_path / "repository/letters/1/model.py").read_bytes() == shipped.read_bytes()
@@ -121,7 +121,7 @@ def test_models_that_read_pairs(
     assert [(one.name, list(one.dims)) for one in config.output] == [("result", [-1])]
 
 
-def test_what_the_serving_machine_decides_is_not_written(
+def test_defaults_are_not_written(
     bundle: Bundle, tmp_path: Path, parsed: Callable[[Path], Any]
 ) -> None:
     deploy(bundle("letters"), "-o", tmp_path / "repository", "--no-streaming")
@@ -130,7 +130,7 @@ def test_what_the_serving_machine_decides_is_not_written(
     assert not config.model_transaction_policy.decoupled
 
 
-def test_links_in_place_of_copies(bundle: Bundle, tmp_path: Path) -> None:
+def test_links_instead_of_copies(bundle: Bundle, tmp_path: Path) -> None:
     deploy(bundle("letters"), "-o", tmp_path / "repository", "--link")
     link = tmp_path / "repository/letters/1/bundle"
     assert link.is_symlink()
@@ -147,16 +147,14 @@ def test_names(bundle: Bundle, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("names", "message"),
     [
-        (["one"], "--name: expected 2, one a bundle, found 1"),
-        (["one", "one"], "--name: expected different names"),
+        (["one"], "--name: expected 2 names, one for each bundle, found 1"),
+        (["one", "one"], "--name: expected different names, found one twice"),
         (["one", "../two"], "expected a name of letters, digits, _, - and ., found '../two'"),
         (["one", ""], "found ''"),
         ([], "expected bundles of different names"),
     ],
 )
-def test_names_that_cannot_be(
-    bundle: Bundle, tmp_path: Path, names: list[str], message: str
-) -> None:
+def test_invalid_names(bundle: Bundle, tmp_path: Path, names: list[str], message: str) -> None:
     options = [word for name in names for word in ("--name", name)]
     result = deploy(bundle("letters"), bundle("letters"), *options, "-o", tmp_path / "repository")
     assert message in refusal(result)
@@ -174,9 +172,7 @@ def test_an_existing_one_is_refused_without_force(bundle: Bundle, tmp_path: Path
 
 
 @pytest.mark.parametrize("stranger", ["other/config.pbtxt", "notes.txt"])
-def test_what_somebody_else_wrote_is_never_replaced(
-    bundle: Bundle, tmp_path: Path, stranger: str
-) -> None:
+def test_other_files_are_never_replaced(bundle: Bundle, tmp_path: Path, stranger: str) -> None:
     output = tmp_path / "repository"
     deploy(bundle("letters"), "-o", output)
     (output / stranger).parent.mkdir(exist_ok=True)
@@ -195,7 +191,7 @@ def test_a_linked_bundle_outlives_its_repository(bundle: Bundle, tmp_path: Path)
 
 @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EIO])
 @pytest.mark.parametrize("existing", [False, True])
-def test_a_full_disk_leaves_things_as_they_were(
+def test_a_full_disk_changes_nothing(
     bundle: Bundle, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int, existing: bool
 ) -> None:
     output = tmp_path / "repository"

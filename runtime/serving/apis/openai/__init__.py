@@ -1,1 +1,1 @@
-"""OpenAI's API: models, audio, embeddings, completions."""
+"""OpenAI's API: models, embeddings, completions, audio."""

@@ -1,29 +1,24 @@
-"""OpenAI's protocol for speech: transcriptions and translations."""
+"""OpenAI's API: transcriptions and translations of speech."""
 
 from __future__ import annotations
 
 import zlib
-from functools import partial
+from collections.abc import Sequence
 from typing import Any
 
 from starlette.datastructures import FormData, UploadFile
 from starlette.requests import Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response
-from starlette.routing import BaseRoute
 
 from dragoman.errors import DragomanError
+from dragoman.settings.generation import GenerationOptions
 
-from ....decoding.options import GenerationOptions
-from ....decoding.rejection import RejectedError
-from ....decoding.results import Result
-from ....speech.language_names import language_name
-from ...host import Host
+from ....decoding.results import RejectedError, Result, Segment
+from ....speech.prompts import language_name
+from ...models import ServedModel
 from ...service import Service
 from ..bodies import BodyError
-from ..forms import opened_form
-from ..http import route
-from .errors import error_body
-from .subtitles import srt, vtt
+from ..http import opened_form
 
 FORMATS = ("json", "text", "srt", "verbose_json", "vtt")
 FIELDS = frozenset(
@@ -34,19 +29,17 @@ FIELDS = frozenset(
 )
 
 
-def routes(service: Service) -> list[BaseRoute]:
-    return [
-        route(f"/v1/audio/{what}", partial(_transcribe, service, task), error_body)
-        for what, task in (("transcriptions", "transcribe"), ("translations", "translate"))
-    ]
+async def transcribe(service: Service, request: Request, *, task: str) -> Response:
+    """Answer a request for a transcription or translation.
 
-
-async def _transcribe(service: Service, task: str, request: Request) -> Response:
+    Args:
+        task: "transcribe" or "translate"
+    """
     async with opened_form(request, max_fields=32) as form:
         unknown = sorted(form.keys() - FIELDS)
         if unknown:
             raise BodyError(f"unknown: {', '.join(unknown):.200}")
-        host = service.hosts.get(_text(form, "model"))
+        served = service.models.get(_text(form, "model"))
         file = form.get("file")
         if not isinstance(file, UploadFile):
             raise BodyError("file: expected an audio file, found none")
@@ -56,19 +49,19 @@ async def _transcribe(service: Service, task: str, request: Request) -> Response
         raise BodyError(
             f"response_format: expected one of {', '.join(FORMATS)}, found {response_format!r:.40}"
         )
-    _refuse_unsupported(form, response_format)
-    (samples,) = await service.read_audio(host, data)
+    _check_supported(form, response_format)
+    (samples,) = await service.read_audio(served, data)
     timed = response_format in ("srt", "vtt", "verbose_json")
-    options = _options(form, host, task, timed=timed)
-    (result,) = await service.generate(host, [samples], [options])
+    options = _options(form, served, task, timed=timed)
+    (result,) = await service.generate(served, [samples], [options])
     if result.error is not None:
         raise RejectedError(result.error)
-    seconds = len(samples) / host.manifest.audio.sampling_rate if host.manifest.audio else 0.0
-    heat = options.temperature or 0.0
-    return _answer(result, response_format, task, seconds, heat)
+    audio = served.manifest.audio
+    seconds = 0.0 if audio is None else len(samples) / audio.sampling_rate
+    return _response(result, response_format, task, seconds, options.temperature or 0.0)
 
 
-def _refuse_unsupported(form: FormData, response_format: str) -> None:
+def _check_supported(form: FormData, response_format: str) -> None:
     granularities = {
         *form.getlist("timestamp_granularities[]"),
         *form.getlist("timestamp_granularities"),
@@ -76,60 +69,65 @@ def _refuse_unsupported(form: FormData, response_format: str) -> None:
     if granularities - {"segment", "word"}:
         raise BodyError("timestamp_granularities: expected segment")
     if "word" in granularities:
-        raise BodyError("timestamp_granularities: expected segment; times of words are not known")
+        raise BodyError(
+            "timestamp_granularities: expected segment; times of words are not supported"
+        )
     if granularities and response_format != "verbose_json":
         raise BodyError("timestamp_granularities: expected response_format verbose_json")
     if _text(form, "stream") in ("true", "True", "1"):
-        raise BodyError("stream: expected false: use /v1/generate to stream")
+        raise BodyError("stream: expected false; use /v1/generate to stream")
     if _text(form, "prompt"):
         raise BodyError("prompt: expected none, texts before the audio are not supported")
 
 
-def _options(form: FormData, host: Host, task: str, *, timed: bool) -> GenerationOptions:
-    """
+def _options(form: FormData, served: ServedModel, task: str, *, timed: bool) -> GenerationOptions:
+    """Make the options of a request.
+
     Raises:
-        DragomanError: a value is out of range, or the model does not do what is asked.
+        DragomanError: a value is out of range, or the model does not support it.
     """
-    speech = host.manifest.speech
+    speech = served.manifest.speech
     if speech is None:
-        raise DragomanError(f"{host.name} is no speech model")
+        raise DragomanError(f"{served.name} is not a speech model; choose a speech model")
     values: dict[str, Any] = {"timestamps": timed, "language": _text(form, "language") or None}
     if task == "translate" or speech.tasks:
         values["task"] = task
-    temperature = _text(form, "temperature") or "0"
+    text = _text(form, "temperature") or "0"
     try:
-        heat = float(temperature)
+        temperature = float(text)
     except ValueError as error:
-        raise BodyError(f"temperature: expected a number, found {temperature!r:.40}") from error
-    if heat:
-        values |= {"do_sample": True, "num_beams": 1, "temperature": heat, "top_k": 0}
+        raise BodyError(f"temperature: expected a number, found {text!r:.40}") from error
+    if temperature:
+        values |= {"do_sample": True, "num_beams": 1, "temperature": temperature, "top_k": 0}
     return GenerationOptions(**values)
 
 
 def _text(form: FormData, name: str) -> str | None:
     value = form.get(name)
     if isinstance(value, UploadFile):
-        raise BodyError(f"{name}: expected a text, found a file")
+        raise BodyError(f"{name}: expected a string, found a file")
     return value
 
 
-def _answer(
+def _response(
     result: Result, response_format: str, task: str, seconds: float, temperature: float
 ) -> Response:
     text, segments = (result.text or "").strip(), result.segments or ()
     if response_format == "text":
         return PlainTextResponse(text + "\n")
     if response_format == "srt":
-        return PlainTextResponse(srt(segments), media_type="application/x-subrip")
+        return PlainTextResponse(_srt(segments), media_type="application/x-subrip")
     if response_format == "vtt":
-        return PlainTextResponse(vtt(segments), media_type="text/vtt")
+        return PlainTextResponse(_vtt(segments), media_type="text/vtt")
     if response_format == "json":
         return JSONResponse({"text": text})
-    spoken = "en" if task == "translate" and result.language is None else result.language
+    language = "en" if task == "translate" and result.language is None else result.language
+    # Segments have no probabilities of their own: theirs is that of the whole output.
+    mean_log_probability = result.log_probability / max(1, len(result.tokens))
     return JSONResponse(
         {
             "task": task,
-            "language": language_name(spoken or "en"),
+            "language": language_name(language or "en"),
             "duration": round(seconds, 3),
             "text": text,
             "segments": [
@@ -141,8 +139,8 @@ def _answer(
                     "text": segment.text,
                     "tokens": list(segment.tokens),
                     "temperature": temperature,
-                    "avg_logprob": _mean(result),
-                    "compression_ratio": _compression(segment.text or ""),
+                    "avg_logprob": mean_log_probability,
+                    "compression_ratio": _compression_ratio(segment.text or ""),
                     "no_speech_prob": None,
                 }
                 for number, segment in enumerate(segments)
@@ -151,14 +149,33 @@ def _answer(
     )
 
 
-def _compression(text: str) -> float:
-    """How much shorter a text is when compressed, by which repetitions show (Radford et al. 2022,
-    section 4.5).
-    """
+def _compression_ratio(text: str) -> float:
+    """How well a text can be compressed, which shows repetitions (Radford et al. 2022, 4.5)."""
     data = text.encode()
     return round(len(data) / len(zlib.compress(data)), 3)
 
 
-def _mean(result: Result) -> float:
-    """Of the whole output: segments have no probabilities of their own."""
-    return result.log_probability / max(1, len(result.tokens))
+def _srt(segments: Sequence[Segment]) -> str:
+    """Write subtitles as SubRip: numbered, with a comma before thousandths."""
+    return "".join(
+        f"{number}\n{_clock(s.start, ',')} --> {_clock(s.end, ',')}\n{_line(s)}\n\n"
+        for number, s in enumerate(segments, 1)
+    )
+
+
+def _vtt(segments: Sequence[Segment]) -> str:
+    """Write subtitles as WebVTT (W3C)."""
+    return "WEBVTT\n\n" + "".join(
+        f"{_clock(s.start, '.')} --> {_clock(s.end, '.')}\n{_line(s)}\n\n" for s in segments
+    )
+
+
+def _line(segment: Segment) -> str:
+    """The text in one line, without the arrow, which would be read as times."""
+    return " ".join((segment.text or "").split()).replace("-->", "->")
+
+
+def _clock(seconds: float, point: str) -> str:
+    minutes, thousandths = divmod(round(seconds * 1000), 60_000)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours:02}:{minutes:02}:{thousandths // 1000:02}{point}{thousandths % 1000:03}"

@@ -1,11 +1,11 @@
-"""OpenAI's protocol: completions, as one answer or as they come."""
+"""OpenAI's API: completions, as one answer or as a stream."""
 
 from __future__ import annotations
 
 import math
 import secrets
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from functools import partial
 from typing import Any
@@ -14,76 +14,226 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from dragoman.errors import DragomanError
+from dragoman.settings.generation import GenerationOptions
 
-from ....decoding.rejection import RejectedError
-from ....decoding.results import Hypothesis, Result, Token
+from ....decoding.results import Hypothesis, RejectedError, Result, Token
 from ....model import Model
-from ...service import Ended, Service
-from ..bodies import Fields, json_object
-from ..http import Events, FailedStreamError, event, primed, problem_of
-from .completion_request import Completion
-from .errors import error_body
-from .stops import UntilStop
-from .usage import prompt_tokens, usage
+from ...service import Service, StreamEnd
+from ..bodies import BodyError, Fields, json_object
+from ..http import Events, server_sent_event, started
+from .embeddings import prompt_tokens
 
-Items = AsyncGenerator[Token | Ended, None]
+MOST_STOPS = 4
+
+Items = AsyncGenerator[Token | StreamEnd, None]
+
+
+class CompletionRequest:
+    """The fields of a request.
+
+    Attributes:
+        prompts: texts, or lists of token ids
+        stream: whether the only output is sent as it is decoded
+        with_usage: whether a stream ends with the numbers of tokens
+        echo: whether texts begin with their prompts
+        logprobs: how many tokens are reported for each step; None: not even the selected one
+        stops: texts that end an output
+
+    Raises:
+        BodyError: fields are wrong, unknown or not supported together.
+    """
+
+    def __init__(self, fields: Fields) -> None:
+        prompt = fields.require("prompt", (str, list))
+        is_single = isinstance(prompt, str) or (bool(prompt) and type(prompt[0]) is int)
+        self.prompts: list[Any] = [prompt] if is_single else prompt
+        self.stream: bool = fields.take("stream", bool, False)
+        self.with_usage = bool(fields.take("stream_options", dict, {}).get("include_usage"))
+        self.echo: bool = fields.take("echo", bool, False)
+        self.logprobs: int | None = fields.take("logprobs", int)
+        stop = fields.take("stop", (str, list), [])
+        self.stops: list[str] = [stop] if isinstance(stop, str) else stop
+        self._n: int = fields.take("n", int, 1)
+        self._temperature = fields.take("temperature", (float, int), 1.0)
+        self._top_p = fields.take("top_p", (float, int))
+        self._seed: int | None = fields.take("seed", int)
+        self._max_tokens: int | None = fields.take("max_tokens", int)
+        for name, neutral in (
+            *(("frequency_penalty", 0), ("presence_penalty", 0), ("best_of", self._n)),
+            *(("suffix", None), ("logit_bias", {})),
+        ):
+            value = fields.take(name, (float, int, str, dict), neutral)
+            if value != neutral:
+                raise BodyError(f"{name}: expected {neutral}, no other value is supported")
+        fields.ignore("user")
+        fields.end()
+        self._check()
+
+    def _check(self) -> None:
+        if not self.prompts or not all(_is_prompt(prompt) for prompt in self.prompts):
+            raise BodyError("prompt: expected strings or lists of token ids")
+        if len(self.stops) > MOST_STOPS or not all(isinstance(s, str) and s for s in self.stops):
+            raise BodyError(f"stop: expected at most {MOST_STOPS} strings, none of them empty")
+        if self.stream and (len(self.prompts) > 1 or self._n > 1):
+            raise BodyError("stream: expected one prompt and n of 1")
+        if self.stream and self.echo:
+            raise BodyError("stream: expected echo to be false")
+        for other, is_set in (("stream", self.stream), ("echo", self.echo)):
+            if is_set and self.logprobs is not None:
+                raise BodyError(f"logprobs: expected none with {other}, found {self.logprobs}")
+
+    @property
+    def options(self) -> GenerationOptions:
+        """The generation options of each prompt.
+
+        Raises:
+            DragomanError: a value is out of range.
+        """
+        greedy = self._temperature == 0
+        if greedy and self._n > 1:
+            raise BodyError(f"n: expected 1 with temperature 0, found {self._n}")
+        sampling: dict[str, Any] = {}
+        if not greedy:
+            # Without a seed, each prompt has random numbers of its own.
+            sampling = {"temperature": self._temperature, "top_k": 0, "seed": self._seed}
+            if self._top_p is not None:
+                sampling["top_p"] = self._top_p
+        return GenerationOptions(
+            do_sample=not greedy,
+            num_beams=1,
+            num_return_sequences=self._n,
+            max_new_tokens=16 if self._max_tokens is None else self._max_tokens,
+            alternatives=self.logprobs or 0,
+            **sampling,
+        )
+
+
+def _is_prompt(prompt: Any) -> bool:
+    is_ids = isinstance(prompt, list) and bool(prompt) and all(type(t) is int for t in prompt)
+    return isinstance(prompt, str) or is_ids
+
+
+class StopBuffer:
+    """An output up to a stop. What could be the beginning of a stop is held back.
+
+    If there are several stops, the one that is complete first ends the output.
+
+    Attributes:
+        text: the output up to the stop
+        stopped: whether there was a stop; then nothing more may be added
+
+    Args:
+        stops: none of them empty
+    """
+
+    def __init__(self, stops: Sequence[str]) -> None:
+        self._stops = stops
+        self.text, self.stopped = "", False
+        self._released, self._token_begins = 0, list[int]()
+
+    def add(self, piece: str) -> str:
+        """Add the text of a token.
+
+        Returns:
+            the text that is released: it follows what was released before
+        """
+        self._token_begins.append(len(self.text))
+        self.text += piece
+        found = [
+            (begin + len(stop), begin)
+            for stop in self._stops
+            if (begin := self.text.find(stop, self._released)) >= 0
+        ]
+        if found:
+            self.text, self.stopped = self.text[: min(found)[1]], True
+        before, self._released = self._released, len(self.text) - self._held_back
+        return self.text[before : self._released]
+
+    def rest(self) -> str:
+        """Return the text that is still held back when the output has ended."""
+        return self.text[self._released :]
+
+    @property
+    def offsets(self) -> list[int]:
+        """Where tokens begin in the text, as far as they begin before the stop."""
+        if not self.stopped:
+            return self._token_begins
+        return [begin for begin in self._token_begins if begin < len(self.text)]
+
+    @property
+    def _held_back(self) -> int:
+        """How many of the last characters could be the beginning of a stop."""
+        if self.stopped:
+            return 0
+        return max(
+            (
+                n
+                for stop in self._stops
+                for n in range(1, min(len(stop), len(self.text) + 1))
+                if self.text.endswith(stop[:n])
+            ),
+            default=0,
+        )
 
 
 async def completions(service: Service, request: Request) -> Response:
+    """Answer a request for completions."""
     fields = Fields(json_object(await request.body()))
-    host = service.hosts.get(fields.need("model", str))
-    if host.manifest.head is None and host.manifest.model.has_encoder:
-        raise DragomanError(
-            f"completions: expected a decoder alone, {host.name} reads a source: use /v1/generate"
-        )
-    asked = Completion(fields)
+    served = service.models.get(fields.require("model", str))
+    if served.manifest.head is None and served.manifest.model.has_encoder:
+        raise DragomanError(f"{served.name} is not a decoder-only model; use /v1/generate")
+    completion = CompletionRequest(fields)
     head = {
         "id": f"cmpl-{secrets.token_hex(12)}",
         "object": "text_completion",
         "created": int(time.time()),
-        "model": host.name,
+        "model": served.name,
     }
-    if asked.stream:
-        count = partial(prompt_tokens, asked.prompts)
-        read = await service.with_model(host, count) if asked.with_usage else 0
-        items = service.stream(host, asked.prompts[0], asked.options)
-        return Events(_events(await primed(_checked(items)), items, asked, head, read))
-    options = [asked.options] * len(asked.prompts)
-    results = await service.generate(host, asked.prompts, options)
+    if completion.stream:
+        count = partial(prompt_tokens, completion.prompts)
+        prompt = await service.run_with_model(served, count) if completion.with_usage else 0
+        items = service.stream(served, completion.prompts[0], completion.options)
+        return Events(_events(await started(_checked(items)), completion, head, prompt))
+    options = [completion.options] * len(completion.prompts)
+    results = await service.generate(served, completion.prompts, options)
     for result in results:
         _check_result(result)
-    return JSONResponse(head | await service.with_model(host, partial(_answer, asked, results)))
+    body = await service.run_with_model(served, partial(_body, completion, results))
+    return JSONResponse(head | body)
 
 
-def _answer(asked: Completion, results: Sequence[Result], model: Model) -> dict[str, Any]:
+def _body(completion: CompletionRequest, results: Sequence[Result], model: Model) -> dict[str, Any]:
     choices: list[dict[str, Any]] = []
-    new = 0
-    for prompt, result in zip(asked.prompts, results, strict=True):
-        before = _text_of(prompt, model) if asked.echo else ""
+    new_tokens = 0
+    for prompt, result in zip(completion.prompts, results, strict=True):
+        before = _prompt_text(prompt, model) if completion.echo else ""
         for hypothesis in result.hypotheses:
-            output = _until_stop(hypothesis, asked.stops, model)
+            output = _until_stop(hypothesis, completion.stops, model)
             text = output.text if output.stopped else hypothesis.text or ""
             ended = output.stopped or hypothesis.finish_reason == "end"
-            new += len(output.offsets)
+            new_tokens += len(output.offsets)
             choices.append(
                 {
                     "index": len(choices),
                     "text": before + text,
                     "finish_reason": "stop" if ended else "length",
                     "logprobs": None
-                    if asked.logprobs is None
+                    if completion.logprobs is None
                     else _logprobs(hypothesis, output.offsets, model),
                 }
             )
-    return {"choices": choices, "usage": usage(prompt_tokens(asked.prompts, model), new)}
+    return {
+        "choices": choices,
+        "usage": _usage(prompt_tokens(completion.prompts, model), new_tokens),
+    }
 
 
-def _text_of(prompt: str | list[int], model: Model) -> str:
+def _prompt_text(prompt: str | list[int], model: Model) -> str:
     return prompt if isinstance(prompt, str) else model.detokenize(prompt) or ""
 
 
-def _until_stop(hypothesis: Hypothesis, stops: Sequence[str], model: Model) -> UntilStop:
-    output, stream = UntilStop(stops), model.text_stream()
+def _until_stop(hypothesis: Hypothesis, stops: Sequence[str], model: Model) -> StopBuffer:
+    output, stream = StopBuffer(stops), model.text_stream()
     for token in hypothesis.tokens:
         output.add("" if stream is None else stream.step(token))
         if output.stopped:
@@ -92,9 +242,10 @@ def _until_stop(hypothesis: Hypothesis, stops: Sequence[str], model: Model) -> U
 
 
 def _logprobs(hypothesis: Hypothesis, offsets: list[int], model: Model) -> dict[str, Any]:
-    """
+    """Write the log-probabilities of a hypothesis.
+
     Args:
-        offsets: of the tokens that are reported, in the text
+        offsets: where the reported tokens begin in the text
     """
     count = len(offsets)
     return {
@@ -103,9 +254,9 @@ def _logprobs(hypothesis: Hypothesis, offsets: list[int], model: Model) -> dict[
         "top_logprobs": [
             {
                 a.text if a.text is not None else str(a.token): _finite(a.log_probability)
-                for a in each
+                for a in alternatives
             }
-            for each in hypothesis.alternatives[:count]
+            for alternatives in hypothesis.alternatives[:count]
         ],
         "text_offset": offsets,
     }
@@ -115,54 +266,54 @@ def _finite(value: float) -> float:
     return value if math.isfinite(value) else -9999.0
 
 
-async def _checked(items: Items) -> AsyncIterator[Token | Ended]:
+def _usage(prompt: int, completion: int) -> dict[str, int]:
+    return {
+        "prompt_tokens": prompt,
+        "completion_tokens": completion,
+        "total_tokens": prompt + completion,
+    }
+
+
+async def _checked(items: Items) -> Items:
     """The same items.
 
     Raises:
         RejectedError: the prompt could not be continued.
     """
-    async for item in items:
-        if isinstance(item, Ended):
-            _check_result(item.result)
-        yield item
+    async with aclosing(items):
+        async for item in items:
+            if isinstance(item, StreamEnd):
+                _check_result(item.result)
+            yield item
 
 
 async def _events(
-    items: AsyncIterator[Token | Ended],
-    source: Items,
-    asked: Completion,
-    head: dict[str, Any],
-    read: int,
-) -> AsyncIterator[str]:
-    """Chunks with text, held back as far as it could be the beginning of a stop.
+    items: Items, completion: CompletionRequest, head: dict[str, Any], prompt: int
+) -> AsyncGenerator[str, None]:
+    """Chunks with text, without what could be the beginning of a stop.
 
     Args:
-        source: where the items come from; closed at a stop, so that no more of it is decoded
-        read: tokens of the prompt
+        items: closed at a stop, so that nothing more is decoded
+        prompt: how many tokens the prompt has
     """
-    output, last, reason = UntilStop(asked.stops), "", "stop"
-    try:
-        async with aclosing(source):
-            async for item in items:
-                if isinstance(item, Ended):
-                    last = output.rest()
-                    reason = "stop" if item.result.finish_reason == "end" else "length"
-                    continue
-                text = output.add(item.text or "")
-                if output.stopped:
-                    last = text
-                    break
-                if text:
-                    yield event(_chunk(head, text, None))
-        yield event(_chunk(head, last, reason))
-        if asked.with_usage:
-            used = usage(read, len(output.offsets))
-            yield event({**head, "choices": [], "usage": used})
-        yield event("[DONE]")
-    except Exception as error:
-        problem = problem_of(error)
-        yield event(error_body(problem))
-        raise FailedStreamError(problem.status) from error
+    output, last, reason = StopBuffer(completion.stops), "", "stop"
+    async with aclosing(items):
+        async for item in items:
+            if isinstance(item, StreamEnd):
+                last = output.rest()
+                reason = "stop" if item.result.finish_reason == "end" else "length"
+                continue
+            text = output.add(item.text or "")
+            if output.stopped:
+                last = text
+                break
+            if text:
+                yield server_sent_event(_chunk(head, text, None))
+    yield server_sent_event(_chunk(head, last, reason))
+    if completion.with_usage:
+        usage = _usage(prompt, len(output.offsets))
+        yield server_sent_event({**head, "choices": [], "usage": usage})
+    yield server_sent_event("[DONE]")
 
 
 def _chunk(head: dict[str, Any], text: str, reason: str | None) -> dict[str, Any]:
@@ -171,9 +322,10 @@ def _chunk(head: dict[str, Any], text: str, reason: str | None) -> dict[str, Any
 
 
 def _check_result(result: Result) -> None:
-    """
+    """Check that a prompt was continued.
+
     Raises:
-        RejectedError: the prompt could not be continued.
+        RejectedError: it was not.
     """
     if result.finish_reason == "rejected":
         raise RejectedError(result.error or "rejected")

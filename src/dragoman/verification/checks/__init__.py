@@ -1,1 +1,1 @@
-"""The checks of parity, one in each file."""
+"""The checks of parity on inputs."""

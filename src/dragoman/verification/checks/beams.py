@@ -1,9 +1,9 @@
-"""Level 2 for bundles that decode with beams by default: their best hypotheses, and the scores.
+"""Level 2 for bundles that decode with beams by default: their best hypotheses and scores.
 
 At fp32 the hypotheses must be the oracle's. In every precision the score that a bundle reports for
 its own hypothesis must be what its own log-probabilities along it give, under the checkpoint's
-rules and length penalty. Samples have no parity: greedy decoding is what level 2 compares of a
-model that is sampled from.
+rules and length penalty. Samples are not compared: a model that is sampled from is compared by
+greedy decoding.
 """
 
 from __future__ import annotations
@@ -12,21 +12,20 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from dragoman.optimize.compare import NOT_FINITE
+from dragoman.optimize.running import NOT_FINITE
 from dragoman.reference_model import AutoregressiveModel, beam_search_uncached
 from dragoman.runtime import Model, Result
-from dragoman.runtime.decoding.batching import Encodable
-from dragoman.runtime.decoding.rejection import NO_OUTPUT
-from dragoman.runtime.format.records import BeamParity
+from dragoman.runtime.decoding.batching import EncoderInput
+from dragoman.runtime.decoding.results import NO_OUTPUT
+from dragoman.runtime.format.parity import BeamParity
 from dragoman.runtime.speech.prompts import prompt_options
 
 from ..oracle import for_torch
-from .choices import Rules, Scores, own_logits
-from .one_pass import MEAN_SHARE
+from .choices import MEAN_SHARE, Rules, Scores, own_logits
 from .tokens import bundle_outputs
 
 MOST_SOURCES, MOST_TOKENS = 8, 48
-"""The oracle computes every beam's whole target anew at every step."""
+"""The oracle computes the whole target of every beam at every step."""
 
 SCORE_TOLERANCE = 1e-4
 """Of a score, divided by the oracle's if that is above 1."""
@@ -38,16 +37,18 @@ TIE = 1e-5
 def compare_beams(
     model: Model,
     oracle: AutoregressiveModel,
-    sources: Sequence[Encodable],
+    sources: Sequence[EncoderInput],
     limit: int,
     target_language: str | None,
     slack: float,
 ) -> BeamParity | None:
-    """Compare the best hypothesis of each of some sources. At fp32 all must be the same, but for
-    ties; below, how many are is a figure, and the scores are judged.
+    """Compare the best hypothesis of each of some sources.
+
+    At fp32 all must be the same, but for ties. Below fp32 their number is a figure, and the scores
+    are judged.
 
     Args:
-        oracle: whose generation settings are meant, whatever the bundle's manifest says
+        oracle: whose generation settings are obeyed, whatever the bundle's manifest says
         limit: the most new tokens
         slack: what rounding explains of a difference between scores, see `choices.rounding`
 
@@ -100,17 +101,18 @@ def compare_beams(
 def _own_scores(
     model: Model,
     oracle: AutoregressiveModel,
-    sources: Sequence[Encodable],
+    sources: Sequence[EncoderInput],
     found: Sequence[Result],
     limit: int,
     slack: float,
 ) -> tuple[float, float]:
-    """The difference between a reported score and the one that the bundle's own log-probabilities
-    in one pass give, and how large it may be: of the hypothesis whose difference is largest for
-    that.
+    """Compare reported scores with those of the bundle's own log-probabilities in one pass.
 
     The log-probabilities of single tokens may be as far apart as `slack`, and a tenth of it on
-    average; scores are their sum, divided by a power of the length.
+    average. Scores are their sum, divided by a power of the length.
+
+    Returns:
+        the difference and the largest allowed one, of the hypothesis that exceeds it most
     """
     outputs = {i: tokens for i, tokens in enumerate(bundle_outputs(found)) if tokens}
     rules = {i: Rules.of(oracle, sources[i], limit) for i in outputs}

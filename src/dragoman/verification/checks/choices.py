@@ -1,10 +1,10 @@
-"""Which tokens a bundle chooses along given outputs, by its own scores in one pass.
+"""Level 2: checks that a bundle generates what its own scores in one pass choose.
 
-Greedy decoding is deterministic and batch-invariant. So what a bundle generates follows from what
-it scores: up to the first position of the oracle's output where its own choice is another token,
-both outputs are identical; there it must generate its own choice; and everything that it generates
-must be its own choice along its own output. What rounds differently in one pass and in steps is
-known to be small, see `ROUNDING`.
+Greedy decoding is deterministic and batch-invariant, so that what a bundle generates follows from
+what it scores. Every token of a free-running output must be the choice of the bundle's own scores
+along that output, and the log-probability that decoding reports must be theirs. Along the oracle's
+outputs, the bundle's choices tell how many outputs may differ. What rounds differently in one pass
+and in steps is known to be small, see `ROUNDING`, whatever rounding did to the weights.
 """
 
 from __future__ import annotations
@@ -16,16 +16,17 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from dragoman.optimize.running import NOT_FINITE
 from dragoman.reference_model import AutoregressiveModel, LanguageModel
 from dragoman.reference_model.decoding import most_new_tokens
-from dragoman.runtime import Model
-from dragoman.runtime.decoding.batching import Encodable, as_batch, pad
-from dragoman.runtime.decoding.options import DEFAULT_BATCH_SIZE
+from dragoman.runtime import Model, Result
+from dragoman.runtime.decoding.batching import EncoderInput, as_batch, pad
 from dragoman.runtime.format.manifest import Precision
-from dragoman.runtime.scoring.batches import forcing_batches
+from dragoman.runtime.format.parity import OnePassParity, OtherChoice
+from dragoman.runtime.scoring.teacher_forcing import forcing_batches, log_probabilities_of
+from dragoman.settings.generation import DEFAULT_BATCH_SIZE
 
-from ..forced import ForcedBatch
-from ..oracle import for_torch
+from ..oracle import ForcedBatch, for_torch
 
 Scores = NDArray[np.float32]
 
@@ -43,7 +44,7 @@ GPT-2) reach 3e-7 at fp32, 4e-4 in fp16, 0.003 in bf16 and int8, and 0.012 in in
 
 
 def rounding(precision: Precision, largest_logit: float) -> float:
-    """The same in logits.
+    """Compute the allowed difference between scores of one pass and of steps, in logits.
 
     Args:
         largest_logit: of the oracle, in absolute value
@@ -57,9 +58,9 @@ class Choices:
 
     Attributes:
         sequences: outputs of the oracle that were scored
-        changed: those with at least one other choice
-        largest_error: of the difference between two logits, that of the oracle's choice and that of
-            its runner-up or of the bundle's choice, at any position
+        changed: outputs with at least one other choice
+        largest_error: of the difference between the logit of the oracle's choice and that of its
+            runner-up or of the bundle's choice, at any position
     """
 
     sequences: int
@@ -95,10 +96,11 @@ class ChoiceMeter:
             )
 
     def result(self) -> Choices:
+        """Summarize all batches."""
         return Choices(self._sequences, self._changed, self._largest_error)
 
     def _scores(self, batch: ForcedBatch, row: int) -> tuple[Scores, Scores]:
-        """Of both, at every position where the oracle has chosen: [positions, V]."""
+        """Compute the scores of both where the oracle has chosen a token: [positions, V]."""
         oracle, where = self._oracle, np.flatnonzero(batch.chosen_mask[row])
         expected, found = (
             np.asarray(logits[row][where], np.float32) for logits in (batch.logits, batch.scored)
@@ -132,19 +134,19 @@ class Rules:
     limit: int
 
     @classmethod
-    def of(cls, oracle: AutoregressiveModel, source: Encodable, limit: int) -> Rules:
-        """The rules for the output of a source."""
+    def of(cls, oracle: AutoregressiveModel, source: EncoderInput, limit: int) -> Rules:
+        """Make the rules for the output of a source."""
         theirs = for_torch(source)
         prompt = oracle.prompt(theirs)
         tokens = [int(token) for token in oracle.source_tokens(theirs)]
         return cls(oracle, tokens, prompt, most_new_tokens(oracle, prompt, limit))
 
     def scores(self, logits: Scores, output: Sequence[int], first: int = 0) -> Scores:
-        """Scores of the tokens of an output: minus infinity for those that the rules forbid.
+        """Apply the rules to the scores of an output: minus infinity for forbidden tokens.
 
         Args:
             logits: [tokens, V], or log-probabilities
-            output: the tokens, of which each follows those before it; the last need not be there
+            output: the tokens; the last one is not needed
             first: the number of the output's token that the first logits are for
         """
         generation = self.oracle.generation
@@ -165,7 +167,7 @@ class Rules:
         return np.stack(ruled) if ruled else logits
 
     def is_forced(self, step: int) -> bool:
-        """Whether the settings force the token of a step, so that no score is asked."""
+        """Whether the settings force the token of a step."""
         generation = self.oracle.generation
         if step == 0 and generation.forced_first_token_id is not None:
             return True
@@ -179,11 +181,11 @@ class Rules:
 
 def own_logits(
     model: Model,
-    sources: Sequence[Encodable],
+    sources: Sequence[EncoderInput],
     prompts: Mapping[int, Sequence[int]],
     outputs: Mapping[int, Sequence[int]],
 ) -> Iterator[tuple[int, Scores]]:
-    """The logits [tokens, V] that a bundle gives along outputs, in one pass for each.
+    """Compute a bundle's logits [tokens, V] along outputs, in one pass for each.
 
     Args:
         prompts, outputs: by the index of a source; outputs of at least one token
@@ -205,7 +207,7 @@ def own_logits(
 
 
 def _runners_up(scores: Scores) -> NDArray[np.intp]:
-    """The second best token of each position."""
+    """Find the second best token of each position."""
     others = scores.copy()
     others[np.arange(len(others)), others.argmax(-1)] = -np.inf
     runners_up: NDArray[np.intp] = others.argmax(-1)
@@ -215,9 +217,134 @@ def _runners_up(scores: Scores) -> NDArray[np.intp]:
 def _largest_error(
     expected: Scores, found: Scores, one: NDArray[np.intp], other: NDArray[np.intp]
 ) -> float:
-    """Of the difference between the scores of two tokens, at positions where both are allowed."""
+    """Compute the largest error of the difference between scores of two allowed tokens."""
     rows = np.arange(len(one))
     with np.errstate(invalid="ignore"):  # of forbidden tokens
         apart = [scores[rows, one] - scores[rows, other] for scores in (expected, found)]
         errors = np.abs(apart[0] - apart[1])
     return float(errors[np.isfinite(errors)].max(initial=0.0))
+
+
+MOST_IDENTICAL = 512
+"""The most outputs that are compared among those that equal the oracle's."""
+
+MEAN_SHARE = 0.1
+"""How far log-probabilities may be from those of one pass on average, as a share of what a single
+one may be. Right bundles reach 0.01. A fault of log-probabilities concerns all of them."""
+
+
+def compare_one_pass(
+    model: Model,
+    oracle: AutoregressiveModel,
+    sources: Sequence[EncoderInput],
+    expected: Sequence[list[int]],
+    found: Sequence[list[int]],
+    results: Sequence[Result],
+    *,
+    limit: int,
+    slack: float,
+) -> OnePassParity:
+    """Compare outputs with the bundle's own scores.
+
+    All outputs that differ from the oracle's are compared, and some of the others.
+
+    Args:
+        oracle: whose generation settings are obeyed
+        expected: the oracle's outputs
+        found: the bundle's outputs, as `results` have them
+        limit: the most new tokens
+        slack: what rounding explains of a difference between scores, see `choices.rounding`
+    """
+    meter = _OnePassMeter(slack)
+    chosen = _compared(expected, found)
+    rules = {i: Rules.of(oracle, sources[i], limit) for i in chosen}
+    outputs = {
+        i: _whole(found[i], rules[i], oracle.config.end_token_id, oracle.config.target_vocab_size)
+        for i in chosen
+    }
+    prompts = {i: rules[i].prompt for i in chosen}
+    for i, logits in own_logits(model, sources, prompts, outputs):
+        meter.add_choices(i, rules[i].scores(logits, outputs[i]), outputs[i])
+        if outputs[i] == found[i] and 0 <= outputs[i][-1] < logits.shape[1]:
+            meter.add_log_probabilities(
+                _log_probabilities(logits, outputs[i], rules[i]), results[i]
+            )
+    return meter.result(len(chosen))
+
+
+def _compared(expected: Sequence[list[int]], found: Sequence[list[int]]) -> list[int]:
+    pairs = zip(expected, found, strict=True)
+    same = [i for i, (tokens, other) in enumerate(pairs) if tokens == other]
+    spread = np.linspace(0, len(same) - 1, min(len(same), MOST_IDENTICAL)).astype(int)
+    left_out = set(same) - {same[n] for n in spread}
+    return [i for i in range(len(found)) if i not in left_out]
+
+
+def _whole(found: list[int], rules: Rules, end_token: int, vocabulary: int) -> list[int]:
+    """Cut an output after a number that is no token, or add the end token that it stands for."""
+    for step, token in enumerate(found):
+        if not 0 <= token < vocabulary:
+            return found[: step + 1]
+    return found if rules.has_ended(found) else [*found, end_token]
+
+
+def _log_probabilities(logits: Scores, output: Sequence[int], rules: Rules) -> NDArray[np.float64]:
+    """Compute the log-probability of each token without suppressed ones; 0 for forced tokens."""
+    among = logits.copy()
+    among[:, list(rules.oracle.generation.suppressed_token_ids)] = -np.inf
+    values = log_probabilities_of(among, output)
+    forced = [rules.is_forced(step) for step in range(len(output))]
+    return np.where(forced, 0.0, values)
+
+
+class _OnePassMeter:
+    """Compares tokens and log-probabilities of outputs with those of one pass along them."""
+
+    def __init__(self, allowed: float) -> None:
+        self._allowed = allowed
+        self._tokens = self._other_choices = 0
+        self._worst = OtherChoice(0, 0, 0, 0, 0.0)
+        self._differences: list[float] = []
+        self._sum, self._scored = 0.0, 0
+
+    def add_choices(self, index: int, scores: Scores, output: Sequence[int]) -> None:
+        preferred = scores.argmax(-1)
+        for step, token in enumerate(output):
+            gap = NOT_FINITE
+            if 0 <= token < scores.shape[1]:
+                gap = float(scores[step, preferred[step]]) - float(scores[step, token])
+                gap = min(gap, NOT_FINITE) if gap >= 0 else NOT_FINITE  # NaN is no number
+            self._other_choices += gap > self._allowed
+            if gap > self._worst.gap:
+                self._worst = OtherChoice(index, step, int(preferred[step]), token, gap)
+        self._tokens += len(output)
+
+    def add_log_probabilities(self, values: NDArray[np.float64], result: Result) -> None:
+        self._scored += len(values)
+        if result.hypotheses:
+            reported = np.array(result.hypotheses[0].token_log_probabilities)
+            apart = _finite(np.abs(reported - values))
+            self._differences.append(float(apart.max(initial=0.0)))
+            self._sum += float(apart.sum())
+        else:  # speech reports the sum only
+            self._sum += float(_finite(np.abs(result.log_probability - values.sum())))
+
+    def result(self, sequences: int) -> OnePassParity:
+        worst, mean = self._worst, self._sum / max(1, self._scored)
+        largest = max(self._differences) if self._differences else None
+        scores_agree = (largest or 0.0) <= self._allowed and mean <= MEAN_SHARE * self._allowed
+        return OnePassParity(
+            sequences=sequences,
+            tokens=self._tokens,
+            other_choices=self._other_choices,
+            gap=worst.gap,
+            allowed=self._allowed,
+            worst=worst if self._other_choices else None,
+            largest_difference=largest,
+            mean_difference=mean,
+            passed=not self._other_choices and scores_agree,
+        )
+
+
+def _finite(values: NDArray[np.float64]) -> NDArray[np.float64]:
+    return np.nan_to_num(values, nan=NOT_FINITE, posinf=NOT_FINITE)

@@ -1,8 +1,8 @@
-"""Encoders alone: their outputs, and what is made of them.
+"""Compares the outputs of encoder-only models with the oracle's.
 
-Level 1 compares what the graph computes with the oracle, number by number. Level 2 is the task:
-vectors by the cosine of the angle between them; logits as distributions, whose best label must be
-the oracle's at fp32, but for ties. Below fp32 both are held to what the precision does to the
+Level 1 compares what the graph computes, number by number. Level 2 is the task. Embeddings are
+compared by the cosine of the angle between them, and logits as distributions, whose best label must
+be the oracle's at fp32, but for ties. Below fp32 both are held to what the precision does to the
 oracle itself, see `rounded_oracle`.
 """
 
@@ -16,24 +16,18 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from dragoman.optimize.compare import NOT_FINITE
+from dragoman.optimize.running import NOT_FINITE
 from dragoman.reference_model import EncoderModel
 from dragoman.runtime import Model
 from dragoman.runtime.decoding.batching import batches, pad
 from dragoman.runtime.encoding.running import tokens_of_batch
 from dragoman.runtime.format.contract import Role
-from dragoman.runtime.format.head import Head
 from dragoman.runtime.format.manifest import Precision
-from dragoman.runtime.format.records import (
-    Cosines,
-    DistributionParity,
-    TensorParity,
-    VectorParity,
-)
+from dragoman.runtime.format.parity import Cosines, DistributionParity, TensorParity, VectorParity
+from dragoman.settings.head import Head
 
 from ..tolerances import COSINE_LIMITS, NEGLIGIBLE, ROUNDING_MULTIPLES, TOLERANCES
-from .distributions import DistributionMeter
-from .tensors import DifferenceMeter
+from .distances import DifferenceMeter, DistributionMeter
 
 MAX_ROWS, MAX_TOKENS = 32, 2048
 
@@ -42,11 +36,12 @@ Outputs = dict[Role, NDArray[Any]]
 
 @dataclass(frozen=True)
 class EncodedBatch:
-    """
+    """A batch of sources, with what the oracle, the rounded oracle and the bundle compute.
+
     Attributes:
         source: token ids [B, S]
         mask: [B, S], True at tokens
-        types: the segment of each token, [B, S]; None: the model does not tell them apart
+        types: the segment of each token, [B, S]; None: the model has no segments
         expected: the oracle's outputs
         rounded: those of the rounded oracle; None at fp32
         found: the bundle's
@@ -62,10 +57,11 @@ class EncodedBatch:
 
 @dataclass(frozen=True)
 class EncoderParity:
-    """
+    """The outcome of comparing an encoder-only model.
+
     Attributes:
-        vectors: of a model that gives vectors
-        distributions: of any other
+        vectors: of a model that computes embeddings
+        distributions: of any other model
     """
 
     tensors: list[TensorParity]
@@ -83,12 +79,13 @@ def compare_encoder(
     random: bool,
     advance: Callable[[int], None],
 ) -> EncoderParity:
-    """
+    """Compare the outputs of a bundle with the oracle's.
+
     Args:
         rounded: None at fp32
         sources: token ids
         types: the segment of each token; None: see `encoded_batches`
-        random: whether they are, so that nothing is said about quality
+        random: whether the sources are random, so that nothing is said about quality
     """
     precision, head = model.manifest.precision, model.manifest.head
     assert head is not None
@@ -120,11 +117,10 @@ def encoded_batches(
     types: Sequence[Sequence[int]] | None,
     advance: Callable[[int], None],
 ) -> Iterator[EncodedBatch]:
-    """What all of them compute of sources, those of similar length together.
+    """Compute the outputs of all of them, with sources of similar length in a batch.
 
     Args:
-        types: the segment of each token; None: where the model tells segments apart, the second
-            half of each source is the second text of a pair
+        types: the segment of each token; None: those of `halved`, where the model has segments
     """
     manifest = model.manifest
     graph, head = manifest.graphs["encoder"], manifest.head
@@ -132,7 +128,7 @@ def encoded_batches(
     roles = [tensor.role for tensor in graph.outputs]
     lengths = [len(source) for source in sources]
     if types is None:
-        types = [[0] * (n - n // 2) + [1] * (n // 2) for n in lengths]
+        types = [halved(length) for length in lengths]
     tokens = min(MAX_TOKENS, tokens_of_batch(head))
     for batch in batches(lengths, max_batch_size=MAX_ROWS, max_batch_tokens=tokens):
         source, mask = pad([sources[i] for i in batch], manifest.model.pad_token_id)
@@ -147,6 +143,11 @@ def encoded_batches(
             {tensor.role: encoded[tensor.name] for tensor in graph.outputs},
         )
         advance(len(batch))
+
+
+def halved(length: int) -> list[int]:
+    """Segments of a source whose second half is the second text of a pair."""
+    return [0] * (length - length // 2) + [1] * (length // 2)
 
 
 @torch.inference_mode()
@@ -168,9 +169,9 @@ def _outputs(
 def logits_of(
     batch: EncodedBatch, head: Head
 ) -> Iterator[tuple[NDArray[Any], NDArray[Any], NDArray[Any] | None]]:
-    """Logits [distributions, choices] of the oracle, the bundle and the rounded oracle."""
+    """Read logits [distributions, choices] of the oracle, the bundle and the rounded oracle."""
     (role,) = batch.expected
-    several = head.multi_label or head.outputs == 1  # labels are true or not by themselves
+    several = head.multi_label or head.outputs == 1  # each label is true or false by itself
 
     def of(outputs: Outputs) -> list[NDArray[Any]]:
         values = outputs[role]
@@ -188,7 +189,7 @@ def logits_of(
 
 
 class VectorMeter:
-    """The angle between vectors of bundle and oracle, over several batches."""
+    """Measures the angle between embeddings of bundle and oracle, over several batches."""
 
     def __init__(self, precision: Precision, *, random: bool) -> None:
         self._precision, self._random = precision, random
@@ -196,12 +197,14 @@ class VectorMeter:
         self._of_rounded: list[float] = []
 
     def add(self, batch: EncodedBatch) -> None:
+        """Measure another batch."""
         expected = batch.expected["embedding"]
         self._of_bundle += cosines(expected, batch.found["embedding"])
         if batch.rounded is not None:
             self._of_rounded += cosines(expected, batch.rounded["embedding"])
 
     def result(self) -> VectorParity:
+        """Judge all batches together."""
         bundle = Cosines(float(np.mean(self._of_bundle)), min(self._of_bundle))
         rounded, allowed = None, COSINE_LIMITS["fp32"]
         if self._of_rounded:
@@ -214,7 +217,7 @@ class VectorMeter:
 
 
 def cosines(expected: NDArray[Any], found: NDArray[Any]) -> list[float]:
-    """Of the angle between the rows; -1 where they are not finite."""
+    """Compute the cosines of the angles between rows; -1 where they are not finite."""
     wide, other = expected.astype(np.float64), found.astype(np.float64)
     lengths = np.linalg.norm(wide, axis=1) * np.linalg.norm(other, axis=1)
     cosines = (wide * other).sum(1) / np.maximum(lengths, 1 / NOT_FINITE)

@@ -1,7 +1,11 @@
-"""Level 3: metrics of the task, on the oracle's texts and on the bundle's.
+"""Level 3: metrics of the task, and the likelihood of references.
 
-A loss fails if it is significantly more than the precision may cost, and passes if it is no more.
-A figure of few texts may lose more than that without a fault: that decides nothing, and is said.
+Metrics are computed on the oracle's texts and on the bundle's. A loss fails if it is significantly
+more than the precision may cost, and passes if it is not more. A loss on few texts may be more than
+that without a fault. It is then reported as undecided.
+
+References have a negative log-likelihood per token. It judges models that have no metric of their
+own: the difference is the logarithm of the ratio of the perplexities.
 """
 
 from __future__ import annotations
@@ -11,19 +15,31 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from decimal import ROUND_CEILING, Context
 
-from dragoman.metrics import Metric
-from dragoman.runtime import Model
-from dragoman.runtime.format.manifest import Precision
-from dragoman.runtime.format.records import TaskParity
+import torch
 
+from dragoman.errors import DragomanError
+from dragoman.metrics import Metric
+from dragoman.optimize.running import NOT_FINITE
+from dragoman.reference_model import AutoregressiveModel
+from dragoman.runtime import Model, ScoringOptions
+from dragoman.runtime.decoding.batching import as_batch, pad
+from dragoman.runtime.format.manifest import Precision
+from dragoman.runtime.format.parity import ReferenceParity, TaskParity
+from dragoman.runtime.scoring.results import ScoredPair
+from dragoman.runtime.scoring.teacher_forcing import ForcedPair, score_in_batches
+from dragoman.runtime.speech.prompts import prompt_options
+from dragoman.settings.generation import DEFAULT_BATCH_SIZE
+
+from ..inputs.items import References
 from ..inputs.metrics import Decode, Task
-from ..tolerances import TASK_TOLERANCES
+from ..oracle import oracle_batches, oracle_pass
+from ..tolerances import REFERENCE_TOLERANCES, TASK_TOLERANCES
 
 SIGNIFICANT = 0.05
 """The largest p-value at which a loss beyond the tolerance fails."""
 
 DEVIATIONS = 1.645
-"""The same in standard errors of a normal distribution."""
+"""The same level in standard errors of a normal distribution."""
 
 MOST_MORE = 10**9
 
@@ -35,8 +51,8 @@ class Excess:
     Attributes:
         amount: the loss less what is allowed, more than 0
         spread: the standard error of the loss
-        texts: that were scored
-        differing: texts of the bundle that are not the oracle's
+        texts: how many were scored
+        differing: how many texts differ from the oracle's
     """
 
     amount: float
@@ -46,7 +62,7 @@ class Excess:
 
     @property
     def chance(self) -> float:
-        """The p-value: the probability of such a loss if the true one were what is allowed.
+        """The p-value: the probability of such a loss if the true one were just allowed.
 
         The spread is taken around what is allowed, not around the loss that was found, or a few
         texts that all happened to lose as much would seem to prove it. And half the step that one
@@ -58,12 +74,14 @@ class Excess:
 
     @property
     def significant(self) -> bool:
+        """Whether the loss is more than chance explains."""
         return self.chance < SIGNIFICANT
 
     @property
     def more_inputs(self) -> int | None:
-        """About how many more texts would make a loss of this size significant, in two digits; None
-        for a single text, which has no spread.
+        """About how many more texts would make a loss of this size significant, in two digits.
+
+        It is None for a single text, which has no spread.
         """
         if self.texts == 1:
             return None
@@ -138,3 +156,70 @@ def judged(
         undecided=undecided,
         more_inputs=excess.more_inputs if excess is not None and undecided else None,
     )
+
+
+def prepared(model: Model, references: References, target_language: str | None) -> list[ForcedPair]:
+    """Prepare references as inputs of the graphs.
+
+    Raises:
+        DragomanError: the model cannot read a source or a reference; names the line.
+    """
+    prompt = prompt_options(model.manifest)
+    options = ScoringOptions(
+        source_language=references.source_language,
+        target_language=target_language,
+        language=prompt.language,
+        task=prompt.task,
+    )
+    pairs = []
+    for line, pair in zip(
+        references.lines, model.scorer.prepare(references.pairs, options), strict=True
+    ):
+        if isinstance(pair, ScoredPair):
+            raise DragomanError(f"{references.origin}, line {line}: {pair.error}")
+        pairs.append(pair)
+    return pairs
+
+
+def compare_references(
+    model: Model, oracle: AutoregressiveModel, pairs: Sequence[ForcedPair], origin: str
+) -> ReferenceParity:
+    """Compare the negative log-likelihood of references per token.
+
+    Args:
+        pairs: from `prepared`
+        origin: for the record
+    """
+    found = score_in_batches(model.backend, model.manifest.model, pairs, DEFAULT_BATCH_SIZE)
+    tokens = sum(len(pair.target) for pair in pairs)
+    expected = -oracle_log_likelihood(oracle, model, pairs) / tokens
+    failed = any(pair.error is not None for pair in found)  # not finite, or no memory
+    bundle = NOT_FINITE if failed else -sum(pair.log_probability for pair in found) / tokens
+    tolerance = REFERENCE_TOLERANCES[model.manifest.precision]
+    return ReferenceParity(
+        references=origin,
+        pairs=len(pairs),
+        tokens=tokens,
+        oracle=expected,
+        bundle=bundle,
+        tolerance=tolerance,
+        passed=bundle - expected <= tolerance,
+    )
+
+
+def oracle_log_likelihood(
+    oracle: AutoregressiveModel, model: Model, pairs: Sequence[ForcedPair]
+) -> float:
+    """Compute the oracle's log-probability of all targets together."""
+    spec, total = model.manifest.model, 0.0
+    lengths = [(len(pair.source), len(pair.read)) for pair in pairs]
+    for batch in oracle_batches(spec, lengths):
+        chosen = [pairs[i] for i in batch]
+        source, source_mask = as_batch([pair.source for pair in chosen], spec)
+        read, _ = pad([pair.read for pair in chosen], spec.pad_token_id)
+        _, logits = oracle_pass(oracle, source, source_mask, read)
+        for row, pair in zip(torch.from_numpy(logits), chosen, strict=True):
+            first = len(pair.given) - 1
+            at_target = row[first : first + len(pair.target)].double().log_softmax(-1)
+            total += float(at_target[torch.arange(len(pair.target)), list(pair.target)].sum())
+    return total

@@ -1,8 +1,9 @@
-"""Level 2: free-running greedy output, identical at fp32.
+"""Level 2: free-running greedy outputs, which must be identical at fp32.
 
 Below fp32 some outputs may differ, as far as the bundle's own distributions along the oracle's
-outputs explain it. Three things are bounded: which tokens it generates (see `one_pass`), how many
-outputs differ (see `shares`), and how much the oracle prefers the tokens that are lost.
+outputs explain it. Three things are bounded: which tokens it generates (see `choices`), how many
+outputs differ (by binomial distributions), and how much the oracle prefers the tokens that are
+lost.
 """
 
 from __future__ import annotations
@@ -11,23 +12,24 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import zip_longest
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 
-from dragoman.optimize.compare import NOT_FINITE
+from dragoman.optimize.running import NOT_FINITE
 from dragoman.reference_model import AutoregressiveModel
 from dragoman.runtime import Model, Result
-from dragoman.runtime.decoding.batching import MAX_LOGITS, Encodable
-from dragoman.runtime.decoding.options import DEFAULT_BATCH_SIZE
-from dragoman.runtime.format.records import Divergence, OnePassParity, TokenParity
+from dragoman.runtime.decoding.batching import MAX_LOGITS, EncoderInput
+from dragoman.runtime.format.parity import Divergence, OnePassParity, TokenParity
 from dragoman.runtime.speech.prompts import greedy_options
+from dragoman.settings.generation import DEFAULT_BATCH_SIZE
 
 from ..oracle import for_torch
 from .choices import Choices, Rules
-from .shares import most_events, upper_share
 
 CHANCE = 1e-3
-"""How improbable it must be that so few outputs of a right bundle are identical: of the share that
-is measured, and of the number that follows from it."""
+"""How improbable so few identical outputs of a right bundle must be, for the share that is measured
+and for the number that follows from it."""
 
 MARGIN_FACTOR = 4
 """The largest margin that may be lost, as a multiple of the largest error of a difference between
@@ -36,7 +38,7 @@ up to 1.8 times that error, in int8, and 1.0 times in int4."""
 
 
 def greedy_results(
-    model: Model, sources: Sequence[Encodable], limit: int, target_language: str | None
+    model: Model, sources: Sequence[EncoderInput], limit: int, target_language: str | None
 ) -> list[Result]:
     """Decode sources greedily, whatever the bundle's own strategy is."""
     return model.generate(
@@ -48,7 +50,7 @@ def greedy_results(
 
 
 def bundle_outputs(results: Sequence[Result]) -> list[list[int]]:
-    """The tokens of results, including the end token if one is reached."""
+    """Take the tokens of results, including the end token if one is reached."""
     return [
         [*result.tokens, *([] if result.end_token is None else [result.end_token])]
         for result in results
@@ -57,7 +59,7 @@ def bundle_outputs(results: Sequence[Result]) -> list[list[int]]:
 
 def compare_tokens(
     oracle: AutoregressiveModel,
-    sources: Sequence[Encodable],
+    sources: Sequence[EncoderInput],
     expected: list[list[int]],
     found: list[list[int]],
     choices: Choices | None,
@@ -71,7 +73,7 @@ def compare_tokens(
         expected: the oracle's outputs
         choices: below fp32, the bundle's choices along some of them; None at fp32, where all
             outputs must be identical
-        one_pass: the bundle compared with itself; None: it was not
+        one_pass: the bundle compared with itself, if it was
         limit: the most new tokens
     """
     differing = tuple(divergences(oracle, sources, expected, found, limit))
@@ -98,13 +100,12 @@ def compare_tokens(
 
 def divergences(
     oracle: AutoregressiveModel,
-    sources: Sequence[Encodable],
+    sources: Sequence[EncoderInput],
     expected: list[list[int]],
     found: list[list[int]],
     limit: int,
 ) -> list[Divergence]:
-    """The first step at which each pair of different outputs differs, and the oracle's margin
-    there.
+    """Find the first step at which outputs differ, and the oracle's margin there.
 
     Args:
         limit: the most new tokens
@@ -135,7 +136,7 @@ def divergences(
 def _first_difference(
     oracle: AutoregressiveModel, expected: Sequence[int], found: Sequence[int]
 ) -> tuple[int, int, int]:
-    """The step, the expected token and the one found.
+    """Find the first step that differs, the expected token and the one found.
 
     An output that is a prefix of the other ends where the other has one more token.
     """
@@ -148,11 +149,11 @@ def _first_difference(
 
 def _of_equal_length(
     oracle: AutoregressiveModel,
-    sources: Sequence[Encodable],
+    sources: Sequence[EncoderInput],
     expected: Sequence[Sequence[int]],
     steps: Mapping[int, int],
 ) -> Iterator[list[int]]:
-    """Batches of sources whose targets up to a step have the same length."""
+    """Group sources whose targets up to a step have the same length."""
     groups = defaultdict(list)
     for i, step in steps.items():
         groups[len(oracle.prompt(for_torch(sources[i]))) + step].append(i)
@@ -161,3 +162,56 @@ def _of_equal_length(
         rows = 1 if oracle.config.takes_audio else max(1, rows)
         for first in range(0, len(group), rows):
             yield group[first : first + rows]
+
+
+HALVINGS = 50
+
+
+def upper_share(count: int, total: int, chance: float) -> float:
+    """Compute the upper confidence limit of a share (Clopper and Pearson 1934).
+
+    Args:
+        count: events that occurred
+        total: trials, at least one
+        chance: the probability that so few or fewer events occur if the share is the limit
+
+    Returns:
+        1 if every trial was an event
+    """
+    if count >= total:
+        return 1.0
+    lower, upper = count / total, 1.0
+    for _ in range(HALVINGS):
+        middle = (lower + upper) / 2
+        if float(_probabilities(total, middle)[: count + 1].sum()) > chance:
+            lower = middle
+        else:
+            upper = middle
+    return upper
+
+
+def most_events(total: int, share: float, chance: float) -> int:
+    """Compute the number of events that is exceeded with at most this chance.
+
+    Args:
+        share: the probability of each event
+    """
+    if share >= 1:
+        return total
+    if share <= 0:
+        return 0
+    # Summed from the rare end, where a sum from the other one would have lost its digits.
+    more = np.cumsum(_probabilities(total, share)[::-1])[::-1]
+    return int(np.count_nonzero(more > chance)) - 1
+
+
+def _probabilities(total: int, share: float) -> NDArray[np.float64]:
+    """Compute the probability of each number of events, for a share between 0 and 1.
+
+    Logarithms are added, so that neither many trials nor rare events are lost.
+    """
+    factorials = np.concatenate([[0.0], np.cumsum(np.log(np.arange(1, total + 1)))])
+    events = np.arange(total + 1)
+    ways = factorials[-1] - factorials - factorials[::-1]
+    logarithms = ways + events * np.log(share) + (total - events) * np.log1p(-share)
+    return np.asarray(np.exp(logarithms), np.float64)

@@ -1,1 +1,4 @@
-"""What a bundle is compared on: files of texts or audio, held-out data, or random inputs."""
+"""The inputs that a bundle is compared on: files, held-out data, or random inputs.
+
+Reading order: items, sources, metrics, parity_inputs, file_inputs, choosing.
+"""

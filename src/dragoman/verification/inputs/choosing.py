@@ -1,4 +1,4 @@
-"""What a bundle is compared on: the inputs that a user names, held-out data, or random ones."""
+"""Chooses the inputs of a comparison: a user's, held-out data, or random ones."""
 
 from __future__ import annotations
 
@@ -7,32 +7,39 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from dragoman.comparison import Comparison
 from dragoman.errors import DragomanError
+from dragoman.export.checkpoints import OpenedCheckpoint
 from dragoman.export.model_description import audio_features
 from dragoman.export.model_description import head as described_head
-from dragoman.export.opened_checkpoint import OpenedCheckpoint
 from dragoman.metrics import PERPLEXITY
 from dragoman.reference_model.recipes.recipe import HELD_OUT_FILE
 from dragoman.runtime.audio import LogMel
 from dragoman.runtime.encoding.tokenizer import InputTokenizer
-from dragoman.runtime.format.head import Head
-from dragoman.runtime.format.languages import LanguageError
+from dragoman.runtime.format.texts import LanguageError
 from dragoman.runtime.format.writing import ScratchWriter
+from dragoman.settings.head import Head
+from dragoman.verification.comparison import Comparison
 
-from .items import Given, described, recording_items, spread, text_items
+from .file_inputs import of_recordings, of_texts
+from .items import (
+    ItemFile,
+    ReferenceFile,
+    described,
+    read_references,
+    recording_items,
+    spread,
+    text_items,
+)
 from .metrics import text_metrics
-from .parity_inputs import ParityInputs
-from .random_inputs import RANDOM_SOURCES, random_inputs
-from .recordings import of_recordings
-from .reference_file import ReferenceFile, read_references
+from .parity_inputs import RANDOM_SOURCES, ParityInputs, random_inputs
 from .sources import assumed_language, encoder_lines, numbered_lines
-from .texts import of_texts
 
 
-def inputs_for(checkpoint: OpenedCheckpoint, asked: Comparison) -> ParityInputs:
-    """The lines of a file, or the windows of audio files for a speech model; without a file the
-    sources of references, the checkpoint's held-out data, or random inputs if there is none.
+def inputs_for(checkpoint: OpenedCheckpoint, comparison: Comparison) -> ParityInputs:
+    """Read the inputs of a comparison.
+
+    They are the lines of a file, or the windows of audio files for a speech model. Without a file,
+    they are the sources of references, the checkpoint's held-out data, or random inputs.
 
     Raises:
         DragomanError: a file cannot be used with this checkpoint, there are no references to
@@ -42,59 +49,66 @@ def inputs_for(checkpoint: OpenedCheckpoint, asked: Comparison) -> ParityInputs:
     config, tokenizers = checkpoint.model.config, checkpoint.tokenizers
     head = described_head(config)
     if head is not None:
-        return _of_encoder(checkpoint, head, asked)
-    if asked.inputs is not None and tokenizers is None and not config.takes_audio:
-        raise _no_tokenizers(asked.inputs, checkpoint)
-    _check_languages(checkpoint, asked.source_language, asked.target_language)
+        return _of_encoder(checkpoint, head, comparison)
+    if comparison.inputs is not None and tokenizers is None and not config.takes_audio:
+        raise _no_tokenizers(comparison.inputs, checkpoint)
+    _check_languages(checkpoint, comparison.source_language, comparison.target_language)
     given = None
-    if asked.references is not None:
-        given = ReferenceFile.read(asked.references, audio=config.takes_audio)
-    file, given = _file(checkpoint, asked, given)
+    if comparison.references is not None:
+        given = ReferenceFile.read(comparison.references, audio=config.takes_audio)
+    file, given = _file(checkpoint, comparison, given)
     if file is None:
-        inputs = random_inputs(checkpoint.model, asked.limit or RANDOM_SOURCES)
+        inputs = random_inputs(checkpoint.model, comparison.limit or RANDOM_SOURCES)
         if given is not None and given.pairs is None:
             raise DragomanError(
                 f"{given.path}: expected lines of a source, a tab and a reference, or inputs for "
-                "references alone; found references alone, and no inputs"
+                "only references; found only references, and no inputs"
             )
     else:
-        inputs = _of_file(checkpoint, asked, file, given)
+        inputs = _of_file(checkpoint, comparison, file, given)
     if given is not None and inputs.references is None and inputs.task is None:
-        inputs = _with_separate(checkpoint, inputs, given.path, asked.limit)
-    inputs = dataclasses.replace(inputs, target_language=asked.target_language)
-    _check_metrics(checkpoint, inputs, asked.metrics)
+        inputs = _with_separate(checkpoint, inputs, given.path, comparison.limit)
+    inputs = dataclasses.replace(inputs, target_language=comparison.target_language)
+    _check_metrics(checkpoint, inputs, comparison.metrics)
     return inputs
 
 
 def _file(
-    checkpoint: OpenedCheckpoint, asked: Comparison, given: ReferenceFile | None
+    checkpoint: OpenedCheckpoint, comparison: Comparison, given: ReferenceFile | None
 ) -> tuple[Path | None, ReferenceFile | None]:
-    """The file to compare on, None for random inputs; and the references that are not in it."""
-    if asked.inputs is not None or checkpoint.tokenizers is None:
-        return asked.inputs, given
-    if given is not None and given.pairs is not None and text_metrics(checkpoint, asked.metrics):
+    """Choose the file to compare on, None for random inputs, and separate references."""
+    if comparison.inputs is not None or checkpoint.tokenizers is None:
+        return comparison.inputs, given
+    if (
+        given is not None
+        and given.pairs is not None
+        and text_metrics(checkpoint, comparison.metrics)
+    ):
         return given.path, None
     held_out = checkpoint.directory / HELD_OUT_FILE
     return held_out if held_out.is_file() else None, given
 
 
 def _of_file(
-    checkpoint: OpenedCheckpoint, asked: Comparison, file: Path, references: ReferenceFile | None
+    checkpoint: OpenedCheckpoint,
+    comparison: Comparison,
+    file: Path,
+    references: ReferenceFile | None,
 ) -> ParityInputs:
     config, tokenizers = checkpoint.model.config, checkpoint.tokenizers
     items = recording_items(file) if config.takes_audio else text_items(file)
     if references is not None:
         items = references.given_to(items, file)
     without = next((item for item in items if not item.references), None)
-    # Pairs of other sources are scored apart, by their probability.
-    wanted = [n for n in asked.metrics or () if references is None or n != PERPLEXITY]
-    if wanted and without is not None:
+    # Only the probability of pairs of other sources is compared.
+    names = [n for n in comparison.metrics or () if references is None or n != PERPLEXITY]
+    if names and without is not None:
         raise DragomanError(
-            f"metric {', '.join(wanted)}: expected a reference for each input, found none for "
+            f"metric {', '.join(names)}: expected a reference for each input, found none for "
             f"{without.origin}"
         )
     origin = None if without is not None else file if references is None else references.path
-    given = Given(asked, file, items, origin)
+    given = ItemFile(comparison, file, items, origin)
     features = audio_features(config)
     if features is not None:
         inputs = of_recordings(checkpoint, LogMel.of(features), given)
@@ -102,7 +116,7 @@ def _of_file(
         assert tokenizers is not None
         inputs = of_texts(checkpoint, tokenizers, given)
     having = sum(bool(item.references) for item in items)
-    if references is None and having and without is not None:  # or nobody would miss level 3
+    if references is None and having and without is not None:  # or level 3 would be missed
         remark = (
             f"references are not compared: found for {having} of {len(items)} inputs, none for "
             f"{without.origin}"
@@ -114,7 +128,7 @@ def _of_file(
 def _with_separate(
     checkpoint: OpenedCheckpoint, inputs: ParityInputs, file: Path, limit: int | None
 ) -> ParityInputs:
-    """Inputs, and pairs of other sources and references, whose probability is compared."""
+    """Add pairs of other sources and references, whose probability is compared."""
     tokenizers = checkpoint.tokenizers
     audio = checkpoint.model.config.takes_audio
     references = read_references(file, audio=audio, ids=tokenizers is None).spread(limit)
@@ -125,23 +139,23 @@ def _with_separate(
     return dataclasses.replace(inputs, references=separate)
 
 
-def _of_encoder(checkpoint: OpenedCheckpoint, head: Head, asked: Comparison) -> ParityInputs:
-    """Of an encoder alone, which takes no references: tabs stand between the texts of pairs."""
+def _of_encoder(checkpoint: OpenedCheckpoint, head: Head, comparison: Comparison) -> ParityInputs:
+    """Read the inputs of an encoder-only model, where tabs separate the texts of pairs."""
     tokenizers, held_out = checkpoint.tokenizers, checkpoint.directory / HELD_OUT_FILE
-    file = asked.inputs
-    if asked.references or asked.metrics:
+    file = comparison.inputs
+    if comparison.references or comparison.metrics:
         raise DragomanError(
-            f"references and metrics: expected none, {checkpoint.name} is an encoder alone and "
-            "decodes nothing"
+            f"references and metrics: expected none, since {checkpoint.name} is an encoder-only "
+            "model and decodes nothing"
         )
     if tokenizers is None and file is not None:
         raise _no_tokenizers(file, checkpoint)
     if file is None and held_out.is_file():
         file = held_out
     if file is None or tokenizers is None:
-        return random_inputs(checkpoint.model, asked.limit or RANDOM_SOURCES)
+        return random_inputs(checkpoint.model, comparison.limit or RANDOM_SOURCES)
     every = numbered_lines(file)
-    numbered = spread(every, asked.limit)
+    numbered = spread(every, comparison.limit)
     with tempfile.TemporaryDirectory() as directory:
         written = tokenizers.write(ScratchWriter(Path(directory)))
         assert written.source is not None
@@ -163,7 +177,8 @@ def _no_tokenizers(file: Path, checkpoint: OpenedCheckpoint) -> DragomanError:
 
 
 def _check_languages(checkpoint: OpenedCheckpoint, source: str | None, target: str | None) -> None:
-    """
+    """Check the languages of a comparison.
+
     Raises:
         LanguageError: the model does not have a language.
     """
@@ -182,10 +197,11 @@ def _check_languages(checkpoint: OpenedCheckpoint, source: str | None, target: s
 def _check_metrics(
     checkpoint: OpenedCheckpoint, inputs: ParityInputs, metrics: Sequence[str] | None
 ) -> None:
-    """
+    """Check that the metrics of a comparison can be computed.
+
     Raises:
-        DragomanError: there is nothing to compute a metric with that the user wants.
-        LanguageError: references are in a language that the model is not told to write.
+        DragomanError: there is nothing to compute a requested metric with.
+        LanguageError: the language of the references is not known.
     """
     languages = checkpoint.tokenizers.languages if checkpoint.tokenizers else None
     for name in metrics or ():

@@ -1,17 +1,19 @@
-"""The texts or recordings to compare on, each with where it is from and its references, and which
-part of them is compared.
+"""Reads texts and recordings with their references from files.
+
+A file of references holds sources and references, or only references.
 """
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
-from dragoman.comparison import Comparison
 from dragoman.errors import DragomanError
-from dragoman.reference_model.recipes import read_examples
+from dragoman.reference_model.recipes import read_examples, read_lines
+from dragoman.verification.comparison import Comparison
 
 AUDIO_SUFFIXES = frozenset(
     {".aif", ".aiff", ".au", ".flac", ".mp3", ".oga", ".ogg", ".opus", ".wav"}
@@ -20,11 +22,12 @@ AUDIO_SUFFIXES = frozenset(
 
 @dataclass(frozen=True)
 class Item:
-    """
+    """A text or a recording to compare on.
+
     Attributes:
         source: a text; or the path of a recording
         origin: where people find it, such as "held_out.tsv, line 17" or "clips/a.flac"
-        references: every text that counts as right; none: unknown
+        references: every text that counts as right; empty if unknown
         line: of the file that the references are from, the first if they are from several
     """
 
@@ -35,12 +38,12 @@ class Item:
 
     @property
     def key(self) -> str | Path:
-        """What is equal of items with the same source."""
+        """A key that is equal for items with the same source."""
         return self.source.resolve() if isinstance(self.source, Path) else self.source
 
 
 def text_items(file: Path) -> list[Item]:
-    """The lines of a file of texts, with references after tabs.
+    """Read the lines of a file of texts, with references after tabs.
 
     Raises:
         DragomanError: the file cannot be read, a line has no text, or a reference is empty.
@@ -57,8 +60,9 @@ def text_items(file: Path) -> list[Item]:
 
 
 def recording_items(path: Path) -> list[Item]:
-    """The audio files in a directory, a single audio file, or the files that a list names: a path a
-    line, relative to the list, with transcripts after tabs.
+    """Find the audio files of a directory, a single audio file, or the files of a list.
+
+    A list has a path a line, relative to the list, with transcripts after tabs.
 
     Raises:
         DragomanError: there are none, the list cannot be read, or a transcript is empty.
@@ -92,7 +96,7 @@ def _listed(file: Path) -> list[Item]:
 
 
 def _refuse_empty(references: Sequence[str], file: Path, line: int) -> None:
-    """An empty reference is rather a tab too many than what an output should be.
+    """Refuse empty references, which are rather a tab too many than an expected output.
 
     Raises:
         DragomanError: a reference has nothing but spaces.
@@ -105,21 +109,22 @@ Member = TypeVar("Member")
 
 
 @dataclass(frozen=True)
-class Given:
-    """
+class ItemFile:
+    """The items of a file, to compare on.
+
     Attributes:
-        asked: by the user
+        comparison: the user's options
         file: of texts, or of audio; or a directory of audio
-        references: what the references of the items are from, if every item has one
+        references: the file of the items' references, if every item has one
     """
 
-    asked: Comparison
+    comparison: Comparison
     file: Path
     items: Sequence[Item]
     references: Path | None
 
     def origin_of_references(self, count: int) -> str:
-        """For the record, if so many items are compared."""
+        """Describe where references are from for the record, if so many items are compared."""
         assert self.references is not None
         everything = count == len(self.items)
         part = "" if everything else f", {count} of {len(self.items)} lines"
@@ -127,13 +132,179 @@ class Given:
 
 
 def spread(members: Sequence[Member], limit: int | None) -> list[Member]:
-    """At most so many, spread evenly; None: all."""
+    """Select at most so many members, spread evenly; None: all."""
     if limit is None or limit >= len(members):
         return list(members)
     return [members[i * len(members) // limit] for i in range(limit)]
 
 
 def described(file: Path, count: int, chosen: int) -> str:
-    """What lines of a file are compared on, for the record."""
+    """Describe for the record which lines of a file are compared on."""
     part = "" if chosen == count else f", {chosen} of them spread evenly"
     return f"{file.name}, {count} lines{part}"
+
+
+@dataclass(frozen=True)
+class ReferenceFile:
+    """A file of references, with or without sources.
+
+    Attributes:
+        pairs: sources with their references, by line; None: there are no sources
+        lines: only references, one for each input; empty if there are sources
+    """
+
+    path: Path
+    pairs: Sequence[Item] | None
+    lines: Sequence[str]
+
+    @classmethod
+    def read(cls, path: Path, *, audio: bool) -> ReferenceFile:
+        """Read a file of references.
+
+        Args:
+            audio: sources are paths, relative to the file
+
+        Raises:
+            DragomanError: the file cannot be read, has sources without references, or a reference
+                that is empty.
+        """
+        lines = read_lines(path)
+        if not lines or any("\t" in line for line in lines):
+            return cls(path, pair_items(path, audio=audio), ())
+        for number, line in enumerate(lines, start=1):
+            if not line.strip():
+                raise DragomanError(f"{path}, line {number}: expected a reference, found none")
+        return cls(path, None, lines)
+
+    def given_to(self, items: Sequence[Item], inputs: Path) -> list[Item]:
+        """Add references to items.
+
+        Items get the references of the same line if the sources are the same line by line, or the
+        file has no sources. Else they get all references of the same source. An item without
+        references here gets none.
+
+        Args:
+            inputs: the file of the items, for the error
+
+        Raises:
+            DragomanError: the file has no sources, and not a reference for each item.
+        """
+        if self.pairs is not None:
+            found = _of_sources(self.pairs, items)
+        elif len(items) == len(self.lines):
+            found = [Item("", "", (line,), n) for n, line in enumerate(self.lines, start=1)]
+        else:
+            raise DragomanError(
+                f"{self.path}: expected {len(items)} references, one for each input of {inputs}, "
+                f"or lines of a source, a tab and a reference; found {len(self.lines)} lines "
+                "without tabs"
+            )
+        return [
+            dataclasses.replace(
+                item,
+                references=() if reference is None else reference.references,
+                line=0 if reference is None else reference.line,
+            )
+            for item, reference in zip(items, found, strict=True)
+        ]
+
+
+def _of_sources(pairs: Sequence[Item], items: Sequence[Item]) -> list[Item | None]:
+    """Find the pair of each item.
+
+    A source that occurs several times may have other references each time. Equal lines tell which,
+    or else all of them count.
+    """
+    if [pair.key for pair in pairs] == [item.key for item in items]:
+        return list(pairs)
+    known: dict[str | Path, Item] = {}
+    for pair in pairs:
+        first = known.setdefault(pair.key, pair)
+        every = dict.fromkeys((*first.references, *pair.references))
+        known[pair.key] = dataclasses.replace(first, references=tuple(every))
+    return [known.get(item.key) for item in items]
+
+
+def pair_items(file: Path, *, audio: bool) -> list[Item]:
+    """Read the lines of a file of sources and references, with tabs between.
+
+    Args:
+        audio: sources are paths, relative to the file
+
+    Raises:
+        DragomanError: the file cannot be read, or a line has no reference, or an empty one.
+    """
+    items = text_items(file)
+    for item in items:
+        if not item.references:
+            raise DragomanError(
+                f"{file}, line {item.line}: expected a source, a tab and a reference, found no tab"
+            )
+    if not audio:
+        return items
+    return [dataclasses.replace(item, source=file.parent / item.source) for item in items]
+
+
+@dataclass(frozen=True)
+class References:
+    """Sources with references, whose probability is compared.
+
+    Attributes:
+        origin: the file, for the record and for errors
+        pairs: as `Model.score` takes them; a source with several references is in several pairs
+        lines: the line of the file that each pair is from
+        source_language: of texts, for a multilingual model
+    """
+
+    origin: str
+    pairs: Sequence[tuple[Any, Any]]
+    lines: Sequence[int]
+    source_language: str | None = None
+
+    @classmethod
+    def of(
+        cls, items: Sequence[Item], origin: str, source_language: str | None = None
+    ) -> References:
+        """Take the references of items that all have some."""
+        numbered = [(i.line, (i.source, reference)) for i in items for reference in i.references]
+        lines, pairs = zip(*numbered, strict=True)
+        return cls(origin, list(pairs), lines, source_language)
+
+    def spread(self, limit: int | None) -> References:
+        """Select at most so many pairs, spread evenly; None: all."""
+        if limit is None or limit >= len(self.pairs):
+            return self
+        chosen = spread(range(len(self.pairs)), limit)
+        return dataclasses.replace(
+            self,
+            origin=f"{self.origin}, {limit} of {len(self.pairs)} pairs",
+            pairs=[self.pairs[i] for i in chosen],
+            lines=[self.lines[i] for i in chosen],
+        )
+
+
+def read_references(file: Path, *, audio: bool, ids: bool) -> References:
+    """Read a file whose lines are a source and its references, with tabs between.
+
+    Args:
+        audio: sources are paths, relative to the file
+        ids: references, and sources that are not audio, are token ids separated by spaces
+
+    Raises:
+        DragomanError: the file cannot be read, or a line has no reference.
+    """
+    references = References.of(pair_items(file, audio=audio), file.name)
+    if not ids:
+        return references
+    try:
+        pairs = [(s if audio else _token_ids(s), _token_ids(t)) for s, t in references.pairs]
+    except ValueError as error:
+        raise DragomanError(
+            f"{file}: expected token ids separated by spaces, for a model without tokenizers: "
+            f"{error}"
+        ) from error
+    return dataclasses.replace(references, pairs=pairs)
+
+
+def _token_ids(text: str) -> list[int]:
+    return [int(word) for word in text.split()]

@@ -1,4 +1,4 @@
-"""Which metrics a model is judged by, if there are references, and on what."""
+"""Chooses the metrics of a model's task, if there are references."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from dragoman.export.opened_checkpoint import OpenedCheckpoint
+from dragoman.export.checkpoints import OpenedCheckpoint
 from dragoman.metrics import PERPLEXITY, Metric, bootstrap, find_metric
 from dragoman.metrics.metric import References, check_pairs
 from dragoman.reference_model.recipes import Example, Recipe
@@ -20,13 +20,14 @@ def text_metrics(
     language: str | None = None,
     sources: Sequence[str] = (),
 ) -> list[Metric]:
-    """The metrics of outputs, the one that counts most first; none if only the probability of
-    references counts.
+    """Choose the metrics of outputs, the most important one first.
+
+    There are none if only the probability of references counts.
 
     Args:
-        names: of `metrics.METRIC_NAMES`; None: what the model was trained for tells: a recipe its
-            metrics or its own score, speech word error, summaries ROUGE-L, any other text BLEU and
-            chrF; outputs of a decoder alone have many right continuations, and none of these
+        names: of `metrics.METRIC_NAMES`; None: the usual ones of the model's task: a recipe's
+            metrics or its own score, word error for speech, ROUGE-L for summaries, BLEU and chrF
+            for any other text; a decoder-only model has none, since many continuations are right
         language: of the outputs, if it is known
         sources: of the outputs, which a recipe may look at
 
@@ -52,7 +53,7 @@ def text_metrics(
 
 @dataclass(frozen=True)
 class RecipeMetric:
-    """The figure that a recipe's training reports: a share of errors, the mean over examples.
+    """The figure that a recipe's training reports, a share of errors averaged over examples.
 
     Attributes:
         recipe: one with a score
@@ -66,28 +67,34 @@ class RecipeMetric:
 
     @property
     def name(self) -> str:
+        """The name of the recipe's metric."""
         return self.recipe.metric
 
     def shown(self, figure: float) -> str:
+        """Format a figure as the recipe does."""
         return self.recipe.shown(figure)
 
     def figure(self, hypotheses: Sequence[str], references: References) -> float:
+        """Compute the mean over all examples."""
         check_pairs(hypotheses, references)
         assert self.recipe.score is not None
         examples = [Example(s, tuple(r)) for s, r in zip(self.sources, references, strict=True)]
         return self.recipe.score(hypotheses, examples)[self.recipe.metric]
 
     def chance(self, oracle: Sequence[str], bundle: Sequence[str], references: References) -> float:
+        """Compute the p-value of a difference."""
         return bootstrap.chance(self._each(oracle, references), self._each(bundle, references))
 
     def spread(self, oracle: Sequence[str], bundle: Sequence[str], references: References) -> float:
+        """Compute the standard error of a difference."""
         return bootstrap.spread(self._each(oracle, references), self._each(bundle, references))
 
     def signature(self, references: References = ()) -> str:
+        """Name the recipe."""
         return f"recipe:{self.recipe.name}"
 
     def _each(self, hypotheses: Sequence[str], references: References) -> NDArray[np.float64]:
-        """The figure of each example, and 1: [N, 2]."""
+        """Compute the figure of each example, and 1: [N, 2]."""
         score = self.recipe.score
         assert score is not None
         figures = [
@@ -103,10 +110,10 @@ Decode = Callable[[Sequence[int]], str]
 
 @dataclass(frozen=True)
 class Task:
-    """What outputs are judged by.
+    """The metrics and references that outputs are judged by.
 
     Attributes:
-        metrics: the one that counts most first
+        metrics: the most important one first
         references: of each text, at least one
         parts: of each text, the inputs whose outputs it consists of, in order: one, or the windows
             of a recording
@@ -117,5 +124,5 @@ class Task:
     parts: Sequence[Sequence[int]]
 
     def texts(self, outputs: Sequence[str]) -> list[str]:
-        """The texts of the outputs of all inputs."""
+        """Join the outputs of all inputs to texts."""
         return [" ".join(outputs[i].strip() for i in inputs) for inputs in self.parts]

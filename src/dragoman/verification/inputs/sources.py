@@ -1,4 +1,4 @@
-"""Sources from files of texts and of audio, for parity and for calibration."""
+"""Reads sources from files of texts and of audio, for parity and for calibration."""
 
 from __future__ import annotations
 
@@ -12,39 +12,42 @@ from numpy.typing import NDArray
 from dragoman.errors import DragomanError
 from dragoman.reference_model.recipes import read_lines
 from dragoman.runtime.audio import AudioError, LogMel, read_audio
-from dragoman.runtime.decoding.batching import Encodable
-from dragoman.runtime.decoding.rejection import RejectedError
-from dragoman.runtime.encoding.lines import LineSource, source_of_line
+from dragoman.runtime.decoding.batching import EncoderInput
+from dragoman.runtime.decoding.results import RejectedError
+from dragoman.runtime.encoding.front_end import LineSource, source_of_line
 from dragoman.runtime.encoding.tokenizer import InputTokenizer, Tokenized
 from dragoman.runtime.format.bundle import Bundle
-from dragoman.runtime.format.head import Head
-from dragoman.runtime.format.languages import Languages
+from dragoman.runtime.format.texts import Languages
 from dragoman.runtime.texts.tokenizer import TextCodec, TooLongError, UnknownSymbolsError
+from dragoman.settings.head import Head
 
 from .items import recording_items, text_items
 
 
 class Sources(NamedTuple):
-    """
+    """Sources to calibrate on.
+
     Attributes:
         encodable: token ids, or features
-        types: of an encoder alone, the segments of its tokens; None: they are all 0
+        types: the segments of an encoder-only model's tokens; None: they are all 0
     """
 
-    encodable: Sequence[Encodable]
+    encodable: Sequence[EncoderInput]
     types: Sequence[Sequence[int]] | None = None
 
 
 class EncoderLine(NamedTuple):
-    """A line of a file as an encoder alone reads it."""
+    """A line of a file as an encoder-only model reads it."""
 
     source: LineSource
     tokens: Tokenized
 
 
 def calibration_sources(bundle: Bundle, file: Path) -> Sources:
-    """The tokens of each line of a file, without references; for an encoder alone, of what
-    `dragoman encode` takes the line for; for a speech model, the windows of audio files.
+    """Read the sources of a calibration from a file, without references.
+
+    They are the tokens of each line, for an encoder-only model as `dragoman encode` reads the line,
+    or the windows of audio files for a speech model.
 
     Raises:
         DragomanError: the bundle has no tokenizers, or a line is not an input of the model; names
@@ -71,7 +74,7 @@ def calibration_sources(bundle: Bundle, file: Path) -> Sources:
 
 
 def numbered_lines(file: Path) -> list[tuple[int, str]]:
-    """The lines of a file of texts with their numbers, from 1.
+    """Read the lines of a file of texts with their numbers, from 1.
 
     Raises:
         DragomanError: the file cannot be read, has no lines, or one that is empty.
@@ -88,7 +91,7 @@ def numbered_lines(file: Path) -> list[tuple[int, str]]:
 def encoder_lines(
     tokenizer: InputTokenizer, head: Head, lines: Sequence[tuple[int, str]], file: Path
 ) -> list[EncoderLine]:
-    """Lines of a file as an encoder alone reads them: as `dragoman encode`.
+    """Tokenize lines of a file for an encoder-only model, as `dragoman encode` does.
 
     Args:
         lines: with their numbers
@@ -108,8 +111,10 @@ def encoder_lines(
 
 
 def assumed_language(languages: Languages | None) -> str | None:
-    """The language that texts are assumed to be in: the model's default, else English, else the
-    first of its languages. Numbers are compared, not translations.
+    """Choose the language that texts are assumed to be in.
+
+    It is the model's default, else English, else the first of its languages. Numbers are compared,
+    not translations.
     """
     if languages is None:
         return None
@@ -120,7 +125,7 @@ def assumed_language(languages: Languages | None) -> str | None:
 def source_tokens(
     codec: TextCodec, text: str, longest: int, file: Path, language: str | None = None
 ) -> list[int]:
-    """The tokens of a line of a file.
+    """Tokenize a line of a file.
 
     Raises:
         DragomanError: it has symbols that the model does not know, no tokens, or too many.
@@ -138,7 +143,7 @@ def source_tokens(
 
 
 def windows(files: Sequence[Path], log_mel: LogMel) -> list[NDArray[np.float32]]:
-    """The features of all consecutive windows of some files: [bins, frames] each.
+    """Compute the features of all consecutive windows of some files: [bins, frames] each.
 
     Raises:
         DragomanError: a file cannot be read.
@@ -147,7 +152,7 @@ def windows(files: Sequence[Path], log_mel: LogMel) -> list[NDArray[np.float32]]
 
 
 def windows_of(file: Path, log_mel: LogMel) -> list[NDArray[np.float32]]:
-    """The same of one file.
+    """Compute the features of all consecutive windows of a file: [bins, frames] each.
 
     Raises:
         DragomanError: the file cannot be read.

@@ -1,9 +1,4 @@
-"""Numbers compared with the oracle and with the bundle itself, on inputs made for it.
+"""Compares a bundle's numbers with the oracle's and with its own, on inputs made for that.
 
-Reading order: probes, slack; products, graphs, optional_graphs, steps, batches; checking.
+Reading order: probes; products, graphs, optional_graphs, steps, batches; checking.
 """
-
-from .checking import check_numerics
-from .probes import Probe
-
-__all__ = ["Probe", "check_numerics"]

@@ -1,8 +1,8 @@
-"""Rows of a batch: what a source gives does not depend on the others.
+"""Checks that the outputs of a source do not depend on the other sources of a batch.
 
-Some sources are computed alone, and again in batches of several sizes, among others of other
-lengths and at other rows, in one pass and through the cache, also with several rows for a source.
-Where batch invariance is promised, the numbers must be the same bit for bit.
+Some sources are computed in batches of one, and again in batches of several sizes, with sources of
+other lengths and at other rows, in one pass and through the cache, also with several rows for a
+source. Where bundles are batch-invariant, the numbers must be the same bit for bit.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from dragoman.optimize.compare import NOT_FINITE
+from dragoman.optimize.running import NOT_FINITE
 from dragoman.runtime import Model
 from dragoman.runtime.decoding.batching import as_batch, pad
-from dragoman.runtime.format.records import Check
+from dragoman.runtime.format.parity import Check
 
-from ..checks.distributions import divergence
+from ..checks.distances import divergence
+from ..tolerances import Slack
 from .probes import Probe
-from .slack import Slack
 
 Array = NDArray[Any]
 
@@ -41,8 +41,8 @@ PROMISED_ON = frozenset({"x86_64", "AMD64"})
 
 
 @dataclass
-class _Alone:
-    """What a probe gives in a batch of its own.
+class _Outputs:
+    """The outputs of a probe in some batch.
 
     Attributes:
         encoded: outputs of the encoder by name, without padding
@@ -56,7 +56,7 @@ class _Alone:
 
 
 def is_promised(model: Model, backend: str) -> bool:
-    """Whether outputs are the same bit for bit in any batch: see docs/guides/precisions.md."""
+    """Whether the model is batch-invariant bit for bit, see docs/guides/precisions.md."""
     manifest = model.manifest
     return (
         manifest.target == "cpu"
@@ -69,46 +69,46 @@ def is_promised(model: Model, backend: str) -> bool:
 def compare_batches(
     model: Model, probes: Sequence[Probe], slack: Slack, *, promised: bool
 ) -> Check:
-    """Compute probes alone and in batches.
+    """Compare probes in batches of one and in larger batches.
 
     Args:
         probes: short ones of several lengths
         slack: what rounding explains where bits may differ
-        promised: whether they may not
+        promised: whether they may not differ
     """
-    alone = [_results(model, [probe], 1)[0] for probe in probes]
+    single = [_results(model, [probe], 1)[0] for probe in probes]
     compared, differing, worst, problem = 0, 0, 0.0, ""
 
-    def compare(found: _Alone, expected: _Alone, what: str, *, promised: bool) -> None:
+    def compare(found: _Outputs, expected: _Outputs, what: str, *, promised: bool) -> None:
         nonlocal compared, differing, worst, problem
         excess, where = _excess(expected, found, slack, promised=promised)
         compared, worst = compared + 1, max(worst, excess)
         if excess > 1:
             differing += 1
-            problem = problem or f"{what} differs from the same source alone: {where}"
+            problem = problem or f"{what} differs from the same source in a batch of one: {where}"
 
     for size, members in _batches(model, probes):
         for row, found in enumerate(_results(model, [probes[i] for i in members], 1)):
             what = f"row {row} of a batch of {size}"
-            compare(found, alone[members[row]], what, promised=promised)
+            compare(found, single[members[row]], what, promised=promised)
     if model.manifest.model.has_decoder and model.manifest.model.has_encoder:
         # Sums over several rows of a source have another order than over one.
         members = list(range(min(WIDE, len(probes))))
         several = [_results(model, [probes[i]], WIDTH)[0] for i in members]
         for row, found in enumerate(_results(model, [probes[i] for i in members], WIDTH)):
-            compare(several[row], alone[row], f"one of {WIDTH} rows of a source", promised=False)
+            compare(several[row], single[row], f"one of {WIDTH} rows of a source", promised=False)
             what = f"one of {WIDTH} rows of source {row} in a batch of {len(members)} sources"
             compare(found, several[row], what, promised=promised)
     return Check("batches", compared, "rows", differing, not differing, worst, problem)
 
 
 def batch_sizes(model: Model, probes: Sequence[Probe]) -> list[int]:
-    """The sizes of the batches that are compared, 1 among them."""
+    """List the sizes of the batches that are compared, 1 included."""
     return [1, *(size for size, _ in _batches(model, probes))]
 
 
 def _batches(model: Model, probes: Sequence[Probe]) -> Iterator[tuple[int, list[int]]]:
-    """Sizes, and the probes of each batch: others each time, in another order."""
+    """Choose the probes of each batch, with different ones each time, in another order."""
     generator = np.random.default_rng(1)
     spec = model.manifest.model
     longest = max(max(len(probe.read), 1) for probe in probes)
@@ -118,8 +118,9 @@ def _batches(model: Model, probes: Sequence[Probe]) -> Iterator[tuple[int, list[
             yield size, generator.permutation(np.arange(size) % len(probes)).tolist()
 
 
-def _results(model: Model, probes: Sequence[Probe], width: int) -> list[_Alone]:
-    """
+def _results(model: Model, probes: Sequence[Probe], width: int) -> list[_Outputs]:
+    """Compute probes in a batch.
+
     Args:
         width: rows decoded from each source, all alike
     """
@@ -130,7 +131,7 @@ def _results(model: Model, probes: Sequence[Probe], width: int) -> list[_Alone]:
     if spec.has_encoder:
         encoded = backend.encode(source, mask)
     results = [
-        _Alone({n: _own(manifest, n, v[i], mask[i]) for n, v in encoded.items()}, None, None)
+        _Outputs({n: _own(manifest, n, v[i], mask[i]) for n, v in encoded.items()}, None, None)
         for i in range(len(probes))
     ]
     if not spec.has_decoder:
@@ -157,20 +158,22 @@ def _results(model: Model, probes: Sequence[Probe], width: int) -> list[_Alone]:
 
 
 def _own(manifest: Any, name: str, values: Array, mask: NDArray[np.bool_]) -> Array:
-    """An output of the encoder for a source, without what belongs to padding."""
+    """Take an output of the encoder for a source, without padding."""
     role = next(t.role for t in manifest.graphs["encoder"].outputs if t.name == name)
     if role in ("cross_key", "cross_value"):
         return np.asarray(values[:, mask])
     return np.asarray(values[mask] if role in ("hidden", "token_logits") else values)
 
 
-def _excess(alone: _Alone, found: _Alone, slack: Slack, *, promised: bool) -> tuple[float, str]:
-    """How far results are from those alone, as a multiple of what is allowed, and where."""
-    pairs = [(name, values, found.encoded[name]) for name, values in alone.encoded.items()]
-    if alone.scored is not None and found.scored is not None:
-        pairs.append(("logits of one pass", alone.scored, found.scored))
-    if alone.stepped is not None and found.stepped is not None:
-        pairs.append(("logits of a step", alone.stepped, found.stepped))
+def _excess(
+    single: _Outputs, found: _Outputs, slack: Slack, *, promised: bool
+) -> tuple[float, str]:
+    """Compare outputs with those in a batch of one, as a multiple of what is allowed."""
+    pairs = [(name, values, found.encoded[name]) for name, values in single.encoded.items()]
+    if single.scored is not None and found.scored is not None:
+        pairs.append(("logits of one pass", single.scored, found.scored))
+    if single.stepped is not None and found.stepped is not None:
+        pairs.append(("logits of a step", single.stepped, found.stepped))
     worst, where = 0.0, ""
     for name, expected, values in pairs:
         apart = np.abs(values.astype(np.float64) - expected.astype(np.float64))

@@ -1,4 +1,4 @@
-"""The checks that need no inputs of the model's own: weights, graphs, steps, choices and batches.
+"""Runs the checks of weights, graphs, steps, choices and batches, on probes.
 
 Together they say that a bundle computes the checkpoint's function, up to the rounding of weights
 and activations. Weights are compared with the checkpoint's, the graphs in exact form with the
@@ -17,24 +17,23 @@ from dragoman.optimize.exact import exact_model
 from dragoman.optimize.graph_pass import PassError
 from dragoman.reference_model import AutoregressiveModel, ReferenceModel
 from dragoman.runtime import Model
-from dragoman.runtime.backends.errors import BackendError
-from dragoman.runtime.decoding.batching import Encodable, as_batch, pad
+from dragoman.runtime.backends.interface import BackendError
+from dragoman.runtime.decoding.batching import EncoderInput, as_batch, pad
 from dragoman.runtime.format.bundle import Bundle
 from dragoman.runtime.format.manifest import Precision
-from dragoman.runtime.format.records import Check, Coverage
+from dragoman.runtime.format.parity import Check, Coverage
 
-from ..checks.distributions import DistanceMeter
-from ..forced import oracle_pass
-from ..inputs.random_inputs import random_inputs
+from ..checks.distances import DistanceMeter
+from ..inputs.parity_inputs import random_inputs
+from ..oracle import oracle_pass
 from ..stored.checkpoint_weights import CheckpointWeights
 from ..stored.weights import compare_weights
-from ..tolerances import NEGLIGIBLE
+from ..tolerances import NEGLIGIBLE, Slack
 from .batches import batch_sizes, compare_batches, is_promised
 from .graphs import ChannelMeter, compare_graphs, measure_graphs
 from .optional_graphs import compare_attention, compare_candidates
 from .probes import Probe, probes_for, share_covered, short_probes
 from .products import compare_products
-from .slack import Slack
 from .steps import LAST_STEPS, MOST_STEPS, compare_steps
 
 SIZE_SLACK: dict[Precision, float] = {
@@ -44,8 +43,8 @@ SIZE_SLACK: dict[Precision, float] = {
     "int8": 0.1,
     "int4": 0.1,
 }
-"""How far outputs of an encoder may be from those alone where bits may differ, relative to the
-largest: on backends and targets that do not promise batch invariance."""
+"""How far outputs of an encoder in a batch may be from those of a single source, relative to the
+largest, on backends and targets that are not batch-invariant."""
 
 
 def check_numerics(
@@ -61,7 +60,7 @@ def check_numerics(
     Args:
         model: the bundle as it runs
         bundle: as it is stored; what runs may be an emulation of it
-        inputs: some of the model's own, with the targets that the oracle gives them
+        inputs: some inputs of the model, with the oracle's outputs as targets
         backend: what runs the bundle
         threads: of the processor, for the exact form; None: all cores
 
@@ -72,15 +71,16 @@ def check_numerics(
     capacity, short = probes_for(oracle, sounds), short_probes(oracle, sounds)
     probes = [*capacity, *inputs]
     checks: list[Check] = []
-    weights = compare_weights(bundle, oracle)
+    checkpoint = CheckpointWeights.of(oracle)
+    weights = compare_weights(bundle, checkpoint)
     if weights is not None:
         shown = [*inputs, *short]
         shown += [probe for probe in capacity[:2] if not probe.is_long]
-        products = compare_products(bundle, oracle, model.manifest.model, shown)
+        products = compare_products(bundle, checkpoint, oracle, model.manifest.model, shown)
         checks += [weights] if products is None else [weights, products]
     slack = None
     try:
-        with _exact(model, bundle, oracle, backend, threads) as exact:
+        with _exact(model, bundle, checkpoint, backend, threads) as exact:
             if exact is not None:
                 meters = measure_graphs(exact, oracle, probes)
                 checks.append(compare_graphs(meters, probes))
@@ -101,8 +101,8 @@ def check_numerics(
     return merged(checks), covered
 
 
-def _sounds(oracle: ReferenceModel, probes: Sequence[Probe]) -> Sequence[Encodable]:
-    """Windows for probes of a speech model, two at least."""
+def _sounds(oracle: ReferenceModel, probes: Sequence[Probe]) -> Sequence[EncoderInput]:
+    """Choose at least two windows of audio for the probes of a speech model."""
     if not oracle.config.takes_audio:
         return ()
     own = [probe.source for probe in probes]
@@ -142,7 +142,7 @@ def _range(lengths: Sequence[int]) -> tuple[int, ...]:
 def _optional_graphs(
     exact: Model, bundle: Bundle, oracle: ReferenceModel, probe: Probe
 ) -> list[Check]:
-    """Attention, if the bundle shows it, and candidates, if a graph selects them."""
+    """Compare the graphs that show attention and that select candidates, if the bundle has them."""
     found = [compare_attention(exact, oracle, probe)]
     if isinstance(oracle, AutoregressiveModel):
         spec = exact.manifest.model
@@ -161,11 +161,11 @@ def _self_checks(
     slack: Slack,
     promised: bool,
 ) -> list[Check]:
-    """A bundle against itself: steps and choices if it decodes, and batches."""
+    """Compare a bundle with itself: steps and choices if it decodes, and batches."""
     checks: list[Check] = []
     if isinstance(oracle, AutoregressiveModel):
         longest = sorted(capacity[:3], key=lambda probe: -len(probe.read))
-        # A long one is alone, or all others would be padded to its length.
+        # A long one has a batch of its own, or all others would be padded to its length.
         stepped = longest[:1] if longest[0].is_long else [*longest[:2], *inputs[:1]]
         joining = sorted(short, key=lambda probe: -len(probe.read))[:2]
         suppressed = oracle.generation.suppressed_token_ids
@@ -175,16 +175,16 @@ def _self_checks(
 
 @contextlib.contextmanager
 def _exact(
-    model: Model, bundle: Bundle, oracle: ReferenceModel, backend: str, threads: int | None
+    model: Model, bundle: Bundle, checkpoint: CheckpointWeights, backend: str, threads: int | None
 ) -> Iterator[Model | None]:
-    """The bundle in exact form; itself at fp32, None of engines."""
+    """Open the bundle in exact form: the model itself at fp32, None for engines."""
     manifest = bundle.manifest
     if manifest.executable.format != "onnx":
         yield None
     elif manifest.precision == "fp32" and backend == "onnxruntime":
         yield model
     else:
-        with exact_model(bundle, CheckpointWeights.of(oracle).expected, threads) as exact:
+        with exact_model(bundle, checkpoint.expected, threads) as exact:
             yield exact
 
 
@@ -194,7 +194,7 @@ def _exact_slack(meters: dict[str, ChannelMeter]) -> Slack:
 
 
 def _rounded_slack(model: Model, oracle: ReferenceModel, probes: Sequence[Probe]) -> Slack:
-    """As far as the bundle is from the oracle, on average over some probes."""
+    """Allow as much as the bundle differs from the oracle, on average over some probes."""
     size = SIZE_SLACK[model.manifest.precision]
     if not isinstance(oracle, AutoregressiveModel):
         return Slack(None, of_size=size)
@@ -209,7 +209,7 @@ def _rounded_slack(model: Model, oracle: ReferenceModel, probes: Sequence[Probe]
 
 
 def merged(checks: Sequence[Check]) -> list[Check]:
-    """Checks of the same name as one, which fails if one of them does."""
+    """Merge checks of the same name into one, which fails if one of them does."""
     by_name: dict[str, Check] = {}
     for check in checks:
         known = by_name.get(check.name)

@@ -1,4 +1,4 @@
-"""The graphs themselves: in exact form, they compute what the oracle computes in float64.
+"""Checks that graphs in exact form compute what the oracle computes in float64.
 
 The exact form of a graph (`optimize.exact`) has the checkpoint's weights and rounds nothing, so
 that what remains of a difference is either a fault of the graph or rounding to float32. How much
@@ -18,15 +18,16 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from dragoman.optimize.compare import NOT_FINITE
+from dragoman.optimize.running import NOT_FINITE
 from dragoman.reference_model import EncoderModel, ReferenceModel
 from dragoman.runtime import Model
 from dragoman.runtime.decoding.batching import as_batch, batches, pad
 from dragoman.runtime.format.contract import Role
-from dragoman.runtime.format.records import Check
+from dragoman.runtime.format.parity import Check
 
-from ..checks.tensors import HEADS_LAST
-from ..forced import oracle_batches, oracle_pass
+from ..checks.distances import HEADS_LAST
+from ..checks.encoders import halved
+from ..oracle import oracle_batches, oracle_pass
 from .probes import Probe
 
 Array = NDArray[Any]
@@ -59,11 +60,13 @@ class ChannelMeter:
 
     @classmethod
     def of(cls, channels: int) -> ChannelMeter:
+        """Make a meter of so many channels."""
         found, oracle, size = np.zeros((3, channels))
         return cls(found, oracle, size, np.zeros(channels, np.int64))
 
     def add(self, found: Array, oracle: Array, exact: Array, place: int) -> None:
-        """
+        """Measure more positions.
+
         Args:
             found, oracle, exact: [positions, channels]
             place: the number of what they were computed from
@@ -78,7 +81,7 @@ class ChannelMeter:
 
     @property
     def allowed(self) -> Array:
-        """What rounding to float32 explains, by channel."""
+        """The difference that rounding to float32 explains, by channel."""
         usual = max(float(np.median(self.oracle)), EPSILON * float(np.median(self.size)))
         return ROUNDING_MULTIPLES * np.maximum(self.oracle, usual) + 1e-30
 
@@ -89,7 +92,7 @@ class ChannelMeter:
 
 
 def in_float64(oracle: M) -> M:
-    """A copy of the oracle that computes in float64."""
+    """Copy the oracle to compute in float64."""
     precise = copy.deepcopy(oracle)
     precise.double()
     return precise
@@ -155,7 +158,7 @@ class _Batch:
     """Probes that are computed together.
 
     Attributes:
-        numbers: theirs
+        numbers: of the probes
         types: the segment of each source token; None: the model does not tell them apart
     """
 
@@ -184,9 +187,7 @@ def _batches(model: Model, probes: Sequence[Probe]) -> Iterator[_Batch]:
         read, read_mask = pad([probes[i].read for i in numbers], spec.pad_token_id)
         types = None
         if head is not None and head.token_types:
-            # The second half of each is the second text of a pair, as in `encoded_batches`.
-            first = (source_mask.sum(axis=1, keepdims=True) + 1) // 2
-            types = (source_mask & (np.arange(source.shape[1]) >= first)).astype(np.int64)
+            types, _ = pad([halved(int(length)) for length in source_mask.sum(axis=1)], 0)
         yield _Batch(numbers, source, source_mask, read, read_mask, types)
 
 
@@ -208,7 +209,7 @@ def _bundle_outputs(model: Model, batch: _Batch) -> dict[str, Rows]:
 
 
 def _oracle_outputs(model: Model, oracle: ReferenceModel, batch: _Batch) -> dict[str, Rows]:
-    """The same, by the bundle's names."""
+    """Compute the oracle's outputs, by the bundle's names."""
     manifest, outputs = model.manifest, dict[str, Rows]()
     encoder = manifest.graphs.get("encoder")
     wide = next(oracle.parameters()).dtype == torch.float64

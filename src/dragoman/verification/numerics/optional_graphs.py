@@ -1,6 +1,4 @@
-"""The graphs that do not compute outputs: the one that shows attention, and the one that selects
-candidates on a GPU.
-"""
+"""Checks the graph that shows attention, and the one that selects candidates on a GPU."""
 
 from __future__ import annotations
 
@@ -14,16 +12,16 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from dragoman.optimize.compare import NOT_FINITE, run
+from dragoman.optimize.running import NOT_FINITE, run
 from dragoman.reference_model import EncoderModel, ReferenceModel
 from dragoman.reference_model.attention import MultiHeadAttention, attention_weights
 from dragoman.runtime import Model
 from dragoman.runtime.decoding.batching import as_batch
 from dragoman.runtime.format.bundle import Bundle
 from dragoman.runtime.format.contract import Role
-from dragoman.runtime.format.records import Check
+from dragoman.runtime.format.parity import Check
 
-from ..forced import oracle_pass
+from ..oracle import oracle_pass
 from .probes import Probe
 
 Array = NDArray[Any]
@@ -80,7 +78,7 @@ def compare_attention(exact: Model, oracle: ReferenceModel, probe: Probe) -> Che
 def _oracle_attention(
     oracle: ReferenceModel, source: Array, mask: Array, read: NDArray[np.int64]
 ) -> dict[Role, Array]:
-    """The weights [layers, heads, queries, keys] of one source and target, by role."""
+    """Compute the weights [layers, heads, queries, keys] of one source and target, by role."""
     with _recorded(oracle) as weights:
         if isinstance(oracle, EncoderModel):
             with torch.inference_mode():
@@ -96,7 +94,7 @@ def _oracle_attention(
 
 @contextlib.contextmanager
 def _recorded(oracle: ReferenceModel) -> Iterator[dict[str, Tensor]]:
-    """The weights of each attention by the module's name, once the model has run."""
+    """Record the weights of each attention by the module's name while the model runs."""
     weights: dict[str, Tensor] = {}
     attentions = {
         name: module

@@ -1,9 +1,9 @@
-"""Inputs that show faults which ordinary inputs do not reach: full capacity, and the vocabulary.
+"""Makes inputs at full capacity and of the whole vocabulary, which ordinary inputs do not reach.
 
 A graph may be wrong at its last positions, at a bucket of relative positions, or for single tokens.
-Probes are sources and targets of as many tokens as the model has positions, and one less; and,
-cut into pieces of that length, every token of the vocabulary in a random order. They are random
-and say nothing about quality.
+Probes are sources and targets of as many tokens as the model has positions, and of one less. More
+probes are pieces of the whole vocabulary in a random order. They are random and say nothing about
+quality.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from dragoman.reference_model import ReferenceModel, Transformer
-from dragoman.runtime.decoding.batching import Encodable
+from dragoman.runtime.decoding.batching import EncoderInput
 
 MOST_OPERATIONS = 2e11
 """Multiplications that the oracle may take for the vocabulary; the ends of the capacity are
@@ -39,22 +39,22 @@ class Probe:
     Attributes:
         source: token ids, or features of audio; empty for a decoder-only model
         read: the decoder's input, from the start token on; empty for an encoder-only model
-        name: what it is for, as in "source and target at full capacity"
+        name: for problems, such as "at full capacity"
     """
 
-    source: Encodable
+    source: EncoderInput
     read: Sequence[int]
     name: str
 
     @property
     def is_long(self) -> bool:
-        """Whether attention over it takes so much that nothing is padded to its length."""
+        """Whether it is so long that no other probe is padded to its length."""
         source = 0 if isinstance(self.source, np.ndarray) else len(self.source)
         return max(source, len(self.read)) ** 2 > MOST_SCORES
 
 
-def probes_for(oracle: ReferenceModel, sounds: Sequence[Encodable] = ()) -> list[Probe]:
-    """The probes of a model: first those at full capacity, then those of the vocabulary.
+def probes_for(oracle: ReferenceModel, sounds: Sequence[EncoderInput] = ()) -> list[Probe]:
+    """Make the probes of a model at full capacity, and then the probes of the vocabulary.
 
     Args:
         sounds: features of audio for a speech model; targets are forced on the first
@@ -72,7 +72,7 @@ def probes_for(oracle: ReferenceModel, sounds: Sequence[Encodable] = ()) -> list
         for side, length in enumerate((lengths[0], lengths[1] - len(start))):
             pieces.append(_piece(ids[side], taken[side], length))
             taken[side] += len(pieces[side])
-        source: Encodable = sounds[0] if config.takes_audio else pieces[0]
+        source: EncoderInput = sounds[0] if config.takes_audio else pieces[0]
         return Probe(source, [*start, *pieces[1]] if config.has_decoder else [], name)
 
     shorter = (longest[0] - 1, longest[1] - 1)
@@ -90,8 +90,8 @@ def probes_for(oracle: ReferenceModel, sounds: Sequence[Encodable] = ()) -> list
     return probes
 
 
-def short_probes(oracle: ReferenceModel, sounds: Sequence[Encodable] = ()) -> list[Probe]:
-    """Probes of a few tokens of random lengths, to be computed in batches.
+def short_probes(oracle: ReferenceModel, sounds: Sequence[EncoderInput] = ()) -> list[Probe]:
+    """Make probes of a few tokens, of random lengths, to compute in batches.
 
     Args:
         sounds: as for `probes_for`
@@ -104,7 +104,7 @@ def short_probes(oracle: ReferenceModel, sounds: Sequence[Encodable] = ()) -> li
     most_target = min(SHORT, config.max_target_positions - len(start))
     probes = []
     for number in range(SHORT_PROBES if not config.takes_audio else len(sounds)):
-        source: Encodable = []
+        source: EncoderInput = []
         if config.takes_audio:
             source = sounds[number]
         elif sources:
@@ -124,14 +124,12 @@ def _shuffled(generator: np.random.Generator, vocabulary: int) -> list[int]:
 
 
 def _piece(ids: Sequence[int], first: int, length: int) -> list[int]:
-    """So many ids from the first on; where they end, they begin again. None where there are
-    none.
-    """
+    """Take so many ids from the first on, beginning again where they end; none of none."""
     return [ids[(first + i) % len(ids)] for i in range(max(1, length))] if ids else []
 
 
 def _affordable(oracle: ReferenceModel) -> int:
-    """How many probes of the vocabulary the oracle may compute."""
+    """Count the probes of the vocabulary that the oracle may compute."""
     config = oracle.config
     parameters = sum(parameter.numel() for parameter in oracle.parameters())
     tokens = min(config.max_source_positions, PIECE) + min(config.max_target_positions, PIECE)
@@ -139,5 +137,5 @@ def _affordable(oracle: ReferenceModel) -> int:
 
 
 def share_covered(ids: int, pieces: Sequence[Sequence[int]]) -> float:
-    """The share of a vocabulary that occurs in some sequences; 1 of an empty one."""
+    """Compute the share of a vocabulary that occurs in some sequences; 1 if it is empty."""
     return len({int(i) for piece in pieces for i in piece}) / ids if ids else 1.0

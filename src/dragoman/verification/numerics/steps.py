@@ -1,11 +1,11 @@
-"""The cached path: a bundle stepped along given tokens against its own one-pass outputs.
+"""Compares steps through the cache with one pass of the same bundle, along given tokens.
 
-Decoding reads caches that earlier steps have written, at positions of their own; scoring reads a
-target in one pass. Both are the same function, whatever a quantizer did to the weights, so that the
-bundle is its own oracle: what differs by more than rounding is a fault of positions, of caches or
-of masks. Steps go through a cache of full capacity to its last position, from a single token and
-from a prompt. At each step the graph's own choice must be the most probable token that may be
-chosen, and its log-probability must be that of the logits.
+Decoding reads caches that earlier steps have written, and scoring reads a target in one pass. Both
+are the same function, whatever a quantizer did to the weights, so that the bundle is its own
+oracle. A difference beyond rounding is a fault of positions, of caches or of masks. Steps go
+through a cache of full capacity to its last position, from a single token and from a prompt. At
+each step the graph's own choice must be the most probable token that may be chosen, and its
+log-probability must be that of the logits.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from dragoman.optimize.compare import NOT_FINITE
+from dragoman.optimize.running import NOT_FINITE
 from dragoman.runtime import Model
 from dragoman.runtime.backends.interface import Prediction
 from dragoman.runtime.decoding.batching import as_batch, pad
-from dragoman.runtime.format.records import Check
+from dragoman.runtime.format.parity import Check
 
-from ..checks.distributions import divergence
+from ..checks.distances import divergence
+from ..tolerances import Slack
 from .probes import Probe
-from .slack import Slack
 
 Array = NDArray[Any]
 
@@ -43,8 +43,8 @@ SUPPRESSED = -1e4
 
 
 @dataclass
-class _Found:
-    """What a bundle did along the steps.
+class _Outcome:
+    """What was found along the steps.
 
     Attributes:
         steps: compared with one pass, of all rows
@@ -76,15 +76,15 @@ def compare_steps(
     """Step a bundle along the targets of probes.
 
     Args:
-        probes: those that are stepped, the longest first
-        joining: short ones, of which the second joins the first
+        probes: to step along, the longest first
+        joining: short probes; the second one joins the first later
         suppressed: tokens that the checkpoint never chooses
         slack: what rounding explains
 
     Returns:
         the check of steps, and the one of the graph's own choices and their log-probabilities
     """
-    found = _Found()
+    found = _Outcome()
     rows = _Rows.of(model, _rows_that_fit(model, probes))
     longest = rows.read.shape[1]
     _step(model, rows, 1, MOST_STEPS, suppressed, slack, found)
@@ -137,6 +137,7 @@ class _Rows:
 
     @classmethod
     def of(cls, model: Model, probes: Sequence[Probe]) -> _Rows:
+        """Compute probes in one pass."""
         spec = model.manifest.model
         sources = [probe.source if spec.has_encoder else [] for probe in probes]
         source, mask = as_batch(sources, spec, model.backend.limits.source_multiple)
@@ -152,7 +153,7 @@ def _step(
     most: int,
     suppressed: Sequence[int],
     slack: Slack,
-    found: _Found,
+    found: _Outcome,
 ) -> None:
     """Step rows from a prompt of so many tokens, or of as many as they have."""
     given = np.minimum(prompt, rows.lengths)
@@ -182,7 +183,7 @@ def _step(
 
 
 def _step_joined(
-    model: Model, rows: _Rows, suppressed: Sequence[int], slack: Slack, found: _Found
+    model: Model, rows: _Rows, suppressed: Sequence[int], slack: Slack, found: _Outcome
 ) -> None:
     """Step a batch that another row joins later, so that its rows are at different positions."""
     numbers = np.flatnonzero(rows.lengths > LATER + 1)[:2]
@@ -221,7 +222,7 @@ def _compare_rows(
     position: NDArray[np.int64],
     suppressed: Sequence[int],
     slack: Slack,
-    found: _Found,
+    found: _Outcome,
 ) -> None:
     """Compare what a step predicts of each row that has not ended.
 
@@ -245,7 +246,7 @@ def _compare_rows(
 
 
 def _compare(
-    step: Array, one_pass: Array, probe: Probe, position: int, slack: Slack, found: _Found
+    step: Array, one_pass: Array, probe: Probe, position: int, slack: Slack, found: _Outcome
 ) -> None:
     found.steps += 1
     wide, expected = step.astype(np.float32), one_pass.astype(np.float32)
@@ -276,9 +277,9 @@ def _compare_choice(
     suppressed: Sequence[int],
     dtype: str,
     position: int,
-    found: _Found,
+    found: _Outcome,
 ) -> None:
-    """The graph's choice against its logits: ties are as good as each other."""
+    """Compare the graph's choice with its logits; ties are equally good."""
     found.choices += 1
     allowed = logits.astype(np.float64)
     allowed[list(suppressed)] += SUPPRESSED

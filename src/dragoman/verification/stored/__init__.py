@@ -1,15 +1,14 @@
-"""What a bundle holds compared with its checkpoint, without running it.
+"""Compares what a bundle holds with its checkpoint, without running it.
 
-Reading order: built_as, settings; tokenizer_behaviour, tokenizers; checkpoint_weights,
-weights.
+Reading order: built_as, settings; tokenizer_behaviour, tokenizers; checkpoint_weights, weights.
 """
 
 import tempfile
 
 from dragoman.errors import DragomanError
-from dragoman.export.opened_checkpoint import OpenedCheckpoint
+from dragoman.export.checkpoints import OpenedCheckpoint
 from dragoman.runtime.format.bundle import Bundle
-from dragoman.runtime.format.records import Check
+from dragoman.runtime.format.parity import Check
 
 from .settings import compare_settings
 from .tokenizers import compare_tokenizers
@@ -19,7 +18,7 @@ def compare_stored(bundle: Bundle, checkpoint: OpenedCheckpoint) -> list[Check]:
     """Compare settings and, if there are any, tokenizers.
 
     Raises:
-        DragomanError: there is no room for the checkpoint's tokenizers, which are written anew.
+        DragomanError: there is no room to write the checkpoint's tokenizers.
     """
     try:
         found = [compare_settings(bundle, checkpoint), compare_tokenizers(bundle, checkpoint)]

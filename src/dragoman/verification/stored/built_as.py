@@ -1,8 +1,8 @@
-"""The target and the precision that the graphs of a bundle show.
+"""Compares the target and the precision of a manifest with what the graphs show.
 
-A build quantizes products by weights and look-ups of tokens; what such a weight was made into tells
-the precision, and the operators tell the target. A weight may be in fp32 beside quantized ones if a
-pass refused it, which the manifest records, or if the user wanted to keep it.
+A build quantizes products by weights and look-ups of tokens. The number format of such weights
+tells the precision, and the operators tell the target. A weight may stay in fp32 among quantized
+ones if a pass refused it, which the manifest records, or if the user kept it.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from typing import NamedTuple
 
 import onnx_ir as ir
 
+from dragoman.onnx_graphs.graph_files import module_of
 from dragoman.optimize.graph_values import MICROSOFT
 from dragoman.optimize.precision.plan import HALF
 from dragoman.optimize.precision.products import MODULE
 from dragoman.optimize.precision.weights import KEPT
 from dragoman.optimize.targets import TARGETS, Target
-from dragoman.origins import module_of
 from dragoman.runtime.format.contract import OPTIONAL_GRAPHS, GraphSpec
 from dragoman.runtime.format.manifest import Manifest, Precision
 
@@ -38,7 +38,6 @@ PLACES: Mapping[tuple[str, str], int] = {
     ("", "Gather"): 0,
     ("", "Gemm"): 1,
     ("", "MatMul"): 1,
-    (MICROSOFT, "DynamicQuantizeMatMul"): 1,
     (MICROSOFT, "FusedMatMul"): 1,
     (MICROSOFT, "GatherBlockQuantized"): 0,
     (MICROSOFT, "MatMulIntegerToFloat"): 1,
@@ -92,7 +91,7 @@ class _Record(NamedTuple):
 
     Attributes:
         quantized_by: the passes that quantize weights, by graph
-        refusals: their reasons, by graph and node
+        refusals: reasons of refusals, by graph and node
         wide: nodes that a pass to 16 bits left in fp32: the pass, graph and node
         passes: whether there are any
     """
@@ -120,15 +119,14 @@ class _Graphs(NamedTuple):
 
 
 def built_as(manifest: Manifest, models: Mapping[str, ir.Model], width: int) -> list[Finding]:
-    """Hold the options of a build, as the manifest states them, to the graphs.
+    """Compare the options of a build, as the manifest states them, with the graphs.
 
     Args:
         models: the graphs of the bundle by name
         width: of the model's embeddings
 
     Returns:
-        what was found of the precision, of the target, and of each module that is said or recorded
-        to be kept in fp32
+        findings on the precision, on the target, and on each module that is kept in fp32
     """
     graphs = _Graphs(
         tuple(name for name in models if name not in OPTIONAL_GRAPHS),
@@ -157,7 +155,7 @@ def quantizes_caches(manifest: Manifest) -> bool:
 
 
 def weight_uses(models: Mapping[str, ir.Model], specs: Mapping[str, GraphSpec]) -> list[WeightUse]:
-    """The weights of rank 2 and more that the nodes of a bundle's graphs read.
+    """List the weights of rank 2 and more that the nodes of a bundle's graphs read.
 
     Args:
         models: the graphs by name
@@ -206,7 +204,7 @@ def weight_uses(models: Mapping[str, ir.Model], specs: Mapping[str, GraphSpec]) 
 
 
 def _weights(node: ir.Node) -> Iterator[tuple[ir.Value, list[ir.Node]]]:
-    """The weight that a node reads, if it reads one, and the nodes between."""
+    """Find the weight that a node reads, if any, and the nodes between."""
     place, between = PLACES.get((node.domain, node.op_type)), list[ir.Node]()
     value = None if place is None or place >= len(node.inputs) else node.inputs[place]
     while value is not None and (made := value.producer()) is not None:
@@ -221,8 +219,9 @@ def _weights(node: ir.Node) -> Iterator[tuple[ir.Value, list[ir.Node]]]:
 
 
 def _within(graph: str, name: str | None) -> tuple[str, str]:
-    """The graph that a node or a weight belongs to, and its name there. The graph that shows
-    attention is made of the others, by whose names its own names begin.
+    """Find the graph that a node or a weight belongs to, and its name there.
+
+    The graph that shows attention is made of the others, whose names its own names begin with.
     """
     if graph != "attention":
         return graph, name or ""
@@ -255,7 +254,7 @@ def _target(name: str) -> Target | None:
 
 
 def _options(manifest: Manifest, graphs: _Graphs) -> list[Finding]:
-    """What was found of the precision and of the target."""
+    """Judge the precision and the target."""
     stated = _target(manifest.target)
     if stated is None:
         names = ", ".join(target.name for target in TARGETS)
@@ -286,9 +285,7 @@ def _differing(setting: str, expected: str, found: str, witnesses: str) -> Findi
 
 
 def _contradictions(graphs: _Graphs, target: Target, precision: Precision) -> list[str]:
-    """What speaks against graphs being of a target and a precision: what was expected and what was
-    found, a line each.
-    """
+    """List what contradicts a target and a precision, each as what was expected and found."""
     if precision not in target.precisions:
         return [f"expected {', '.join(target.precisions)} of target {target.name}"]
     recipe, schemes, plain = target.recipe, None, precision
@@ -297,18 +294,18 @@ def _contradictions(graphs: _Graphs, target: Target, precision: Precision) -> li
         plain = recipe.half_activations or "fp32"
     problems = list(_of_operators(graphs, target))
     for name in graphs.names if graphs.record.passes else ():
-        wanted = f"{QUANTIZING}{schemes.products[name].name}" if schemes else "none"
+        expected = f"{QUANTIZING}{schemes.products[name].name}" if schemes else "none"
         found = graphs.record.quantized_by.get(name, "none")
-        if found != wanted:
-            problems.append(f"expected {wanted} among the passes of the {name}, found {found}")
+        if found != expected:
+            problems.append(f"expected {expected} among the passes of the {name}, found {found}")
     for use in graphs.uses:
-        wanted = plain
+        expected = plain
         if schemes is not None and use.quantizable:
             scheme = schemes.embedding if use.table else schemes.products[use.graph]
-            wanted = f"int{scheme.bits}"
-        if use.format != wanted and not _is_explained(use, wanted, plain, graphs.record):
+            expected = f"int{scheme.bits}"
+        if use.format != expected and not _is_explained(use, expected, plain, graphs.record):
             problems.append(
-                f"expected {wanted} in {'+'.join(use.modules)} of the {use.graph}, or a recorded "
+                f"expected {expected} in {'+'.join(use.modules)} of the {use.graph}, or a recorded "
                 f"reason, found {use.format}"
             )
     # The graph that shows attention has the same weights once more.
@@ -316,8 +313,9 @@ def _contradictions(graphs: _Graphs, target: Target, precision: Precision) -> li
 
 
 def _of_operators(graphs: _Graphs, target: Target) -> Iterator[str]:
-    """What operators say against a target. Only cpu writes ONNX Runtime's own operators, and it
-    leaves no weight to be dequantized.
+    """List what operators say against a target.
+
+    Only cpu writes ONNX Runtime's own operators, and it leaves no weight to be dequantized.
     """
     if target.name != "cpu":
         if graphs.for_processor:
@@ -328,9 +326,9 @@ def _of_operators(graphs: _Graphs, target: Target) -> Iterator[str]:
         yield "expected operators of ONNX Runtime of target cpu, found none"
 
 
-def _is_explained(use: WeightUse, wanted: str, plain: str, record: _Record) -> bool:
-    """Whether the manifest records why a weight is not stored as wanted."""
-    if wanted != plain:
+def _is_explained(use: WeightUse, expected: str, plain: str, record: _Record) -> bool:
+    """Whether the manifest records why a weight is not stored in the expected format."""
+    if expected != plain:
         refused = any((use.graph, node) in record.refusals for node in use.nodes)
         return refused and use.format in ("fp32", plain)
     in_fp32 = any((plain, use.graph, node) in record.wide for node in use.nodes)
@@ -338,9 +336,7 @@ def _is_explained(use: WeightUse, wanted: str, plain: str, record: _Record) -> b
 
 
 def _kept(manifest: Manifest, graphs: _Graphs) -> Iterator[Finding]:
-    """What was found of each module that is kept in fp32 by what the manifest says, or by what the
-    passes recorded.
-    """
+    """Judge each module that is kept in fp32 according to the manifest or to its passes."""
     uses = [use for use in graphs.uses if use.quantizable]
     allowed = {"fp32"}
     if manifest.precision in QUANTIZED:  # engines compute in 16 bits what is not quantized

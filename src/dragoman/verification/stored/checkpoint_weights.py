@@ -1,4 +1,4 @@
-"""What a graph should hold of a checkpoint's weights, by the names that passes give them."""
+"""Finds what a graph should hold of a checkpoint's weights by the names that passes give them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Tensors = Mapping[str, NDArray[np.float32]]
 """The parameters and buffers of a model by name, tied ones under each of their names."""
 
 PREFIX = re.compile(r"^(?:encoder|decoder)/")
-"""Of a weight in the graph that shows attention, which consists of the others."""
+"""The prefix of a weight in the graph that shows attention, which consists of the others."""
 
 CAST = re.compile(r"\.(?:b?float16|float)$")
 PACKED = re.compile(r"(.+)\.(packed|packed_bias)")
@@ -40,30 +40,36 @@ class CheckpointWeights:
 
     Attributes:
         tensors: parameters and buffers by name, tied ones under each of their names
-        score_scale: what scores of attention are multiplied by
+        score_scale: the factor of attention scores
         constants: numbers that a graph may hold without a name, as they were before they were
             rounded to 16 bits
+        parameters: names of the tensors that are parameters
     """
 
     tensors: Tensors
     score_scale: float
     constants: tuple[float, ...] = ()
+    parameters: tuple[str, ...] = ()
 
     @classmethod
     def of(cls, reference: ReferenceModel) -> CheckpointWeights:
-        named = (
-            *reference.named_parameters(remove_duplicate=False),
-            *reference.named_buffers(remove_duplicate=False),
-        )
-        tensors = {n: tensor.detach().numpy() for n, tensor in named if tensor.is_floating_point()}
+        """Collect the weights of a model."""
+        parameters = dict(reference.named_parameters(remove_duplicate=False))
+        named = parameters | dict(reference.named_buffers(remove_duplicate=False))
+        tensors = {
+            name: tensor.detach().numpy()
+            for name, tensor in named.items()
+            if tensor.is_floating_point()
+        }
         config = reference.config
         scale = config.score_scale or 1 / math.sqrt(config.head_size)
         roots = (math.sqrt(n) for n in (config.d_model, config.head_size))
         sizes = [power for root in roots for power in (root, 1 / root, math.sqrt(root))]
-        return cls(tensors, scale, (scale, math.sqrt(scale), *sizes, *OF_ACTIVATIONS))
+        constants = (scale, math.sqrt(scale), *sizes, *OF_ACTIVATIONS)
+        return cls(tensors, scale, constants, tuple(parameters))
 
     def expected(self, name: str, own: Array) -> Array | None:
-        """What a weight of a graph should hold.
+        """Compute what a weight of a graph should hold.
 
         Args:
             name: in the graph, with what passes append to it: `a.weight+b.weight.packed`,
@@ -87,8 +93,9 @@ class CheckpointWeights:
         return min(self._ways(known, own), key=lambda way: _apart(way, own), default=None)
 
     def alike(self, own: Array) -> str | None:
-        """The name of the tensor that a matrix without a name holds, transposed or not: exporters
-        that fold a transposition lose the name.
+        """Find the tensor that a matrix without a name holds, transposed or not.
+
+        Exporters that fold a transposition lose the name.
         """
         if own.ndim != 2 or own.dtype != np.float32 or not np.any(own):
             return None
@@ -101,8 +108,9 @@ class CheckpointWeights:
         return name if name is not None and apart[name] < ALIKE * float(np.abs(own).sum()) else None
 
     def sources(self, name: str, own: Array) -> set[str]:
-        """The checkpoint's tensors that a weight of a graph is made of, by its name or else by what
-        it holds.
+        """Find the checkpoint's tensors that a weight of a graph is made of.
+
+        The weight's name tells them, or else what it holds.
         """
         named = set(sources_of(name))
         if not named.isdisjoint(self.tensors):
@@ -115,7 +123,7 @@ class CheckpointWeights:
         return [way for way in (plain, plain.T) if way.shape == own.shape]
 
     def _constant(self, own: Array) -> Array | None:
-        """What was rounded to 16 bits, of a constant without a name in the checkpoint."""
+        """Find a constant before it was rounded to 16 bits; it has no name in the checkpoint."""
         if own.dtype.itemsize != 2:
             return None
         if own.size == 1:
@@ -128,7 +136,7 @@ class CheckpointWeights:
         return None
 
     def _packed(self, parts: list[str], kind: str) -> Array | None:
-        """Query, key and value of an attention in one."""
+        """Pack query, key and value of an attention into one weight."""
         weights = [self.tensors.get(part) for part in parts]
         found = []
         for part, weight in zip(parts, weights, strict=True):
@@ -140,8 +148,9 @@ class CheckpointWeights:
         return np.concatenate(found, axis=-1)
 
     def _factor(self, plain: Array, own: Array) -> np.float32:
-        """What a weight was multiplied by: the scale of scores, or else what its numbers say. They
-        are regressed on themselves: without bias where they are rounded.
+        """Find the factor of a weight: the scale of scores, or else what its numbers say.
+
+        The checkpoint's numbers are regressed on the rounded ones, which has no bias.
         """
         wide = own.astype(np.float64)
         found = np.vdot(wide, wide) / (np.vdot(plain.astype(np.float64), wide) or 1.0)
@@ -149,7 +158,7 @@ class CheckpointWeights:
         return np.float32(self.score_scale if near else found)
 
     def _bilinear(self, attention: str, kind: str, own: Array) -> Array | None:
-        """A query projection with each head multiplied by its matrix, see `cpu.bilinear_scores`."""
+        """Multiply each head of a query projection by its matrix, see `cpu.bilinear_scores`."""
         plain = self.tensors.get(f"{attention}query.{kind}")
         matrices = self.tensors.get(f"{attention}bilinear")
         if plain is None or matrices is None:
@@ -161,7 +170,7 @@ class CheckpointWeights:
 
 
 def sources_of(name: str) -> Iterator[str]:
-    """The checkpoint's weights that a weight of a graph is made of."""
+    """List the checkpoint's weights that a weight of a graph is made of."""
     name = CAST.sub("", name)
     for part in name.split("+"):
         part = re.sub(r"\.(?:packed|packed_bias|scaled_*|bilinear)$", "", part)
@@ -178,7 +187,7 @@ def _apart(expected: Array, own: Array) -> float:
 
 
 def gathered(own: Array, tensors: Tensors) -> Iterator[str]:
-    """Tables whose rows a constant consists of, as of biases of relative positions by distance."""
+    """Find tables whose rows a constant consists of, such as biases of relative positions."""
     if own.ndim != 2:
         return
     rows = {row.tobytes() for row in own}

@@ -1,7 +1,7 @@
-"""The settings of a bundle compared with what its checkpoint and its graphs say.
+"""Compares the settings of a bundle with what its checkpoint and its graphs say.
 
 What a bundle is judged by must not come from the bundle. Every field of the manifest that follows
-from the checkpoint is computed anew from it. Target, precision and the modules kept in fp32 were
+from the checkpoint is computed again from it. Target, precision and the modules kept in fp32 were
 options of the build: they are held to the operators and weights of the graphs, see `built_as`.
 """
 
@@ -15,12 +15,12 @@ from typing import Any, NamedTuple
 
 import onnx_ir as ir
 
-from dragoman.candidates_graph import candidates_spec
+from dragoman.export.checkpoints import OpenedCheckpoint
 from dragoman.export.exporter import graph_names, graph_spec
 from dragoman.export.model_description import audio_features, head, model_spec
 from dragoman.export.neutral_bundle import manifest_of
-from dragoman.export.opened_checkpoint import OpenedCheckpoint
-from dragoman.optimize.tensorrt.shapes import pinned_spec
+from dragoman.onnx_graphs.candidates_graph import candidates_spec
+from dragoman.optimize.tensorrt.engine_bundle import pinned_spec
 from dragoman.reference_model import ConfigError, EncoderModel, ReferenceModel
 from dragoman.runtime.format.bundle import Bundle
 from dragoman.runtime.format.contract import (
@@ -30,11 +30,10 @@ from dragoman.runtime.format.contract import (
     GraphSpec,
     TensorSpec,
 )
-from dragoman.runtime.format.executables import OnnxGraphs, TensorRTEngines
-from dragoman.runtime.format.manifest import Manifest
+from dragoman.runtime.format.manifest import Manifest, OnnxGraphs, TensorRTEngines
 from dragoman.runtime.format.neutral_graphs import neutral_graph
-from dragoman.runtime.format.records import Check
-from dragoman.runtime.format.tokenizers import Tokenizers
+from dragoman.runtime.format.parity import Check
+from dragoman.runtime.format.texts import Tokenizers
 from dragoman.runtime.format.writing import ScratchWriter
 
 from .built_as import Finding, built_as, plain_precision, quantizes_caches
@@ -44,7 +43,7 @@ FIELDS = (
     *("tokenizers", "languages", "audio", "speech"),
 )
 """The fields of a manifest that follow from the checkpoint as they are; `architecture` and `graphs`
-do too, each in its own way. Name, notes, origin, versions and records are for information."""
+follow, too, each in its own way. Name, notes, origin, versions and records are information."""
 
 DTYPES: Mapping[str, DataType] = {"fp32": "float32", "fp16": "float16", "bf16": "bfloat16"}
 SHOWN = 100
@@ -52,7 +51,7 @@ SHOWN = 100
 
 
 class _Leaf(NamedTuple):
-    """A value that holds no others, as the checkpoint says it and as the bundle does."""
+    """A value that holds no others, as the checkpoint states it and as the bundle does."""
 
     path: str
     expected: Any
@@ -62,7 +61,7 @@ class _Leaf(NamedTuple):
 def compare_settings(bundle: Bundle, checkpoint: OpenedCheckpoint) -> Check:
     """Compare a bundle's manifest with its checkpoint and with its own graphs.
 
-    Engines do not show their weights: of a bundle of engines, only fields are compared.
+    Engines do not show their weights, so that only fields of a bundle of engines are compared.
 
     Args:
         bundle: of any target and precision
@@ -109,7 +108,7 @@ def _shown(value: object) -> str:
 
 
 def _leaves_of(manifest: Manifest, checkpoint: OpenedCheckpoint) -> Iterator[_Leaf]:
-    """All values of a manifest that follow from the checkpoint."""
+    """List all values of a manifest that follow from the checkpoint."""
     expected = _expected(manifest, checkpoint)
     for name in FIELDS:
         if name == "tokenizers" and checkpoint.tokenizers is None:
@@ -118,13 +117,13 @@ def _leaves_of(manifest: Manifest, checkpoint: OpenedCheckpoint) -> Iterator[_Le
     yield from _leaves(
         "architecture",
         checkpoint.model.config.to_dict(),
-        _architecture(manifest, checkpoint.model),
+        stated_architecture(manifest, checkpoint.model),
     )
     yield from _leaves("graphs", _by_slot(expected), _by_slot(manifest))
 
 
 def _leaves(path: str, expected: Any, found: Any) -> Iterator[_Leaf]:
-    """The values within two values of the same kind, pair by pair."""
+    """Pair the values within two values of the same kind."""
     if dataclasses.is_dataclass(expected) and type(expected) is type(found):
         for field in dataclasses.fields(expected):
             name = field.name
@@ -137,7 +136,7 @@ def _leaves(path: str, expected: Any, found: Any) -> Iterator[_Leaf]:
 
 
 def _expected(manifest: Manifest, checkpoint: OpenedCheckpoint) -> Manifest:
-    """The manifest of a bundle of this target and precision, made from the checkpoint."""
+    """Make the manifest that a bundle of this target and precision should have."""
     tokenizers, model = checkpoint.tokenizers, checkpoint.model
     expected = manifest_of(
         model,
@@ -153,17 +152,15 @@ def _expected(manifest: Manifest, checkpoint: OpenedCheckpoint) -> Manifest:
 
 
 def _record_of(checkpoint: OpenedCheckpoint) -> Tokenizers | None:
-    """What a manifest says of the checkpoint's tokenizers."""
+    """Write the checkpoint's tokenizers as a manifest records them."""
     if checkpoint.tokenizers is None:
         return None
     with tempfile.TemporaryDirectory() as directory:
         return checkpoint.tokenizers.write(ScratchWriter(Path(directory)))
 
 
-def _architecture(manifest: Manifest, model: ReferenceModel) -> dict[str, Any]:
-    """The configuration that a manifest states. Fields that a bundle of an older version does not
-    have are the defaults.
-    """
+def stated_architecture(manifest: Manifest, model: ReferenceModel) -> dict[str, Any]:
+    """The configuration that a manifest states, with defaults for fields that are missing."""
     stated = {key: value for key, value in manifest.architecture.items() if key != "family"}
     try:
         return type(model.config).from_dict(stated).to_dict()
@@ -172,7 +169,7 @@ def _architecture(manifest: Manifest, model: ReferenceModel) -> dict[str, Any]:
 
 
 def _by_slot(manifest: Manifest) -> dict[str, dict[str, dict[str, TensorSpec]]]:
-    """The tensors of each graph by what they are for, whatever they are called."""
+    """Group the tensors of each graph by slot, whatever their names are."""
     return {
         name: {
             "inputs": {str(tensor.slot): tensor for tensor in graph.inputs},
@@ -183,7 +180,10 @@ def _by_slot(manifest: Manifest) -> dict[str, dict[str, dict[str, TensorSpec]]]:
 
 
 def _expected_graphs(manifest: Manifest, model: ReferenceModel) -> dict[str, GraphSpec]:
-    """The graphs of a bundle of this target and precision; optional ones if the bundle has them."""
+    """Specify the graphs of a bundle of this target and precision.
+
+    Optional graphs are expected if the bundle has them.
+    """
     graphs: dict[str, GraphSpec] = {name: graph_spec(model, name) for name in graph_names(model)}
     if "attention" in manifest.graphs:
         graphs["attention"] = _attention(model)
@@ -198,7 +198,7 @@ def _expected_graphs(manifest: Manifest, model: ReferenceModel) -> dict[str, Gra
 
 
 def _adapted(graph: GraphSpec, name: str, manifest: Manifest) -> GraphSpec:
-    """A neutral graph in fp32 with the number formats that target and precision give it."""
+    """Give a neutral graph in fp32 the number formats of target and precision."""
     stated = manifest.graphs.get(name, graph)
     known = {tensor.slot: tensor for tensor in (*stated.inputs, *stated.outputs)}
     plain = DTYPES[plain_precision(manifest)]
@@ -206,25 +206,17 @@ def _adapted(graph: GraphSpec, name: str, manifest: Manifest) -> GraphSpec:
     def adapt(tensor: TensorSpec) -> TensorSpec:
         found = known.get(tensor.slot, tensor)
         dtype = plain if ROLES[tensor.role].dtype is None else tensor.dtype
-        # A pass quantizes the caches of some layers: of which, `_as_stored` sees in the graph.
+        # A pass quantizes the caches of some layers; `_as_stored` sees in the graph which ones.
         appended = tensor.change is Change.APPENDED
         if appended and found.dtype == "int8" and quantizes_caches(manifest):
             dtype = "int8"
-        # Schema 2 had one axis for rows and their sources.
-        one_axis = len(found.shape) == len(tensor.shape)
-        shape = tuple(
-            "batch"
-            if one_axis and size == "source_batch" and found.shape[axis] == "batch"
-            else size
-            for axis, size in enumerate(tensor.shape)
-        )
-        return dataclasses.replace(tensor, dtype=dtype, shape=shape)
+        return dataclasses.replace(tensor, dtype=dtype)
 
     return graph.map(adapt)
 
 
 def _attention(model: ReferenceModel) -> GraphSpec:
-    """The graph that shows attention, with the number of layers of each kind."""
+    """Specify the graph that shows attention, with the number of layers of each kind."""
     config = model.config
     layers = {
         "encoder_attention": config.encoder_layers,
@@ -242,7 +234,7 @@ def _attention(model: ReferenceModel) -> GraphSpec:
 
 
 def _as_stored(name: str, spec: GraphSpec, model: ir.Model) -> Iterator[Finding]:
-    """Whether the file of a graph has the inputs and outputs that the manifest states."""
+    """Check that the file of a graph has the inputs and outputs that the manifest states."""
     for side, tensors, values in (
         ("inputs", spec.inputs, model.graph.inputs),
         ("outputs", spec.outputs, model.graph.outputs),

@@ -1,6 +1,4 @@
-"""What two tokenizers do, compared: to texts that tokenizers treat differently, to every token id,
-and to the characters of Unicode.
-"""
+"""Compares what two tokenizers do to difficult texts, to every token id and to Unicode."""
 
 from __future__ import annotations
 
@@ -13,7 +11,7 @@ from typing import Any, NamedTuple
 from tokenizers import Tokenizer
 
 from dragoman.runtime.texts.codecs import PieceCodec
-from dragoman.runtime.texts.codecs.failures import panics_as_errors
+from dragoman.runtime.texts.codecs.tokenizer_file import panics_as_errors
 
 TEXTS = (
     *("", " ", "  ", "\t", "\n", " \r\n\t "),
@@ -35,15 +33,15 @@ TEXTS = (
     *("▁a ▁", "Ġa Ġ", "##a a##", "a</w>", "@@ a@@ b", "<0x41>", ">>fra<< a"),
     *("a" * 120, "ab" * 40, " " * 17, "word " * 30),
 )
-"""Cases, accents composed and not, digits, white space at either end and doubled, scripts without
-spaces, emoji, control characters, marks of word boundaries, long words."""
+"""Texts with upper and lower case, accents composed and not, digits, white space at either end and
+doubled, scripts without spaces, emoji, control characters, word boundary marks and long words."""
 
 AROUND_SPECIAL = ("{}", "a{}b", "a {} b", " {}", "{} ", "{}{}")
 
 SWEPT_TOGETHER = 32
 """Characters of Unicode in one text."""
 SAMPLED_EVERY, SAMPLED = 41, ((0x3400, 0xA000), (0xAC00, 0xD7A4), (0x10000, 0x20000))
-"""Of large blocks, whose characters are treated alike, one character of so many is tried."""
+"""Large blocks, whose characters are treated alike, and how many characters one stands for."""
 
 SHOWN_TEXT, SHOWN_TOKENS = 60, 20
 
@@ -52,9 +50,7 @@ Text = str | tuple[str, str]
 
 
 class Differences:
-    """What differs between tokenizers: the first difference as a sentence, and the token ids that
-    any of them concerns.
-    """
+    """Collects the first difference between tokenizers, and the token ids with any difference."""
 
     def __init__(self) -> None:
         self.problem = ""
@@ -65,14 +61,14 @@ class Differences:
 
         Args:
             problem: as a sentence; only the first is kept
-            tokens: that it concerns
+            tokens: the ids that it concerns
         """
         self.problem = self.problem or problem
         self.tokens.update(tokens)
 
     @property
     def count(self) -> int:
-        """How many token ids differ; 1 if something does that concerns none."""
+        """How many token ids differ; 1 if only something else differs."""
         return max(len(self.tokens), int(bool(self.problem)))
 
 
@@ -101,7 +97,7 @@ class Behaviour(NamedTuple):
 
 
 def library_behaviour(tokenizer: Tokenizer, own_template: bool, *, skip: bool) -> Behaviour:
-    """What a tokenizer of the `tokenizers` library does.
+    """Use a tokenizer of the `tokenizers` library.
 
     Args:
         own_template: whether the special tokens that it defines are put around texts
@@ -133,7 +129,7 @@ def library_behaviour(tokenizer: Tokenizer, own_template: bool, *, skip: bool) -
 
 
 def piece_behaviour(codec: PieceCodec) -> Behaviour:
-    """What a SentencePiece model does, whose pieces have ids of their own."""
+    """Use a SentencePiece model, whose pieces have ids of their own."""
 
     def encode(texts: Sequence[Text], in_detail: bool) -> list[Encoded]:
         return [Encoded(_ids(codec, str(text)), []) for text in texts]
@@ -152,7 +148,7 @@ def _ids(codec: PieceCodec, text: str) -> list[int]:
 
 
 def with_special_tokens(tokenizer: Tokenizer) -> Iterator[str]:
-    """Texts with each special or added token, alone, within a word and between words."""
+    """Make texts with each special or added token by itself, within a word and between words."""
     for token in tokenizer.get_added_tokens_decoder().values():
         yield from (around.replace("{}", token.content) for around in AROUND_SPECIAL)
 
@@ -175,7 +171,7 @@ class Comparison:
         """Encode texts, or pairs of texts, with both.
 
         Args:
-            in_detail: whether segments, spans and special tokens are compared beside ids
+            in_detail: whether segments, spans and special tokens are compared besides ids
         """
         expected, found = (
             tokenizer.encode(texts, in_detail) for tokenizer in (self.expected, self.found)
@@ -207,10 +203,10 @@ class Comparison:
                 self._add(f"{_listed(ids)} -> {shown(wanted)}, found {shown(other)}", tokens)
 
     def each_token(self, tokens: Sequence[int]) -> None:
-        """Decode every token, alone and between others, and encode what it stands for."""
-        alone = [[token] for token in tokens]
-        self.decode([*alone, *([tokens[-1], token, tokens[-1]] for token in tokens)])
-        self.encode(list(dict.fromkeys(self.expected.decode(alone))), in_detail=False)
+        """Decode every token by itself and between others, and encode what it stands for."""
+        single = [[token] for token in tokens]
+        self.decode([*single, *([tokens[-1], token, tokens[-1]] for token in tokens)])
+        self.encode(list(dict.fromkeys(self.expected.decode(single))), in_detail=False)
 
     def sweep(self) -> None:
         """Encode the characters of Unicode, several in a text; where they differ, one by one."""
@@ -229,7 +225,7 @@ class Comparison:
 
 @cache
 def _characters() -> list[str]:
-    """The assigned characters of Unicode's first two planes, of large blocks a sample."""
+    """List the assigned characters of Unicode's first two planes, with samples of large blocks."""
     chosen = [
         chr(code)
         for code in range(0x20000)
@@ -241,7 +237,7 @@ def _characters() -> list[str]:
 
 
 def shown(value: object) -> str:
-    """A text or another value as problems show it."""
+    """Format a text or another value for a problem."""
     text = repr(value)
     return text if len(text) <= SHOWN_TEXT else f"{text[: SHOWN_TEXT - 4]}...{text[-1]}"
 

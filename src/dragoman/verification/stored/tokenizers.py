@@ -1,10 +1,10 @@
-"""The tokenizers of a bundle compared with its checkpoint's.
+"""Compares the tokenizers of a bundle with its checkpoint's.
 
-The checkpoint's are written anew, as an export writes them. Files with the same content are the
-same tokenizer. Where content differs, vocabularies, scores and merges are compared as data, one by
-one, and everything else by what it does, see `tokenizer_behaviour`. So key order, white space or a
-field that another version of a library writes is no difference, and a merge that no text happens to
-need is one.
+The checkpoint's tokenizers are written again, as an export writes them. Files with the same content
+are the same tokenizer. Where content differs, vocabularies, scores and merges are compared as data,
+one by one, and everything else by what it does, see `tokenizer_behaviour`. So key order, white
+space or a field that another version of a library writes is no difference, and a merge that no text
+happens to need is one.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from typing import Any, NamedTuple
 from tokenizers import Tokenizer
 
 from dragoman.errors import DragomanError
-from dragoman.export.opened_checkpoint import OpenedCheckpoint
+from dragoman.export.checkpoints import OpenedCheckpoint
 from dragoman.export.tokenizers import TokenizerFiles
 from dragoman.runtime.format.bundle import Bundle
 from dragoman.runtime.format.manifest import BundleError
-from dragoman.runtime.format.records import Check
-from dragoman.runtime.format.tokenizers import Tokenizers
+from dragoman.runtime.format.parity import Check
+from dragoman.runtime.format.texts import Tokenizers
 from dragoman.runtime.format.writing import ScratchWriter
 from dragoman.runtime.texts.codecs import PieceCodec
 from dragoman.runtime.texts.codecs.library import load_tokenizer
@@ -44,8 +44,11 @@ from .tokenizer_behaviour import (
 
 
 class _Side(NamedTuple):
-    """The tokenizer of one side of a model: its file and, of a SentencePiece model, the file with
-    the ids of its pieces.
+    """The files of the tokenizer of one side of a model.
+
+    Attributes:
+        model: the tokenizer
+        vocabulary: the ids of the pieces of a SentencePiece model
     """
 
     model: Path
@@ -145,7 +148,7 @@ def _pairs(
     found_in: Path,
     differences: Differences,
 ) -> Iterator[_Pair]:
-    """The tokenizers of source and target; once if both are the same."""
+    """Pair the tokenizers of source and target, once if both are the same."""
     sides = [
         (
             "source tokenizer",
@@ -160,12 +163,12 @@ def _pairs(
     ]
     if sides[0][1:] == sides[1][1:]:
         sides = [("tokenizer", *sides[0][1:])]
-    for label, wanted, other in sides:
-        kinds = _kind(wanted), _kind(other)
+    for label, own, other in sides:
+        kinds = _kind(own), _kind(other)
         if kinds[0] != kinds[1]:
             differences.add(f"{label}: expected {kinds[0]}, found {kinds[1]}")
-        elif wanted is not None and other is not None:
-            yield _Pair(label, wanted, other, expected.template is None)
+        elif own is not None and other is not None:
+            yield _Pair(label, own, other, expected.template is None)
 
 
 def _side(model: str | None, vocabulary: str | None, directory: Path) -> _Side | None:
@@ -183,7 +186,7 @@ def _kind(side: _Side | None) -> str:
 
 
 def _size(side: _Side) -> int:
-    """The number of token ids."""
+    """Count the token ids."""
     if side.vocabulary is not None:
         return len(_json(side.vocabulary)["pieces"])
     data = _json(side.model)
@@ -281,7 +284,7 @@ def _compare_lists(
 def _compare_settings(
     label: str, expected: Mapping[str, Any], found: Mapping[str, Any], differences: Differences
 ) -> None:
-    """Compare what shows in few texts: settings of the model, such as the longest word it reads."""
+    """Compare settings of the model that few texts show, such as the longest word it reads."""
     wanted, other = (
         {n: v or None for n, v in parts["model"].items() if not isinstance(v, list | dict)}
         for parts in (expected, found)
@@ -295,8 +298,9 @@ def _compare_settings(
 
 
 def _parts(tokenizer: Tokenizer) -> dict[str, Any]:
-    """A tokenizer as this version of the library writes it, whichever version its file is of. The
-    vocabulary is left out; scores and merges stand by themselves.
+    """Write a tokenizer as this version of the library does, in parts.
+
+    The vocabulary is left out, and scores and merges are parts of their own.
     """
     data: dict[str, Any] = json.loads(tokenizer.to_str())
     vocabulary = data["model"].pop("vocab", None)
@@ -311,7 +315,7 @@ def _compare_behaviour(
     """Compare what two tokenizers of the same vocabulary and merges do.
 
     Args:
-        expected, found: that read special tokens in a text as such; for most models they are text
+        expected, found: read special tokens in a text as such; for most models they are text
     """
     tokens = sorted(set(expected.get_vocab(with_added_tokens=True).values()))
     texts = [*TEXTS, *with_special_tokens(expected), *with_special_tokens(found)]
@@ -366,7 +370,7 @@ class _Pieces(NamedTuple):
     Attributes:
         ids: token ids by piece
         settings: of the vocabulary, by name
-        scored: each piece of the model with all that it says of it
+        scored: each piece of the model with its score and kinds
     """
 
     codec: PieceCodec

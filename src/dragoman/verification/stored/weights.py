@@ -1,4 +1,4 @@
-"""Weights against the checkpoint's, number by number and without any input.
+"""Compares weights with the checkpoint's, number by number and without any input.
 
 Weights in fp32 and in 16 bits must be the checkpoint's, rounded. Weights in integers must be as far
 from it as rounding takes them and no further: each output (or, of a table, each row) is compared
@@ -6,7 +6,7 @@ within its own rounding step. Rounding that compensates errors moves single weig
 steps, but hardly changes the mean error, the gain or the size of the error of an output; a scale, a
 zero point, a block or a nibble that is wrong does.
 
-What passes made of weights is told from the names that they give, see `CheckpointWeights.expected`.
+The names that passes give to weights tell what they are made of, see `CheckpointWeights.expected`.
 """
 
 from __future__ import annotations
@@ -21,9 +21,8 @@ import onnx_ir as ir
 from numpy.typing import NDArray
 
 from dragoman.optimize.dequantized import QuantizedWeight, quantized_weights
-from dragoman.reference_model import ReferenceModel
 from dragoman.runtime.format.bundle import Bundle
-from dragoman.runtime.format.records import Check
+from dragoman.runtime.format.parity import Check
 
 from .checkpoint_weights import CAST, SCALED, CheckpointWeights, gathered
 
@@ -47,6 +46,24 @@ LEAST_SCALE = {8: 0.85, 4: 0.55}
 
 
 @dataclass(frozen=True)
+class GainLimits:
+    """How far rounding moves the gain of outputs from 1.
+
+    The gain of an output is the factor by which the rounded numbers fit the checkpoint's best.
+
+    Attributes:
+        gain: of one output
+        deviations: of one output in its standard deviations; a scale is wrong where both are
+            exceeded
+        mean_gain: of all outputs together
+    """
+
+    gain: float
+    deviations: float
+    mean_gain: float
+
+
+@dataclass(frozen=True)
 class Limits:
     """How far rounding takes a weight, by the bits of its integers.
 
@@ -58,27 +75,23 @@ class Limits:
         column: the root mean square of the errors of an output, in steps
         block: the same of a block of its inputs, relative to the block's own size
         offset: the mean error of an output, in steps
-        gain: how far the gain of an output is from 1
-        gain_deviations: and in its standard deviations: both are exceeded where a scale is wrong
-        mean_gain: how far the gain of a whole weight is from 1
+        gains: of its outputs
     """
 
     single: float
     column: float
     block: float
     offset: float
-    gain: float
-    gain_deviations: float
-    mean_gain: float
+    gains: GainLimits
 
 
 LIMITS: Mapping[int, Limits] = {
-    8: Limits(24, 2.6, 0.35, 0.6, 0.008, 7, 0.003),
-    4: Limits(12, 2.6, 0.75, 0.6, 0.06, 8, 0.05),
+    8: Limits(24, 2.6, 0.35, 0.6, GainLimits(0.008, 7, 0.003)),
+    4: Limits(12, 2.6, 0.75, 0.6, GainLimits(0.06, 8, 0.05)),
 }
 
 
-def compare_weights(bundle: Bundle, reference: ReferenceModel) -> Check | None:
+def compare_weights(bundle: Bundle, weights: CheckpointWeights) -> Check | None:
     """Compare all weights of a bundle's graphs with the checkpoint's.
 
     Returns:
@@ -86,7 +99,6 @@ def compare_weights(bundle: Bundle, reference: ReferenceModel) -> Check | None:
     """
     if bundle.manifest.executable.format != "onnx":
         return None
-    weights = CheckpointWeights.of(reference)
     compared, worst = 0, 0.0
     problems: list[str] = []
     seen: set[str] = set()
@@ -114,7 +126,7 @@ def compare_weights(bundle: Bundle, reference: ReferenceModel) -> Check | None:
                 continue
             compared += expected.size
             problems += _float_problems(name, own, expected)
-    problems += _missing(reference, seen)
+    problems += _missing(weights, seen)
     return Check(
         "weights",
         compared,
@@ -129,13 +141,14 @@ def compare_weights(bundle: Bundle, reference: ReferenceModel) -> Check | None:
 _FLOATS = (ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.BFLOAT16)
 
 
-def _missing(reference: ReferenceModel, seen: set[str]) -> list[str]:
-    """Parameters that no graph has. Exporters merge those that hold the same numbers, and leave out
-    biases of zeros.
+def _missing(weights: CheckpointWeights, seen: set[str]) -> list[str]:
+    """List parameters that no graph has.
+
+    Exporters merge parameters that hold the same numbers, and leave out biases of zeros.
     """
     present, absent = set[bytes](), dict[str, bytes]()
-    for name, parameter in reference.named_parameters(remove_duplicate=False):
-        numbers = parameter.detach().contiguous().numpy()
+    for name in weights.parameters:
+        numbers = np.ascontiguousarray(weights.tensors[name])
         content = hashlib.sha256(numbers.tobytes()).digest()
         if name in seen:
             present.add(content)
@@ -149,7 +162,7 @@ def _missing(reference: ReferenceModel, seen: set[str]) -> list[str]:
 
 
 def _float_problems(name: str, own: Array, expected: Array) -> list[str]:
-    """How a weight that is not of integers differs from what it should be."""
+    """Describe how a weight that is not of integers differs from what it should be."""
     own, expected = np.atleast_1d(own), np.atleast_1d(expected)
     wide, target = own.astype(np.float32), expected.astype(own.dtype).astype(np.float32)
     computed = bool(SCALED.fullmatch(CAST.sub("", name)) or name.endswith(".bilinear"))
@@ -169,7 +182,7 @@ def _float_problems(name: str, own: Array, expected: Array) -> list[str]:
 
 
 def _rounding_problems(weight: QuantizedWeight, expected: Array) -> Iterator[tuple[float, str]]:
-    """Each measure of a rounded weight as a multiple of what is allowed, and what it would say."""
+    """Measure a rounded weight in multiples of what is allowed, each with a sentence."""
     limits, name = LIMITS[weight.bits], weight.name
     what, largest = "row" if weight.table else "output", 2 ** (weight.bits - 1) - 1
     unit = _rounding_step(weight, expected, largest)
@@ -205,12 +218,26 @@ def _rounding_problems(weight: QuantizedWeight, expected: Array) -> Iterator[tup
     )
     if len(error) >= BLOCK:
         yield _block_problem(name, what, exact, found, limits)
-    yield from _gain_problems(name, what, exact, found, root, limits)
+    noise = np.maximum(root, 1e-3)
+    gains = gain_problems(exact, found, root, noise, limits.gains, bias=BIAS, least_power=1e-9)
+    for excess, _, output, gain in gains:
+        if output is None:
+            text = (
+                f"{name}: the checkpoint's numbers are {gain:.4g} times as large: are scales wrong?"
+            )
+        else:
+            text = (
+                f"{name}, {what} {output}: the checkpoint's numbers are {gain:.4g} times as large: "
+                "is a scale wrong?"
+            )
+        yield excess, text
 
 
 def _rounding_step(weight: QuantizedWeight, expected: Array, largest: int) -> Array:
-    """The step of each number, [inputs, outputs]: at least the one that the checkpoint's own
-    numbers would have. Scales are smaller where compensation made the numbers smaller.
+    """Compute the rounding step of each number, [inputs, outputs].
+
+    It is at least the step that the checkpoint's own numbers would have. Scales are smaller where
+    compensation made the numbers smaller.
     """
     inputs, outputs = expected.shape
     padded = np.pad(np.abs(expected), ((0, -inputs % weight.block), (0, 0)))
@@ -240,30 +267,42 @@ def _block_problem(
     )
 
 
-def _gain_problems(
-    name: str, what: str, exact: Array, found: Array, root: Array, limits: Limits
-) -> Iterator[tuple[float, str]]:
-    """The checkpoint's weights regressed on the rounded ones: without bias where the scale is the
-    best one, since errors of rounding do not depend on what is rounded. Compensated errors do, and
-    bias a gain by their share of the power.
+def gain_problems(
+    exact: Array,
+    found: Array,
+    error: Array,
+    noise: Array,
+    limits: GainLimits,
+    *,
+    bias: float = 1.0,
+    least_power: float = 1e-30,
+) -> Iterator[tuple[float, int, int | None, float]]:
+    """Regress the checkpoint's numbers on the rounded ones, output by output and all together.
+
+    A gain has no bias where the scale is the best one, since errors of rounding do not depend on
+    what is rounded. Compensated errors do, and bias a gain by their share of the power.
+
+    Args:
+        exact, found: the checkpoint's numbers and the rounded ones, [numbers, outputs]
+        error: the root mean square of the error of each output
+        noise: the standard deviation of the error of each output, for its gain
+        bias: the most that a gain is biased, as a multiple of the share of the power that errors
+            have
+        least_power: of an output, so that none is divided by 0
+
+    Yields:
+        for the worst output and for all outputs together: the gain as a multiple of what is
+        allowed, the outputs beyond that, the number of the output (None: all), and the gain
     """
-    power = np.maximum((found**2).sum(axis=0), 1e-9)
+    power = np.maximum((found**2).sum(axis=0), least_power)
     gains = (exact * found).sum(axis=0) / power
-    shares = len(found) * root**2 / power
-    deviations = np.abs(gains - 1) * np.sqrt(power) / np.maximum(root, 1e-3)
+    shares = len(found) * error**2 / power
+    deviations = np.abs(gains - 1) * np.sqrt(power) / noise
     excess = np.minimum(
-        np.abs(gains - 1) / np.maximum(limits.gain, BIAS * shares),
-        deviations / limits.gain_deviations,
+        np.abs(gains - 1) / np.maximum(limits.gain, bias * shares), deviations / limits.deviations
     )
     worst = int(excess.argmax())
-    yield (
-        float(excess[worst]),
-        f"{name}, {what} {worst}: the checkpoint's numbers are {gains[worst]:.4g} times as large: "
-        "is a scale wrong?",
-    )
+    yield float(excess[worst]), int((excess > 1).sum()), worst, float(gains[worst])
     gain = float((exact * found).sum() / power.sum())
-    share = float(len(found) * (root**2).sum() / power.sum())
-    yield (
-        abs(gain - 1) / max(limits.mean_gain, BIAS * share),
-        f"{name}: the checkpoint's numbers are {gain:.4g} times as large: are scales wrong?",
-    )
+    share = float(len(found) * (error**2).sum() / power.sum())
+    yield abs(gain - 1) / max(limits.mean_gain, bias * share), len(gains), None, gain

@@ -1,5 +1,7 @@
-"""A Triton Inference Server, as `nvidia-pytriton` carries it, over a repository that `dragoman
-deploy triton` wrote. Only what Triton's environment has is imported here."""
+"""A Triton Inference Server from `nvidia-pytriton`, with a repository of `dragoman deploy triton`.
+
+Only packages of Triton's environment are imported here.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +39,7 @@ def bundles() -> Path:
 
 @pytest.fixture(scope="session")
 def model(bundles: Path) -> Callable[[str], Model]:
-    """What the server is compared with."""
+    """The model that the server is compared with."""
     loaded: dict[str, Model] = {}
 
     def model(name: str) -> Model:

@@ -19,7 +19,7 @@ PAGE = (Path(__file__).parents[4] / "docs" / "guides" / "triton.md").read_text("
 CURL = re.compile(r"^\$ curl localhost:8000(/\S+) -d '(.*)'$", re.MULTILINE)
 
 
-def test_there_are_such_commands() -> None:
+def test_the_guide_has_commands() -> None:
     assert len(CURL.findall(PAGE)) == 2
 
 

@@ -101,7 +101,7 @@ def test_texts_of_a_request_are_decoded_as_by_the_library(
         np.testing.assert_allclose(found.as_numpy(name), values, rtol=1e-4, atol=1e-5)
 
 
-def test_tokens_come_as_they_are_chosen(stream: Stream, model: Models) -> None:
+def test_tokens_are_streamed(stream: Stream, model: Models) -> None:
     (expected,) = model("letters").generate(["dragoman"])
     tokens = list(model("letters").stream("dragoman"))
     stream.ask("letters", ["dragoman"], stream=True)
@@ -119,7 +119,9 @@ def test_tokens_come_as_they_are_chosen(stream: Stream, model: Models) -> None:
     assert last.as_numpy("finish_reason").tolist() == [expected.finish_reason.encode()]
 
 
-def test_requests_of_unlike_lengths_and_options_at_once(stream: Stream, model: Models) -> None:
+def test_concurrent_requests_of_different_lengths_and_options(
+    stream: Stream, model: Models
+) -> None:
     asked = {}
     for index in range(40):
         texts = [WORDS[(index + n) % len(WORDS)] for n in range(1 + index % 3)]
@@ -133,7 +135,7 @@ def test_requests_of_unlike_lengths_and_options_at_once(stream: Stream, model: M
         assert texts_of(found[number]) == [result.text for result in expected]
 
 
-def test_options_that_are_no_parameters_come_as_a_tensor(stream: Stream, model: Models) -> None:
+def test_options_in_a_tensor(stream: Stream, model: Models) -> None:
     (plain,) = model("letters").generate(["dragoman"])
     assert plain.text is not None
     options: dict[str, Any] = {"must_not_contain": [plain.text[:4].strip()], "num_beams": 2}
@@ -153,7 +155,7 @@ def test_options_that_are_no_parameters_come_as_a_tensor(stream: Stream, model: 
         ({"stream": True, "num_beams": 2}, "num_beams: expected 1 to stream"),
     ],
 )
-def test_a_bad_option_is_an_error_of_its_request_alone(
+def test_an_invalid_option_does_not_affect_others(
     triton: Any, stream: Stream, model: Models, parameters: dict[str, Any], message: str
 ) -> None:
     wrong = Stream(triton.grpc)
@@ -166,12 +168,14 @@ def test_a_bad_option_is_an_error_of_its_request_alone(
     wrong.close()
 
 
-def test_a_text_that_cannot_be_read_is_an_error(stream: Stream) -> None:
+def test_an_unreadable_text_is_an_error(stream: Stream) -> None:
     stream.ask("letters", ["a", "!"])
     assert stream.error().startswith("1: ")
 
 
-def test_who_leaves_harms_nobody(triton: Any, stream: Stream, model: Models) -> None:
+def test_a_cancelled_client_does_not_affect_others(
+    triton: Any, stream: Stream, model: Models
+) -> None:
     leaving = Stream(triton.grpc)
     for word in WORDS:
         leaving.ask("letters", [word] * 8)
@@ -182,19 +186,19 @@ def test_who_leaves_harms_nobody(triton: Any, stream: Stream, model: Models) -> 
     assert [texts_of(found[number])[0] for number in numbers] == expected
 
 
-def test_vectors(stream: Stream, model: Models) -> None:
+def test_embeddings(stream: Stream, model: Models) -> None:
     texts = ["the man is eating", "paris", "a food in france."]
     stream.ask("vectors", texts)
     found = stream.next()[1].as_numpy("embedding")
     np.testing.assert_allclose(found, model("vectors").encode(texts), rtol=1e-4, atol=1e-5)
 
 
-def test_an_encoder_does_not_stream(stream: Stream) -> None:
+def test_an_encoder_only_model_does_not_stream(stream: Stream) -> None:
     stream.ask("vectors", ["paris"], stream=True)
-    assert "found an encoder alone" in stream.error()
+    assert "found an encoder-only model" in stream.error()
 
 
-def test_a_model_without_streaming_says_so(stream: Stream) -> None:
+def test_a_model_without_streaming_refuses_streams(stream: Stream) -> None:
     stream.ask("letters-once", ["dragoman"], stream=True)
     assert "--no-streaming" in stream.error()
 

@@ -1,0 +1,48 @@
+"""The entry point of a process that `processes.Child` starts; it runs one function.
+
+It is run as a file, with a connection's file descriptor and two folders as arguments: those of the
+package `dragoman` and of its part `dragoman.benchmarks`, which may be of another source tree.
+Neither needs to be installed.
+"""
+
+from __future__ import annotations
+
+import sys
+from importlib.util import module_from_spec, spec_from_file_location
+from multiprocessing.connection import Connection
+from pathlib import Path
+
+
+def main() -> None:
+    """Receive paths for imports, then a function and its arguments, and call it.
+
+    The connection is the function's first argument.
+    """
+    descriptor, package, benchmarks = sys.argv[1:]
+    del sys.path[0]  # this folder, whose modules are parts of a package
+    connection = Connection(int(descriptor))
+    try:
+        paths = connection.recv()
+        sys.path += [path for path in paths if path not in sys.path]
+        _import("dragoman", Path(package))
+        _import("dragoman.benchmarks", Path(benchmarks))
+        function, arguments = connection.recv()
+    except Exception as error:  # such as a module that is missing
+        connection.send((False, f"starting: {type(error).__name__}: {error}"))
+        return
+    function(connection, *arguments)
+
+
+def _import(name: str, folder: Path) -> None:
+    """Import the package in a folder under this name; its parts are then found there."""
+    spec = spec_from_file_location(
+        name, folder / "__init__.py", submodule_search_locations=[str(folder)]
+    )
+    assert spec is not None
+    assert spec.loader is not None
+    module = sys.modules[name] = module_from_spec(spec)
+    spec.loader.exec_module(module)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,64 @@
+"""Dragoman compared with other tools: the same weights and inputs, interleaved in one run.
+
+    python -m dragoman.benchmarks.compare greedy --output benchmarks/results
+    python -m dragoman.benchmarks.compare tables greedy RECORD
+
+The second command prints the tables of a stored record in Markdown.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from dragoman.errors import DragomanError
+
+from .serving.serving import SERVING
+from .serving.soak import SOAK
+from .task import Task, read_record
+from .tasks.encoding import ENCODING
+from .tasks.greedy import BEAMS, GREEDY, LANGUAGE_MODEL
+from .tasks.growth import GROWTH
+from .tasks.speech import SPEECH
+from .tasks.throughput import THROUGHPUT
+from .tasks.translation import TRANSLATION
+
+TASKS: dict[str, Task] = {
+    task.name: task
+    for task in (
+        *(GREEDY, BEAMS, LANGUAGE_MODEL, ENCODING, SPEECH, THROUGHPUT, GROWTH, SERVING),
+        *(TRANSLATION, SOAK),
+    )
+}
+
+
+@click.group()
+def main() -> None:
+    """Compare Dragoman with other tools.
+
+    What cannot be measured, such as a tool that is not installed, is reported with the reason.
+    """
+
+
+@main.command()
+@click.argument("task", type=click.Choice(list(TASKS)))
+@click.argument("record", type=click.Path(path_type=Path))
+def tables(task: str, record: Path) -> None:
+    """Print the tables of RECORD, which TASK wrote, in Markdown."""
+    try:
+        click.echo(TASKS[task].markdown(read_record(record)))
+    except DragomanError as error:
+        raise click.ClickException(str(error)) from error
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise click.ClickException(
+            f"{record}: expected a record of dragoman.benchmarks.compare {task}, found: "
+            f"{type(error).__name__} {error}"
+        ) from error
+
+
+for _task in TASKS.values():
+    main.add_command(_task.command())
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,58 @@
+"""How pictures look, and how they are written with the same bytes every time."""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Any
+
+import matplotlib as mpl
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from dragoman.files.regular_files import write_whole
+
+WIDTH = 7.4
+"""Inches: as wide as the text of a page."""
+COLOURS = ("#2f6db3", "#d9742b", "#3f9a5f", "#8b5fb0", "#b8a029", "#8c8c8c")
+HEAT = "viridis"
+FONT_SIZE = 8.5
+SETTINGS: Any = {
+    "axes.labelsize": FONT_SIZE,
+    "axes.titlesize": FONT_SIZE,
+    "font.size": FONT_SIZE,
+    "legend.fontsize": FONT_SIZE,
+    "xtick.labelsize": FONT_SIZE,
+    "ytick.labelsize": FONT_SIZE,
+    "svg.fonttype": "none",  # text stays text: a quarter of the size
+    "svg.hashsalt": "dragoman",  # names of elements do not change from run to run
+}
+
+
+def styled() -> AbstractContextManager[None]:
+    """Draw with these settings inside a `with` block."""
+    return mpl.rc_context(SETTINGS)
+
+
+def figure(height: float, width: float = WIDTH) -> Figure:
+    """Make an empty figure on white, which is readable on a dark page, too."""
+    return Figure(figsize=(width, height), layout="constrained", facecolor="white")
+
+
+def tidy(axes: Axes, *, title: str = "", x: str, y: str, grid: bool = True) -> None:
+    """Name the axes, and leave out what is not needed to read them."""
+    axes.set(title=title, xlabel=x, ylabel=y)
+    axes.spines[["top", "right"]].set_visible(False)
+    if grid:
+        axes.grid(alpha=0.3, linewidth=0.6)
+
+
+def write(picture: Figure, path: Path) -> None:
+    """Write a figure as .svg or .png."""
+    kind = path.suffix.removeprefix(".")
+    metadata = {"Date": None} if kind == "svg" else {"Software": None}
+    with styled():
+        write_whole(
+            path,
+            lambda partial: picture.savefig(partial, format=kind, dpi=110, metadata=metadata),
+        )

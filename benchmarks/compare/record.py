@@ -1,0 +1,268 @@
+"""Records of measurements: their circumstances, their tables on a terminal and in Markdown."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, is_dataclass
+from datetime import UTC, datetime
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+from ..machine import machine
+from ..processes import Interpreter, call_in
+from .rounds import Entrant
+
+Record = Mapping[str, Any]
+"""A record as it is read from JSON: the figures, what failed, and the circumstances."""
+
+Row = Mapping[str, Any]
+"""One measurement of a record."""
+
+PACKAGES = (
+    *("dragoman", "ctranslate2", "fastembed", "faster-whisper", "numpy", "cuda-bindings"),
+    *("onnxruntime", "nncf", "onnxruntime-genai", "onnxruntime-gpu", "openvino", "openvino-genai"),
+    *("tensorrt", "tensorrt_rtx", "optimum", "optimum-intel", "optimum-onnx"),
+    *("sentence-transformers", "torch", "transformers"),
+)
+
+MINIMUM_WIDTH = 150
+"""Characters of a line, to which narrower terminals fold tables."""
+
+
+@dataclass(frozen=True)
+class Circumstances:
+    """Where, with what, when and how something was measured.
+
+    Attributes:
+        machine: processor, and GPU where one takes part
+        load_average: of the machine over the minute before the measurement: what else ran on it
+        versions: of the installed packages that take part
+        date: ISO 8601, UTC
+        command: what to run to repeat the measurement
+    """
+
+    machine: str
+    load_average: float
+    versions: dict[str, str]
+    date: str
+    command: str
+
+
+def circumstances(
+    module: str,
+    load_average: float,
+    *,
+    gpu: str | None = None,
+    environments: Iterable[Interpreter] = (),
+    trees: Mapping[str, Path] | None = None,
+) -> Circumstances:
+    """Return the circumstances of a measurement that this process has just made.
+
+    Args:
+        module: run as a command; its arguments are taken from `sys.argv`
+        gpu: a description of the GPU, if the measurement is about one
+        environments: others that took part; packages that are not installed here are named, too
+        trees: other source trees that took part, by the name that they have among the versions
+
+    Raises:
+        DragomanError: an environment does not answer.
+    """
+    versions = installed_versions()
+    for environment in environments:
+        versions = call_in(environment, installed_versions) | versions
+    for name, tree in (trees or {}).items():
+        versions[name] = commit_of(tree)
+    return Circumstances(
+        machine="; ".join([*([gpu] if gpu else []), machine()]),
+        load_average=load_average,
+        versions=versions,
+        date=today(),
+        command=command_line(module),
+    )
+
+
+def commit_of(tree: Path) -> str:
+    """Return the commit that a source tree is at, and whether files were changed since."""
+    described = subprocess.run(
+        [
+            *(shutil.which("git") or "git", "-C", str(tree)),
+            *("describe", "--always", "--dirty", "--exclude", "*"),
+        ],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    return described.stdout.strip() or "unknown commit"
+
+
+def command_line(module: str) -> str:
+    """Return the command that runs this process, as a shell takes it."""
+    return shlex.join(["python", "-m", module, *sys.argv[1:]])
+
+
+def today() -> str:
+    """Return the date in ISO 8601, UTC."""
+    return datetime.now(UTC).date().isoformat()
+
+
+def installed_versions() -> dict[str, str]:
+    """Return the versions of those of `PACKAGES` that are installed."""
+    versions = {}
+    for package in PACKAGES:
+        try:
+            versions[package] = version(package)
+        except PackageNotFoundError:
+            continue
+    return versions
+
+
+def as_record(figures: Mapping[str, Any], where: Circumstances) -> dict[str, Any]:
+    """Return the record of figures, which may be dataclasses, as it is read from JSON."""
+    text = json.dumps({**figures, **asdict(where)}, default=_plain)
+    record: dict[str, Any] = json.loads(text)
+    return record
+
+
+def _plain(value: Any) -> Any:
+    if is_dataclass(value) and not isinstance(value, type):
+        return asdict(value)
+    raise TypeError(f"expected figures that JSON can hold, found {type(value).__name__}")
+
+
+def write_json(record: Record, path: Path) -> None:
+    """Write a record to a file."""
+    path.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table of texts.
+
+    Attributes:
+        rows: cells in the order of the headings; an empty row draws a line on a terminal
+        left: how many columns are aligned to the left
+    """
+
+    headings: Sequence[str]
+    rows: Sequence[Sequence[str]]
+    title: str = ""
+    left: int = 1
+
+    def markdown(self) -> str:
+        """Return the table in Markdown, without its title."""
+        return markdown(self.headings, [row for row in self.rows if row])
+
+
+def markdown(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """Return a table in Markdown."""
+    lines = [headings, ["---"] * len(headings), *rows]
+    return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
+
+
+def table_of(
+    rows: Iterable[Row],
+    columns: Iterable[tuple[str, str]],
+    *,
+    title: str = "",
+    section: Sequence[str] = (),
+    left: int = 1,
+) -> Table:
+    """Return a table of measurements; columns without any figure are left out.
+
+    Args:
+        columns: heading, and the text of a cell, formatted with the fields of a row; it is empty if
+            the figure is None
+        section: fields whose values divide the table
+    """
+    lines: list[list[str]] = []
+    pairs = list(columns)
+    for group in sections(rows, lambda row: tuple(row[name] for name in section)):
+        lines += [[_cell(text, row) for _, text in pairs] for row in group] + [[]] * bool(section)
+    kept = [n for n in range(len(pairs)) if any(line and line[n] for line in lines)]
+    shown = [[line[n] for n in kept] if line else [] for line in lines]
+    return Table([pairs[n][0] for n in kept], shown, title, left)
+
+
+def _cell(text: str, row: Row) -> str:
+    try:
+        return text.format_map(row)
+    except TypeError:  # None has no decimals
+        return ""
+
+
+def sections(rows: Iterable[Row], key: Callable[[Row], Any]) -> Iterator[list[Row]]:
+    """Yield the rows that share a key, in the order in which keys occur first."""
+    groups: dict[Any, list[Row]] = {}
+    for row in rows:
+        groups.setdefault(key(row), []).append(row)
+    yield from groups.values()
+
+
+def show(record: Record, tables: Iterable[Table], notes: Iterable[str]) -> None:
+    """Print tables, what else there is to say, the circumstances, and what was not measured."""
+    from rich.console import Console
+    from rich.table import Table as RichTable
+
+    console = Console()
+    if console.width < MINIMUM_WIDTH:
+        console = Console(width=MINIMUM_WIDTH)
+    for table in tables:
+        drawn = RichTable(title=table.title, title_justify="left")
+        for number, heading in enumerate(table.headings):
+            left = number < table.left
+            drawn.add_column(heading, justify="left" if left else "right", no_wrap=left)
+        for row in table.rows:
+            drawn.add_row(*row) if row else drawn.add_section()
+        console.print(drawn)
+    failures = record.get("failures", [])
+    if isinstance(failures, dict):
+        failures = [{"contender": name, "reason": why} for name, why in failures.items()]
+    for line in (
+        *notes,
+        f"{record['machine']}; load average before: {record['load_average']:.2f}",
+        record["command"],
+        *(f"not measured: {each['contender']}: {each['reason']}" for each in failures),
+    ):
+        console.print(line, soft_wrap=True, markup=False, highlight=False)
+
+
+def footprint_notes(record: Record) -> Iterator[str]:
+    """Yield a line for each contender: load time, memory, disk."""
+    for row in record["footprints"]:
+        yield (
+            f"{Entrant(row['contender'], row['threads'])}: load {row['load_seconds']:.2f} s, "
+            f"peak memory {row['peak_memory_mb']:.0f} MB, disk {row['disk_mb']:.0f} MB"
+        )
+
+
+def standing(contender: str, peers: str, ratios: Mapping[str, float | None]) -> Iterator[str]:
+    """Yield how a contender compares with the best of some peers; nothing without ratios.
+
+    Args:
+        peers: which they are
+        ratios: at each case, which the name describes; None where there is no peer
+    """
+    known = {case: ratio for case, ratio in ratios.items() if ratio}
+    if known:
+        least = min(known, key=known.__getitem__)
+        yield (
+            f"{contender} against the best {peers}: {known[least]:.2f} to "
+            f"{max(known.values()):.2f} times as fast, least at {least}"
+        )
+
+
+def ranged(values: Sequence[float], decimals: int = 2) -> str:
+    """Return a spread as a table has it, such as "2.00 (1.50-3.00)"."""
+    median, lowest, highest = (f"{value:,.{decimals}f}" for value in values)
+    return f"{median} ({lowest}\N{EN DASH}{highest})"
+
+
+def distinct(values: Iterable[Any]) -> list[Any]:
+    """Return the values in the order of their first occurrence."""
+    return list(dict.fromkeys(values))

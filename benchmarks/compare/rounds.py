@@ -1,0 +1,456 @@
+"""Contenders do the same work in interleaved rounds, each in a process of its own.
+
+What else happens on the machine, and how its clock frequency drifts, then affects all of them
+alike. Thread pools do not disturb each other, and memory and loading time can be attributed.
+"""
+
+from __future__ import annotations
+
+import statistics
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any, Generic, NamedTuple, TypeVar
+
+import numpy as np
+
+from ..machine import peak_memory_mb
+from ..processes import HERE, Child, Interpreter, ProcessError, call_in, reason
+
+Work = TypeVar("Work")
+Outcome = TypeVar("Outcome")
+
+Perform = Callable[[Work], Outcome]
+"""Does one work item. A call is what is timed."""
+
+Spread = tuple[float, float, float]
+"""Median, lowest and highest."""
+
+SETTLE_SECONDS = 0.3
+"""Pause before every turn: some thread pools keep spinning for a while after their work."""
+
+
+@dataclass(frozen=True)
+class Contender(Generic[Work, Outcome]):
+    """A tool, or a configuration of one.
+
+    Its functions run in other processes, so they must be picklable: functions of a module, or
+    `functools.partial` of one.
+
+    Attributes:
+        prepare: converts a checkpoint: (checkpoint directory, path that does not exist yet) -> the
+            directory to load
+        load: (directory, number of threads) -> the loaded model, ready to work
+        precision: that it computes in; outputs in "fp32" should be the reference's
+        peer: it is another tool, which Dragoman is compared with
+        needs_torch: it computes with PyTorch. For all others `import torch` fails in their process,
+            so that they are measured as deployed: some tools load torch merely because it is
+            installed
+        required: the others are judged by its outcomes, so its failure ends the run
+        timed: takes part in the counted rounds; otherwise in the warm-up only, for its outcome
+        interpreter: that both functions run in
+    """
+
+    name: str
+    prepare: Callable[[Path, Path], Path]
+    load: Callable[[Path, int], Perform[Work, Outcome]]
+    precision: str = "fp32"
+    peer: bool = False
+    needs_torch: bool = False
+    required: bool = False
+    timed: bool = True
+    interpreter: Interpreter = HERE
+
+    @property
+    def fp32(self) -> bool:
+        """Whether it computes in fp32."""
+        return self.precision == "fp32"
+
+
+class Entrant(NamedTuple):
+    """A contender with one number of threads."""
+
+    contender: str
+    threads: int
+
+    def __str__(self) -> str:
+        return f"{self.contender}, {count(self.threads, 'thread')}"
+
+
+@dataclass(frozen=True)
+class Footprint:
+    """Memory, disk and loading time of one contender with one number of threads.
+
+    Attributes:
+        load_seconds: from a bare interpreter, the import of libraries included
+        peak_memory_mb: the most that its process has held, over all work items
+        disk_mb: all files of the directory that it loads
+    """
+
+    contender: str
+    threads: int
+    load_seconds: float
+    peak_memory_mb: float
+    disk_mb: float
+
+
+@dataclass(frozen=True)
+class Failure:
+    """What could not be measured, and why."""
+
+    contender: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class Turn(Generic[Outcome]):
+    """A work item done: once, or several times if it is short.
+
+    Attributes:
+        seconds: wall-clock time of the call, without the transfer between processes; of several
+            calls the median, without the first one
+    """
+
+    outcome: Outcome
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Turns(Generic[Outcome]):
+    """The turns of one contender, with one number of threads, at one work item.
+
+    Attributes:
+        warm_up: the turn of the first round, which is not counted
+        counted: one of each further round; none of a contender that is not timed
+    """
+
+    warm_up: Turn[Outcome]
+    counted: list[Turn[Outcome]]
+
+    @property
+    def outcome(self) -> Outcome:
+        """The outcome of the latest turn."""
+        return (self.counted or [self.warm_up])[-1].outcome
+
+    @property
+    def seconds(self) -> list[float]:
+        """The seconds of every counted round."""
+        return [turn.seconds for turn in self.counted]
+
+    @property
+    def median(self) -> float:
+        """The median of the seconds."""
+        return float(np.median(self.seconds))
+
+
+@dataclass(frozen=True)
+class Results(Generic[Outcome]):
+    """What all rounds gave.
+
+    A contender that failed at anything, with any number of threads, is in `failures` only.
+
+    Attributes:
+        turns: work item's name -> contender and threads -> turns, in the order of the arguments
+        footprints: of the timed contenders
+    """
+
+    turns: dict[str, dict[Entrant, Turns[Outcome]]]
+    footprints: list[Footprint]
+    failures: list[Failure]
+
+
+class Worker(Generic[Work, Outcome]):
+    """A contender, loaded in a process of its own.
+
+    The constructor, `perform` and `close` raise ProcessError if the contender fails, for whatever
+    reason.
+
+    Attributes:
+        load_seconds: from an interpreter with the standard library to a loaded model, the
+            contender's imports included
+        disk_mb: all files in the directory, in MB of 10^6 bytes
+    """
+
+    def __init__(self, contender: Contender[Work, Outcome], directory: Path, threads: int) -> None:
+        self.contender = contender
+        self.entrant = Entrant(contender.name, threads)
+        self._child = Child(
+            contender.interpreter,
+            _serve,
+            contender.load,
+            directory,
+            threads,
+            contender.needs_torch,
+        )
+        self.load_seconds: float = self._child.receive()
+        self.disk_mb = sum(f.stat().st_size for f in directory.rglob("*") if f.is_file()) / 1e6
+
+    def perform(self, work: Work, turn_seconds: float = 0) -> Turn[Outcome]:
+        """Do a work item, and again until that has taken `turn_seconds`.
+
+        After a pause, a processor needs a part of a second to reach its clock frequency and to fill
+        its caches, which would count most against whoever is done first.
+        """
+        self._child.send((work, turn_seconds))
+        outcome, seconds = self._child.receive()
+        return Turn(outcome, seconds)
+
+    def close(self) -> float:
+        """End the process; returns its peak memory in MB of 10^6 bytes."""
+        self._child.send(())
+        peak: float = self._child.receive()
+        self._child.wait()
+        return peak
+
+    def kill(self) -> None:
+        """End the process at once; may be called again."""
+        self._child.kill()
+
+
+@dataclass
+class Rounds(Generic[Work, Outcome]):
+    """The workers of one run, and what failed so far.
+
+    Attributes:
+        checkpoint: the directory of the model, which every contender prepares from
+        directory: an existing one, for what they prepare: contenders of one interpreter get paths
+            in the same folder, and may share files there
+        check: raises ProcessError if an outcome is not what the work item demands
+        progress: called with a description of each stage as it begins
+    """
+
+    checkpoint: Path
+    directory: Path
+    progress: Callable[[str], None] = lambda stage: None
+    check: Callable[[Work, Outcome], None] = lambda work, outcome: None
+    turn_seconds: float = 0
+    workers: list[Worker[Work, Outcome]] = field(default_factory=list)
+    failures: list[Failure] = field(default_factory=list)
+    _folders: dict[Interpreter, Path] = field(default_factory=dict)
+    _prepared: int = 0
+
+    def prepare(self, contender: Contender[Work, Outcome]) -> Path:
+        """Convert the checkpoint for a contender; returns the directory to load.
+
+        Raises:
+            ProcessError: the preparation failed, for whatever reason.
+        """
+        self.progress(f"preparing {contender.name}")
+        new = self.directory / f"by-{len(self._folders)}"
+        folder = self._folders.setdefault(contender.interpreter, new)
+        folder.mkdir(exist_ok=True)
+        self._prepared += 1
+        return prepare(contender, self.checkpoint, folder / str(self._prepared - 1))
+
+    def start(self, contender: Contender[Work, Outcome], threads: Sequence[int]) -> None:
+        """Prepare and load a contender, with each number of threads."""
+        try:
+            prepared = self.prepare(contender)
+            for number in threads if contender.timed else [max(threads)]:
+                self.workers.append(Worker(contender, prepared, number))
+        except ProcessError as error:
+            self.drop(contender, error)
+
+    def turns(self, item: str, work: Work, rounds: int) -> dict[Entrant, list[Turn[Outcome]]]:
+        """Return the turns of all workers at one work item, the warm-up first."""
+        turns: dict[Entrant, list[Turn[Outcome]]] = {w.entrant: [] for w in self.workers}
+        for number in range(rounds + 1):
+            self.progress(f"{item}, round {number} of {rounds}")
+            for worker in self._present():
+                if number == 0 or worker.contender.timed:
+                    time.sleep(SETTLE_SECONDS)
+                    try:
+                        turn = worker.perform(work, self.turn_seconds)
+                        self.check(work, turn.outcome)
+                    except ProcessError as error:
+                        self.drop(worker.contender, error)
+                    else:
+                        turns[worker.entrant].append(turn)
+        return turns
+
+    def close(self) -> list[Footprint]:
+        """End all workers and return the footprints of the timed ones."""
+        footprints = []
+        for worker in self._present():
+            try:
+                sizes = worker.load_seconds, worker.close(), worker.disk_mb
+            except ProcessError as error:
+                self.drop(worker.contender, error)
+                continue
+            if worker.contender.timed:
+                rounded = (round(size, n) for size, n in zip(sizes, (3, 1, 1), strict=True))
+                footprints.append(Footprint(*worker.entrant, *rounded))
+        return footprints
+
+    def kill(self) -> None:
+        """End all workers at once."""
+        for worker in self.workers:
+            worker.kill()
+
+    def drop(self, contender: Contender[Work, Outcome], error: ProcessError) -> None:
+        """Note a failure and end all workers of the contender.
+
+        Raises:
+            ProcessError: the contender is required.
+        """
+        if contender.required:
+            raise ProcessError(f"{contender.name}: {error}") from error
+        for worker in [w for w in self.workers if w.contender is contender]:
+            worker.kill()
+            self.workers.remove(worker)
+        self.failures.append(Failure(contender.name, str(error)))
+
+    def _present(self) -> Iterator[Worker[Work, Outcome]]:
+        """Yield all workers in turn, without those that are dropped meanwhile."""
+        for worker in list(self.workers):
+            if worker in self.workers:
+                yield worker
+
+
+def take_turns(
+    contenders: Iterable[Contender[Work, Outcome]],
+    items: Mapping[str, Work],
+    *,
+    checkpoint: Path,
+    directory: Path,
+    threads: Sequence[int],
+    rounds: int,
+    turn_seconds: float = 0,
+    check: Callable[[Work, Outcome], None] = lambda work, outcome: None,
+    progress: Callable[[str], None] = lambda stage: None,
+) -> Results[Outcome]:
+    """Prepare and load the contenders, then let them do each work item in interleaved rounds.
+
+    A contender that fails at anything takes no further turns and is reported with the reason.
+
+    Args:
+        items: work items by name, done one after the other: all rounds of the first, then of the
+            second
+        checkpoint: see `Rounds`; so are `directory`, `check` and `progress`
+        threads: every contender takes part once with each number, prepared once; those that are not
+            timed with the highest only
+        rounds: counted ones; one more comes before them as a warm-up
+        turn_seconds: see `Worker.perform`
+
+    Raises:
+        ProcessError: a required contender failed.
+    """
+    run: Rounds[Work, Outcome] = Rounds(checkpoint, directory, progress, check, turn_seconds)
+    try:
+        for contender in contenders:
+            run.start(contender, threads)
+        turns = {name: run.turns(name, work, rounds) for name, work in items.items()}
+        footprints = run.close()
+    finally:
+        run.kill()
+    failed = {failure.contender for failure in run.failures}
+    completed = {
+        item: {
+            entrant: Turns(t[0], t[1:])
+            for entrant, t in taken.items()
+            if entrant.contender not in failed
+        }
+        for item, taken in turns.items()
+    }
+    return Results(completed, [f for f in footprints if f.contender not in failed], run.failures)
+
+
+def prepare(contender: Contender[Work, Outcome], checkpoint: Path, directory: Path) -> Path:
+    """Convert the checkpoint for a contender, in a process that ends afterwards.
+
+    Args:
+        directory: a path that does not exist yet
+
+    Returns:
+        the directory to load
+
+    Raises:
+        ProcessError: the preparation failed, for whatever reason.
+    """
+    try:
+        return call_in(contender.interpreter, contender.prepare, checkpoint, directory)
+    except ProcessError as error:
+        raise ProcessError(f"preparing: {error}") from error
+
+
+def unchanged(checkpoint: Path, directory: Path) -> Path:
+    """Return the checkpoint: the `prepare` of a contender that loads it as it is."""
+    return checkpoint
+
+
+def spread(values: Sequence[float], scale: float = 1.0) -> Spread:
+    """Return median, lowest and highest of the values times `scale`, rounded to 3 decimals."""
+    median, lowest, highest = (
+        round(float(f(values)) * scale, 3) for f in (np.median, np.min, np.max)
+    )
+    return median, lowest, highest
+
+
+def paired(values: Sequence[float], others: Sequence[float]) -> Spread:
+    """Return the spread of one's values over another's of the same rounds.
+
+    A drift from round to round affects both alike and leaves the ratio.
+    """
+    return spread([value / other for value, other in zip(values, others, strict=True)])
+
+
+def against(
+    seconds: float, peers: Mapping[Any, float] | None
+) -> tuple[str, float] | tuple[None, None]:
+    """Return the fastest of the peers, and its seconds over these: above 1, these are fewer.
+
+    Args:
+        peers: seconds by name; None and None are returned if there are none
+    """
+    if not peers:
+        return None, None
+    best = min(peers, key=peers.__getitem__)
+    return str(best), round(peers[best] / seconds, 3)
+
+
+def count(number: int, what: str) -> str:
+    """Return a number with its noun, such as "2 threads"."""
+    return f"{number} {what}{'s' if number > 1 else ''}"
+
+
+def _turn(
+    perform: Perform[Work, Outcome], work: Work, turn_seconds: float
+) -> tuple[Outcome, float]:
+    """Do what `Worker.perform` asks for."""
+    seconds: list[float] = []
+    started = time.perf_counter()
+    while True:
+        before = time.perf_counter()
+        outcome = perform(work)
+        now = time.perf_counter()
+        seconds.append(now - before)
+        if now - started >= turn_seconds:
+            return outcome, statistics.median(seconds[1:] or seconds)
+
+
+def _serve(
+    connection: Connection,
+    load: Callable[[Path, int], Perform[Any, Any]],
+    directory: Path,
+    threads: int,
+    needs_torch: bool,
+) -> None:
+    """Run the worker's process. A request is the arguments of `perform`; an empty one ends it."""
+    if not needs_torch:
+        sys.modules["torch"] = None  # type: ignore[assignment] # see Contender.needs_torch
+    stage = "loading"
+    try:
+        started = time.perf_counter()
+        perform = load(directory, threads)
+        connection.send((True, time.perf_counter() - started))
+        stage = "working"
+        while request := connection.recv():
+            connection.send((True, _turn(perform, *request)))
+        connection.send((True, peak_memory_mb()))
+    except EOFError:  # the parent has ended
+        return
+    except Exception as error:
+        connection.send((False, f"{stage}: {reason(error)}"))

@@ -1,0 +1,1 @@
+"""Servers under load: goodput compared with other tools, and a soak."""

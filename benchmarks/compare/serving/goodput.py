@@ -1,0 +1,245 @@
+"""Goodput: the highest rate of requests that a server answers in time, found by search."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ...processes import HERE, ProcessError, call_in
+from ..rounds import Failure, prepare
+from ..task import Run
+from ..tasks.throughput import Arrangement
+from .load import SEED, Answer, poisson_arrivals, resident_mb, running, send_all, send_one_by_one
+from .workloads import ServedTool, Workload
+
+SLOWER = 4.0
+"""In time is what takes at most so many times as long, at the 95th percentile, as without load."""
+FEWEST = 60
+"""Requests at a rate."""
+REFINEMENTS = 3
+"""How often the range between a rate that is served in time and one that is not is halved."""
+WARM_UP = 0.1
+"""The share of requests at the beginning that does not count."""
+UNLOADED = 40
+"""Requests that are sent one by one to learn what there is without load."""
+
+
+@dataclass(frozen=True)
+class Point:
+    """The latencies of requests at a rate, in seconds.
+
+    Attributes:
+        rate: requests a second that were sent
+        served: requests a second that were answered
+        failed: requests without an answer, or with another than 200
+    """
+
+    rate: float
+    served: float
+    p50: float
+    p95: float
+    p99: float
+    failed: int
+
+
+@dataclass(frozen=True)
+class Searched:
+    """A tool in one arrangement under load.
+
+    Attributes:
+        alone: requests sent one by one; `served` says how many a second
+        points: by rate
+        memory_mb: of the process at the end, in MB of 10^6 bytes
+        own: the highest rate at which p95 was at most `SLOWER` times that of `alone`
+        common: at which it was at most `SLOWER` times `fastest`
+        fastest: p95 without load of the fastest among those in fp32, or among all others
+    """
+
+    tool: str
+    arrangement: Arrangement
+    alone: Point
+    points: list[Point]
+    memory_mb: float
+    own: float
+    common: float
+    fastest: float
+
+
+def measure_goodput(
+    run: Run, workload: Workload, *, cores: int, seconds: float
+) -> tuple[list[Searched], list[Failure]]:
+    """Measure all tools in all their arrangements; failures are reported with the reason.
+
+    Args:
+        seconds: that requests arrive at each rate
+    """
+    unloaded: list[tuple[ServedTool, list[str], Arrangement, Point]] = []
+    failures: list[Failure] = []
+    for number, tool in enumerate(workload.tools):
+        try:
+            run.progress(f"preparing {tool.name}")
+            prepared = prepare(tool, workload.checkpoint, run.directory / str(number))
+            for arrangement in tool.arrangements(cores):
+                run.progress(f"{tool.name}: {arrangement}, without load")
+                command = tool.command(prepared, arrangement)
+                point = _without_load(command, workload.bodies)
+                unloaded.append((tool, command, arrangement, point))
+        except ProcessError as error:
+            failures.append(Failure(tool.name, str(error)))
+    found = []
+    for tool, command, arrangement, alone in unloaded:
+        fastest = min(p.p95 for other, _, _, p in unloaded if other.fp32 == tool.fp32)
+        name = f"{tool.name}: {arrangement}"
+        try:
+            points, memory = _under_load(
+                run, name, command, workload, (fastest, alone.p95), seconds
+            )
+        except ProcessError as error:
+            failures.append(Failure(name, str(error)))
+            continue
+        found.append(
+            Searched(
+                tool.name,
+                arrangement,
+                alone,
+                points,
+                memory,
+                own=highest(points, alone.p95),
+                common=highest(points, fastest),
+                fastest=fastest,
+            )
+        )
+    return found, failures
+
+
+def _without_load(command: Sequence[str], bodies: Sequence[dict[str, Any]]) -> Point:
+    several = [bodies[i % len(bodies)] for i in range(UNLOADED)]
+    with running(command) as (url, _):
+        answers = call_in(HERE, send_one_by_one, url, several)
+    point = point_of(answers, 1 / float(np.mean([answer.seconds for answer in answers])))
+    if point.failed:
+        raise ProcessError(f"{point.failed} of {UNLOADED} requests failed")
+    return point
+
+
+def _under_load(
+    run: Run,
+    name: str,
+    command: Sequence[str],
+    workload: Workload,
+    unloaded: Sequence[float],
+    seconds: float,
+) -> tuple[list[Point], float]:
+    """Search for each latency without load; return all points and the server's memory."""
+    with running(command) as (url, pid):
+
+        def at(rate: float) -> Point:
+            run.progress(f"{name}, {rate:.1f} requests a second")
+            bodies, count = workload.bodies, max(FEWEST, round(rate * seconds))
+            several = [bodies[i % len(bodies)] for i in range(count)]
+            arrivals = poisson_arrivals(count, rate, SEED)
+            return point_of(call_in(HERE, send_all, url, several, arrivals), rate)
+
+        known: dict[float, Point] = {}
+        for latency in unloaded:
+            search(at, latency, known, workload.first_rate)
+        return [known[rate] for rate in sorted(known)], resident_mb(pid)
+
+
+def search(
+    at: Callable[[float], Point], unloaded: float, known: dict[float, Point], first_rate: float
+) -> None:
+    """Double the rate until requests are not served in time, then narrow down where that begins.
+
+    Args:
+        unloaded: seconds without load, see `in_time`
+        known: what was measured, by rate; what is measured is added
+    """
+
+    def good_at(rate: float) -> bool:
+        if rate not in known:
+            known[rate] = at(rate)
+        return in_time(known[rate], unloaded)
+
+    good, bad = 0.0, first_rate
+    while good_at(bad):
+        good, bad = bad, bad * 2
+    for _ in range(REFINEMENTS):
+        middle = (good + bad) / 2
+        good, bad = (middle, bad) if good_at(middle) else (good, middle)
+
+
+def highest(points: Sequence[Point], unloaded: float) -> float:
+    """Return the highest rate that was served in time."""
+    return max((point.rate for point in points if in_time(point, unloaded)), default=0.0)
+
+
+def in_time(point: Point, unloaded: float) -> bool:
+    """Return whether requests were served in time.
+
+    Args:
+        unloaded: seconds of a request without load
+    """
+    return not point.failed and point.p95 <= SLOWER * unloaded
+
+
+def point_of(answers: Sequence[Answer], rate: float) -> Point:
+    """Return percentiles of answers, without the first ones, which find an empty server."""
+    counted = answers[int(len(answers) * WARM_UP) :]
+    seconds = np.array([answer.seconds for answer in counted])
+    p50, p95, p99 = np.percentile(seconds, [50, 95, 99]).tolist()
+    failed = sum(answer.status != 200 for answer in answers)
+    arrived = np.arange(len(counted)) / rate
+    span = float((arrived + seconds).max())
+    return Point(
+        round(rate, 3),
+        round(len(counted) / span, 3),
+        round(p50, 5),
+        round(p95, 5),
+        round(p99, 5),
+        failed,
+    )
+
+
+def standings(found: Sequence[Searched], tools: Sequence[ServedTool]) -> list[dict[str, Any]]:
+    """Return how the tools that were measured compare with the best of their peers.
+
+    Each has the highest rate `own` at which its p95 may be `SLOWER` times that of its own requests
+    without load, compared with all peers; `own_in_fp32`, the same compared with peers that compute
+    in fp32, which is None for other tools; and `common`, where p95 may be `SLOWER` times that of
+    the fastest among those in fp32, or among all others, compared with the peers of these. They
+    have the arrangement in which the rate is highest, the best peer, and the rate over its.
+    """
+    measured = {searched.tool for searched in found}
+    working = [tool for tool in tools if tool.name in measured]
+    peers = [tool for tool in working if tool.peer]
+
+    def goodput(
+        tool: ServedTool, peers: Sequence[ServedTool], rate_of: Callable[[Searched], float]
+    ) -> dict[str, Any]:
+        def best(name: str) -> Searched:
+            return max((searched for searched in found if searched.tool == name), key=rate_of)
+
+        own = best(tool.name)
+        rates = {peer.name: rate_of(best(peer.name)) for peer in peers}
+        name = max(rates, key=rates.__getitem__, default=None)
+        return {
+            "arrangement": own.arrangement,
+            "rate": rate_of(own),
+            "best_peer": name,
+            "ratio": round(rate_of(own) / rates[name], 3) if name and rates[name] else None,
+        }
+
+    def standing(tool: ServedTool) -> dict[str, Any]:
+        alike = [peer for peer in peers if peer.fp32 == tool.fp32]
+        return {
+            "tool": tool.name,
+            "own": goodput(tool, peers, lambda searched: searched.own),
+            "own_in_fp32": goodput(tool, alike, lambda s: s.own) if tool.fp32 else None,
+            "common": goodput(tool, alike, lambda searched: searched.common),
+        }
+
+    return list(map(standing, working))

@@ -1,0 +1,229 @@
+"""Latency and goodput of servers under load, compared with each other.
+
+Requests arrive as a Poisson process and are sent from another process of the machine, whatever
+became of those before. Peers stand behind the HTTP layer of Dragoman's server, with a queue that
+gives a worker all that has arrived, up to a batch. Every tool gets the arrangement of workers and
+threads in which its goodput is highest.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from dragoman.errors import DragomanError
+
+from ...processes import HERE, ProcessError, call_in
+from ..record import Record, Row, Table, table_of
+from ..rounds import Failure, prepare
+from ..task import ONLY, SHAPE, VOCAB_SIZE, Option, Run, Task
+from ..tasks.throughput import CORES, Arrangement
+from .goodput import SLOWER, measure_goodput, standings
+from .load import SEED, running, send_one_by_one
+from .workloads import ServedTool, Workload, speech_workload, text_workload
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+OVERHEAD_OF = "Dragoman int8"
+OVERHEAD_REQUESTS, OVERHEAD_ROUNDS = 30, 3
+MARKERS = ("o", "s", "^", "D", "v", "X")
+
+
+def measure(
+    run: Run,
+    *,
+    shape: str,
+    vocab_size: int | None,
+    whisper: Path | None,
+    clips: Path | None,
+    cores: int | None,
+    seconds: float,
+) -> dict[str, Any]:
+    """Measure the goodput of all tools, and what HTTP and the queue add."""
+    if (whisper is None) != (clips is None):
+        raise DragomanError("--whisper and --clips go together")
+    cores = cores or os.cpu_count() or 1
+    if whisper is not None and clips is not None:
+        workload = speech_workload(whisper, clips)
+    else:
+        workload = text_workload(shape, vocab_size, run.directory)
+    tools = run.chosen(workload.tools)
+    workload = replace(workload, tools=tools)
+    found, failures = measure_goodput(run, workload, cores=cores, seconds=seconds)
+    added = None
+    own = next((tool for tool in tools if tool.name == OVERHEAD_OF), None)
+    if whisper is None and own is not None:
+        run.progress("what HTTP and the queue add")
+        try:
+            added = _overhead_ms(own, run.directory / "overhead", workload, cores)
+        except ProcessError as error:
+            failures.append(Failure("overhead", str(error)))
+    return {
+        "model": workload.model,
+        "requests": workload.requests,
+        "seconds": seconds,
+        "seed": SEED,
+        "slower": SLOWER,
+        "tools": standings(found, tools),
+        "entries": found,
+        "overhead_ms": added,
+        "failures": failures,
+    }
+
+
+def _overhead_ms(tool: ServedTool, directory: Path, workload: Workload, cores: int) -> float:
+    """Return what HTTP and the queue add to a request without load, in milliseconds.
+
+    The same calls of the library are compared, source by source: the median of the differences,
+    each of the least of some rounds, which take turns.
+    """
+    bodies = workload.bodies[:OVERHEAD_REQUESTS]
+    bundle = prepare(tool, workload.checkpoint, directory)
+    with running(tool.command(bundle, Arrangement(1, cores, 64))) as (url, _):
+        served, called = [], []
+        for _ in range(OVERHEAD_ROUNDS):
+            answers = call_in(HERE, send_one_by_one, url, bodies)
+            served.append([answer.seconds for answer in answers])
+            called.append(call_in(HERE, call_library, bundle, cores, bodies))
+    differences = np.min(served, axis=0) - np.min(called, axis=0)
+    return round(float(np.median(differences)) * 1000, 3)
+
+
+def call_library(directory: Path, threads: int, bodies: Sequence[dict[str, Any]]) -> list[float]:
+    """Return the seconds of each call, in this process."""
+    from dragoman.runtime import load
+
+    model, seconds = load(directory, threads=threads), []
+    for number, body in enumerate([*bodies[:2], *bodies]):  # the first two warm up
+        source, longest = body["source"], body["max_new_tokens"]
+        started = time.perf_counter()
+        model.generate([source], max_new_tokens=longest)
+        if number >= 2:
+            seconds.append(time.perf_counter() - started)
+    return seconds
+
+
+ARRANGEMENT = "{X[arrangement][0]} x {X[arrangement][1]}, {X[arrangement][2]} at once"
+COLUMNS = (
+    ("", "{tool}"),
+    ("p50 / p95 without load, ms", "{p50_ms:.0f} / {p95_ms:.0f}"),
+    ("its own 4 x", "{own[rate]:.1f}"),
+    ("workers x threads", ARRANGEMENT.replace("X", "own")),
+    ("x best peer", "{own[ratio]:.2f}"),
+    ("x in fp32", "{own_in_fp32[ratio]:.2f}"),
+    ("p95 limit for all, ms", "{limit_ms:.0f}"),
+    ("the same for all", "{common[rate]:.1f}"),
+    ("workers x threads", ARRANGEMENT.replace("X", "common")),
+    ("x best peer", "{common[ratio]:.2f}"),
+    ("memory, MB", "{memory_mb:,.0f}"),
+)
+
+
+def _best(record: Record, tool: Row, goodput: str) -> Row:
+    """Return the entry of a tool in the arrangement in which a goodput is highest."""
+    case = tool["tool"], tool[goodput]["arrangement"]
+    return next(e for e in record["entries"] if (e["tool"], e["arrangement"]) == case)
+
+
+def tables(record: Record) -> Iterator[Table]:
+    """Yield a row for each tool."""
+    slower = f"{record['slower']:g}"
+    rows = [
+        {
+            **tool,
+            "p50_ms": best["alone"]["p50"] * 1000,
+            "p95_ms": best["alone"]["p95"] * 1000,
+            "limit_ms": record["slower"] * best["fastest"] * 1000,
+            "memory_mb": best["memory_mb"],
+        }
+        for tool in record["tools"]
+        for best in [_best(record, tool, "own")]
+    ]
+    title = (
+        f"{record['model']}; {record['requests']}. Requests a second at which p95 is at most "
+        f"{slower} x that of a tool's own requests alone; and the same for all in fp32, and for "
+        f"all others: {slower} x that of the fastest of them"
+    )
+    yield table_of(rows, COLUMNS, title=title)
+
+
+def notes(record: Record) -> Iterator[str]:
+    """Yield what HTTP and the queue add."""
+    if record["overhead_ms"] is not None:
+        yield f"HTTP and queue add {record['overhead_ms']:.2f} ms to a request without load"
+
+
+def picture(record: Record) -> Figure:
+    """Draw percentiles of latency over the rate, of each tool in its best arrangement.
+
+    Peers are dashed. Dotted lines are the p95 that is the limit for all.
+    """
+    from ..picture_style import COLOURS, figure, styled, tidy
+
+    best = [_best(record, tool, "own") for tool in record["tools"]]
+    percentiles = ("p50", "p95", "p99")
+    with styled():
+        drawn = figure(4.2)
+        drawn.suptitle(record["model"], fontsize="medium")
+        panels = drawn.subplots(1, 3, sharey=True)
+        for entry, colour, marker in zip(best, COLOURS, MARKERS, strict=False):
+            points = [point for point in entry["points"] if not point["failed"]]
+            for panel, name in zip(panels, percentiles, strict=True):
+                panel.plot(
+                    [point["rate"] for point in points],
+                    [point[name] * 1000 for point in points],
+                    label=entry["tool"],
+                    color=colour,
+                    marker=marker,
+                    markersize=4,
+                    linestyle="-" if entry["tool"].startswith("Dragoman") else "--",
+                )
+        for fastest in {entry["fastest"] for entry in best}:
+            panels[1].axhline(record["slower"] * fastest * 1000, color="grey", linestyle=":")
+        for panel, name in zip(panels, percentiles, strict=True):
+            panel.set_xscale("log", base=2)
+            panel.set_yscale("log")
+            panel.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
+            panel.yaxis.set_major_formatter(lambda value, _: f"{value:,g}")
+            tidy(panel, x="requests a second", y=f"{name}, ms")
+        handles, labels = panels[0].get_legend_handles_labels()
+        drawn.legend(handles, labels, loc="outside lower center", ncols=3, frameon=False)
+    return drawn
+
+
+def _file(record: Record, options: Any) -> str:
+    whisper = options["whisper"]
+    name = f"whisper-{whisper.name.removeprefix('whisper-')}" if whisper else options["shape"]
+    return f"serving-{name}-{options['cores'] or os.cpu_count()}-cores"
+
+
+SERVING = Task(
+    name="serving",
+    help="Compare how many requests a second servers answer in time.",
+    options=(
+        SHAPE,
+        VOCAB_SIZE,
+        Option(
+            "--whisper",
+            "Speech instead of texts: an English-only Whisper in CTranslate2's format.",
+            Path,
+        ),
+        Option("--clips", "With --whisper: folder of audio files and transcripts.tsv.", Path),
+        CORES,
+        Option("--seconds", "That requests arrive at each rate.", float, 15.0),
+        ONLY,
+    ),
+    measure=measure,
+    rows="tools",
+    file=_file,
+    tables=tables,
+    notes=notes,
+    picture=picture,
+)

@@ -1,0 +1,354 @@
+"""A server under load for a long time, with clients that misbehave: nothing may go wrong.
+
+Requests arrive at a share of what the server can do. Some clients go away in the middle, some send
+malformed requests, and from time to time so many come at once that some must be refused. Every
+answer, streamed or not, is compared with the library's for the same source and options. Afterwards
+no row may be in use, and the server must hold as much memory as after the first fifth of the time.
+The exit status is 1 unless all of that is so.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+import re
+import sys
+import time
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from ...processes import HERE, ProcessError, call_in
+from ..record import Record, Table
+from ..task import Option, Run, Task
+from .load import PATH, SEED, open_session, poisson_arrivals, resident_mb, running
+
+OPTIONS: tuple[dict[str, Any], ...] = (
+    {},
+    {"num_beams": 4, "num_return_sequences": 2},
+    {"do_sample": True, "seed": 11, "temperature": 0.8},
+    {"max_new_tokens": 3, "alternatives": 2},
+)
+VANISHING, MALFORMED = 0.05, 0.05
+"""Shares of clients that go away before they are answered, and that send no request."""
+STREAMED = 0.25
+"""Share of requests that ask for a stream, of those that may: beams cannot be streamed."""
+BURST_SECONDS, BURST = 15.0, 300
+"""How often how many requests come at once; more than may wait."""
+MEMORY = 1.02
+"""What the server may hold at the end, times what it held after the first fifth."""
+SHARE = 0.8
+"""Of the rate at which the server is saturated."""
+WAITING = 128
+RATES = tuple(50.0 * 2**n for n in range(8))
+"""Requests a second that are tried, until a server cannot answer all."""
+ATTEMPT_SECONDS = 6.0
+SATURATED = 0.1
+"""Share of requests that a server refuses that can do no more."""
+BAD_BODIES = (b"", b"{", b'{"source": 1}', b'{"sources": {}}', b"\xff\xfe", b'{"source":"a","x":1}')
+
+
+@dataclass
+class Outcome:
+    """What happened.
+
+    Attributes:
+        rate: requests a second that arrived, without bursts
+        streamed: of those that were answered, how many were so token by token
+        wrong: answers that are not the library's
+        unexpected: answers of another kind than a request of its kind gets, by status
+        slots: rows in use, and outputs that wait, after all is over
+        memory_mb: after the first fifth of the time, and at the end
+    """
+
+    minutes: float
+    rate: float
+    answered: int
+    streamed: int
+    refused: int
+    vanished: int
+    malformed: int
+    wrong: int
+    unexpected: dict[int, int]
+    slots: int
+    memory_mb: tuple[float, float]
+
+
+def problems(record: Record) -> list[str]:
+    """Return what went wrong.
+
+    Args:
+        record: the fields of an `Outcome`
+    """
+    found = []
+    if record["wrong"]:
+        found.append(f"expected the library's answers, found {record['wrong']} others")
+    if record["unexpected"]:
+        found.append(f"unexpected answers, by status: {record['unexpected']}")
+    if record["slots"]:
+        found.append(f"expected no slots in use at the end, found {record['slots']}")
+    early, late = record["memory_mb"]
+    if late > early * MEMORY:
+        found.append(f"expected at most {early * MEMORY:.1f} MB at the end, found {late:.1f} MB")
+    if not record["refused"]:
+        found.append("expected some requests of bursts to be refused, found none")
+    return found
+
+
+def library_answers(bundle: Path, sources: Sequence[str]) -> list[list[Any]]:
+    """Return, for each of `OPTIONS`, the library's result of each source, as JSON."""
+    from dragoman.runtime import GenerationOptions, load
+    from dragoman.runtime.decoding.results import result_data
+
+    model = load(bundle, threads=1)
+    return [
+        [
+            json.loads(json.dumps(result_data(result)))
+            for result in model.generate(sources, GenerationOptions(**options))
+        ]
+        for options in OPTIONS
+    ]
+
+
+def streamed_result(events: str) -> Any:
+    """Return the result that a stream ends with.
+
+    None is returned if there is none, or the tokens before it are not its own.
+    """
+    found = []
+    for message in events.strip().split("\n\n"):
+        fields = dict(line.split(": ", 1) for line in message.split("\n"))
+        found.append((fields.get("event"), json.loads(fields["data"])))
+    *tokens, (name, result) = found
+    if name != "end" or [token["id"] for _, token in tokens] != result["tokens"]:
+        return None
+    text = "".join(token["text"] for _, token in tokens)  # may lack an incomplete character
+    return result if result["text"].startswith(text) else None
+
+
+class Received(NamedTuple):
+    """An answer: seconds after the first request was sent, and its status."""
+
+    seconds: float
+    status: int
+
+
+class Clients:
+    """Clients that use a server well and badly, and know what it should answer.
+
+    Args:
+        pid: of the server's process
+        expected: see `library_answers`
+
+    Attributes:
+        counts: of what happened, by the names of `Outcome`'s
+    """
+
+    def __init__(
+        self, url: str, pid: int, sources: Sequence[str], expected: list[list[Any]]
+    ) -> None:
+        self._url, self._pid = url, pid
+        self._sources, self._expected = sources, expected
+        self._random = random.Random(SEED)
+        self.counts: Counter[str] = Counter()
+        self._unexpected: Counter[int] = Counter()
+
+    async def soak(self, rate: float, seconds: float) -> Outcome:
+        """Use and misuse the server at a rate, with bursts."""
+        async with self._connected():
+            started, early = time.monotonic(), 0.0
+            while (elapsed := time.monotonic() - started) < seconds:
+                if not early and elapsed >= seconds / 5:
+                    early = resident_mb(self._pid)
+                await self._period(rate, min(BURST_SECONDS, max(1.0, seconds - elapsed)))
+            slots = await self._slots()
+        counts = self.counts
+        return Outcome(
+            round(seconds / 60, 2),
+            round(rate, 2),
+            counts["answered"],
+            counts["streamed"],
+            counts["refused"],
+            counts["vanished"],
+            counts["malformed"],
+            counts["wrong"],
+            dict(self._unexpected),
+            slots,
+            (early, resident_mb(self._pid)),
+        )
+
+    async def flood(self, rate: float, seconds: float) -> list[Received]:
+        """Send nothing but requests, at a rate, whatever becomes of those before."""
+        started = time.monotonic()
+
+        async def ask(arrival: float) -> Received:
+            await asyncio.sleep(started + arrival - time.monotonic())
+            status = await self._ask()
+            return Received(time.monotonic() - started, status)
+
+        async with self._connected():
+            return await asyncio.gather(*map(ask, self._arrivals(rate, seconds)))
+
+    @asynccontextmanager
+    async def _connected(self) -> AsyncIterator[None]:
+        async with open_session() as self._session:
+            yield
+
+    def _arrivals(self, rate: float, seconds: float) -> list[float]:
+        return poisson_arrivals(
+            max(1, round(rate * seconds)), rate, self._random.randrange(1 << 30)
+        )
+
+    async def _period(self, rate: float, seconds: float) -> None:
+        """Send requests at a rate, and a burst at the end."""
+        arrivals, started = self._arrivals(rate, seconds), time.monotonic()
+
+        async def later(arrival: float) -> None:
+            await asyncio.sleep(started + arrival - time.monotonic())
+            await self._client()
+
+        await asyncio.gather(*map(later, arrivals))
+        await asyncio.gather(*(self._ask() for _ in range(BURST)))
+
+    async def _client(self) -> None:
+        kind = self._random.random()
+        if kind < VANISHING:
+            await self._vanish()
+        elif kind < VANISHING + MALFORMED:
+            await self._malform()
+        else:
+            await self._ask()
+
+    async def _ask(self) -> int:
+        """Send a request, compare the answer, and return its status."""
+        index = self._random.randrange(len(self._sources))
+        option = self._random.randrange(len(OPTIONS))
+        may_stream = "num_beams" not in OPTIONS[option]
+        stream = may_stream and self._random.random() < STREAMED
+        body = {"source": self._sources[index], "stream": stream, **OPTIONS[option]}
+        async with self._session.post(self._url + PATH, json=body) as answer:
+            if answer.status == 200:
+                if stream:
+                    result = streamed_result(await answer.text())
+                else:
+                    (result,) = (await answer.json())["results"]
+                right = result == self._expected[option][index]
+                self.counts["answered" if right else "wrong"] += 1
+                self.counts["streamed"] += right and stream
+            elif answer.status == 429:  # at the given rate, too, while a burst is worked off
+                self.counts["refused"] += 1
+            else:
+                self._unexpected[answer.status] += 1
+            return int(answer.status)
+
+    async def _vanish(self) -> None:
+        """Send a request, streamed or not, and close the connection without reading."""
+        body = json.dumps({"source": "vanishing", "stream": self._random.random() < 0.5}).encode()
+        host, _, port = self._url.removeprefix("http://").partition(":")
+        _, writer = await asyncio.open_connection(host, int(port))
+        head = f"POST {PATH} HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n\r\n"
+        whole = head.encode() + body
+        # Some do not even send all of it.
+        writer.write(whole if self._random.random() < 0.7 else whole[:-5])
+        await writer.drain()
+        writer.close()
+        await writer.wait_closed()
+        self.counts["vanished"] += 1
+
+    async def _malform(self) -> None:
+        body = self._random.choice(BAD_BODIES)
+        async with self._session.post(self._url + PATH, data=body) as answer:
+            if answer.status == 400:
+                self.counts["malformed"] += 1
+            else:
+                self._unexpected[answer.status] += 1
+
+    async def _slots(self) -> int:
+        """Return the rows in use and the outputs that wait.
+
+        A last request is answered after those of clients that left are evicted, which happens at
+        the next step.
+        """
+        await self._ask()
+        async with self._session.get(f"{self._url}/metrics") as answer:
+            text = await answer.text()
+        gauges = re.findall(
+            r"^dragoman_(?:rows_in_use|queue_length)\{.*\} (\S+)$", text, re.MULTILINE
+        )
+        return int(sum(map(float, gauges)))
+
+
+def _sources() -> list[str]:
+    """Return words of letters, of lengths 1 to 20, that any bundle of texts can read."""
+    generator = random.Random(SEED)
+    letters = "abcdefghijklmnopqrstuvwxyz"
+    lengths = [1 + n % 20 for n in range(60)]
+    return ["".join(generator.choices(letters, k=length)) for length in lengths]
+
+
+def saturation(flood: Callable[[float], Sequence[Received]]) -> float:
+    """Return the requests a second that are answered while more are sent than can be.
+
+    They are counted in the middle half of the time, when the queue is full and requests still come.
+
+    Args:
+        flood: sends requests at a rate, for `ATTEMPT_SECONDS`
+
+    Raises:
+        ProcessError: all requests are answered at every rate.
+    """
+    begin, end = ATTEMPT_SECONDS / 4, ATTEMPT_SECONDS * 3 / 4
+    for rate in RATES:
+        statuses = [each.status for each in flood(rate) if begin <= each.seconds < end]
+        if statuses.count(429) > SATURATED * len(statuses):
+            return statuses.count(200) / (end - begin)
+    raise ProcessError(f"expected some of {RATES[-1]:.0f} requests a second to be refused")
+
+
+def measure(run: Run, *, bundle: Path, minutes: float) -> dict[str, Any]:
+    """Find the rate at which a server is saturated, then use and misuse it at a share of that."""
+    sources = _sources()
+    expected = call_in(HERE, library_answers, bundle, sources)
+    command = [sys.executable, "-m", "dragoman", "serve", str(bundle), "--port", "0"]
+    with running([*command, "--max-waiting", str(WAITING)]) as (url, pid):
+        run.progress("finding the rate at which it is saturated")
+        trial = Clients(url, pid, sources, expected)
+        rate = SHARE * saturation(lambda r: asyncio.run(trial.flood(r, ATTEMPT_SECONDS)))
+        run.progress(f"{rate:.0f} requests a second for {minutes:g} minutes")
+        clients = Clients(url, pid, sources, expected)
+        outcome = asyncio.run(clients.soak(rate, minutes * 60))
+    return {"bundle": bundle.resolve().name, **asdict(outcome)}
+
+
+def tables(record: Record) -> Iterator[Table]:
+    """Yield a row for each count."""
+    rows = [[field.name, str(record[field.name])] for field in fields(Outcome)]
+    yield Table(["", "found"], rows, f"{record['bundle']}, under load")
+
+
+def notes(record: Record) -> Iterator[str]:
+    """Yield how many answers were right."""
+    yield (
+        f"{record['answered']} answers as the library's, {record['streamed']} of them streamed; "
+        f"{record['refused']} refused"
+    )
+
+
+SOAK = Task(
+    name="soak",
+    help="Let clients use and misuse a server of BUNDLE, of texts, for a long time.",
+    options=(
+        Option("bundle", kind=Path),
+        Option("--minutes", "Minutes of load.", float, 30.0, least=0.2),
+    ),
+    measure=measure,
+    rows="answered",
+    file=lambda record, options: "serving-soak",
+    tables=tables,
+    notes=notes,
+    problems=problems,
+)

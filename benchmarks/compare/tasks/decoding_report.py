@@ -1,0 +1,259 @@
+"""Records of decoding: their tables, how Dragoman compares with the best peers, and a picture."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from ..record import Record, Row, Table, distinct, footprint_notes, ranged, sections, table_of
+from ..record import standing as standing_of
+from ..rounds import Entrant, count
+from .text_contenders import CTRANSLATE2, DRAGOMAN
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+COLUMNS = (
+    ("", "{contender}"),
+    ("batch", "{batch_size}"),
+    ("threads", "{threads}"),
+    ("ms/step", "{ms_per_step[0]:.2f}"),
+    ("lowest - highest", "{ms_per_step[1]:.2f} - {ms_per_step[2]:.2f}"),
+    ("tokens/s", "{tokens_per_second:,.0f}"),
+    ("x best peer", "{ratio:.2f}"),
+    ("x in fp32", "{fp32_ratio:.2f}"),
+    ("same tokens", "{identical}/{batch_size}"),
+    ("g2p-en error", "{word_error:.2%}"),
+)
+COST_NAMES = {"step": "ms per step", "call": "ms per call"}
+
+
+def decoding(num_beams: int) -> str:
+    """Return what a strategy is called."""
+    return "greedy" if num_beams == 1 else f"{num_beams} beams"
+
+
+def tables(record: Record) -> Iterator[Table]:
+    """Yield a row for each measurement, by batch size."""
+    longest = f" to {record['longest_source']}" if record.get("longest_source") else ""
+    errors = record["word_error"]
+    rows = [{**m, "word_error": errors.get(m["contender"])} for m in record["measurements"]]
+    title = (
+        f"{record['shape']}; source {record['source_length']}{longest}, {record['new_tokens']} new "
+        f"tokens, {decoding(record.get('num_beams', 1))}, {record['rounds']} rounds"
+    )
+    yield table_of(rows, COLUMNS, title=title, section=["batch_size"])
+
+
+def notes(record: Record) -> Iterator[str]:
+    """Yield the best peers, how Dragoman compares, floors, costs and footprints."""
+    for at_size in sections(record["measurements"], lambda m: m["batch_size"]):
+        best = next((m["best_peer"] for m in at_size if m["best_peer"]), None)
+        in_fp32 = next((m["best_fp32_peer"] for m in at_size if m["best_fp32_peer"]), None)
+        if best is not None:
+            yield f"best peer at batch {at_size[0]['batch_size']}: {best}; in fp32: {in_fp32}"
+    yield from standings(record["measurements"])
+    yield from reached(record)
+    for cost in record.get("costs", ()):
+        median, lowest, highest = cost["ratio"]
+        yield (
+            f"{Entrant(cost['contender'], cost['threads'])}, batch {cost['batch_size']}: "
+            f"a {cost['of']} takes {cost['ms'][0]:.2f} ms, {median:.3f} ({lowest:.3f} - "
+            f"{highest:.3f}) times that of {cost['compared_with']}"
+        )
+    yield from footprint_notes(record)
+
+
+def standings(measurements: Sequence[Row]) -> Iterator[str]:
+    """Yield how Dragoman's precisions compare with peers in fp32, and with all of them.
+
+    Each takes part with its best number of threads, and all with the same number.
+    """
+    threads_tried = sorted({m["threads"] for m in measurements})
+    for contender in distinct(m["contender"] for m in measurements):
+        if not contender.startswith(DRAGOMAN):
+            continue
+        own = [m for m in measurements if m["contender"] == contender]
+        best = [_fastest(at_size) for at_size in sections(own, lambda m: m["batch_size"])]
+        for kind, peer, ratio in (
+            ("peer in fp32", "best_fp32_peer", "fp32_ratio"),
+            ("peer of all", "best_peer", "ratio"),
+        ):
+            cases = {f"batch {m['batch_size']}, against {m[peer]}": m[ratio] for m in best}
+            yield from standing_of(contender, kind, cases)
+        for threads in threads_tried if len(threads_tried) > 1 else ():
+            name = str(Entrant(contender, threads))
+            for kind, ratio in (
+                ("peer in fp32 with as many", "fp32_thread_ratio"),
+                ("peer of all with as many", "thread_ratio"),
+            ):
+                alike = {
+                    f"batch {m['batch_size']}": m.get(ratio) for m in own if m["threads"] == threads
+                }
+                yield from standing_of(name, kind, alike)
+
+
+def reached(record: Record) -> Iterator[str]:
+    """Yield how far Dragoman's precisions are from the floor."""
+    steps = {(m["contender"], m["threads"], m["batch_size"]): m for m in record["measurements"]}
+    for pace in record.get("paces", ()):
+        products = ", ".join(f"{count:,.0f} in {name}" for name, count in pace["products"].items())
+        yield (
+            f"{count(pace['threads'], 'thread')}: {pace['gigabytes_per_second']:.1f} GB/s are "
+            f"read, 10^9 products a second: {products}"
+        )
+        floors = [floor for floor in record["floors"] if floor["threads"] == pace["threads"]]
+        for own in sections(floors, lambda floor: floor["contender"]):
+            found = [
+                f"batch {floor['batch_size']}: {floor['ms']:.2f} ms, "
+                f"{floor['ms'] / step['ms_per_step'][0]:.0%}"
+                for floor in own
+                if (step := steps.get((floor["contender"], floor["threads"], floor["batch_size"])))
+            ]
+            if found:
+                yield (
+                    f"floor of {own[0]['contender']}, and its share of a step: {'; '.join(found)}"
+                )
+
+
+def documentation(record: Record) -> Iterator[Table]:
+    """Yield the tables of the documentation, with a row for each contender.
+
+    They have milliseconds per step at every number of threads, the best in bold, with the ratios
+    between the best of each tool; footprints; floors; and costs.
+    """
+    yield _speed(record)
+    if record["footprints"]:
+        yield _footprints(record["footprints"])
+    if "floors" in record:
+        yield _floors(record["floors"], record["measurements"])
+    costs = record.get("costs", [])
+    for of, name in COST_NAMES.items():
+        if of_kind := [row for row in costs if row["of"] == of]:
+            yield _costs(of_kind, name)
+
+
+def _speed(record: Record) -> Table:
+    rows: Sequence[Row] = record["measurements"]
+    threads: Sequence[int] = record["threads"]
+    sizes = distinct(row["batch_size"] for row in rows)
+    fewest = min(threads)
+    alike = "thread_ratio" in rows[0]
+    lines = []
+    for own in sections(rows, lambda row: row["contender"]):
+        cells = [own[0]["contender"]]
+        best: list[Row] = []
+        for at_size in sections(own, lambda row: row["batch_size"]):
+            best.append(_fastest(at_size))
+            for row in sorted(at_size, key=lambda row: threads.index(row["threads"])):
+                cell = ranged(row["ms_per_step"])
+                cells.append(f"**{cell}**" if row is best[-1] else cell)
+        cells += [_ratios(best, "ratio"), _ratios(best, "fp32_ratio")]
+        if alike:
+            few = [row for row in own if row["threads"] == fewest]
+            cells += [_ratios(few, "thread_ratio"), _ratios(few, "fp32_thread_ratio")]
+        cells.append(f"{sum(row['identical'] for row in best)} of {sum(sizes)}")
+        lines.append(cells)
+    headings = [
+        *("", *(f"{count(s, 'source')}, {count(n, 'thread')}" for s in sizes for n in threads)),
+        *("against the best peer", "in fp32"),
+        *((f"with {count(fewest, 'thread')} for all", "in fp32") if alike else ()),
+        "same tokens",
+    ]
+    return Table(headings, lines)
+
+
+def _footprints(rows: Sequence[Row]) -> Table:
+    """Return load time and memory with each number of threads; files are the same."""
+    threads = distinct(row["threads"] for row in rows)
+    lines = [
+        [
+            own[0]["contender"],
+            *(f"{row['load_seconds']:.2f} s" for row in own),
+            *(f"{row['peak_memory_mb']:,.0f} MB" for row in own),
+            f"{own[0]['disk_mb']:,.0f} MB",
+        ]
+        for own in sections(rows, lambda row: row["contender"])
+    ]
+    headings = [
+        f"{what}, {count(n, 'thread')}" for what in ("load", "peak memory") for n in threads
+    ]
+    return Table(["", *headings, "disk"], lines)
+
+
+def _floors(floors: Sequence[Row], rows: Sequence[Row]) -> Table:
+    """Return the shortest step, and its share of what a step takes."""
+    medians = {
+        (row["contender"], row["threads"], row["batch_size"]): row["ms_per_step"][0] for row in rows
+    }
+    lines = []
+    for own in sections(floors, lambda floor: (floor["contender"], floor["threads"])):
+        cells = [own[0]["contender"], str(own[0]["threads"])]
+        for floor in own:
+            ms = medians[floor["contender"], floor["threads"], floor["batch_size"]]
+            cells.append(f"{floor['ms']:.2f} of {ms:.2f} ms, {floor['ms'] / ms:.0%}")
+        lines.append(cells)
+    sizes = distinct(floor["batch_size"] for floor in floors)
+    return Table(["", "threads", *(count(size, "source") for size in sizes)], lines)
+
+
+def _costs(rows: Sequence[Row], name: str) -> Table:
+    lines = [
+        [
+            own[0]["contender"],
+            str(own[0]["threads"]),
+            *(
+                f"{row['ms'][0]:.2f}, {row['compared_ms'][0]:.2f}, {ranged(row['ratio'], 3)}"
+                for row in own
+            ),
+        ]
+        for own in sections(rows, lambda row: (row["contender"], row["threads"]))
+    ]
+    sizes = distinct(row["batch_size"] for row in rows)
+    headings = [f"{count(size, 'source')}: {name}, compared, ratio" for size in sizes]
+    return Table(["", "threads", *headings], lines)
+
+
+def _fastest(rows: Sequence[Row]) -> Row:
+    return min(rows, key=lambda row: row["ms_per_step"][0])
+
+
+def _ratios(best: Sequence[Row], key: str) -> str:
+    """Return the ratios at every batch size, such as "3.10x / 2.05x"; nothing without a peer."""
+    ratios = [row[key] for row in best]
+    return "" if None in ratios else " / ".join(f"{ratio:.2f}x" for ratio in ratios)
+
+
+def picture(record: Record) -> Figure:
+    """Draw tokens per second, each contender's at its best number of threads, as bars.
+
+    Each batch size has a panel with its own scale.
+    """
+    from matplotlib.figure import Figure
+
+    groups = list(sections(record["measurements"], lambda m: m["batch_size"]))
+    names = distinct(m["contender"] for m in record["measurements"])[::-1]
+    figure = Figure(figsize=(2 + 2.8 * len(groups), 1.2 + 0.3 * len(names)), layout="constrained")
+    for axes, at_size in zip(
+        figure.subplots(1, len(groups), squeeze=False)[0], groups, strict=True
+    ):
+        speeds = [
+            max(m["tokens_per_second"] for m in at_size if m["contender"] == name) for name in names
+        ]
+        bars = axes.barh(range(len(names)), speeds, color=[_colour(name) for name in names])
+        axes.bar_label(bars, fmt="{:,.0f}", fontsize=8, padding=2)
+        axes.set_yticks(range(len(names)), names if at_size is groups[0] else [])
+        axes.set_xlim(0, max(speeds) * 1.2)
+        axes.set_title(f"batch {at_size[0]['batch_size']}", fontsize=9)
+        axes.spines[["top", "right"]].set_visible(False)
+    threads = " or ".join(map(str, record["threads"]))
+    strategy = decoding(record.get("num_beams", 1))
+    figure.supxlabel("new tokens per second", fontsize=9)
+    figure.suptitle(f"{record['shape']}, {strategy}, {threads} threads", fontsize=10)
+    return figure
+
+
+def _colour(contender: str) -> str:
+    if contender.startswith(DRAGOMAN):
+        return "tab:blue"
+    return "tab:orange" if contender.startswith(CTRANSLATE2) else "tab:gray"

@@ -1,0 +1,199 @@
+"""What a processor can do, and the floor: the shortest time in which it can do a decoding step.
+
+A step reads everything that it needs from memory once, and computes all its products; the encoder's
+are shared out to the steps. What a step takes beyond its floor is what smaller products, attention
+and everything between them cost. Bandwidth and products are measured by the operators of ONNX
+Runtime at sizes that suit them.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+import onnxruntime
+from numpy.typing import NDArray
+
+from dragoman.optimize.graph_values import MICROSOFT, new_weight
+from dragoman.optimize.running import InMemorySession
+
+from ...models.shapes import Shape
+from .decoding import Workload
+
+REPETITIONS = 12
+READ_MB = 256
+"""Of a weight that is read to measure bandwidth: several times what caches hold."""
+WIDTH = 2048
+"""Rows and columns of the products whose speed is measured."""
+
+
+@dataclass(frozen=True)
+class Pace:
+    """What a machine can do, with a number of threads.
+
+    Attributes:
+        gigabytes_per_second: read from memory
+        products: billions of multiplications and additions a second, by the precision of weights
+    """
+
+    threads: int
+    gigabytes_per_second: float
+    products: dict[str, float]
+
+
+def best_pace(paces: Iterable[Pace]) -> Pace:
+    """Return the best of several moments: what else a machine does only makes it slower.
+
+    Args:
+        paces: with the same number of threads
+    """
+    first, *others = paces
+    return Pace(
+        first.threads,
+        max(pace.gigabytes_per_second for pace in (first, *others)),
+        {
+            precision: max(pace.products[precision] for pace in (first, *others))
+            for precision in first.products
+        },
+    )
+
+
+def measure_pace(threads: int) -> Pace:
+    """Measure the pace of this machine, now."""
+    generator = np.random.default_rng(0)
+    columns = READ_MB * 10**6 // 4 // WIDTH
+    weight = generator.standard_normal((WIDTH, columns), np.float32)
+    one = generator.standard_normal((1, WIDTH), np.float32)
+    seconds = _seconds(_matmul(weight), {"x": one}, threads)
+    square, rows = weight[:, :WIDTH], generator.standard_normal((WIDTH, WIDTH), np.float32)
+    billions = WIDTH**3 / 1e9
+    fp32 = billions / _seconds(_matmul(square), {"x": rows}, threads)
+    integers = generator.integers(0, 256, (WIDTH, WIDTH)).astype(np.uint8)
+    int8 = billions / _seconds(_integer_matmul(integers), {"x": integers}, threads)
+    return Pace(
+        threads,
+        round(weight.nbytes / seconds / 1e9, 1),
+        {"fp32": round(fp32, 1), "int8": round(int8, 1)},
+    )
+
+
+def _matmul(weight: NDArray[np.float32]) -> ir.Model:
+    """Return X [R, WIDTH] @ weight."""
+    return _product("MatMul", "", ir.DataType.FLOAT, {"w": weight})
+
+
+def _integer_matmul(weight: NDArray[np.uint8]) -> ir.Model:
+    """Return the product of integers, as `com.microsoft.MatMulIntegerToFloat`."""
+    constants = {
+        "w": (weight.astype(np.int16) - 128).astype(np.int8),
+        "x_scale": np.float32(0.01),
+        "w_scale": np.full(WIDTH, 0.01, np.float32),
+        "x_zero": np.uint8(128),
+    }
+    return _product("MatMulIntegerToFloat", MICROSOFT, ir.DataType.UINT8, constants)
+
+
+def _product(operator: str, domain: str, dtype: ir.DataType, constants: dict[str, Any]) -> ir.Model:
+    x = ir.Value(name="x", shape=ir.Shape(["rows", WIDTH]), type=ir.TensorType(dtype))
+    graph = ir.Graph([x], [], nodes=[], opset_imports={"": 21, MICROSOFT: 1}, name=operator)
+    weights = [new_weight(graph, name, np.asarray(numbers)) for name, numbers in constants.items()]
+    node = ir.node(operator, [x, *weights], domain=domain)
+    (result,) = node.outputs
+    result.name, result.type = "y", ir.TensorType(ir.DataType.FLOAT)
+    graph.append(node)
+    graph.outputs.append(result)
+    return ir.Model(graph, ir_version=10)
+
+
+def _seconds(model: ir.Model, feeds: dict[str, NDArray[Any]], threads: int) -> float:
+    """Return the seconds of the shortest of some runs."""
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = threads
+    session = InMemorySession(model, options)
+    times = []
+    for _ in range(REPETITIONS):
+        started = time.perf_counter()
+        session.run(feeds)
+        times.append(time.perf_counter() - started)
+    return min(times)
+
+
+@dataclass(frozen=True)
+class Floor:
+    """The shortest step of a precision.
+
+    Attributes:
+        ms: of a step, with its part of the encoder's time
+        reading_ms, products_ms: of a step of the decoder alone; the longer one counts
+    """
+
+    contender: str
+    threads: int
+    batch_size: int
+    ms: float
+    reading_ms: float
+    products_ms: float
+
+
+BYTES: dict[str, tuple[float, float]] = {"fp32": (4, 4), "int8": (1, 1), "int4": (0.5625, 1)}
+"""Bytes of a weight, scales included, and of a number in a cache of self-attention."""
+COMPUTED_IN = {"fp32": "fp32", "int8": "int8", "int4": "fp32"}
+"""What a decoder multiplies in."""
+
+
+def floors(
+    paces: Sequence[Pace],
+    precisions: Mapping[str, str],
+    shape: Shape,
+    workload: Workload,
+    vocab_size: int,
+) -> list[Floor]:
+    """Return the floor of each precision at each batch size and number of threads.
+
+    Args:
+        precisions: of Dragoman's contenders, by name: keys of `BYTES`
+    """
+    return [
+        _floor(pace, contender, precision, shape, workload, vocab_size, size)
+        for pace in paces
+        for contender, precision in precisions.items()
+        for size in workload.batch_sizes
+    ]
+
+
+def _floor(
+    pace: Pace,
+    contender: str,
+    precision: str,
+    shape: Shape,
+    workload: Workload,
+    vocab_size: int,
+    batch_size: int,
+) -> Floor:
+    width, layers = shape.d_model, shape.layers
+    rows = batch_size * workload.num_beams
+    source = (workload.source_length + (workload.longest_source or workload.source_length)) / 2
+    target = workload.new_tokens / 2  # caches fill up
+    # A decoder's layer has two attentions, without the keys and values of the second; those are the
+    # encoder's, which so has as many weights.
+    of_layers = layers * (6 * width**2 + 2 * width * shape.d_ff)
+    weights = of_layers + vocab_size * width
+    of_weight, of_cache = BYTES[precision]
+    cross, cached = (2 * layers * width * n for n in (source, target))  # numbers of a row
+    read = weights * of_weight + batch_size * cross * 4 + rows * cached * of_cache
+    reading = read / pace.gigabytes_per_second / 1e9
+    products = rows * weights / pace.products[COMPUTED_IN[precision]] / 1e9
+    products += rows * (cross + cached) / pace.products["fp32"] / 1e9
+    encoder = "int8" if precision == "int4" else precision
+    encoding = batch_size * source * of_layers / pace.products[encoder] / 1e9
+    seconds = max(reading, products) + encoding / workload.new_tokens
+    return Floor(
+        contender,
+        pace.threads,
+        batch_size,
+        *(round(1e3 * s, 3) for s in (seconds, reading, products)),
+    )

@@ -1,0 +1,155 @@
+"""The contenders on a GPU: the reference, Dragoman's backends, PyTorch and CTranslate2."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import NamedTuple
+
+from dragoman.runtime.backends.table import BACKENDS
+from dragoman.runtime.format.manifest import Range
+
+from ...models.bundles import bundle_of_checkpoint, bundle_with_engines
+from ...peers.interface import Batch, Generate, Rows
+from ..rounds import Contender, unchanged
+from .decoding import Workload
+from .text_contenders import REFERENCE, TextContender, ctranslate2_contender, load_bundle
+
+ENGINES = (
+    ("Dragoman RTX fp16", "tensorrt-rtx", "fp16"),
+    ("Dragoman RTX bf16", "tensorrt-rtx", "bf16"),
+    ("Dragoman RTX int8", "tensorrt-rtx", "int8"),
+    ("Dragoman RTX int4", "tensorrt-rtx", "int4"),
+    ("Dragoman TensorRT fp16", "tensorrt", "fp16"),
+    ("Dragoman TensorRT bf16", "tensorrt", "bf16"),
+)
+"""Contender, backend (which is the target too) and precision."""
+
+PROVIDER_PRECISIONS = next(b.precisions for b in BACKENDS if b.name == "onnxruntime-cuda") or ()
+"""The precisions that ONNX Runtime's CUDA provider runs."""
+
+TORCH_TYPES = {"fp16": "float16", "bf16": "bfloat16"}
+"""PyTorch's name of each precision."""
+
+
+class EngineSizes(NamedTuple):
+    """The sizes that engines are built for.
+
+    Attributes:
+        batches: a profile for each
+        source: lengths of the sources
+        capacity: in new tokens
+    """
+
+    batches: tuple[Range, ...]
+    source: Range
+    capacity: int
+
+
+def engine_sizes(workload: Workload) -> EngineSizes:
+    """Choose engine sizes for all batches of a workload.
+
+    One profile is for a single source and one for the larger batches. The runtime rounds batches up
+    to powers of two and lengths to multiples of 16.
+    """
+    larger = sorted(size for size in workload.batch_sizes if size > 1)
+    batches = [Range(1, 1, 1)] if 1 in workload.batch_sizes else []
+    if larger:
+        batches.append(Range(1, larger[len(larger) // 2], 1 << (larger[-1] - 1).bit_length()))
+    shortest = workload.source_length
+    longest = workload.longest_source or shortest
+    sources = Range(1, (shortest + longest + 1) // 2, -longest % 16 + longest)
+    return EngineSizes(tuple(batches), sources, workload.new_tokens)
+
+
+@dataclass(frozen=True)
+class BackendContender(Contender[Batch, Rows]):
+    """Dragoman on one of its backends.
+
+    Attributes:
+        backend: its name, as `runtime.load` expects it
+    """
+
+    backend: str = ""
+
+
+def gpu_contenders(sizes: EngineSizes) -> list[TextContender]:
+    """List the contenders, the reference first.
+
+    Tools that are not installed are included, and their failure is reported.
+
+    Args:
+        sizes: of the engines
+    """
+    return [
+        Contender(
+            REFERENCE,
+            unchanged,
+            partial(load_torch, dtype="float32"),
+            needs_torch=True,
+            required=True,
+        ),
+        *(
+            BackendContender(
+                name,
+                partial(prepare_engines, target=backend, precision=precision, sizes=sizes),
+                partial(load_bundle, backend=backend),
+                precision=precision,
+                backend=backend,
+            )
+            for name, backend, precision in ENGINES
+        ),
+        *(
+            BackendContender(
+                f"Dragoman CUDA {precision}",
+                partial(bundle_of_checkpoint, target="neutral", precision=precision),
+                partial(load_bundle, backend="onnxruntime-cuda"),
+                precision=precision,
+                backend="onnxruntime-cuda",
+            )
+            for precision in PROVIDER_PRECISIONS
+        ),
+        *(
+            Contender(
+                f"PyTorch {precision}{', CUDA graphs' if graphs else ''}",
+                unchanged,
+                partial(load_torch, dtype=dtype, graphs=graphs),
+                precision=precision,
+                needs_torch=True,
+                peer=True,
+            )
+            for precision, dtype in TORCH_TYPES.items()
+            for graphs in (False, True)
+        ),
+        *(ctranslate2_contender(dtype, device="cuda") for dtype in TORCH_TYPES.values()),
+    ]
+
+
+def prepare_engines(
+    checkpoint: Path, directory: Path, *, target: str, precision: str, sizes: EngineSizes
+) -> Path:
+    """Export a checkpoint and build engines; see `bundle_with_engines`."""
+    neutral = bundle_of_checkpoint(checkpoint, directory, target="neutral", precision="fp32")
+    return bundle_with_engines(
+        neutral,
+        directory,
+        target=target,
+        precision=precision,
+        **sizes._asdict(),
+    )
+
+
+def load_torch(directory: Path, threads: int, *, dtype: str, graphs: bool = False) -> Generate:
+    """Load PyTorch on the GPU; torch is imported here, since other contenders run without it."""
+    from ...peers import torch_cuda
+
+    return torch_cuda.load(directory, threads, dtype=dtype, graphs=graphs)
+
+
+def describe_gpu() -> str:
+    """Return the name and the compute capability of the GPU."""
+    from dragoman.runtime.backends.cuda import find_gpu
+
+    gpu = find_gpu()
+    return f"{gpu.name}, compute capability {gpu.compute_capability}"

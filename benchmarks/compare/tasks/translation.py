@@ -1,0 +1,301 @@
+"""Quality of a trained translation model: BLEU and chrF for each precision and strategy.
+
+A bundle is built for each precision, quantized with the sources of the validation data or, where
+they are not at hand, of the first test set. Outputs are scored by sacrebleu.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from dragoman.errors import DragomanError
+
+from ...models.bundles import bundle_of_checkpoint
+from ..record import Record, Table, distinct, table_of
+from ..task import Option, Run, Task
+from .decoding_report import decoding
+
+if TYPE_CHECKING:
+    from dragoman.runtime import Model
+
+CALIBRATION_SOURCES = 200
+
+PUBLISHED = {
+    "test_2016_flickr": 41.02,
+    "test_2017_flickr": 33.36,
+    "test_2017_mscoco": 29.88,
+}
+"""BLEU of lower-cased tokens of the text-only Transformer of the same size, 5 beams, the last ten
+checkpoints averaged (Wu et al. 2021, arXiv 2105.14462)."""
+
+
+@dataclass(frozen=True)
+class HeldOut:
+    """Texts to translate that the model has never seen.
+
+    Attributes:
+        references: of each source, as it is scored
+        tokenized: the references as lower-cased tokens with spaces between them, in which the model
+            was trained; none: it was trained on texts
+        language: of the targets
+        published: BLEU on tokens, by others
+    """
+
+    name: str
+    sources: Sequence[str]
+    references: Sequence[str]
+    language: str
+    tokenized: Sequence[str] = ()
+    published: float | None = None
+
+
+@dataclass(frozen=True)
+class Scores:
+    """Scores of translations, from 0 to 100.
+
+    Attributes:
+        bleu, chrf: of texts; of a model of lower-cased tokens after these were joined, without
+            regard to case
+        bleu_of_tokens: of lower-cased tokens, as papers report it; None: the model's outputs are
+            texts
+        bleu_signature, chrf_signature: what sacrebleu computed them with
+    """
+
+    bleu: float
+    chrf: float
+    bleu_signature: str
+    chrf_signature: str
+    bleu_of_tokens: float | None = None
+
+
+@dataclass(frozen=True)
+class Figure:
+    """The quality of one precision and strategy on one test set.
+
+    Attributes:
+        beams: 1 for greedy decoding
+        sentences: translated
+    """
+
+    test: str
+    precision: str
+    beams: int
+    sentences: int
+    scores: Scores
+    published: float | None = None
+
+
+def held_out_sets(recipe: str, checkpoint: Path, data: Path | None) -> list[HeldOut]:
+    """Return what a recipe's model is judged on.
+
+    Args:
+        data: the folder of Multi30k, whose recipe needs it
+
+    Raises:
+        DragomanError: there is no such set, or its folder is missing.
+    """
+    from dragoman.reference_model.recipes import multi30k_en_de, read_examples
+    from dragoman.reference_model.recipes.recipe import HELD_OUT_FILE
+
+    if recipe != multi30k_en_de.RECIPE.name:
+        examples = read_examples(checkpoint / HELD_OUT_FILE)
+        return [
+            HeldOut(
+                "held out",
+                [example.source for example in examples],
+                [example.references[0] for example in examples],
+                recipe.rpartition("-")[2],
+            )
+        ]
+    if data is None:
+        raise DragomanError(f"{recipe}: its data are needed: --data FOLDER")
+    sets = []
+    for name in multi30k_en_de.TESTS:
+        examples = multi30k_en_de.read_set(data, name)
+        sets.append(
+            HeldOut(
+                name,
+                [example.source for example in examples],
+                multi30k_en_de.read_lines_of(data, f"{name}.{multi30k_en_de.TARGET}"),
+                multi30k_en_de.TARGET,
+                [example.references[0] for example in examples],
+                PUBLISHED[name],
+            )
+        )
+    return sets
+
+
+def scores(outputs: Sequence[str], test: HeldOut) -> Scores:
+    """Score translations.
+
+    Args:
+        outputs: one for each source, as the model gives them
+
+    Raises:
+        DragomanError: tokens are to be joined, and `sacremoses` is not installed.
+    """
+    from dragoman.metrics.sacrebleu_metrics import SacreBleu
+
+    texts, of_tokens, lowercase = list(outputs), None, bool(test.tokenized)
+    if test.tokenized:
+        plain = SacreBleu("BLEU", tokenize="none")
+        of_tokens = plain.figure(texts, [[text] for text in test.tokenized])
+        texts = _joined(texts, test.language)
+    references = [[text] for text in test.references]
+    bleu, chrf = SacreBleu("BLEU", lowercase=lowercase), SacreBleu("chrF", lowercase=lowercase)
+    return Scores(
+        bleu.figure(texts, references),
+        chrf.figure(texts, references),
+        bleu.signature(),
+        chrf.signature(),
+        of_tokens,
+    )
+
+
+def _joined(texts: list[str], language: str) -> list[str]:
+    """Return texts of Moses's tokens as people write them."""
+    try:
+        from sacremoses import MosesDetokenizer
+    except ImportError as error:
+        raise DragomanError("joining Moses's tokens needs sacremoses: pip install it") from error
+    detokenizer = MosesDetokenizer(lang=language)
+    return [detokenizer.detokenize(text.split()) for text in texts]
+
+
+def measure(
+    run: Run,
+    *,
+    checkpoint: str,
+    data: Path | None,
+    precisions: tuple[str, ...],
+    beams: tuple[int, ...],
+    threads: int | None,
+) -> dict[str, Any]:
+    """Translate and score all test sets, with every precision and strategy."""
+    from dragoman.export.locating import locate_checkpoint
+    from dragoman.reference_model.recipes import find_recipe
+    from dragoman.runtime import load
+
+    directory = locate_checkpoint(checkpoint).directory
+    training = _training(directory)
+    recipe = find_recipe(str(training["recipe"])).name
+    tests = held_out_sets(recipe, directory, data)
+    calibration = _calibration(recipe, tests, data)
+    figures = []
+    for precision in precisions:
+        run.progress(f"building {precision}")
+        bundle = bundle_of_checkpoint(
+            directory,
+            run.directory / precision,
+            target="cpu",
+            precision=precision,
+            calibration=calibration,
+        )
+        with load(bundle, threads=threads) as model:
+            for test in tests:
+                for count in beams:
+                    run.progress(f"{precision}, {test.name}, {decoding(count)}")
+                    outputs = _translations(model, test, count)
+                    made = scores(outputs, test)
+                    figures.append(
+                        Figure(test.name, precision, count, len(outputs), made, test.published)
+                    )
+    return {"model": recipe, "figures": figures, "training": training}
+
+
+def _translations(model: Model, test: HeldOut, beams: int) -> list[str]:
+    results = model.generate(list(test.sources), num_beams=beams)
+    rejected = [result.error for result in results if result.error]
+    if rejected:
+        raise DragomanError(
+            f"{test.name}: expected a translation of every source, found {len(rejected)} rejected, "
+            f"the first with: {rejected[0]}"
+        )
+    return [result.text or "" for result in results]
+
+
+def _training(directory: Path) -> dict[str, Any]:
+    """Return what the checkpoint's recipe.json says, and the figures of every epoch."""
+    from dragoman.reference_model.recipes.recipe import RECIPE_FILE
+
+    path = directory / RECIPE_FILE
+    if not path.is_file():
+        raise DragomanError(f"{directory}: expected a checkpoint of a recipe, found no {path.name}")
+    history = (directory / "history.jsonl").read_text(encoding="utf-8").splitlines()
+    record: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    return record | {"history": [json.loads(line) for line in history]}
+
+
+def _calibration(recipe: str, tests: list[HeldOut], data: Path | None) -> list[str]:
+    from dragoman.reference_model.recipes import multi30k_en_de
+
+    if recipe == multi30k_en_de.RECIPE.name and data is not None:
+        sources = [example.source for example in multi30k_en_de.read_set(data, "val")]
+    else:
+        sources = list(tests[0].sources)
+    return sources[:: max(1, len(sources) // CALIBRATION_SOURCES)][:CALIBRATION_SOURCES]
+
+
+COLUMNS = (
+    ("set", "{test}"),
+    ("precision", "{precision}"),
+    ("decoding", "{decoding}"),
+    ("BLEU of tokens", "{scores[bleu_of_tokens]:.2f}"),
+    ("published", "{published:.2f}"),
+    ("BLEU", "{scores[bleu]:.2f}"),
+    ("chrF", "{scores[chrf]:.2f}"),
+)
+
+
+def tables(record: Record) -> Iterator[Table]:
+    """Yield a row for each test set, precision and strategy."""
+    rows = [{**figure, "decoding": decoding(figure["beams"])} for figure in record["figures"]]
+    yield table_of(rows, COLUMNS, title=f"quality of {record['model']}", left=3)
+
+
+def notes(record: Record) -> Iterator[str]:
+    """Yield what sacrebleu computed the scores with."""
+    yield from distinct(
+        f"{name} {figure['scores'][key]}"
+        for figure in record["figures"]
+        for name, key in (("BLEU", "bleu_signature"), ("chrF", "chrf_signature"))
+    )
+
+
+def _copy_curve(record: Record, stem: Path, options: Mapping[str, Any]) -> None:
+    """Copy the picture of the training."""
+    from dragoman.export.locating import locate_checkpoint
+
+    directory = locate_checkpoint(options["checkpoint"]).directory
+    shutil.copyfile(directory / "curve.png", stem.with_name(f"{stem.name}.png"))
+
+
+TRANSLATION = Task(
+    name="translation",
+    help="Measure BLEU and chrF of CHECKPOINT, trained by one of Dragoman's recipes, on held-out "
+    "texts.",
+    options=(
+        Option("checkpoint"),
+        Option("--data", "The folder of Multi30k.", Path),
+        Option(
+            "--precision",
+            "Precision of the bundle;",
+            choices=("fp32", "int8", "int4"),
+            default=("fp32", "int8", "int4"),
+            parameter="precisions",
+        ),
+        Option("--beams", "1 is greedy decoding;", int, (1, 5)),
+        Option("--threads", "Threads of the runtime.", int),
+    ),
+    measure=measure,
+    rows="figures",
+    file=lambda record, options: f"translation-{record['model']}",
+    tables=tables,
+    notes=notes,
+    copy=_copy_curve,
+)

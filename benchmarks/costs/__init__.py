@@ -1,4 +1,0 @@
-"""What each part of a model costs, counted by formulas and measured.
-
-Reading order: counting, measuring, report.
-"""

@@ -1,0 +1,155 @@
+"""Decoding with CTranslate2. Imports only CTranslate2, because its memory is measured."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from dragoman.errors import DragomanError
+
+from .interface import Batch, Generate, Rows, import_library
+
+
+class CTranslate2Peer:
+    """A converted model, loaded. Token ids in, token ids out, as in Dragoman's runtime."""
+
+    def __init__(self, translator: Any) -> None:
+        self._translator = translator
+
+    @classmethod
+    def load(
+        cls,
+        directory: Path,
+        threads: int,
+        compute_type: str = "default",
+        device: str = "cpu",
+        workers: int = 1,
+    ) -> CTranslate2Peer:
+        """Load a directory that `convert` wrote.
+
+        Args:
+            threads: for the computation of one batch (intra_threads)
+            workers: batches that run at the same time (inter_threads), from as many threads
+            compute_type: one of `ctranslate2.get_supported_compute_types(device)`; "default" is
+                the closest to the stored weights' type that the device supports
+            device: "cpu" or "cuda"
+
+        Raises:
+            DragomanError: CTranslate2 is missing, or cannot load the directory in that type.
+        """
+        package = import_library("ctranslate2")
+        try:
+            translator = package.Translator(
+                str(directory),
+                device=device,
+                compute_type=compute_type,
+                inter_threads=workers,
+                intra_threads=threads,
+            )
+        except (RuntimeError, ValueError) as error:
+            raise DragomanError(f"CTranslate2 cannot load {directory}: {error}") from error
+        return cls(translator)
+
+    @property
+    def compute_type(self) -> str:
+        """The type that matrix products are computed in, which "default" and "auto" leave open."""
+        return str(self._translator.compute_type)
+
+    def generate(
+        self,
+        sources: list[list[int]],
+        max_new_tokens: int,
+        min_new_tokens: int = 0,
+        num_beams: int = 1,
+        max_batch_size: int | None = None,
+    ) -> list[list[int]]:
+        """Decode sources, greedily or with beams.
+
+        Args:
+            sources: token ids of each source, of any lengths. All must be in the vocabulary:
+                CTranslate2 silently takes others for padding
+            max_new_tokens: the most tokens to generate, the end token included
+            min_new_tokens: the end token cannot be chosen before this many others
+            num_beams: 1 is greedy; more are ranked with a length penalty of 1
+            max_batch_size: the most that are decoded together, of similar length; None: all
+
+        Returns:
+            generated ids of each source, the best of its beams, without start and end token
+        """
+        results = self._translator.translate_batch(
+            [source_names(source) for source in sources],
+            max_batch_size=max_batch_size or len(sources),
+            max_input_length=0,
+            beam_size=num_beams,
+            length_penalty=1,
+            max_decoding_length=max_new_tokens,
+            min_decoding_length=min_new_tokens,
+        )
+        return [target_ids(result.hypotheses[0]) for result in results]
+
+
+def load(directory: Path, threads: int, *, compute_type: str, device: str = "cpu") -> Generate:
+    """Load a directory that `convert` wrote; every row gets exactly the requested new tokens."""
+    peer = CTranslate2Peer.load(directory, threads, compute_type, device)
+    return lambda batch: peer.generate(
+        batch.sources, batch.new_tokens, batch.new_tokens, batch.num_beams
+    )
+
+
+def source_names(tokens: Iterable[int]) -> list[str]:
+    """Return names that no target token has.
+
+    CTranslate2 returns a source such as "end token, any token" untranslated if it recognises the
+    names.
+    """
+    return [f"s{token}" for token in tokens]
+
+
+def target_names(tokens: Iterable[int]) -> list[str]:
+    """Return the names of target tokens."""
+    return [f"t{token}" for token in tokens]
+
+
+def target_ids(names: Iterable[str]) -> list[int]:
+    """Return the tokens of names."""
+    return [int(name.removeprefix("t")) for name in names]
+
+
+def prepare_generator(source: Path, directory: Path, *, compute_type: str) -> Path:
+    """Convert the checkpoint of a decoder-only model by CTranslate2's own converter.
+
+    Args:
+        directory: a path that does not exist yet
+
+    Returns:
+        `directory`
+    """
+    converters = import_library("ctranslate2.converters")
+    converter = converters.TransformersConverter(str(source))
+    converter.convert(str(directory), quantization=compute_type)
+    return directory
+
+
+def load_generator(directory: Path, threads: int, *, compute_type: str) -> Generate:
+    """Load what `prepare_generator` wrote; every row gets exactly the requested new tokens."""
+    library = import_library("ctranslate2")
+    generator = library.Generator(
+        str(directory), compute_type=compute_type, inter_threads=1, intra_threads=threads
+    )
+    names = json.loads((directory / "vocabulary.json").read_text(encoding="utf-8"))
+
+    def generate(batch: Batch) -> Rows:
+        results = generator.generate_batch(
+            [[names[token] for token in source] for source in batch.sources],
+            max_batch_size=len(batch.sources),
+            beam_size=batch.num_beams,
+            length_penalty=1,
+            min_length=batch.new_tokens,
+            max_length=batch.new_tokens,
+            include_prompt_in_result=False,
+        )
+        return [result.sequences_ids[0] for result in results]
+
+    return generate

@@ -1,0 +1,173 @@
+"""Functions that run in processes of their own, in this Python or in another one."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from multiprocessing import Pipe
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any, TypeVar, TypeVarTuple
+
+import dragoman
+from dragoman.errors import DragomanError
+
+Arguments = TypeVarTuple("Arguments")
+Returned = TypeVar("Returned")
+
+BENCHMARKS = Path(__file__).parent
+
+
+class ProcessError(DragomanError):
+    """A function failed in its process; the message is the reason."""
+
+
+@dataclass(frozen=True)
+class Interpreter:
+    """A Python, and the source tree of Dragoman that it imports.
+
+    Attributes:
+        executable: of an environment with numpy and the libraries that the function needs;
+            Dragoman need not be installed there
+        package: the folder of the package `dragoman`. Whichever it is, `dragoman.benchmarks` is
+            that of this process: what differs is what is measured, never how
+    """
+
+    executable: Path
+    package: Path
+
+    @classmethod
+    def of_tree(cls, tree: Path) -> Interpreter:
+        """Return this Python with the Dragoman of another source tree.
+
+        Raises:
+            DragomanError: the folder is not a source tree.
+        """
+        package = tree.absolute() / "src" / "dragoman"
+        if not (package / "__init__.py").is_file():
+            raise DragomanError(f"expected a source tree with src/dragoman, found {tree}")
+        return cls(HERE.executable, package)
+
+    @classmethod
+    def of_environment(cls, executable: Path) -> Interpreter:
+        """Return this Dragoman in another environment.
+
+        Raises:
+            DragomanError: there is no such file.
+        """
+        if not executable.is_file():
+            raise DragomanError(f"expected the Python of an environment, found {executable}")
+        return cls(executable.absolute(), HERE.package)
+
+
+HERE = Interpreter(Path(sys.executable), Path(dragoman.__file__).parent)
+"""The interpreter of this process."""
+
+
+class Child:
+    """A function that runs in a process of its own and answers over a connection.
+
+    An answer is a pair: True and a value, or False and the reason of a failure, after which the
+    process ends.
+
+    Args:
+        function: of a module that the interpreter can import; its first argument is the connection
+        arguments: picklable; the process imports what they are made of
+    """
+
+    def __init__(
+        self,
+        interpreter: Interpreter,
+        function: Callable[[Connection, *Arguments], None],
+        *arguments: *Arguments,
+    ) -> None:
+        self._connection, theirs = Pipe()
+        self._process = subprocess.Popen(
+            [
+                *(str(interpreter.executable), str(BENCHMARKS / "child.py")),
+                *(str(theirs.fileno()), str(interpreter.package), str(BENCHMARKS)),
+            ],
+            pass_fds=[theirs.fileno()],
+            stdin=subprocess.DEVNULL,
+        )
+        theirs.close()
+        same = interpreter.executable == HERE.executable
+        self.send(sys.path if same else [])
+        self.send((function, arguments))
+
+    def send(self, message: Any) -> None:
+        """Send a message to the function.
+
+        Raises:
+            ProcessError: the process has ended.
+        """
+        try:
+            self._connection.send(message)
+        except OSError as error:
+            raise self._ended() from error
+
+    def receive(self) -> Any:
+        """Return the next answer.
+
+        Raises:
+            ProcessError: the answer is a failure, or the process has ended.
+        """
+        try:
+            succeeded, answer = self._connection.recv()
+        except (EOFError, OSError) as error:
+            raise self._ended() from error
+        if not succeeded:
+            self._process.wait()
+            raise ProcessError(answer)
+        return answer
+
+    def wait(self) -> None:
+        """Wait until the process ends."""
+        self._process.wait()
+
+    def kill(self) -> None:
+        """End the process at once; may be called again."""
+        self._process.kill()
+        self._process.wait()
+
+    def _ended(self) -> ProcessError:
+        status = self._process.wait()
+        return ProcessError(f"its process ended unexpectedly, status {status}")
+
+
+def call_in(
+    interpreter: Interpreter,
+    function: Callable[[*Arguments], Returned],
+    *arguments: *Arguments,
+) -> Returned:
+    """Call a function in a process that ends afterwards, which releases its memory.
+
+    Raises:
+        ProcessError: the function failed, for whatever reason.
+    """
+    child = Child(interpreter, _answer, function, arguments)
+    try:
+        returned: Returned = child.receive()
+        child.wait()
+    finally:
+        child.kill()
+    return returned
+
+
+def reason(error: Exception) -> str:
+    """Return why something failed, on one line."""
+    message = " ".join(str(error).split())
+    if isinstance(error, DragomanError):
+        return message
+    return f"{type(error).__name__}: {message[:300]}"
+
+
+def _answer(
+    connection: Connection, function: Callable[..., Any], arguments: tuple[Any, ...]
+) -> None:
+    try:
+        connection.send((True, function(*arguments)))
+    except Exception as error:
+        connection.send((False, reason(error)))

@@ -1,0 +1,125 @@
+"""Counts the multiply-accumulates, weights and cached numbers that each part of a model takes.
+
+Only products of matrices are counted: norms, activations, softmax and sums take a number of
+operations that grows only with the size of hidden states or scores. Convolutions of speech models
+and heads of encoders are left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from dragoman.reference_model import ModelConfig
+
+Part = Literal[
+    "projections",
+    "self-attention",
+    "cross-attention",
+    "feed-forward",
+    "cross keys and values",
+    "output",
+    "the rest",
+]
+"""projections: to queries, keys and values of self-attention, to queries of cross-attention, and
+from the heads' outputs of both. The rest: what is not counted, but takes time."""
+
+
+@dataclass(frozen=True)
+class Cost:
+    """The cost of a part in all layers together.
+
+    Attributes:
+        operations: multiply-accumulates
+        weights: numbers in its matrices, which are read once for all rows of a batch
+        cached: keys and values that were computed earlier and are read
+    """
+
+    part: Part
+    operations: int
+    weights: int = 0
+    cached: int = 0
+
+
+def encoder(config: ModelConfig, source: int, *, rows: int = 1) -> list[Cost]:
+    """Count the encoder on sources of one length, and the cross keys and values of its output."""
+    layers, positions = config.encoder_layers, rows * source
+    costs = [
+        _product("projections", _self_projections(config), layers, positions),
+        Cost("self-attention", layers * rows * _scores(config, source * source)),
+        _product("feed-forward", _feed_forward(config), layers, positions),
+    ]
+    if config.has_decoder:
+        keys_values = config.d_model * config.num_heads * (config.head_size + config.value_size)
+        costs.append(
+            _product("cross keys and values", keys_values, config.decoder_layers, positions)
+        )
+    return costs
+
+
+def step(config: ModelConfig, source: int, position: int, *, rows: int = 1) -> list[Cost]:
+    """Count a step of the decoder, which reads a token of each row at the same position.
+
+    Args:
+        source: tokens of the source of each row; 0 without an encoder
+        position: from 0
+    """
+    layers = config.decoder_layers
+    projections = _self_projections(config)
+    if config.has_encoder:
+        projections += _query_output(config)
+    keys = rows * _scores(config, position + 1)
+    costs = [
+        _product("projections", projections, layers, rows),
+        Cost("self-attention", layers * keys, cached=layers * rows * _scores(config, position)),
+    ]
+    if config.has_encoder:
+        of_source = layers * rows * _scores(config, source)
+        costs.append(Cost("cross-attention", of_source, cached=of_source))
+    output = config.d_model * config.target_vocab_size
+    return [
+        *costs,
+        _product("feed-forward", _feed_forward(config), layers, rows),
+        _product("output", output, 1, rows),
+    ]
+
+
+def total(costs: Sequence[Cost]) -> Cost:
+    """Add up the costs of parts."""
+    return Cost(
+        "the rest",
+        sum(cost.operations for cost in costs),
+        sum(cost.weights for cost in costs),
+        sum(cost.cached for cost in costs),
+    )
+
+
+def _product(part: Part, weights: int, layers: int, positions: int) -> Cost:
+    """Each position is multiplied by the matrices of every layer."""
+    return Cost(part, layers * weights * positions, layers * weights)
+
+
+def _scores(config: ModelConfig, pairs: int) -> int:
+    """Count the products q k^T and the sums of values for pairs of a query and a key.
+
+    As many numbers are in so many keys and values.
+    """
+    return config.num_heads * (config.head_size + config.value_size) * pairs
+
+
+def _query_output(config: ModelConfig) -> int:
+    """Numbers in W^Q and W^O, and in W of bilinear scores."""
+    width = config.num_heads * (config.head_size + config.value_size)
+    bilinear = config.num_heads * config.head_size**2 if config.bilinear_scores else 0
+    return config.d_model * width + bilinear
+
+
+def _self_projections(config: ModelConfig) -> int:
+    """Numbers in W^Q, W^K, W^V and W^O."""
+    keys_values = config.d_model * config.num_heads * (config.head_size + config.value_size)
+    return _query_output(config) + keys_values
+
+
+def _feed_forward(config: ModelConfig) -> int:
+    return (3 if config.gated_feed_forward else 2) * config.d_model * config.d_ff

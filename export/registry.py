@@ -1,0 +1,52 @@
+"""The registry of families: one row for each `model_type` of `config.json` that can be read.
+
+Only names stand here, so that a wrong checkpoint is refused before PyTorch is imported.
+`export.families` imports the modules.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Literal, NamedTuple
+
+FormatName = Literal[
+    "Dragoman", "Hugging Face", "sentence-transformers", "CTranslate2", "state dictionary"
+]
+
+
+class Registration(NamedTuple):
+    """A row of the registry.
+
+    Attributes:
+        format: the layout of the family's checkpoint directories
+        module: the module in `export.families` that reads them
+        family: a `Family` or an `EncoderFamily` of that module, or the function that reads a state
+            dictionary
+    """
+
+    format: FormatName
+    module: str
+    family: str
+
+
+MODEL_TYPES: Mapping[str, Registration] = {
+    "marian": Registration("Hugging Face", "marian", "MARIAN"),
+    "bart": Registration("Hugging Face", "bart", "BART"),
+    "mbart": Registration("Hugging Face", "mbart", "MBART"),
+    "m2m_100": Registration("Hugging Face", "m2m_100", "M2M_100"),
+    "pegasus": Registration("Hugging Face", "pegasus", "PEGASUS"),
+    "t5": Registration("Hugging Face", "t5", "T5"),
+    "mt5": Registration("Hugging Face", "t5", "MT5"),
+    "whisper": Registration("Hugging Face", "whisper", "WHISPER"),
+    "gpt2": Registration("Hugging Face", "gpt2", "GPT2"),
+    "bert": Registration("Hugging Face", "encoders.bert", "BERT"),
+    "roberta": Registration("Hugging Face", "encoders.bert", "ROBERTA"),
+    "xlm-roberta": Registration("Hugging Face", "encoders.bert", "XLM_ROBERTA"),
+    "distilbert": Registration("Hugging Face", "encoders.bert", "DISTILBERT"),
+    "torch.nn.Transformer": Registration(
+        "state dictionary", "state_dictionaries.torch_transformer", "load_torch_transformer"
+    ),
+    "pytorch-seq2seq": Registration(
+        "state dictionary", "state_dictionaries.pytorch_seq2seq", "load_pytorch_seq2seq"
+    ),
+}

@@ -1,1 +1,0 @@
-"""The neutral target: standard ONNX operators only, in any precision."""

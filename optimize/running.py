@@ -1,0 +1,315 @@
+"""Running graphs on ONNX Runtime: sample inputs, sessions in memory, and comparing outputs.
+
+Graphs run exactly as they are, without ONNX Runtime's own optimizations.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import onnx_ir as ir
+import onnxruntime
+from numpy.typing import NDArray
+from onnxruntime import OrtValue
+
+from dragoman.onnx_graphs.graph_files import INLINE_BYTES
+from dragoman.runtime.format.contract import ROLES, Change, GraphSpec, Owner
+from dragoman.runtime.format.model_spec import ModelSpec
+
+from .emulation import emulate_half, has_halves
+from .graph_pass import PassError
+from .graph_values import constant, is_weight
+
+Samples = Mapping[str, NDArray[np.generic]]
+"""One value for each input of a graph."""
+
+
+def samples_for_graph(spec: GraphSpec, model: ModelSpec, *, seed: int = 0) -> Samples:
+    """Make sample inputs of a graph of the contract, from a seed.
+
+    Rows have unequal lengths and positions, and caches are filled up to them. There are two rows of
+    each source if the graph lets rows share sources.
+    """
+    generator = np.random.default_rng(seed)
+    sizes = _sizes(spec, model)
+    position = np.linspace(0, sizes["capacity"] - 1, sizes["batch"]).astype(np.int64)
+    values: dict[str, NDArray[np.generic]] = {}
+    for tensor in spec.inputs:
+        shape = tuple(sizes[d] if isinstance(d, str) else d for d in tensor.shape)
+        value: NDArray[np.generic]
+        if tensor.owner is Owner.MASK:
+            lengths = np.linspace(1, shape[1], shape[0]).astype(int)
+            value = np.arange(shape[1]) < lengths[:, None]
+        elif tensor.role == "position":
+            value = position
+        elif tensor.role in ("read", "token_type"):
+            value = np.zeros(shape)
+        elif tensor.role == "token":
+            value = generator.integers(0, model.target_vocab_size, shape)
+        elif tensor.role == "source" and model.source_vocab_size is not None:
+            value = generator.integers(0, model.source_vocab_size, shape)
+        else:
+            value = generator.standard_normal(shape)
+        if tensor.change is Change.APPENDED:
+            # Positions that a row has not written yet are zero.
+            written = np.arange(sizes["capacity"]) < position[:, None]
+            value = value * written[:, None, :, None]
+        values[tensor.name] = value.astype(np.dtype(tensor.dtype))
+    return values
+
+
+def _sizes(spec: GraphSpec, model: ModelSpec) -> dict[str, int]:
+    """Return a size for each dynamic axis of the contract; fixed axes keep theirs."""
+    sizes = {
+        "batch": 6,
+        "source_batch": 3,
+        "source": min(5, model.max_source_positions),
+        "query": 1,
+        "read": 1,
+        "capacity": min(9, model.max_target_positions),
+    }
+    for tensor in spec.inputs:
+        if tensor.role == "source":
+            continue  # audio features have other axes
+        for axis, size in zip(ROLES[tensor.role].axes, tensor.shape, strict=True):
+            if axis in sizes and isinstance(size, int):
+                sizes[axis] = size
+    return sizes
+
+
+def samples_for_model(model: ir.Model, *, seed: int = 0) -> Samples:
+    """Make sample inputs of a graph of which only names, dtypes and shapes are known.
+
+    Axes with the same name have the same size. Integers are token ids, unless the name
+    contains "mask" (ones; the last row is shorter) or "position". Floats are normally distributed.
+
+    Raises:
+        PassError: the type or the number of axes of an input is unknown.
+    """
+    generator = np.random.default_rng(seed)
+    sizes: dict[str, int] = {}
+    values: dict[str, NDArray[np.generic]] = {}
+    for tensor in model.graph.inputs:
+        if tensor.shape is None or tensor.dtype is None or tensor.name is None:
+            raise PassError(
+                f"input {tensor.name}: expected a type and a known number of axes, found none; "
+                "without samples the graph can be optimized but not compared (--no-compare)"
+            )
+        shape = tuple(
+            d if isinstance(d, int) else sizes.setdefault(str(d.value), _size(str(d.value)))
+            for d in tensor.shape
+        )
+        name, dtype = tensor.name.lower(), tensor.dtype.numpy()
+        value: NDArray[np.generic]
+        if "mask" in name:
+            value = np.ones(shape)
+            if value.ndim > 1 and shape[0] > 1 and shape[-1] > 2:
+                value[-1, ..., -2:] = 0
+        elif "position" in name:
+            value = np.broadcast_to(np.arange(shape[-1] if shape else 1), shape or (1,))
+            value = value.reshape(shape)
+        elif np.issubdtype(dtype, np.integer):
+            value = generator.integers(0, _smallest_table(model), shape)
+        else:
+            value = generator.standard_normal(shape)
+        values[tensor.name] = value.astype(dtype)
+    return values
+
+
+def _size(axis: str) -> int:
+    """Return a size that depends on the name only; for a sum of names, the sum of their sizes."""
+    if "+" in axis:
+        return sum(_size(part.strip()) for part in axis.split("+"))
+    if axis.isdigit():
+        return int(axis)
+    return 2 if "batch" in axis.lower() else 3 + sum(axis.encode()) % 5
+
+
+def _smallest_table(model: ir.Model) -> int:
+    """Return the rows of the smallest embedding table: smaller ids are valid for all tables."""
+    tables = [node.inputs[0] for node in model.graph.all_nodes() if node.op_type == "Gather"]
+    rows = [
+        numbers.shape[0] for t in tables if is_weight(t, 2) and (numbers := constant(t)) is not None
+    ]
+    return min(rows, default=2)
+
+
+UNSIGNED = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64}
+"""Unsigned integers by size in bytes, which replace element types that NumPy does not have."""
+
+
+class InMemorySession:
+    """A session of a graph in memory, whatever the graph's size; no file is written.
+
+    A serialized graph may not exceed 2 GB (protobuf), and its weights need not be copied twice.
+    Large initializers are therefore declared as external data and passed to the session as tensors.
+
+    Attributes:
+        session: ONNX Runtime's own; valid as long as this object
+        output_names: the graph's outputs, in order
+    """
+
+    def __init__(self, model: ir.Model, options: onnxruntime.SessionOptions) -> None:
+        """Load a graph, which stays unchanged.
+
+        Args:
+            options: of the session; the weights are added to them
+
+        Raises:
+            Exception: ONNX Runtime cannot load the graph; its errors share no other base.
+        """
+        graph = model.clone()
+        # Kept because the session reads them as long as it exists.
+        self._weights = _detach_weights(graph)
+        options.add_external_initializers(list(self._weights), list(self._weights.values()))
+        for name, value in self._weights.items():
+            options.add_initializer(name, value)  # read in place instead of copied
+        self.session = onnxruntime.InferenceSession(
+            ir.to_proto(graph).SerializeToString(), options, providers=["CPUExecutionProvider"]
+        )
+        self.output_names: Sequence[str] = [o.name for o in self.session.get_outputs()]
+
+    def run(self, inputs: Mapping[str, NDArray[np.generic]]) -> dict[str, NDArray[np.generic]]:
+        """Return all outputs of the graph, by name.
+
+        Raises:
+            Exception: ONNX Runtime cannot run the graph on these inputs.
+        """
+        outputs = self.session.run(self.output_names, dict(inputs))
+        return dict(zip(self.output_names, outputs, strict=True))
+
+
+def _detach_weights(model: ir.Model) -> dict[str, OrtValue]:
+    """Take the large initializers out of a graph, in place, and return them by name.
+
+    Those of subgraphs stay: a session takes external tensors for the main graph only.
+    """
+    weights = {}
+    for name, value in model.graph.initializers.items():
+        tensor = value.const_value
+        if tensor is None or tensor.dtype == ir.DataType.STRING or tensor.nbytes <= INLINE_BYTES:
+            continue
+        weights[name] = _ort_value(tensor)
+        shape = ir.Shape(tensor.shape.numpy())
+        value.const_value = ir.ExternalTensor(
+            "in-memory", 0, tensor.nbytes, tensor.dtype, shape=shape, name=name
+        )
+    return weights
+
+
+def _ort_value(tensor: ir.TensorProtocol) -> OrtValue:
+    """Make a tensor of ONNX Runtime that shares memory; elements of less than a byte are copied."""
+    if tensor.dtype.bitwidth < 8:
+        # The shape is taken from the array, which has a byte per element; only the packed elements
+        # at its start are read.
+        array = np.empty(tensor.shape.numpy(), np.uint8)
+        array.reshape(-1)[: tensor.nbytes] = np.frombuffer(tensor.tobytes(), np.uint8)
+    else:
+        array = np.ascontiguousarray(tensor.numpy())
+        array = array.view(UNSIGNED[array.itemsize])
+    return OrtValue.ortvalue_from_numpy_with_onnx_type(array, int(tensor.dtype))
+
+
+Outputs = dict[str, NDArray[np.generic]]
+"""The outputs of a graph, by name."""
+
+NOT_FINITE = 1e300
+"""The difference where exactly one of two values is finite: JSON has no infinity."""
+
+RESOLUTION: dict[ir.DataType, float] = {ir.DataType.FLOAT16: 1e-2, ir.DataType.BFLOAT16: 8e-2}
+"""The largest difference that rounding to these types may cause, relative to the largest value."""
+
+
+class Runner:
+    """A graph that runs exactly as it is, without ONNX Runtime's own optimizations.
+
+    16-bit types are emulated, see `emulation`; the outputs are then float32.
+    """
+
+    def __init__(self, model: ir.Model) -> None:
+        """Load a graph, which stays unchanged.
+
+        Raises:
+            PassError: ONNX Runtime cannot load the graph.
+        """
+        if has_halves(model):
+            model = model.clone()
+            emulate_half(model)
+        options = onnxruntime.SessionOptions()
+        options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+        options.log_severity_level = 4
+        options.intra_op_num_threads = 1
+        self._session = _try(InMemorySession, model, options)
+        self._dtypes = {v.name: v.dtype.numpy() for v in model.graph.inputs if v.dtype is not None}
+
+    def run(self, samples: Samples) -> Outputs:
+        """Return the outputs of the graph, by name, on samples cast to the types of its inputs.
+
+        Raises:
+            PassError: ONNX Runtime cannot run the graph on these samples.
+        """
+        feeds = {name: value.astype(self._dtypes[name]) for name, value in samples.items()}
+        outputs: Outputs = _try(self._session.run, feeds)
+        return outputs
+
+
+def run(model: ir.Model, samples: Samples) -> Outputs:
+    """Return the outputs of a graph that runs only once. See `Runner`."""
+    return Runner(model).run(samples)
+
+
+def _try(call: Callable[..., Any], *arguments: Any) -> Any:
+    try:
+        return call(*arguments)
+    except Exception as error:  # ONNX Runtime's error types share no other base
+        raise PassError(f"onnxruntime {onnxruntime.__version__}: {error}") from error
+
+
+def difference(before: Samples, after: Samples) -> tuple[str, float]:
+    """Return the output that differs most, and its difference.
+
+    The difference is the largest absolute one, divided by max(1, the largest absolute value
+    before). Integer and boolean outputs are compared only if there are no others; their difference
+    is the fraction of unequal elements. This also holds for outputs that have become integers, as
+    caches may.
+    """
+    floats = [n for n, value in before.items() if _is_float(value) and _is_float(after[n])]
+    # Token choices and masks follow from the float outputs.
+    worst = [(_difference(before[name], after[name]), name) for name in floats or before]
+    value, name = max(worst, default=(0.0, ""))
+    return name, value
+
+
+def resolution(model: ir.Model) -> float:
+    """Return the tolerance of the coarsest type among a graph's outputs; 0.0 if all are float32."""
+    return max((RESOLUTION.get(v.dtype, 0.0) for v in model.graph.outputs if v.dtype), default=0.0)
+
+
+def with_outputs(model: ir.Model, names: Sequence[str]) -> ir.Model:
+    """Return a copy of a model in which these values of the main graph are outputs too."""
+    copy = model.clone()
+    added = set(names) - {value.name for value in copy.graph.outputs}
+    for node in copy.graph:
+        copy.graph.outputs.extend(value for value in node.outputs if value.name in added)
+    return copy
+
+
+def _is_float(value: NDArray[np.generic]) -> bool:
+    return np.issubdtype(value.dtype, np.floating) or value.dtype == ml_dtypes.bfloat16
+
+
+def _difference(before: NDArray[np.generic], after: NDArray[np.generic]) -> float:
+    if before.shape != after.shape:
+        return NOT_FINITE
+    if not _is_float(before):
+        return float(np.mean(before != after)) if before.size else 0.0
+    old, new = before.astype(np.float64), after.astype(np.float64)
+    same = (old == new) | (np.isnan(old) & np.isnan(new))
+    distance = np.abs(np.where(same, 0.0, new - np.where(same, 0.0, old)))
+    finite = np.abs(old[np.isfinite(old)])
+    distance /= max(1.0, float(finite.max())) if finite.size else 1.0
+    distance[~np.isfinite(distance)] = NOT_FINITE
+    return float(distance.max()) if distance.size else 0.0

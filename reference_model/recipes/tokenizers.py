@@ -1,0 +1,158 @@
+"""Tokenizers of a recipe: subword vocabularies that are trained on its texts, and their files.
+
+A vocabulary is learned by byte-pair encoding (Sennrich et al. 2016) or as a unigram language model
+(Kudo 2018).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from tokenizers import (
+    AddedToken,
+    Tokenizer,
+    decoders,
+    models,
+    normalizers,
+    pre_tokenizers,
+    processors,
+    trainers,
+)
+
+from dragoman.errors import DragomanError
+from dragoman.files.regular_files import write_whole
+
+from ..settings import check_settings
+from .examples import Example
+from .recipe import SOURCE_TOKENIZER_FILE, TARGET_TOKENIZER_FILE, Tokenizers
+
+PAD, START, END, UNKNOWN = SPECIAL_TOKENS = ("<pad>", "<s>", "</s>", "<unk>")
+"""With the ids 0 to 3."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Vocabulary:
+    """The kind of vocabulary to train.
+
+    Raises:
+        DragomanError: on construction, naming every field that is out of range.
+    """
+
+    size: int
+    """The number of tokens, the four special ones included; of each side, unless it is shared."""
+    kind: Literal["bpe", "unigram"] = "bpe"
+    shared: bool = True
+    """Whether source and target have one vocabulary."""
+    lowercase: bool = False
+    """Whether sources and targets are lower-cased."""
+    tokenized: bool = False
+    """Whether spaces already stand around punctuation; otherwise it is split off."""
+
+    def __post_init__(self) -> None:
+        check_settings(self, self._out_of_range)
+
+    def _out_of_range(self) -> Iterator[str]:
+        if self.size <= len(SPECIAL_TOKENS):
+            yield f"size: expected more than {len(SPECIAL_TOKENS)}, found {self.size}"
+
+
+def train_tokenizers(vocabulary: Vocabulary, examples: Sequence[Example]) -> Tokenizers:
+    """Train the tokenizers of both sides, of exactly the size that the vocabulary states.
+
+    Raises:
+        DragomanError: the texts do not give that many subwords.
+    """
+    sources = [example.source for example in examples]
+    targets = [reference for example in examples for reference in example.references]
+    if vocabulary.shared:
+        both = _train(vocabulary, [*sources, *targets], "both sides")
+        return Tokenizers(both, both)
+    return Tokenizers(
+        _train(vocabulary, sources, "the sources"), _train(vocabulary, targets, "the targets")
+    )
+
+
+def _train(vocabulary: Vocabulary, texts: Iterable[str], side: str) -> Tokenizer:
+    bpe = vocabulary.kind == "bpe"
+    tokenizer = Tokenizer(models.BPE(unk_token=UNKNOWN) if bpe else models.Unigram())
+    if vocabulary.lowercase:
+        tokenizer.normalizer = normalizers.Lowercase()
+    words = pre_tokenizers.Metaspace()
+    tokenizer.pre_tokenizer = (
+        words
+        if vocabulary.tokenized
+        else pre_tokenizers.Sequence([words, pre_tokenizers.Punctuation("isolated")])
+    )
+    tokenizer.decoder = decoders.Metaspace()
+    special = [AddedToken(token, special=True, normalized=False) for token in SPECIAL_TOKENS]
+    trainer = (
+        trainers.BpeTrainer(vocab_size=vocabulary.size, special_tokens=special, show_progress=False)
+        if bpe
+        else trainers.UnigramTrainer(
+            vocab_size=vocabulary.size,
+            special_tokens=special,
+            unk_token=UNKNOWN,
+            show_progress=False,
+        )
+    )
+    try:
+        tokenizer.train_from_iterator(texts, trainer)
+    except Exception as error:  # a plain one, if the symbols alone are too many for a unigram model
+        raise DragomanError(
+            f"vocabulary: {vocabulary.size} tokens cannot be made of {side}: {error}"
+        ) from error
+    found = tokenizer.get_vocab_size()
+    if found < vocabulary.size:
+        raise DragomanError(
+            f"vocabulary: expected {vocabulary.size} tokens, but {side} give only {found}: choose "
+            "a smaller size"
+        )
+    if found > vocabulary.size:
+        raise DragomanError(
+            f"vocabulary: expected {vocabulary.size} tokens, but the symbols of {side} alone are "
+            f"{found}: choose a larger size"
+        )
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single=f"$A {END}", special_tokens=[(END, tokenizer.token_to_id(END))]
+    )
+    tokenizer.encode_special_tokens = True  # a user's "</s>" is text
+    return tokenizer
+
+
+FILES = (SOURCE_TOKENIZER_FILE, TARGET_TOKENIZER_FILE)
+
+
+def write_tokenizers(tokenizers: Tokenizers, directory: Path) -> None:
+    """Write the tokenizers of both sides into a checkpoint directory.
+
+    Raises:
+        DragomanError: a file cannot be written.
+    """
+    for tokenizer, name in zip(tokenizers, FILES, strict=True):
+        text = tokenizer.to_str(pretty=True)
+        write_whole(
+            directory / name,
+            lambda partial, text=text: partial.write_text(text, encoding="utf-8"),  # type: ignore[misc]
+        )
+
+
+def read_tokenizers(directory: Path) -> Tokenizers:
+    """Read the tokenizers of both sides from a checkpoint directory.
+
+    Raises:
+        DragomanError: a file is missing or damaged.
+    """
+    source, target = (_tokenizer(directory / name) for name in FILES)
+    return Tokenizers(source, target)
+
+
+def _tokenizer(path: Path) -> Tokenizer:
+    try:
+        tokenizer = Tokenizer.from_file(str(path))
+    except Exception as error:  # tokenizers raises plain Exceptions
+        raise DragomanError(f"{path}: expected a tokenizer to go on with: {error}") from error
+    tokenizer.encode_special_tokens = True  # a user's "</s>" is text, which files do not say
+    return tokenizer

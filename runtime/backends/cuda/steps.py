@@ -1,0 +1,213 @@
+"""The steps of a batch: the positions at which they decode, and the steps that are in flight.
+
+Steps are enqueued long before their tokens are read. The device feeds back the tokens that it
+selects, and the host reads the tokens of several steps together, later.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...format.contract import Slot
+from ..interface import StepOutput
+from .device import Bytes
+from .layout import ResultLayout
+from .memory import BatchMemory
+from .workspace import Workspace
+
+
+class Positions:
+    """The position at which each row of a batch decodes next.
+
+    A table on the device has a line for each step to come, and a step copies its line to the
+    decoder's input. It is uploaded again only when rows are not where it says.
+
+    Rows whose output has ended go on with the others and stay at the last position, so that they
+    never write beyond the capacity. Rows that begin later than others are placed before position 0,
+    and stay at it until then.
+
+    Args:
+        capacity: the number of positions
+    """
+
+    def __init__(self, workspace: Workspace, memory: BatchMemory, capacity: int) -> None:
+        self._workspace, self._memory, self._capacity = workspace, memory, capacity
+        self._begin = np.zeros(memory.sizes.rows, np.int64)
+        self._steps = 0
+        self._uploaded: NDArray[np.int64] | None = None
+        """`_begin` as the table has it; None: the table must be uploaded again."""
+        self._first = 0
+
+    @property
+    def next(self) -> NDArray[np.int64]:
+        """The next position of each row on the device.
+
+        Beyond the last position, nothing reads what a row decodes.
+        """
+        return self._begin + self._steps
+
+    def place(self, row: int, position: int) -> None:
+        """Set the position at which a row decodes next."""
+        self._begin[row] = position - self._steps
+        if self._uploaded is not None and self._uploaded[row] != self._begin[row]:
+            self._uploaded = None
+
+    def resize(self, rows: int) -> None:
+        """Change the number of rows; new rows begin at position 0."""
+        missing = max(0, rows - len(self._begin))
+        if missing:
+            self._uploaded = None
+        begin = np.pad(self._begin, (0, missing), constant_values=-self._steps)
+        self._begin = begin[:rows]
+
+    def put(self) -> None:
+        """Enqueue the positions of a step."""
+        line = self._steps - self._first
+        if self._uploaded is None or not 0 <= line < self._capacity:
+            self._uploaded, line = self._upload(), 0
+        table = self._memory.positions + 8 * len(self._uploaded) * line
+        address, size = self._memory.address[Slot("position")], 8 * len(self._begin)
+        self._workspace.device.copy(address, table, size, self._workspace.stream)
+        self._steps += 1
+
+    def go_back(self, steps: int) -> None:
+        """Go back by this many steps, which will be decoded again."""
+        self._steps -= steps
+
+    def _upload(self) -> NDArray[np.int64]:
+        """Upload a line for the next step and each that may follow."""
+        table = (self.next + np.arange(self._capacity)[:, None]).clip(0, self._capacity - 1)
+        self._workspace.device.upload(self._memory.positions, table, self._workspace.stream)
+        self._first = self._steps
+        return self._begin.copy()
+
+
+GROUP_SIZE = 4
+"""The most steps whose tokens are read together."""
+
+READS_PER_STEP = 8
+"""A group has at most one step for every 8 steps read since steps were last discarded. A short
+output, or a batch that others join often, thereby discards few steps."""
+
+GROUPS_IN_FLIGHT = 2
+"""Groups of steps in the stream: while the host reads one, the device works on the next."""
+
+BUFFERS = GROUP_SIZE * (GROUPS_IN_FLIGHT + 1)
+
+
+@dataclass
+class _Group:
+    """Steps in the stream.
+
+    Attributes:
+        event: signalled when they are done
+        buffers: the results of each step go to this buffer on the host
+        rows: where the rows of the batch were on the device
+    """
+
+    event: Any
+    buffers: list[int]
+    rows: NDArray[np.intp]
+
+
+class StepsInFlight:
+    """The steps of a batch that are enqueued and not yet read.
+
+    Attributes:
+        steps: the number of these steps
+    """
+
+    def __init__(self, workspace: Workspace, memory: BatchMemory) -> None:
+        self._workspace, self._memory = workspace, memory
+        self._groups: deque[_Group] = deque()
+        self._ready: deque[StepOutput] = deque()
+        self._read = 0
+        self._enqueued = 0
+        self.steps = 0
+        self.reserve(memory.sizes.rows)
+
+    def reserve(self, rows: int) -> None:
+        """Reserve page-locked memory for the results of this many rows, while no step is in flight.
+
+        Raises:
+            BackendError: there is none.
+        """
+        widest = max(rows, self._memory.results.widest)
+        self._workspace.host_memory("results", BUFFERS * ResultLayout(widest).size)
+
+    @property
+    def full(self) -> bool:
+        """Whether enough steps are in flight."""
+        return len(self._groups) == GROUPS_IN_FLIGHT
+
+    def fill(self, rows: int, room: int, launch: Callable[[], None]) -> None:
+        """Enqueue steps until enough are in flight.
+
+        Args:
+            rows: number of rows of the batch
+            room: the most steps to enqueue
+            launch: enqueues one step
+        """
+        while not self.full and room > 0:
+            size = min(room, max(1, min(GROUP_SIZE, self._read // READS_PER_STEP)))
+            self._put(size, rows, launch)
+            room -= size
+
+    def read(self) -> StepOutput:
+        """Return the results of the first step in flight, after its group is done."""
+        if not self._ready:
+            group = self._groups.popleft()
+            self._workspace.device.wait(group.event)
+            self._workspace.return_event(group.event)
+            for buffer in group.buffers:
+                results = self._memory.results.read(self._buffer(buffer), group.rows)
+                self._ready.append(results)
+        self._read += 1
+        self.steps -= 1
+        return self._ready.popleft()
+
+    def keep(self, rows: NDArray[np.intp]) -> None:
+        """Restrict the results in flight to these rows."""
+        for group in self._groups:
+            group.rows = group.rows[rows]
+        self._ready = deque(
+            StepOutput(step.tokens[rows], step.log_probabilities[rows]) for step in self._ready
+        )
+
+    def discard(self) -> int:
+        """Discard the steps in flight.
+
+        Returns:
+            the number of steps discarded
+        """
+        for group in self._groups:
+            self._workspace.return_event(group.event)
+        self._groups.clear()
+        self._ready.clear()
+        discarded, self.steps = self.steps, 0
+        if discarded:
+            self._read = 0
+        return discarded
+
+    def _put(self, steps: int, rows: int, launch: Callable[[], None]) -> None:
+        buffers = []
+        for _ in range(steps):
+            buffers.append(self._enqueued % BUFFERS)
+            launch()
+            self._memory.download_results(self._buffer(buffers[-1]))
+            self._enqueued += 1
+            self.steps += 1
+        event = self._workspace.take_event()
+        self._workspace.device.record(event, self._workspace.stream)
+        self._groups.append(_Group(event, buffers, np.arange(rows)))
+
+    def _buffer(self, index: int) -> Bytes:
+        size = self._memory.results.size
+        memory = self._workspace.host_memory("results", BUFFERS * size)
+        return memory[index * size : (index + 1) * size]

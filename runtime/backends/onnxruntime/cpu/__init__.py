@@ -1,1 +1,0 @@
-"""ONNX Runtime on the processor. Reading order: memory, state, backend."""

@@ -1,0 +1,409 @@
+"""A batch being decoded on the processor: its buffers, and the decoding of its rows.
+
+Every buffer of a batch is allocated once and bound by address. Caches are bound as input and output
+at the same address, which makes `TensorScatter` write in place. Nothing is bound again until the
+number of rows or the longest source changes.
+
+A buffer's first axis is the batch. It is a prefix of an allocation with room for as many rows as
+there ever were, so that the address stays when rows leave or join.
+"""
+
+from __future__ import annotations
+
+import math
+import mmap
+import sys
+from typing import Any
+
+import numpy as np
+import onnxruntime
+from numpy.typing import NDArray
+
+from ...format.contract import Change, Owner, Slot, TensorSpec
+from ...format.manifest import Manifest
+from ..interface import BackendError, DecodingState, StepOutput
+from ..prediction import HostPrediction
+from ..rows import (
+    SOURCE_MULTIPLE,
+    CacheHistory,
+    padded_length,
+    rows_of_sources,
+    source_lengths,
+    source_room,
+)
+from .sessions import run
+
+
+class HostBuffer:
+    """An array with a fixed address, filled with zeros.
+
+    Raises:
+        BackendError: there is no memory for it.
+    """
+
+    def __init__(self, shape: tuple[int, ...], dtype: type[np.generic]) -> None:
+        self._memory = _zeros(shape, dtype)
+        self._array = self._memory
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The shape of the array."""
+        return self._array.shape
+
+    def write(self, values: NDArray[Any]) -> None:
+        """Set all values."""
+        self._array[...] = values
+
+    def read(self) -> NDArray[Any]:
+        """Return the array itself, not a copy."""
+        return self._array
+
+    def put(self, row: int, values: NDArray[Any]) -> None:
+        """Set one row; where `values` is smaller in an axis, the rest of the row stays."""
+        part = [slice(row, row + 1), *(slice(0, size) for size in values.shape)]
+        self._array[tuple(part)] = values
+
+    def move(self, row: int, to: int, begin: int, end: int) -> None:
+        """Copy positions `begin` to `end` in axis 1 of a row to another row."""
+        self._array[to, :, begin:end] = self._array[row, :, begin:end]
+
+    def room_for(self, shape: tuple[int, ...]) -> NDArray[Any] | None:
+        """Return new memory for another shape, all zeros.
+
+        Returns:
+            None if the present memory has room for it
+
+        Raises:
+            BackendError: there is none.
+        """
+        rows, *inner = shape
+        room = len(self._memory)
+        if inner == list(self._memory.shape[1:]) and rows <= room:
+            return None
+        return _zeros((2 * rows if rows > room else room, *inner), self._array.dtype.type)
+
+    def resize(
+        self, shape: tuple[int, ...], room: NDArray[Any] | None, written: int | None = None
+    ) -> bool:
+        """Change the shape.
+
+        What lies in both shapes is kept. What is new in axes other than the batch is zero.
+
+        Args:
+            room: from `room_for`, for the same shape
+            written: how many positions, in axis 2, must be kept; None: all
+
+        Returns:
+            whether the address has changed
+        """
+        old, rows = self._array, shape[0]
+        if room is None:
+            self._array = self._memory[:rows]
+            return False
+        self._memory, self._array = room, room[:rows]
+        common = [slice(0, min(pair)) for pair in zip(shape, old.shape, strict=True)]
+        if written is not None:
+            common[2] = slice(0, written)
+        self._array[tuple(common)] = old[tuple(common)]
+        return True
+
+    def bind_input(
+        self, binding: onnxruntime.IOBinding, name: str, rows: slice = slice(None)
+    ) -> None:
+        """Bind rows of the array as an input."""
+        a = self._array[rows]
+        binding.bind_input(name, "cpu", 0, a.dtype, a.shape, a.ctypes.data)
+
+    def bind_output(
+        self, binding: onnxruntime.IOBinding, name: str, rows: slice = slice(None)
+    ) -> None:
+        """Bind rows of the array as an output."""
+        a = self._array[rows]
+        binding.bind_output(name, "cpu", 0, a.dtype, a.shape, a.ctypes.data)
+
+
+MAPPED = 2**16
+"""The bytes from which on an array is mapped.
+
+The allocator would write zeros to memory that it uses again, which is redundant in a batch that
+joins another one."""
+
+
+def _zeros(shape: tuple[int, ...], dtype: type[np.generic]) -> NDArray[Any]:
+    """Allocate zeros; a large array takes memory, page by page, only where it is written."""
+    size = math.prod(shape) * np.dtype(dtype).itemsize
+    try:
+        if size < MAPPED:
+            return np.zeros(shape, dtype)
+        return np.frombuffer(_mapped(size), dtype).reshape(shape)
+    except (MemoryError, ValueError, OSError, OverflowError) as error:  # more than can be addressed
+        raise BackendError(
+            f"no memory for an array of {np.dtype(dtype)} {list(shape)}: decode fewer sources "
+            "at once, or set fewer new tokens"
+        ) from error
+
+
+def _mapped(size: int) -> mmap.mmap:
+    if sys.platform == "win32":
+        return mmap.mmap(-1, size)
+    return mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+
+
+_TOKEN, _POSITION, _READ = Slot("token"), Slot("position"), Slot("read")
+_MASK = Slot("source_mask")
+_NEXT, _LOG_PROBABILITY = Slot("next_token"), Slot("next_log_probability")
+_LOGITS = Slot("logits")
+
+CACHED_TOKENS = 1024
+"""The number of source tokens whose activations stay in a processor's caches between operators.
+
+On one thread, the encoder of a base model in int8 takes 1.2 times as long for 3,840 tokens at once,
+and MiniLM's takes 1.07 to 1.24 times as long for 4,096 (docs/speed.md)."""
+
+
+class HostState:
+    """One batch: a buffer for each tensor of the graphs; implements `interface.DecodingState`.
+
+    Args:
+        sessions: the sessions of the encoder, if there is one, and of the decoder step
+    """
+
+    def __init__(
+        self,
+        sessions: tuple[onnxruntime.InferenceSession | None, onnxruntime.InferenceSession],
+        manifest: Manifest,
+        source: NDArray[Any],
+        source_mask: NDArray[np.bool_],
+        prompt: NDArray[np.int64],
+        capacity: int,
+        width: int,
+        prompt_lengths: NDArray[np.int64] | None = None,
+    ) -> None:
+        encoder, self._decoder = sessions
+        self._model, self._graph = manifest.model, manifest.graphs["decoder"]
+        self._suppressed = manifest.generation.suppressed_token_ids
+        self._width = width
+        sources, length = source_mask.shape
+        rows = sources * width
+        self._buffers: dict[Slot, HostBuffer] = {
+            _MASK: HostBuffer((sources, length), np.bool_),
+            _TOKEN: HostBuffer((rows, prompt.shape[1]), np.int64),
+            _POSITION: HostBuffer((rows,), np.int64),
+            _READ: HostBuffer((rows, 1), np.int64),
+            _NEXT: HostBuffer((rows,), np.int64),
+            _LOG_PROBABILITY: HostBuffer((rows,), np.float32),
+        }
+        self._buffers[_MASK].write(source_mask)
+        self._buffers[_TOKEN].write(np.repeat(prompt, width, axis=0))
+        if prompt_lengths is None:
+            prompt_lengths = np.full(sources, prompt.shape[1])
+        self._buffers[_READ].write(np.repeat(prompt_lengths, width)[:, None] - 1)
+        for tensor in self._graph.inputs:
+            if tensor.slot not in self._buffers:
+                first = sources if tensor.owner is Owner.ENCODER_ROW else rows
+                positions = capacity if tensor.change is Change.APPENDED else length
+                _, heads, _, size = tensor.shape
+                # Zeroed: a position not yet written is masked, but NaN would pass the mask.
+                self._buffers[tensor.slot] = HostBuffer(
+                    (first, int(heads), positions, int(size)), np.dtype(tensor.dtype).type
+                )
+        self._caches = [t.slot for t in self._graph.inputs if t.change is Change.APPENDED]
+        self._of_sources = [
+            t.slot for t in self._graph.inputs if t.owner in (Owner.ENCODER_ROW, Owner.MASK)
+        ]
+        if _MASK not in self._of_sources:  # without an encoder, it has no positions
+            self._of_sources.append(_MASK)
+        self._running = np.ones(rows, np.int64)
+        """0 for rows of retired sources, whose positions do not advance."""
+        self._history = CacheHistory(rows, capacity) if width > 1 else None
+        self._logits: HostBuffer | None = None
+        """Bound only if the host selects tokens; the graph's own selection needs no logits."""
+        self._bindings: dict[int, onnxruntime.IOBinding] = {}
+        """By number of sources, at the present addresses."""
+        if encoder is not None:
+            self._encode(encoder, manifest, source)
+
+    def step(self) -> StepOutput:
+        """Decode one position of every row and feed the selected tokens back."""
+        run(self._decoder.run_with_iobinding, self._binding)
+        self._written()
+        step = self._choice()
+        self.feed(step.tokens)
+        return step
+
+    def advance(self) -> HostPrediction:
+        """Decode one position of every row without feeding tokens back."""
+        if self._logits is None:
+            spec = self._graph.output("logits")
+            rows, queries = self._buffers[_TOKEN].shape
+            read = queries if self._model.has_encoder else 1
+            shape = (rows, read, self._model.target_vocab_size)
+            self._logits = HostBuffer(shape, np.dtype(spec.dtype).type)
+            self._logits_binding = self._bound()
+            self._logits.bind_output(self._logits_binding, spec.name)
+        run(self._decoder.run_with_iobinding, self._logits_binding)
+        self._written()
+        logits = self._logits.read()[:, -1].astype(np.float32, copy=False)
+        return HostPrediction(logits, self._choice(), self._suppressed)
+
+    def feed(self, tokens: NDArray[np.int64]) -> None:
+        """Set the next step's input."""
+        rows, queries = self._buffers[_TOKEN].shape
+        if queries > 1:  # the prompt has been read; from now on, one token at a time
+            self._buffers[_TOKEN] = HostBuffer((rows, 1), np.int64)
+            self._buffers[_READ].write(np.zeros((rows, 1), np.int64))
+            self._unbind()
+        self._buffers[_TOKEN].write(tokens[:, None])
+
+    def reorder(self, parents: NDArray[np.intp]) -> None:
+        """Let row r continue what row parents[r] has decoded so far."""
+        if self._history is None:
+            return
+        for move in self._history.copies(parents, self._buffers[_POSITION].read()):
+            for slot in self._caches:
+                self._buffers[slot].move(move.row, move.to, move.begin, move.end)
+
+    def retire(self, sources: NDArray[np.intp]) -> None:
+        """Stop decoding these sources."""
+        rows = rows_of_sources(sources, self._width)
+        self._running[rows] = 0
+        self._buffers[_POSITION].read()[rows] = 0
+
+    def keep(self, sources: NDArray[np.intp]) -> None:
+        """Drop all sources but these."""
+        for to, source in enumerate(sources.tolist()):
+            if to != source:
+                self._take_source(self, source, to)
+        self._resize(len(sources), self._source_length)
+
+    def join(self, other: DecodingState, sources: NDArray[np.intp]) -> None:
+        """Admit the sources of another batch."""
+        if not isinstance(other, HostState):
+            raise TypeError(f"expected a BoundState, found {type(other).__name__}")
+        present = self._buffers[_MASK].shape[0]
+        staying = np.setdiff1d(np.flatnonzero(self._running[:: self._width]), sources)
+        lengths = source_lengths(self._buffers[_MASK].read()[staying])
+        longest = int(max(lengths.max(initial=1), other._source_length))
+        length = 0
+        if self._model.has_encoder:
+            length = source_room(self._source_length, longest)
+            length = padded_length(length, SOURCE_MULTIPLE, self._model.max_source_positions)
+        count = max(present, int(sources.max()) + 1)
+        if (count, length) != (present, self._source_length):
+            self._resize(count, length)
+        for source, to in enumerate(sources.tolist()):
+            self._take_source(other, source, to)
+
+    def close(self) -> None:
+        """Do nothing: a buffer is freed when the last reference to it is gone."""
+
+    @property
+    def _source_length(self) -> int:
+        return self._buffers[_MASK].shape[1]
+
+    def _choice(self) -> StepOutput:
+        return StepOutput(
+            self._buffers[_NEXT].read().copy(), self._buffers[_LOG_PROBABILITY].read().copy()
+        )
+
+    def _written(self) -> None:
+        """Advance positions past what the last run decoded.
+
+        What it wrote after the last query that was read is masked, and written over.
+        """
+        position, queries = self._buffers[_POSITION].read(), self._buffers[_TOKEN].shape[1]
+        if self._history is not None:
+            self._history.write(position, queries)
+        position += (self._buffers[_READ].read()[:, 0] + 1) * self._running
+
+    def _take_source(self, other: HostState, source: int, to: int) -> None:
+        """Copy a source of this or of another batch to a place here, with its rows."""
+        for slot in self._of_sources:
+            self._buffers[slot].put(to, other._buffers[slot].read()[source])
+        self._buffers[_MASK].read()[to, other._source_length :] = False
+        for beam in range(self._width):
+            self._take_row(other, source * self._width + beam, to * self._width + beam)
+
+    def _take_row(self, other: HostState, row: int, to: int) -> None:
+        written = int(other._buffers[_POSITION].read()[row])
+        for slot in self._caches:
+            self._buffers[slot].put(to, other._buffers[slot].read()[row, :, :written])
+        for slot in (_TOKEN, _POSITION):
+            self._buffers[slot].put(to, other._buffers[slot].read()[row])
+        self._running[to] = other._running[row]
+        if self._history is not None and other._history is not None:
+            self._history.take(other._history, row, to)
+
+    def _resize(self, sources: int, length: int) -> None:
+        """Make room for this many sources of this length, and bind it; contents stay.
+
+        Raises:
+            BackendError: there is no memory for it; nothing has changed.
+        """
+        rows = sources * self._width
+        shapes: dict[Slot, tuple[int, ...]] = {}
+        for slot, buffer in self._buffers.items():
+            _, *inner = buffer.shape
+            if slot == _MASK:
+                shapes[slot] = (sources, length)
+            elif slot in self._of_sources:
+                shapes[slot] = (sources, inner[0], length, inner[2])
+            else:
+                shapes[slot] = (rows, *inner)
+        # Everything is allocated before anything is freed that the graph still reads.
+        rooms = {slot: self._buffers[slot].room_for(shape) for slot, shape in shapes.items()}
+        written = int(self._buffers[_POSITION].read().max(initial=0))
+        for slot, shape in shapes.items():
+            kept = written if slot in self._caches else None
+            if self._buffers[slot].resize(shape, rooms.pop(slot), kept):
+                self._bindings.clear()
+        self._logits = None
+        missing = max(0, rows - len(self._running))
+        self._running = np.pad(self._running, (0, missing))[:rows]
+        if self._history is not None:
+            self._history.resize(rows)
+
+    def _encode(
+        self, encoder: onnxruntime.InferenceSession, manifest: Manifest, source: NDArray[Any]
+    ) -> None:
+        graph = manifest.graphs["encoder"]
+        dtype = np.float32 if source.dtype == np.float32 else np.int64
+        source_buffer = HostBuffer(source.shape, dtype)
+        source_buffer.write(source)
+        sources, length = self._buffers[_MASK].shape
+        at_once = max(1, CACHED_TOKENS // length)
+        for first in range(0, sources, at_once):
+            rows = slice(first, first + at_once)
+            binding = encoder.io_binding()
+            for tensor in graph.inputs:
+                self._buffers.get(tensor.slot, source_buffer).bind_input(binding, tensor.name, rows)
+            for tensor in graph.outputs:
+                self._buffers[tensor.slot].bind_output(binding, tensor.name, rows)
+            run(encoder.run_with_iobinding, binding)
+
+    @property
+    def _binding(self) -> onnxruntime.IOBinding:
+        """The binding of every buffer but the logits, for the present number of sources."""
+        sources = len(self._buffers[_MASK].read())
+        if sources not in self._bindings:
+            self._bindings[sources] = self._bound()
+        return self._bindings[sources]
+
+    def _unbind(self) -> None:
+        """Drop bindings after an address or a shape has changed."""
+        self._bindings.clear()
+        self._logits = None
+
+    def _bound(self) -> onnxruntime.IOBinding:
+        """Bind every buffer but the logits at its address and present shape."""
+        binding = self._decoder.io_binding()
+        for tensor in self._graph.inputs:
+            self._buffers[tensor.slot].bind_input(binding, tensor.name)
+        for tensor in self._graph.outputs:
+            if tensor.slot != _LOGITS:
+                self._memory_of(tensor).bind_output(binding, tensor.name)
+        return binding
+
+    def _memory_of(self, tensor: TensorSpec) -> HostBuffer:
+        """Return the buffer of an output, which is the input's if it updates one."""
+        return self._buffers[tensor.memory]

@@ -1,0 +1,111 @@
+"""The rows of a batch: where sources lie, and which cached positions two rows have in common."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+SHRINK_BELOW = 3 / 4
+"""Sources are laid out again once the longest one is at most this share of the positions allocated
+for each, since attention reads all of them."""
+
+SOURCE_MULTIPLE = 4
+"""Sources are padded to a multiple of this on a processor.
+
+Attention multiplies so many keys at once, and the rest one by one. Masked keys add nothing to a
+sum, so that with this padding its order does not depend on the longest source of the batch."""
+
+
+def rows_of_sources(sources: NDArray[np.intp], width: int) -> NDArray[np.intp]:
+    """Return the rows of sources, `width` each."""
+    rows: NDArray[np.intp] = (width * sources[:, None] + np.arange(width)).ravel()
+    return rows
+
+
+def source_lengths(mask: NDArray[np.bool_]) -> NDArray[np.int64]:
+    """Return the number of positions up to the last token of each source; padding may be anywhere.
+
+    Returns:
+        [N]; 1 where there is no encoder, and the mask has no positions
+    """
+    if not mask.shape[1]:
+        return np.ones(len(mask), np.int64)
+    after: NDArray[np.int64] = np.maximum(1, mask.shape[1] - mask[:, ::-1].argmax(axis=1))
+    return after
+
+
+def padded_length(length: int, multiple: int, most: int) -> int:
+    """Return the least multiple that a length fits into, limited to `most` positions."""
+    return max(length, min(-(-length // multiple) * multiple, most))
+
+
+def source_room(present: int, longest: int) -> int:
+    """Return how many positions to allocate for each source.
+
+    Args:
+        present: the positions allocated now
+        longest: the longest source that remains or joins
+    """
+    return present if SHRINK_BELOW * present < longest < present else longest
+
+
+class RowCopy(NamedTuple):
+    """A copy of positions `begin` to `end` of what row `row` has decoded, to row `to`."""
+
+    row: int
+    to: int
+    begin: int
+    end: int
+
+
+class CacheHistory:
+    """For each cached position of each row, which step of which row wrote it.
+
+    Beams of a source have most of what they decoded in common. A beam that continues another one
+    needs only the positions after the two diverged.
+
+    Args:
+        rows: of the batch
+        capacity: positions of a row
+    """
+
+    def __init__(self, rows: int, capacity: int) -> None:
+        self._writers = np.zeros((rows, capacity), np.int64)
+        self._written = 0
+
+    def write(self, positions: NDArray[np.int64], queries: int) -> None:
+        """Record that every row has decoded this many queries from its position on."""
+        rows = len(positions)
+        numbers = np.arange(self._written + 1, self._written + 1 + rows * queries)
+        at = positions[:, None] + np.arange(queries)
+        self._writers[np.arange(rows)[:, None], at] = numbers.reshape(rows, queries)
+        self._written += rows * queries
+
+    def copies(self, parents: NDArray[np.intp], positions: NDArray[np.int64]) -> list[RowCopy]:
+        """Return the copies after which row r continues row parents[r], and record them as done.
+
+        Args:
+            positions: how many positions of each row are written
+        """
+        copies = []
+        for to in np.flatnonzero(parents != np.arange(len(parents))).tolist():
+            row = int(parents[to])
+            end = int(positions[row])
+            theirs, ours = self._writers[row, :end], self._writers[to, :end]
+            different = np.flatnonzero(theirs != ours)
+            if len(different):
+                copies.append(RowCopy(row, to, int(different[0]), end))
+                ours[:] = theirs
+        return copies
+
+    def take(self, other: CacheHistory, row: int, to: int) -> None:
+        """Let a row of this or of another batch of the same capacity take the place of a row."""
+        self._writers[to] = other._writers[row]
+
+    def resize(self, rows: int) -> None:
+        """Change the number of rows; new rows have no positions in common with others."""
+        missing = rows - len(self._writers)
+        if missing > 0:
+            self._writers = np.pad(self._writers, ((0, missing), (0, 0)))

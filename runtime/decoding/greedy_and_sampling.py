@@ -1,0 +1,218 @@
+"""Greedy search and sampling: searches with one hypothesis."""
+
+from __future__ import annotations
+
+import dataclasses
+import secrets
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..backends.prediction import best_tokens
+from .request import Request
+from .search import (
+    SELECTED_TOKENS,
+    NextTokens,
+    RequiredOutputs,
+    StepScores,
+    TokenSequence,
+    finish,
+    first_sequence,
+)
+
+
+class SingleSearch(ABC):
+    """The search for one output, token by token."""
+
+    def __init__(self, request: Request) -> None:
+        self._rules = request.rules
+        self.sequence = first_sequence(request)
+        self.finished = self.sequence.count > 0 and finish(self.sequence, self._rules)
+        self._outputs = [self.sequence]
+
+    def required_outputs(self) -> RequiredOutputs:
+        """Return what `advance` reads of the next step."""
+        count = self.sequence.count + 1
+        if self._rules.forced_at(count) is not None:
+            return SELECTED_TOKENS
+        return RequiredOutputs(self._rules.alternatives, self._reads_logits(count))
+
+    def advance(self, step: StepScores, row: int) -> NextTokens:
+        """Append the next token to the output."""
+        rules, sequence = self._rules, self.sequence
+        count = sequence.count + 1
+        forced = rules.forced_at(count)
+        if forced is not None:
+            sequence.append(forced, 0.0)
+        else:
+            token, log_probability = self._choose(step, row, count)
+            if rules.forbid(sequence.row, token):  # no token was left
+                self._outputs, self.finished = [], True
+                return NextTokens([token])
+            sequence.append(token, log_probability, step.alternatives(row, rules.alternatives))
+        self.finished = finish(sequence, rules)
+        if self.finished:
+            sequence.score = sequence.log_probability
+        return NextTokens([sequence.row.tokens[-1]])
+
+    def outputs(self) -> list[TokenSequence]:
+        """Return the output; none if the rules leave no token."""
+        return self._outputs
+
+    @abstractmethod
+    def _reads_logits(self, count: int) -> bool:
+        """Return whether all logits are read to choose the count-th new token."""
+
+    @abstractmethod
+    def _pick(self, scores: NDArray[np.float32], count: int) -> int:
+        """Choose the count-th new token by scores [V], some of which are finite."""
+
+    def _choose(self, step: StepScores, row: int, count: int) -> tuple[int, float]:
+        """Choose a token that the rules allow; return it with the model's own log-probability.
+
+        If no token is left, token 0 is chosen, as by Hugging Face. Like a forced token, it has no
+        probability, and 0 stands for its logarithm. If it must not occur, there is no output.
+        """
+        scores: NDArray[np.float32] = step.logits(row, 1)[0]
+        self._rules.apply(scores, self.sequence.row, count)
+        if scores.max() == -np.inf:
+            return 0, 0.0
+        token = self._pick(scores, count)
+        return token, step.logit(row, token) - step.allowed_normalizer(row)
+
+
+@dataclass(frozen=True)
+class Greedy:
+    """The strategy of greedy search: the most probable token at each step."""
+
+    @property
+    def width(self) -> int:
+        """The rows of a batch that a request takes."""
+        return 1
+
+    def begin(self, request: Request) -> GreedySearch:
+        """Begin the search for the output of a request."""
+        return GreedySearch(request)
+
+
+class GreedySearch(SingleSearch):
+    """Greedy search; logits are not read if no rule changes them: the graph selects the token."""
+
+    def _reads_logits(self, count: int) -> bool:
+        return bool(self._rules.active(count))
+
+    def _choose(self, step: StepScores, row: int, count: int) -> tuple[int, float]:
+        if not self._reads_logits(count):
+            return step.selected(row)
+        return super()._choose(step, row, count)
+
+    def _pick(self, scores: NDArray[np.float32], count: int) -> int:
+        return int(scores.argmax())
+
+
+NUCLEUS = 256
+"""Tokens that are sorted first to find the smallest set that holds `top_p`; it is rarely larger."""
+
+
+@dataclass(frozen=True)
+class Sample:
+    """The strategy of sampling: each token is drawn with its probability.
+
+    Attributes:
+        seed: seed of the random numbers. The number for a token depends only on the seed, on
+            `index` and on the token's position: not on the batch, its order or the threads. None:
+            every request has a seed of its own.
+        index: number of this sample among several of one input
+        temperature: logits are divided by it
+        top_k: number of most probable tokens to draw from; 0: all
+        top_p: draw from the most probable tokens that together have this probability (nucleus
+            sampling, Holtzman et al. 2020)
+        min_p: draw from tokens with at least this share of the most probable one's probability
+    """
+
+    seed: int | None
+    index: int = 0
+    temperature: float = 1.0
+    top_k: int = 0
+    top_p: float = 1.0
+    min_p: float = 0.0
+
+    @property
+    def width(self) -> int:
+        """The rows of a batch that a request takes."""
+        return 1
+
+    def begin(self, request: Request) -> SampleSearch:
+        """Begin the search for the output of a request."""
+        if self.seed is None:
+            return SampleSearch(dataclasses.replace(self, seed=secrets.randbits(64)), request)
+        return SampleSearch(self, request)
+
+    def uniform(self, step: int) -> float:
+        """Return the random number of a step, in [0, 1).
+
+        The generator is Philox (Salmon et al. 2011), whose counter is the step.
+        """
+        if self.seed is None:
+            raise ValueError("expected a seed")
+        bits = np.random.Philox(key=np.array([self.seed, self.index], np.uint64), counter=step)
+        return float(np.random.Generator(bits).random())
+
+    def probabilities(self, scores: NDArray[np.float32]) -> NDArray[np.float64]:
+        """Return the probabilities that tokens are drawn with, from scores [V].
+
+        Options apply in the order of Hugging Face: temperature, top_k, top_p, min_p.
+        """
+        # Differences to the largest: however low the temperature, none of them overflows to NaN.
+        with np.errstate(over="ignore"):
+            logits = (scores.astype(np.float64) - scores.max()) / self.temperature
+        if 0 < self.top_k < len(logits):
+            least = scores[best_tokens(scores[None], self.top_k)[0, -1]]
+            logits[scores < least] = -np.inf  # what equals the last of them stays
+        probabilities = _softmax(logits)
+        if self.top_p < 1:
+            probabilities[~_nucleus(probabilities, self.top_p)] = 0
+            probabilities /= probabilities.sum()
+        if self.min_p > 0:
+            probabilities[probabilities < self.min_p * probabilities.max()] = 0
+            probabilities /= probabilities.sum()
+        return probabilities
+
+
+class SampleSearch(SingleSearch):
+    """The search for one sample."""
+
+    def __init__(self, strategy: Sample, request: Request) -> None:
+        super().__init__(request)
+        self._strategy = strategy
+
+    def _reads_logits(self, count: int) -> bool:
+        return True
+
+    def _pick(self, scores: NDArray[np.float32], count: int) -> int:
+        cumulative = np.cumsum(self._strategy.probabilities(scores))
+        drawn = self._strategy.uniform(count) * cumulative[-1]
+        return int(np.searchsorted(cumulative, drawn, side="right"))
+
+
+def _softmax(logits: NDArray[np.float64]) -> NDArray[np.float64]:
+    powers = np.exp(logits - logits.max())
+    result: NDArray[np.float64] = powers / powers.sum()
+    return result
+
+
+def _nucleus(probabilities: NDArray[np.float64], share: float) -> NDArray[np.bool_]:
+    """Return the mask of the most probable tokens that together have a share of the probability."""
+    size = min(NUCLEUS, len(probabilities))
+    while True:
+        best = np.argpartition(-probabilities, size - 1)[:size]
+        best = best[np.argsort(-probabilities[best], kind="stable")]
+        before = np.cumsum(probabilities[best]) - probabilities[best]
+        if before[-1] >= share or size == len(probabilities):
+            kept = np.zeros(len(probabilities), np.bool_)
+            kept[best[before < share]] = True
+            kept[best[0]] = True  # a share of 0 leaves the most probable one
+            return kept
+        size = min(8 * size, len(probabilities))

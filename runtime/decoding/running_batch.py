@@ -1,0 +1,365 @@
+"""A running batch, which requests join and leave at any step (continuous batching)."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import closing
+from dataclasses import dataclass, field
+from typing import Generic, TypeVar
+
+import numpy as np
+
+from dragoman.errors import DragomanError
+
+from ..backends.interface import Backend, BackendError, DecodingState
+from ..format.model_spec import ModelSpec
+from .batching import as_batch, pad
+from .request import PrefixToken, Request
+from .search import (
+    SELECTED_TOKENS,
+    RequiredOutputs,
+    Search,
+    StepScores,
+    Strategy,
+    TokenSequence,
+)
+
+Key = TypeVar("Key")
+
+IDLE_SHARE = 1 / 8
+"""Share of a batch that must be idle before its rows are moved: either idle rows are dropped, or
+new requests take them. Moving rows costs about as much as one more step of the idle ones, and
+encoding several sources at once costs less than one by one."""
+
+
+@dataclass(frozen=True)
+class Job(Generic[Key]):
+    """A request, and the strategy that searches for its output.
+
+    Attributes:
+        key: identifies the job to its caller
+    """
+
+    key: Key
+    request: Request
+    strategy: Strategy
+
+
+@dataclass(eq=False)
+class DecodedJob(Generic[Key]):
+    """A job that is being decoded, or has been.
+
+    Attributes:
+        prefix: tokens of the prefix that the decoder has not read yet, see `Request.prefix`
+        selected: the tokens that were selected where the prefix has several
+    """
+
+    job: Job[Key]
+    search: Search
+    prefix: deque[PrefixToken]
+    selected: list[int] = field(default_factory=list)
+
+    @property
+    def sequences(self) -> list[TokenSequence]:
+        """The outputs, best first, once it is finished."""
+        return self.search.outputs()
+
+
+Slots = list[DecodedJob[Key] | None]
+"""The jobs of a batch by source; None for a free slot."""
+
+
+class RunningBatch(Generic[Key]):
+    """A batch of jobs of one width. `admit` and `step` may be called in any order.
+
+    Args:
+        width: rows of each job, as its strategy states
+        capacity: target positions of a row, at least those of every request
+    """
+
+    def __init__(self, backend: Backend, model: ModelSpec, *, width: int, capacity: int) -> None:
+        self._backend, self._model = backend, model
+        self._width, self._capacity = width, capacity
+        self._state: DecodingState | None = None
+        self._slots: Slots[Key] = []
+
+    @property
+    def running(self) -> list[DecodedJob[Key]]:
+        """The jobs that are not finished, in the order of their slots."""
+        return [decoded for decoded in self._slots if decoded is not None]
+
+    @property
+    def empty(self) -> bool:
+        """Whether no job is running."""
+        return self._state is None
+
+    @property
+    def count(self) -> int:
+        """The number of jobs that are not finished."""
+        return len(self._slots) - self.idle
+
+    @property
+    def ragged(self) -> bool:
+        """Whether jobs whose prompts have different lengths can start together."""
+        return not self._model.has_encoder
+
+    @property
+    def idle(self) -> int:
+        """The number of free slots."""
+        return self._slots.count(None)
+
+    def takes(self, job: Job[Key]) -> bool:
+        """Return whether a job has the width of this batch and fits in its capacity."""
+        return job.strategy.width == self._width and job.request.capacity <= self._capacity
+
+    def admit(self, jobs: Iterable[Job[Key]]) -> list[DecodedJob[Key]]:
+        """Encode the sources of jobs and add them to the batch.
+
+        A failure does not affect the jobs that are running. Several jobs are admitted all or none
+        if they have the same `Request.read_at_once`, or if the batch is `ragged`.
+
+        Returns:
+            the jobs that are finished already
+
+        Raises:
+            BackendError, MemoryError: the backend failed, as for lack of memory.
+        """
+        new = [
+            DecodedJob(job, job.strategy.begin(job.request), deque(job.request.prefix))
+            for job in jobs
+        ]
+        finished = [decoded for decoded in new if decoded.search.finished]
+        by_length: dict[int, list[DecodedJob[Key]]] = {}
+        for decoded in new:
+            if not decoded.search.finished:
+                length = 0 if self.ragged else decoded.job.request.read_at_once
+                by_length.setdefault(length, []).append(decoded)
+        for group in by_length.values():
+            finished += self._start(group)
+        return finished
+
+    def step(self) -> list[DecodedJob[Key]]:
+        """Decode one token of every job.
+
+        Returns:
+            the jobs that are finished with it
+
+        Raises:
+            BackendError: the backend failed, or the model's logits are not finite numbers. The
+                batch must be closed.
+        """
+        if self._state is None:
+            return []
+        finished = _advance(self._state, self._slots)
+        self._close_if_empty()
+        return finished
+
+    def cancel(self, decoded: DecodedJob[Key]) -> None:
+        """Remove a job that is not finished."""
+        if self._state is not None and decoded in self._slots:
+            slot = self._slots.index(decoded)
+            self._slots[slot] = None
+            self._state.retire(np.array([slot]))
+            self._close_if_empty()
+
+    def compact(self) -> None:
+        """Drop free slots, if they are many."""
+        if self._state is not None and self.idle >= max(1, IDLE_SHARE * len(self._slots)):
+            self._slots = _drop_idle(self._state, self._slots)
+
+    def close(self) -> None:
+        """Release the batch; jobs that are not finished are lost."""
+        state, self._state = self._state, None
+        self._slots = []
+        if state is not None:
+            state.close()
+
+    def _close_if_empty(self) -> None:
+        if self.idle == len(self._slots):
+            self.close()
+
+    def _start(self, group: Sequence[DecodedJob[Key]]) -> list[DecodedJob[Key]]:
+        """Start a group and add it to the batch; return the jobs that are finished already.
+
+        All prompts have the same length unless the batch is `ragged`. A prompt of several tokens is
+        read at once, and the first new token decoded.
+        """
+        tokens = [decoded.search.sequence.row.tokens for decoded in group]
+        prompts, read = pad(tokens, self._model.pad_token_id)
+        sources = [decoded.job.request.source for decoded in group]
+        source, mask = as_batch(sources, self._model, self._backend.limits.source_multiple)
+        state = self._backend.start(
+            source, mask, prompts, self._capacity, self._width, read.sum(axis=1)
+        )
+        slots: Slots[Key] = [*group]
+        try:
+            finished: list[DecodedJob[Key]] = []
+            if prompts.shape[1] > 1:  # only states that read one token at a time can be joined
+                finished = _advance(state, slots)
+                if len(finished) == len(slots):
+                    return finished
+                if finished:
+                    slots = _drop_idle(state, slots)
+            if self._state is not None:
+                self._join(self._state, state, slots)
+                return finished
+            self._state, self._slots = state, slots
+            return finished
+        finally:
+            if state is not self._state:
+                state.close()
+
+    def _join(self, present: DecodingState, state: DecodingState, slots: Slots[Key]) -> None:
+        free = [slot for slot, decoded in enumerate(self._slots) if decoded is None]
+        beyond = range(len(self._slots), len(self._slots) + len(slots))
+        taken = [*free, *beyond][: len(slots)]
+        present.join(state, np.array(taken))
+        self._slots += [None] * (max(taken) + 1 - len(self._slots))
+        for slot, decoded in zip(taken, slots, strict=True):
+            self._slots[slot] = decoded
+
+
+@dataclass(frozen=True)
+class SelectedToken:
+    """A token that was selected for an output; the end token, too."""
+
+    token: int
+    log_probability: float
+
+
+def only_strategy(strategies: Sequence[Strategy]) -> Strategy:
+    """Return the strategy of an output that can be streamed.
+
+    Raises:
+        DragomanError: there are several outputs, or tokens are final only at the end.
+    """
+    strategy, *others = strategies
+    if others:
+        raise DragomanError(f"num_return_sequences: expected 1 to stream, found {len(strategies)}")
+    if strategy.width > 1:
+        raise DragomanError(
+            f"num_beams: expected 1 to stream, found {strategy.width}: tokens of beams are not "
+            "final until the end"
+        )
+    return strategy
+
+
+def stream_tokens(backend: Backend, model: ModelSpec, job: Job[Key]) -> Iterator[SelectedToken]:
+    """Decode one job of width 1, and yield every new token as soon as it is selected.
+
+    Raises:
+        BackendError, MemoryError: the backend failed, as for lack of memory.
+    """
+    batch: RunningBatch[Key] = RunningBatch(backend, model, width=1, capacity=job.request.capacity)
+    with closing(batch):
+        finished = batch.admit([job])
+        sequence = (finished or batch.running)[0].search.sequence
+        yielded = 0
+        while True:
+            for token, log_probability in zip(
+                sequence.row.tokens[sequence.begin + yielded :],
+                sequence.log_probabilities[yielded:],
+                strict=True,
+            ):
+                yielded += 1
+                yield SelectedToken(token, log_probability)
+            if finished:
+                return
+            finished = batch.step()
+
+
+def _drop_idle(state: DecodingState, slots: Slots[Key]) -> Slots[Key]:
+    """Fill free slots with the last jobs; return the slots that remain."""
+    left = len(slots) - slots.count(None)
+    later = [slot for slot in range(left, len(slots)) if slots[slot] is not None]
+    keep = [slot if slots[slot] is not None else later.pop() for slot in range(left)]
+    state.keep(np.array(keep, np.intp))
+    return [slots[slot] for slot in keep]
+
+
+def _advance(state: DecodingState, slots: Slots[Key]) -> list[DecodedJob[Key]]:
+    """Decode one token of every job of a batch, and free the slots of the finished ones.
+
+    Raises:
+        BackendError: the backend failed, or the model's logits are not finite numbers.
+    """
+    required = [_required_outputs(decoded) for decoded in slots if decoded is not None]
+    if all(outputs == SELECTED_TOKENS for outputs in required):
+        scores = StepScores(state.step())
+        _check_finite(scores, slots)
+        width = scores.rows // len(slots)
+        for slot, decoded in enumerate(slots):
+            if decoded is not None:
+                decoded.search.advance(scores, slot * width)
+    else:
+        prediction, count = state.advance(), max(outputs.candidates for outputs in required)
+        candidates = prediction.candidates(count) if count else None
+        scores = StepScores(prediction.choice, prediction, candidates)
+        _check_finite(scores, slots)
+        _feed(state, slots, scores)
+    return _retire(state, slots)
+
+
+def _check_finite(scores: StepScores, slots: Slots[Key]) -> None:
+    """Check the log-probabilities of the selected tokens.
+
+    A logit that is infinite or not a number makes those of its row not finite, too.
+
+    Raises:
+        BackendError: one in a row in use is not finite.
+    """
+    width = scores.rows // len(slots)
+    for slot, decoded in enumerate(slots):
+        if decoded is not None and not scores.is_finite(slot * width, width):
+            raise BackendError("the model's logits are not finite numbers")
+
+
+def _required_outputs(decoded: DecodedJob[Key]) -> RequiredOutputs:
+    """Return what a job reads of a step; while it reads its prefix, it feeds back other tokens."""
+    return RequiredOutputs(logits=True) if decoded.prefix else decoded.search.required_outputs()
+
+
+def _feed(state: DecodingState, slots: Slots[Key], scores: StepScores) -> None:
+    """Let every job choose its next tokens, and feed them to its rows."""
+    width = scores.rows // len(slots)
+    tokens, parents = np.zeros(scores.rows, np.int64), np.arange(scores.rows)
+    for slot, decoded in enumerate(slots):
+        if decoded is None:
+            continue
+        row = slot * width
+        if decoded.prefix:
+            tokens[row : row + width] = _next_of_prefix(decoded, scores, row)
+            continue
+        following = decoded.search.advance(scores, row)
+        tokens[row : row + width] = following.tokens
+        if following.parents is not None:
+            parents[row : row + width] = np.asarray(following.parents) + row
+    if (parents != np.arange(scores.rows)).any():
+        state.reorder(parents)
+    state.feed(tokens)
+
+
+def _next_of_prefix(decoded: DecodedJob[Key], scores: StepScores, row: int) -> int:
+    """Return the next token of a job's prefix."""
+    token = decoded.prefix.popleft()
+    if not isinstance(token, int):
+        ids = np.sort(np.asarray(token))
+        token = int(ids[scores.logits(row, 1)[0, ids].argmax()])
+        decoded.selected.append(token)
+    decoded.search.sequence.append_prefix(token)
+    return token
+
+
+def _retire(state: DecodingState, slots: Slots[Key]) -> list[DecodedJob[Key]]:
+    """Free the slots of finished jobs; return these."""
+    finished: list[DecodedJob[Key]] = []
+    freed = []
+    for slot, decoded in enumerate(slots):
+        if decoded is not None and decoded.search.finished:
+            finished.append(decoded)
+            freed.append(slot)
+            slots[slot] = None
+    if freed:
+        state.retire(np.array(freed))
+    return finished

@@ -1,0 +1,137 @@
+"""Texts of a model: its tokenizers, its languages, and the special tokens around a source."""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from typing import Literal, cast
+
+from dragoman.errors import DragomanError
+from dragoman.settings.generation import GenerationSettings
+
+
+class LanguageError(DragomanError):
+    """A language that the model does not know, or no language where the model needs one."""
+
+
+@dataclass(frozen=True)
+class SourceTemplate:
+    """The special tokens before and after a source text.
+
+    Each is a token id, or "source_language" for the token of the text's language.
+    """
+
+    prefix: tuple[int | Literal["source_language"], ...]
+    suffix: tuple[int | Literal["source_language"], ...]
+
+    @property
+    def has_language(self) -> bool:
+        """Whether the token of the text's language is among the special tokens."""
+        return "source_language" in self.prefix + self.suffix
+
+    def around(self, tokens: Sequence[int], language: int | None = None) -> list[int]:
+        """Return the token ids of a text, surrounded by the special tokens.
+
+        Args:
+            language: the token of its language, if the template has one
+        """
+        return [
+            token if isinstance(token, int) else cast(int, language)
+            for token in (*self.prefix, *tokens, *self.suffix)
+        ]
+
+
+@dataclass(frozen=True)
+class Languages:
+    """The language codes of a multilingual model, and how it receives the target language."""
+
+    tokens: dict[str, int]
+    """Language code -> token id."""
+    target: Literal["start", "first"]
+    """start: the target language's token replaces the start token (mBART-25); first: it is the
+    first token after the start token (mBART-50, M2M-100, NLLB)."""
+    default_source: str | None = None
+    default_target: str | None = None
+
+    def source_token(self, code: str | None = None) -> int:
+        """Return the token id of a source language, or of the default for None.
+
+        Raises:
+            LanguageError: the language is unknown, or None and there is no default.
+        """
+        return self._token(code, self.default_source, "source")
+
+    def target_token(self, code: str | None = None) -> int:
+        """Return the token id of a target language, or of the default for None.
+
+        Raises:
+            LanguageError: the language is unknown, or None and there is no default.
+        """
+        return self._token(code, self.default_target, "target")
+
+    def start_of(
+        self, code: str | None, start_token_id: int, settings: GenerationSettings
+    ) -> tuple[int, GenerationSettings]:
+        """Return the start token and the generation settings for a target language.
+
+        Args:
+            code: the target language; the default if None
+            start_token_id: the model's start token
+
+        Raises:
+            LanguageError: the language is unknown, or None and there is no default.
+        """
+        token = self.target_token(code)
+        if self.target == "start":
+            return token, settings
+        return start_token_id, dataclasses.replace(settings, forced_first_token_id=token)
+
+    def _token(self, code: str | None, default: str | None, side: str) -> int:
+        code = default if code is None else code
+        if code is None:
+            examples = ", ".join(sorted(self.tokens)[:3])
+            raise LanguageError(
+                f"{side}_language: expected one of the {len(self.tokens)} languages of this model "
+                f"({examples}, ...), found none"
+            )
+        if code not in self.tokens:
+            raise LanguageError(
+                f"{side}_language: expected one of the {len(self.tokens)} languages of this model, "
+                f"found {code!r}; the closest are {', '.join(closest(code, self.tokens))}"
+            )
+        return self.tokens[code]
+
+
+def closest(code: str, known: Collection[str]) -> list[str]:
+    """Return the three known codes most similar to a code, ignoring case."""
+    folded = {name.casefold(): name for name in sorted(known)}
+    return [folded[name] for name in difflib.get_close_matches(code.casefold(), folded, 3, 0.0)]
+
+
+@dataclass(frozen=True)
+class Tokenizers:
+    """The files of a bundle that turn texts into source tokens, and target tokens into texts.
+
+    The file of each side is in the format of the `tokenizers` library or, where there is a
+    vocabulary, a SentencePiece model.
+
+    Attributes:
+        source: None: the model does not take texts
+        source_vocabulary, target_vocabulary: the token ids of a SentencePiece model's pieces:
+            `texts.codecs.pieces.Vocabulary` in JSON
+        template: None: the source's file itself says which special tokens surround a text
+    """
+
+    source: str | None
+    target: str
+    source_vocabulary: str | None = None
+    target_vocabulary: str | None = None
+    template: SourceTemplate | None = None
+
+    @property
+    def files(self) -> tuple[str, ...]:
+        """The names of all files, each once."""
+        names = (self.source, self.target, self.source_vocabulary, self.target_vocabulary)
+        return tuple(dict.fromkeys(name for name in names if name is not None))

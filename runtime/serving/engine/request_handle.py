@@ -1,0 +1,170 @@
+"""Handles of requests: what an engine receives, and how its caller gets the result."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, InvalidStateError
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
+
+from dragoman.errors import DragomanError
+
+from ...decoding.results import Result
+from ...decoding.running_batch import DecodedJob, Job, SelectedToken
+from ...decoding.scheduler import FailedJob
+from ...decoding.search import TokenSequence
+from ...front_end import Pending
+
+Outcome = TypeVar("Outcome")
+Listener = Callable[[Sequence[SelectedToken]], None]
+"""Receives new tokens. It is called on the thread that decodes, so it must return at once."""
+
+
+class DeadlineError(DragomanError):
+    """A request was not done in time."""
+
+    status, code = 504, "timeout"
+
+
+@dataclass
+class Times:
+    """When things happened, in seconds of `time.monotonic`; None: not yet.
+
+    Attributes:
+        begun: when the first of its jobs joined a batch
+        first: when its first token was selected
+    """
+
+    submitted: float
+    begun: float | None = None
+    first: float | None = None
+
+
+class RequestHandle(Generic[Outcome]):
+    """The result of a request, which an engine sets.
+
+    Attributes:
+        future: the result, or why there is none. Its caller may cancel it; then the request is
+            evicted at the next step.
+        deadline: when the request must be done, in seconds of `time.monotonic`; None: at any time
+
+    Args:
+        since: when the request arrived, in seconds of `time.monotonic`; None: now
+    """
+
+    def __init__(self, *, deadline: float | None = None, since: float | None = None) -> None:
+        self.future: Future[Outcome] = Future()
+        self.times = Times(time.monotonic() if since is None else since)
+        self.deadline = deadline
+
+    def is_over(self, now: float) -> bool:
+        """Return whether the request needs no more work; it fails if its time is up."""
+        if self.deadline is not None and now >= self.deadline:
+            seconds = self.deadline - self.times.submitted
+            self.fail(DeadlineError(f"the request was not done within {seconds:.3g} s"))
+        return self.future.done()
+
+    def succeed(self, outcome: Outcome) -> None:
+        """Set the result, unless the request is over."""
+        with suppress(InvalidStateError):  # it may have been cancelled
+            self.future.set_result(outcome)
+
+    def fail(self, error: Exception) -> None:
+        """Set the reason why there is no result, unless the request is over."""
+        with suppress(InvalidStateError):
+            self.future.set_exception(error)
+
+
+class DecodingHandle(RequestHandle[Result]):
+    """The handle of a request that is decoded.
+
+    Args:
+        pending: creates the jobs of the request, and the result from their outputs
+        listener: receives each new token; for requests with one output
+    """
+
+    def __init__(
+        self,
+        pending: Pending,
+        *,
+        deadline: float | None = None,
+        since: float | None = None,
+        listener: Listener | None = None,
+    ) -> None:
+        super().__init__(deadline=deadline, since=since)
+        self._pending, self._listener = pending, listener
+        self._sent: list[int] = []
+        """The tokens of the present output that the listener has received."""
+        if listener is not None and pending.prefix:
+            listener([SelectedToken(token, 0.0) for token in pending.prefix])
+
+    @property
+    def jobs(self) -> list[Job[QueuedRequest]]:
+        """The jobs that can be decoded at first."""
+        return [self._queued(job) for job in self._pending.jobs]
+
+    def notify(self, sequence: TokenSequence) -> None:
+        """Send the new tokens of an output to the listener.
+
+        Raises:
+            DragomanError: the output differs from the tokens that were sent: it was decoded again
+                after a failure, with other random numbers.
+        """
+        if self.times.first is None and sequence.count:
+            self.times.first = time.monotonic()
+        if self._listener is None:
+            return
+        tokens, sent = sequence.row.tokens[sequence.begin :], len(self._sent)
+        if tokens[:sent] != self._sent[: len(tokens)]:
+            raise DragomanError("the output was lost in a failure, after a part of it was sent")
+        if len(tokens) > sent:
+            log_probabilities = sequence.log_probabilities[sent:]
+            self._sent = tokens
+            self._listener(
+                [SelectedToken(*new) for new in zip(tokens[sent:], log_probabilities, strict=True)]
+            )
+
+    def add(
+        self, number: int, outcome: DecodedJob[Any] | FailedJob[Any]
+    ) -> Job[QueuedRequest] | None:
+        """Add the outcome of a job, and return the job that follows it, if there is one.
+
+        A failure of the backend is not the request's fault: the request fails, instead of having a
+        result that says so.
+        """
+        if self.future.done():
+            return None
+        if isinstance(outcome, FailedJob):
+            self.fail(outcome.error)
+            return None
+        try:
+            if self._listener is not None:
+                for sequence in outcome.sequences[:1]:
+                    self.notify(sequence)
+            found = self._pending.add(number, outcome)
+        except Exception as error:  # whatever is wrong with one request does not affect others
+            self.fail(error)
+            return None
+        if isinstance(found, Job):
+            self._sent = []
+            return self._queued(found)
+        if found is not None:
+            self.succeed(found)
+        return None
+
+    def _queued(self, job: Job[int]) -> Job[QueuedRequest]:
+        return Job(QueuedRequest(self, job.key), job.request, job.strategy)
+
+
+@dataclass(frozen=True, eq=False)
+class QueuedRequest:
+    """The key of a job in the request queue.
+
+    Attributes:
+        number: which of the request's jobs it is
+    """
+
+    handle: DecodingHandle
+    number: int

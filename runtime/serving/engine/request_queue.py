@@ -1,0 +1,201 @@
+"""The request queue: first in, first out, of bounded length, shared by an engine's workers."""
+
+from __future__ import annotations
+
+import math
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from types import MappingProxyType
+from typing import Generic, TypeVar
+
+from dragoman.errors import DragomanError
+
+from ...decoding.running_batch import IDLE_SHARE
+
+Item = TypeVar("Item")
+
+PATIENCE = 0.05
+"""The most seconds that the first item waits for others to join a running batch with it."""
+
+
+class OverloadedError(DragomanError):
+    """Too many requests wait.
+
+    Attributes:
+        retry_after: seconds after which there may be room, as an estimate
+    """
+
+    status, code = 429, "overloaded"
+
+    def __init__(self, message: str, retry_after: float) -> None:
+        super().__init__(message)
+        self.retry_after = retry_after
+        self.headers = {"Retry-After": str(round(retry_after))}
+
+
+class ClosedError(DragomanError):
+    """The engine takes no more requests."""
+
+    status, code = 503, "shutting_down"
+    headers = MappingProxyType({"Retry-After": "1"})
+
+
+class RequestQueue(Generic[Item]):
+    """Items with their sizes, in rows of a batch.
+
+    Args:
+        most: the most items that may wait
+        workers: how many workers share the items
+        is_over: whether a waiting item needs no more work, at a time
+    """
+
+    def __init__(self, most: int, workers: int, is_over: Callable[[Item, float], bool]) -> None:
+        self._most, self._workers, self._is_over = most, workers, is_over
+        self._swept = time.monotonic()
+        self._items: deque[tuple[Item, int, float]] = deque()
+        self._changed = threading.Condition()
+        self._busy: dict[int, int] = {}
+        self._closed = False
+        self._pace = _Pace()
+
+    def __len__(self) -> int:
+        return len(self._items)
+
+    def put(self, items: Sequence[tuple[Item, int]]) -> None:
+        """Add items to the queue, all or none.
+
+        Raises:
+            OverloadedError: more items would wait than may.
+            ClosedError: the queue is closed.
+        """
+        with self._changed:
+            if self._closed:
+                raise ClosedError("the server is shutting down")
+            if len(self._items) + len(items) > self._most:
+                self._sweep(time.monotonic())
+            waiting = len(self._items)
+            if waiting and waiting + len(items) > self._most:
+                raise OverloadedError(
+                    f"expected at most {self._most} outputs to wait, found {waiting}: try again "
+                    "later",
+                    self._pace.seconds_for(waiting),
+                )
+            self._append(items)
+
+    def put_following(self, item: Item, rows: int) -> None:
+        """Add an item that follows from one that was taken, and was accepted with it."""
+        with self._changed:
+            self._append([(item, rows)])
+
+    def put_back(self, items: Sequence[tuple[Item, int]]) -> None:
+        """Return items that were taken and could not be used to the front of the queue."""
+        now = time.monotonic()
+        with self._changed:
+            self._items.extendleft((item, rows, now) for item, rows in reversed(items))
+
+    def take(
+        self, worker: int, *, busy: int, most: int, fits: Callable[[Sequence[Item]], bool]
+    ) -> list[Item] | None:
+        """Take the items that a worker should begin with now.
+
+        Waits until there are some if the worker is not busy. A busy worker gets none unless they
+        are a worthwhile number or have waited for long enough, see `IDLE_SHARE`.
+
+        Args:
+            worker: its number
+            busy: rows that it has in use
+            most: rows that it may have in use
+            fits: whether items go together
+
+        Returns:
+            the items; None: the queue is closed, and nothing is left to do
+        """
+        with self._changed:
+            self._busy[worker] = busy
+            while not busy and not self._items:
+                if self._closed:
+                    return None
+                self._changed.wait()
+            now = time.monotonic()
+            if now - self._swept >= PATIENCE:
+                self._sweep(now)
+            group = list(self._group(busy, most, fits))
+            waiting = sum(rows for _, rows, _ in self._items)
+            rows = sum(rows for _, rows, _ in group)
+            few = busy and rows < min(waiting, most * IDLE_SHARE)
+            if few and group and now - group[0][2] < PATIENCE:
+                return []
+            for _ in group:
+                self._items.popleft()
+            self._busy[worker] = busy + rows
+            self._pace.count(len(group))
+            return [item for item, _, _ in group]
+
+    def close(self) -> None:
+        """Refuse new items; those that wait are still taken."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
+
+    def clear(self) -> list[Item]:
+        """Remove and return all items."""
+        with self._changed:
+            items = [item for item, _, _ in self._items]
+            self._items.clear()
+            return items
+
+    def _sweep(self, now: float) -> None:
+        """Remove items that are over."""
+        self._swept = now
+        self._items = deque(item for item in self._items if not self._is_over(item[0], now))
+
+    def _append(self, items: Sequence[tuple[Item, int]]) -> None:
+        now = time.monotonic()
+        self._items.extend((item, rows, now) for item, rows in items)
+        self._changed.notify_all()
+
+    def _group(
+        self, busy: int, most: int, fits: Callable[[Sequence[Item]], bool]
+    ) -> Iterator[tuple[Item, int, float]]:
+        """Yield the first items that fit, until a worker has its share of all work.
+
+        The last item may exceed the share; otherwise several rows that belong together would wait
+        although there is room.
+        """
+        everything = sum(rows for _, rows, _ in self._items) + sum(self._busy.values())
+        share = math.ceil(everything / self._workers)
+        taken: list[Item] = []
+        for item, rows, since in self._items:
+            alone = not busy and not taken
+            full = busy >= share or busy + rows > most
+            if not alone and (full or not fits([*taken, item])):
+                return
+            busy += rows
+            taken.append(item)
+            yield item, rows, since
+
+
+class _Pace:
+    """How fast items are taken, from the last `KEPT` times within `SECONDS`."""
+
+    KEPT, SECONDS = 64, 60.0
+    MOST = 60.0
+
+    def __init__(self) -> None:
+        self._taken: deque[tuple[float, int]] = deque(maxlen=self.KEPT)
+
+    def count(self, items: int) -> None:
+        """Note that items were taken."""
+        if items:
+            self._taken.append((time.monotonic(), items))
+
+    def seconds_for(self, items: int) -> float:
+        """Estimate how long it takes until this many items are taken: 1 to 60 s, 1 if unknown."""
+        now = time.monotonic()
+        recent = [(at, count) for at, count in self._taken if now - at <= self.SECONDS]
+        if len(recent) < 2:
+            return 1.0
+        seconds = now - recent[0][0]
+        return min(max(1.0, items * seconds / sum(count for _, count in recent)), self.MOST)

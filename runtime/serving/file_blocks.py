@@ -1,0 +1,396 @@
+"""Decodes a large file of lines in blocks, which are kept until the output is complete.
+
+An interruption costs only the blocks that were being decoded. Where blocks are decoded is up to the
+caller of `decode_file`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Literal
+
+from dragoman.errors import DragomanError, refuse_existing, refuse_unwritable_file
+from dragoman.files.strict_json import parse_json
+from dragoman.files.text_lines import decoded_line, source_of
+from dragoman.progress import Progress
+from dragoman.settings.generation import GenerationOptions
+
+from ..arguments import check_able
+from ..decoding.results import Result, json_line, text_line
+from ..format.bundle import read_bundle
+from ..format.manifest import MANIFEST_FILE, Manifest
+from ..loading import load
+from ..model import Model
+
+OutputFormat = Literal["text", "json"]
+"""What a line of output is: the best output, or an object with everything, as of
+`dragoman run --json`."""
+WORK_FILE = "work.json"
+SPEED_OPTIONS = ("max_batch_size", "max_batch_tokens")
+"""Options that change no output: an interrupted run may continue with others."""
+
+
+@dataclass(frozen=True)
+class Block:
+    """Lines that are decoded together.
+
+    Attributes:
+        index: number of the block in the file, from 0
+        first_line: number of its first line in the file, from 1
+        lines: number of lines
+        offset, size: position in the file, in bytes
+    """
+
+    index: int
+    first_line: int
+    lines: int
+    offset: int
+    size: int
+
+
+@dataclass(frozen=True)
+class LineFile:
+    """A file of lines, as it was when it was split into blocks.
+
+    Attributes:
+        sha256: hash of its contents
+    """
+
+    path: Path
+    sha256: str
+    blocks: tuple[Block, ...]
+
+    @property
+    def lines(self) -> int:
+        """The number of lines."""
+        return sum(block.lines for block in self.blocks)
+
+    def read(self, block: Block) -> bytes:
+        """Read the lines of a block.
+
+        Raises:
+            DragomanError: the file is shorter than it was.
+        """
+        with self.path.open("rb") as file:
+            file.seek(block.offset)
+            data = file.read(block.size)
+        if len(data) != block.size:
+            raise DragomanError(f"{self.path}: was changed while it was decoded: lines are missing")
+        return data
+
+
+def split(path: Path, block_lines: int) -> LineFile:
+    """Read a file once, to find its blocks.
+
+    Args:
+        block_lines: lines of each block; the last may have fewer
+
+    Raises:
+        DragomanError: the path is not a file.
+    """
+    if not path.is_file():
+        found = "something else" if path.exists() else "none"
+        raise DragomanError(f"{path}: expected a file of lines, found {found}")
+    digest, blocks = hashlib.sha256(), list[Block]()
+    offset = begun = lines = 0
+
+    def end_block() -> None:
+        first = len(blocks) * block_lines + 1
+        blocks.append(Block(len(blocks), first, lines, begun, offset - begun))
+
+    with path.open("rb") as file:
+        for line in file:
+            digest.update(line)
+            offset, lines = offset + len(line), lines + 1
+            if lines == block_lines:
+                end_block()
+                begun, lines = offset, 0
+    if lines:
+        end_block()
+    return LineFile(path, digest.hexdigest(), tuple(blocks))
+
+
+def lines_of(data: bytes) -> list[bytes]:
+    """Split a block into lines, without their ends."""
+    lines = data.split(b"\n")
+    return lines if lines[-1] else lines[:-1]
+
+
+@dataclass
+class DecodedBlock:
+    """The output for a block.
+
+    Attributes:
+        lines: an output for each line of input
+        rejected: why lines could not be decoded, by their index in the block; their outputs are
+            empty
+    """
+
+    lines: list[str] = field(default_factory=list)
+    rejected: dict[int, str] = field(default_factory=dict)
+
+
+class BlockDecoder:
+    """Decodes blocks with a model.
+
+    The first method that needs the model loads it, so an error of loading is one of that method.
+    """
+
+    def __init__(
+        self,
+        bundle: Path,
+        options: GenerationOptions,
+        output_format: OutputFormat,
+        threads: int,
+        backend: str | None,
+    ) -> None:
+        self._bundle, self._threads, self._backend = bundle, threads, backend
+        self._options = options
+        self._line: Callable[[Result], str] = json_line if output_format == "json" else text_line
+
+    @cached_property
+    def _model(self) -> Model:
+        return load(self._bundle, threads=self._threads, backend=self._backend)
+
+    def check(self) -> None:
+        """Load the model, and check the options.
+
+        Raises:
+            DragomanError: the bundle cannot be loaded, or does not know an option.
+        """
+        self._model.generate([], self._options)
+
+    def decode(self, data: bytes) -> DecodedBlock:
+        """Decode the lines of a block.
+
+        Raises:
+            UnfinishedError: the device failed.
+        """
+        manifest = self._model.manifest
+        takes_text = manifest.tokenizers is not None or manifest.speech is not None
+        decoded = DecodedBlock()
+        sources = [source_of(decoded_line(line), takes_text=takes_text) for line in lines_of(data)]
+        good = [source for source in sources if not isinstance(source, DragomanError)]
+        results = iter(self._model.generate(good, self._options))
+        for index, source in enumerate(sources):
+            if isinstance(source, DragomanError):
+                text = "" if takes_text else None
+                result = Result(text, (), 0.0, "rejected", str(source))
+            else:
+                result = next(results)
+            if result.error is not None:
+                decoded.rejected[index] = result.error
+            decoded.lines.append(self._line(result))
+        return decoded
+
+
+def check_format(
+    manifest: Manifest, options: GenerationOptions, output_format: OutputFormat
+) -> None:
+    """Check that each output is one line.
+
+    Raises:
+        DragomanError: it is not, or the model does not decode.
+    """
+    check_able(manifest, "generate")
+    if output_format == "text":
+        if options.num_return_sequences > 1:
+            raise DragomanError(
+                f"num_return_sequences: expected 1, or JSON, found {options.num_return_sequences}: "
+                "there is a line of output for each of input"
+            )
+        if options.timestamps:
+            raise DragomanError(
+                "timestamps: expected JSON with them: there is a line of output for each of input"
+            )
+
+
+@dataclass(frozen=True)
+class DecodedFile:
+    """A file of outputs.
+
+    Attributes:
+        rejected: why lines could not be decoded, by their number in the file, from 1; their outputs
+            are empty
+    """
+
+    lines: int
+    rejected: Mapping[int, str]
+
+
+def describe_work(
+    source: LineFile,
+    block_lines: int,
+    bundle: Path,
+    options: GenerationOptions,
+    output_format: OutputFormat,
+) -> dict[str, Any]:
+    """Describe everything that decides the outputs; the location of files does not."""
+    settings = {
+        name: value
+        for name, value in dataclasses.asdict(options).items()
+        if name not in SPEED_OPTIONS
+    }
+    return {
+        "source": source.sha256,
+        "lines of a block": block_lines,
+        "bundle": hashlib.sha256((bundle / MANIFEST_FILE).read_bytes()).hexdigest(),
+        "options": repr(sorted(settings.items())),
+        "form": output_format,
+    }
+
+
+class FinishedBlocks:
+    """The folder of an output's finished blocks: OUTPUT.blocks. It is created if necessary.
+
+    Args:
+        output: the file that the blocks become
+        description: the work, see `describe_work`
+
+    Raises:
+        DragomanError: the folder is of other work.
+    """
+
+    def __init__(self, output: Path, description: Mapping[str, Any]) -> None:
+        self.output = output
+        self.folder = output.with_name(f"{output.name}.blocks")
+        self.folder.mkdir(parents=True, exist_ok=True)
+        work = self.folder / WORK_FILE
+        if not work.exists():
+            _write(work, json.dumps(description))
+            return
+        found = _read_object(work)
+        other = [name for name, value in description.items() if found.get(name) != value]
+        if other:
+            raise DragomanError(
+                f"{self.folder}: expected what an interrupted run of the same work left, found "
+                f"another {', another '.join(other)}: repeat that run, or remove the folder"
+            )
+
+    def missing(self, source: LineFile) -> list[Block]:
+        """Return the blocks that are not finished."""
+        return [block for block in source.blocks if self._read(block) is None]
+
+    def add(self, block: Block, decoded: DecodedBlock) -> None:
+        """Keep a block: as a whole, or not at all if this is interrupted."""
+        _write(self._path(block), json.dumps(dataclasses.asdict(decoded), ensure_ascii=False))
+
+    def write_output(self, source: LineFile) -> DecodedFile:
+        """Write the output, all of it at once, and remove the folder.
+
+        Raises:
+            DragomanError: a block is missing.
+        """
+        rejected: dict[int, str] = {}
+        whole = self.folder / "output"
+        with whole.open("w", encoding="utf-8", newline="\n") as file:
+            for block in source.blocks:
+                decoded = self._read(block)
+                if decoded is None:
+                    raise DragomanError(
+                        f"{self._path(block)}: expected a finished block, found none: it was "
+                        "removed; repeat the run"
+                    )
+                file.writelines(f"{line}\n" for line in decoded.lines)
+                for index, reason in decoded.rejected.items():
+                    rejected[block.first_line + index] = reason
+            _flush_to_disk(file.fileno())
+        whole.replace(self.output)
+        shutil.rmtree(self.folder)
+        return DecodedFile(source.lines, rejected)
+
+    def _path(self, block: Block) -> Path:
+        return self.folder / f"{block.index:08}.json"
+
+    def _read(self, block: Block) -> DecodedBlock | None:
+        """Read a block; None: there is none, or only a part of it."""
+        try:
+            values = _read_object(self._path(block))
+        except (DragomanError, FileNotFoundError):
+            return None
+        lines, rejected = values.get("lines"), values.get("rejected")
+        if not isinstance(lines, list) or not isinstance(rejected, dict):
+            return None
+        if len(lines) != block.lines:
+            return None
+        return DecodedBlock(lines, {int(index): reason for index, reason in rejected.items()})
+
+
+def decode_file(
+    bundle: Path,
+    source: Path,
+    output: Path,
+    options: GenerationOptions,
+    decode_blocks: Callable[[LineFile, Sequence[Block]], Iterator[tuple[Block, DecodedBlock]]],
+    *,
+    block_lines: int,
+    output_format: OutputFormat,
+    overwrite: bool,
+    progress: Progress,
+) -> DecodedFile:
+    """Decode a file of lines into one of as many lines, in the same order.
+
+    The same call continues where an earlier one was interrupted.
+
+    Args:
+        decode_blocks: decodes blocks, and yields each as soon as it is finished, in any order
+        overwrite: whether an existing output is replaced
+
+    Raises:
+        DragomanError: the input, the output or an option is not as it must be, or other work left
+            its blocks.
+    """
+    refuse_existing(output, overwrite)
+    refuse_unwritable_file(output)
+    check_format(read_bundle(bundle).manifest, options, output_format)
+    progress.stage("reading the file")
+    lines = split(source, block_lines)
+    description = describe_work(lines, block_lines, bundle, options, output_format)
+    finished = FinishedBlocks(output, description)
+    missing = finished.missing(lines)
+    if missing:
+        progress.stage("decoding lines")
+        done = lines.lines - sum(block.lines for block in missing)
+        for block, decoded in decode_blocks(lines, missing):
+            finished.add(block, decoded)
+            done += block.lines
+            progress.advance(done, lines.lines)
+    return finished.write_output(lines)
+
+
+def _read_object(path: Path) -> dict[str, Any]:
+    """Read a JSON object.
+
+    Raises:
+        DragomanError: the file is not one.
+        FileNotFoundError: there is no file.
+    """
+    try:
+        values = parse_json(path.read_text(encoding="utf-8"))
+    except ValueError as error:  # UnicodeDecodeError, too
+        raise DragomanError(f"{path}: expected JSON: {error}") from error
+    if not isinstance(values, dict):
+        raise DragomanError(f"{path}: expected a JSON object")
+    return values
+
+
+def _write(path: Path, text: str) -> None:
+    """Write a file as a whole or not at all."""
+    beginning = path.with_suffix(".new")
+    with beginning.open("w", encoding="utf-8") as file:
+        file.write(text)
+        file.flush()
+        _flush_to_disk(file.fileno())
+    beginning.replace(path)
+
+
+def _flush_to_disk(descriptor: int) -> None:
+    os.fsync(descriptor)

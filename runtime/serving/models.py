@@ -1,0 +1,359 @@
+"""The models of a server: loaded when needed, unloaded when idle, replaced when they change.
+
+Everything here runs on the event loop. Loading and closing run in threads.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+from typing import TypeVar
+
+from dragoman.errors import DragomanError
+
+from ..decoding.scheduler import Observer
+from ..format.bundle import read_bundle
+from ..format.manifest import MANIFEST_FILE, Manifest
+from ..loading import load
+from ..model import Model
+from .arrangement import arrangement
+from .engine.encoder_engine import EncoderEngine
+from .engine.engine import DecodingEngine, threads_of
+from .options import EngineOptions, ServerOptions
+
+logger = logging.getLogger("dragoman.serving")
+
+AnyEngine = DecodingEngine | EncoderEngine
+EngineType = TypeVar("EngineType", DecodingEngine, EncoderEngine)
+FileIdentity = tuple[int, int, int]
+"""Inode, time of modification and size of a manifest. Another bundle has another identity."""
+
+
+class UnknownModelError(DragomanError):
+    """No model of that name is served."""
+
+    status, code = 404, "unknown_model"
+
+
+class UnavailableError(DragomanError):
+    """A model cannot be loaded."""
+
+    status, code = 503, "unavailable"
+
+
+class _LoadedEngine:
+    """An engine that is closed once it is retired and its last user has released it."""
+
+    def __init__(self, engine: AnyEngine) -> None:
+        self.engine = engine
+        self.users, self.last_used, self._retired = 0, time.monotonic(), False
+        self._is_closing = asyncio.Event()
+        self._closing: asyncio.Task[None] | None = None
+
+    def acquire(self) -> None:
+        self.users += 1
+
+    def release(self) -> None:
+        self.users -= 1
+        self.last_used = time.monotonic()
+        self._close_if_unused()
+
+    def retire(self) -> None:
+        self._retired = True
+        self._close_if_unused()
+
+    @property
+    def is_closed(self) -> bool:
+        return self._closing is not None and self._closing.done()
+
+    async def wait_closed(self) -> None:
+        while self._closing is None:
+            await self._is_closing.wait()
+        await self._closing
+
+    def _close_if_unused(self) -> None:
+        if self._retired and not self.users and self._closing is None:
+            self._closing = asyncio.ensure_future(asyncio.to_thread(self.engine.close))
+            self._is_closing.set()
+
+
+class ServedModel:
+    """The directory of a bundle, and its engine while it is loaded.
+
+    Attributes:
+        manifest: that of the engine; while there is none, that of the newest version which could be
+            read
+
+    Args:
+        observer_of: makes an observer of the engine of a model, by its name
+    """
+
+    def __init__(
+        self,
+        name: str,
+        directory: Path,
+        options: EngineOptions,
+        observer_of: Callable[[str], Observer],
+    ) -> None:
+        self.name, self.directory = name, directory
+        self._options, self._observer_of = options, observer_of
+        self._identity = _identity(directory)
+        """The version that `manifest` belongs to."""
+        self.manifest: Manifest = read_bundle(directory).manifest
+        self._current: _LoadedEngine | None = None
+        self._retired: list[_LoadedEngine] = []
+        self._changing = asyncio.Lock()
+        self._loading: asyncio.Task[None] | None = None
+        self._refused: FileIdentity | None = None
+        """The last version that could not be loaded."""
+
+    @property
+    def loaded(self) -> bool:
+        """Whether it is in memory."""
+        return self._current is not None
+
+    @property
+    def alive(self) -> bool:
+        """Whether it answers requests, or would once it is loaded."""
+        return self._current is None or self._current.engine.alive
+
+    @property
+    def waiting(self) -> int:
+        """How many outputs wait to be decoded."""
+        return 0 if self._current is None else len(self._current.engine.queue)
+
+    @property
+    def rows(self) -> int:
+        """How many rows are being decoded, by replaced versions too."""
+        versions = [*self._retired, *([self._current] if self._current else [])]
+        return sum(version.engine.rows for version in versions)
+
+    @asynccontextmanager
+    async def engine(self, kind: type[EngineType]) -> AsyncIterator[EngineType]:
+        """Load the engine if necessary, and keep it open for as long as the context lasts.
+
+        Raises:
+            UnavailableError: it cannot be loaded, or is no longer of this kind.
+        """
+        async with self._acquired() as engine:
+            if not isinstance(engine, kind):
+                raise UnavailableError(f"{self.name} was replaced by a model of another kind")
+            yield engine
+
+    @asynccontextmanager
+    async def model(self) -> AsyncIterator[Model]:
+        """Load the model if necessary, and keep it open for as long as the context lasts.
+
+        Raises:
+            UnavailableError: it cannot be loaded.
+        """
+        async with self._acquired() as engine:
+            yield engine.model
+
+    async def load(self) -> None:
+        """Load the engine if necessary.
+
+        Raises:
+            UnavailableError: it cannot be loaded.
+        """
+        await self._ensure_loaded()
+
+    async def refresh(self) -> None:
+        """Replace engine and manifest if the directory holds another bundle by now.
+
+        If that bundle cannot be loaded, both stay as they are.
+        """
+        identity = _identity(self.directory)
+        if identity in (None, self._identity, self._refused):
+            return
+        async with self._changing:
+            try:
+                if self._current is None:
+                    bundle = await asyncio.to_thread(read_bundle, self.directory)
+                    self.manifest, self._identity = bundle.manifest, identity
+                    return
+                fresh = await asyncio.to_thread(self._open)
+            except DragomanError as error:
+                self._refused = identity
+                logger.error("replacement refused", extra={"model": self.name, "error": str(error)})
+                return
+            self._retire()
+            self._install(fresh, identity)
+        logger.info("replaced", extra={"model": self.name})
+
+    def unload_if_idle(self, seconds: float) -> None:
+        """Unload the engine if it was not used for this long."""
+        current = self._current
+        if current and not current.users and time.monotonic() - current.last_used >= seconds:
+            self.unload()
+
+    def unload(self) -> None:
+        """Close the engine once it is unused. The next request loads it again."""
+        if self._current is not None:
+            self._retire()
+            logger.info("unloaded", extra={"model": self.name})
+
+    async def close(self) -> None:
+        """Unload the engine, and wait until all versions are closed."""
+        async with self._changing:
+            self.unload()
+        for version in self._retired:
+            await version.wait_closed()
+
+    @asynccontextmanager
+    async def _acquired(self) -> AsyncIterator[AnyEngine]:
+        current = await self._ensure_loaded()
+        current.acquire()
+        try:
+            yield current.engine
+        finally:
+            current.release()
+
+    async def _ensure_loaded(self) -> _LoadedEngine:
+        """Load the engine once for all who wait for it, even if the first of them is cancelled."""
+        while self._current is None:
+            if self._loading is None:
+                self._loading = asyncio.ensure_future(self._load())
+                self._loading.add_done_callback(self._loading_done)
+            await asyncio.shield(self._loading)
+        return self._current
+
+    def _loading_done(self, loading: asyncio.Task[None]) -> None:
+        self._loading = None
+        if not loading.cancelled():
+            loading.exception()  # mark it as seen: everybody who waited may have been cancelled
+
+    async def _load(self) -> None:
+        async with self._changing:
+            if self._current is not None:
+                return
+            start, identity = time.monotonic(), _identity(self.directory)
+            try:
+                self._install(await asyncio.to_thread(self._open), identity)
+            except DragomanError as error:
+                raise UnavailableError(f"{self.name} cannot be loaded: {error}") from error
+            seconds = round(time.monotonic() - start, 3)
+            logger.info("loaded", extra={"model": self.name, "seconds": seconds})
+
+    def _install(self, fresh: _LoadedEngine, identity: FileIdentity | None) -> None:
+        self._current, self._identity = fresh, identity
+        self.manifest = fresh.engine.model.manifest
+
+    def _open(self) -> _LoadedEngine:
+        options, bundle = self._options, read_bundle(self.directory)
+        chosen = arrangement(
+            bundle.manifest,
+            workers=options.workers,
+            threads=options.threads,
+            batch_size=options.batch_size,
+        )
+        threads = threads_of(chosen.workers, chosen.threads)
+        model = load(bundle, threads=threads, backend=options.backend)
+        observer = self._observer_of(self.name)
+        if model.manifest.head is not None:
+            encoder = EncoderEngine(
+                model,
+                workers=chosen.workers,
+                batch_size=chosen.batch_size,
+                max_waiting=options.max_waiting,
+                observer=observer,
+            )
+            return _LoadedEngine(encoder)
+        engine = DecodingEngine(
+            model,
+            workers=chosen.workers,
+            batch_size=chosen.batch_size,
+            max_waiting=options.max_waiting,
+            max_new_tokens=options.max_new_tokens,
+            observer=observer,
+        )
+        return _LoadedEngine(engine)
+
+    def _retire(self) -> None:
+        current, self._current = self._current, None
+        if current is not None:
+            self._retired = [*(r for r in self._retired if not r.is_closed), current]
+            current.retire()
+
+
+class ModelRegistry:
+    """All models of a server.
+
+    Args:
+        directories: the directory of each bundle, by its name; at least one
+        observer_of: makes an observer of the engine of a model, by its name
+
+    Raises:
+        BundleError: a directory does not hold a bundle.
+    """
+
+    def __init__(
+        self,
+        directories: dict[str, Path],
+        options: ServerOptions,
+        observer_of: Callable[[str], Observer],
+    ) -> None:
+        self._options = options
+        self._models = {
+            name: ServedModel(name, directory, options.engine, observer_of)
+            for name, directory in directories.items()
+        }
+
+    @property
+    def all(self) -> Sequence[ServedModel]:
+        """All models, in the order in which they were given."""
+        return list(self._models.values())
+
+    @property
+    def alive(self) -> bool:
+        """Whether every model answers requests. A lost device is lost until the process ends."""
+        return all(model.alive for model in self._models.values())
+
+    def get(self, name: str | None = None) -> ServedModel:
+        """Return the model of a name.
+
+        Args:
+            name: None: the only model
+
+        Raises:
+            UnknownModelError: there is no such model, or there are several and no name.
+        """
+        known = ", ".join(sorted(self._models))
+        if name is None:
+            if len(self._models) > 1:
+                raise UnknownModelError(f"model: expected one of {known}, found none")
+            return next(iter(self._models.values()))
+        if name not in self._models:
+            raise UnknownModelError(f"model: expected one of {known}, found {name!r:.80}")
+        return self._models[name]
+
+    async def watch(self) -> None:
+        """Replace changed models and unload idle ones, until cancelled."""
+        await asyncio.gather(*map(self._watch, self.all))
+
+    async def _watch(self, model: ServedModel) -> None:
+        while True:
+            await asyncio.sleep(self._options.watch_seconds)
+            try:
+                await model.refresh()
+            except Exception as error:  # such as too little memory: the next try may succeed
+                logger.error("not replaced", exc_info=error, extra={"model": model.name})
+            if self._options.idle_unload is not None:
+                model.unload_if_idle(self._options.idle_unload)
+
+    async def close(self) -> None:
+        """Close all models."""
+        for model in self.all:
+            await model.close()
+
+
+def _identity(directory: Path) -> FileIdentity | None:
+    """Of the bundle in a directory; None: there is none at the moment."""
+    with suppress(OSError):
+        status = (directory / MANIFEST_FILE).stat()
+        return status.st_ino, status.st_mtime_ns, status.st_size
+    return None

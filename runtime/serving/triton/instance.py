@@ -1,0 +1,274 @@
+"""A model in Triton, which decodes its requests with continuous batching."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from threading import Event, Thread
+from typing import Any
+
+import numpy as np
+
+from dragoman.settings.head import Head
+
+from ...audio.reading import read_audio
+from ...decoding.results import Result, Token
+from ...decoding.running_batch import SelectedToken
+from ...decoding.scheduler import Observer
+from ...format.bundle import read_bundle
+from ...loading import load
+from ...model import Model
+from ..apis.bodies import BodyError, generation_options, json_object
+from ..apis.open_inference import (
+    PROTOCOL_PARAMETERS,
+    Tensor,
+    TensorError,
+    bytes_tensor,
+    decoder_tensors,
+    encoder_call,
+    encoder_tensors,
+    files_of,
+    texts_of,
+)
+from ..arrangement import Arrangement, arrangement
+from ..engine.encoder_engine import EncoderEngine, EncoderHandle
+from ..engine.engine import DecodingEngine, threads_of
+from ..options import ServerOptions
+from .repository import BUNDLE, OPTIONS, deployment_of
+from .responses import ResponseStream
+
+READING_THREADS = 4
+"""Threads that read texts and audio."""
+POLL_SECONDS = 0.1
+"""How often Triton is asked whether requests were cancelled: it does not notify a model."""
+LIMITS = ServerOptions()
+
+TRITON_PREFIX = "triton_"
+"""Beginning of the names of parameters that Triton adds."""
+
+
+@dataclass(frozen=True)
+class InferenceRequest:
+    """A request, read from Triton's form.
+
+    Attributes:
+        options: options of decoding, or of an encoder, by name
+        stream: whether each token has a response of its own
+        seconds: the time limit; None: the server's
+    """
+
+    tensors: dict[str, Tensor]
+    options: dict[str, Any]
+    stream: bool
+    seconds: float | None
+
+
+def read_request(request: Any) -> InferenceRequest:
+    """Read a request.
+
+    Args:
+        request: a `pb_utils.InferenceRequest`
+
+    Raises:
+        BodyError, TensorError: its options are malformed.
+    """
+    tensors = {tensor.name(): _read_tensor(tensor) for tensor in request.inputs()}
+    parameters = json_object((request.parameters() or "{}").encode())
+    options = {
+        name: value
+        for name, value in parameters.items()
+        if name not in PROTOCOL_PARAMETERS and not name.startswith(TRITON_PREFIX)
+    }
+    more = tensors.pop(OPTIONS, None)
+    if more is not None:
+        if more.datatype != "BYTES" or more.values.size != 1:
+            raise TensorError(f"{OPTIONS}: expected one JSON object in BYTES")
+        options |= json_object(bytes(more.values.item()))
+    stream = options.pop("stream", False)
+    if not isinstance(stream, bool):
+        raise BodyError(f"stream: expected true or false, found {stream!r:.80}")
+    microseconds = request.timeout()
+    seconds = microseconds / 1e6 if microseconds else None
+    return InferenceRequest(tensors, options, stream, seconds)
+
+
+def _read_tensor(tensor: Any) -> Tensor:
+    values = tensor.as_numpy()
+    return Tensor(tensor.name(), "BYTES" if values.dtype == np.object_ else "other", values)
+
+
+class ModelInstance:
+    """Answers requests of Triton with a model.
+
+    Args:
+        model: loaded with `threads_of(chosen.workers, chosen.threads)`; it is closed with this
+        utils: the module `triton_python_backend_utils`
+        streaming: whether a request may have a response for each token
+    """
+
+    def __init__(self, model: Model, chosen: Arrangement, utils: Any, *, streaming: bool) -> None:
+        self._utils, self._streaming = utils, streaming
+        self._manifest = model.manifest
+        self._engine = _engine(model, chosen, _TritonLog(utils))
+        self._readers = ThreadPoolExecutor(READING_THREADS, thread_name_prefix="reading")
+        self._sending = ThreadPoolExecutor(1, thread_name_prefix="sending")
+        self._open: dict[ResponseStream, None] = {}
+        self._closing = Event()
+        self._watcher = Thread(target=self._watch, name="watching", daemon=True)
+        self._watcher.start()
+
+    def submit(self, request: Any) -> None:
+        """Take a `pb_utils.InferenceRequest`, which is answered later."""
+        sender = request.get_response_sender()
+        responses = ResponseStream(sender, self._utils, self._sending, self._forget)
+        self._open[responses] = None
+        try:
+            read = read_request(request)
+        except Exception as error:  # the other requests must go on
+            responses.fail(error)
+            return
+        longest = LIMITS.timeout
+        seconds = longest if read.seconds is None else min(read.seconds, longest)
+        self._readers.submit(self._start, responses, read, time.monotonic() + seconds)
+
+    def close(self) -> None:
+        """Answer all requests that were taken, and close the model."""
+        self._readers.shutdown()
+        self._engine.close()
+        self._closing.set()
+        self._watcher.join()
+        self._sending.shutdown()
+
+    def _start(self, responses: ResponseStream, request: InferenceRequest, deadline: float) -> None:
+        try:
+            if request.stream:
+                self._check_stream()
+            engine, head = self._engine, self._manifest.head
+            if isinstance(engine, DecodingEngine):
+                self._decode(engine, responses, request, deadline)
+            elif head is not None:
+                self._run_encoder(engine, head, responses, request, deadline)
+        except Exception as error:
+            responses.fail(error)
+
+    def _decode(
+        self,
+        engine: DecodingEngine,
+        responses: ResponseStream,
+        request: InferenceRequest,
+        deadline: float,
+    ) -> None:
+        options, sources = generation_options(request.options), self._sources(request.tensors)
+        listener = None
+        if request.stream:
+            if len(sources) != 1:
+                raise BodyError(f"stream: expected one input, found {len(sources)}")
+            output = engine.model.token_stream()
+
+            def listener(choices: Sequence[SelectedToken]) -> None:
+                responses.send(lambda: list(map(_token_tensors, output.tokens(choices))))
+
+        prepared = [
+            engine.prepare(source, options, deadline=deadline, listener=listener)
+            for source in sources
+        ]
+        handles = [one for one in prepared if not isinstance(one, Result)]
+
+        def make() -> list[list[Tensor]]:
+            results = [r if isinstance(r, Result) else r.future.result() for r in prepared]
+            return [decoder_tensors(results)]
+
+        responses.end_after([handle.future for handle in handles], make)
+        engine.submit(*handles)
+
+    def _run_encoder(
+        self,
+        engine: EncoderEngine,
+        head: Head,
+        responses: ResponseStream,
+        request: InferenceRequest,
+        deadline: float,
+    ) -> None:
+        method, options = encoder_call(head, request.options)
+        handle = EncoderHandle(method, texts_of(request.tensors), options, deadline=deadline)
+        future = handle.future
+        responses.end_after([future], lambda: [encoder_tensors(head, future.result())])
+        engine.submit(handle)
+
+    def _sources(self, tensors: Mapping[str, Tensor]) -> Sequence[Any]:
+        audio = self._manifest.audio
+        if audio is None:
+            return texts_of(tensors)
+        return [
+            read_audio(file, audio.sampling_rate, longest=LIMITS.max_audio)
+            for file in files_of(tensors)
+        ]
+
+    def _check_stream(self) -> None:
+        if self._manifest.head is not None:
+            raise BodyError("stream: expected a model that decodes, found an encoder-only model")
+        if not self._streaming:
+            raise BodyError("stream: this model was deployed with --no-streaming")
+
+    def _watch(self) -> None:
+        while not self._closing.wait(POLL_SECONDS):
+            # A sender must not be asked after its last response, and one thread sends them.
+            error = self._sending.submit(self._cancel_requested).exception()
+            if error is not None:
+                self._utils.Logger.log_error(f"cancelled requests cannot be found: {error}")
+
+    def _cancel_requested(self) -> None:
+        for responses in list(self._open):
+            responses.cancel_if_requested()
+
+    def _forget(self, responses: ResponseStream) -> None:
+        self._open.pop(responses, None)
+
+
+def open_instance(args: Mapping[str, str], utils: Any) -> ModelInstance:
+    """Load a model of a repository.
+
+    Args:
+        args: what Triton gives a model when it is loaded
+        utils: the module `triton_python_backend_utils`
+
+    Raises:
+        DragomanError: the bundle cannot be loaded, or the configuration is invalid.
+    """
+    deployment = deployment_of(json.loads(args["model_config"]))
+    directory = Path(args["model_repository"], args["model_version"], BUNDLE)
+    chosen = arrangement(
+        read_bundle(directory).manifest,
+        workers=deployment.workers,
+        threads=deployment.threads,
+        batch_size=deployment.batch_size,
+    )
+    model = load(directory, threads=threads_of(chosen.workers, chosen.threads))
+    return ModelInstance(model, chosen, utils, streaming=deployment.streaming)
+
+
+def _engine(
+    model: Model, chosen: Arrangement, observer: Observer
+) -> DecodingEngine | EncoderEngine:
+    kind = DecodingEngine if model.manifest.head is None else EncoderEngine
+    return kind(model, workers=chosen.workers, batch_size=chosen.batch_size, observer=observer)
+
+
+class _TritonLog(Observer):
+    """Logs failures that no request caused."""
+
+    def __init__(self, utils: Any) -> None:
+        self._utils = utils
+
+    def failed(self, reason: str) -> None:
+        self._utils.Logger.log_error(reason)
+
+
+def _token_tensors(token: Token) -> list[Tensor]:
+    text = str(token.id) if token.text is None else token.text
+    values = np.array([token.log_probability], np.float32)
+    return [bytes_tensor("text", [text]), Tensor("log_probability", "FP32", values)]

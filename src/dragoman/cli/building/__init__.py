@@ -1,0 +1,1 @@
+"""Commands that make bundles and check them."""

@@ -1,0 +1,165 @@
+"""The command `dragoman build`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from dragoman import DragomanError, api
+from dragoman.api import BuiltBundle
+from dragoman.runtime.format.bundle import Bundle
+from dragoman.runtime.format.manifest import Precision, Range
+from dragoman.runtime.format.parity import Parity
+
+from ..shared.engine_options import engine_option, engine_options, engine_request
+from ..shared.options import (
+    SectionedCommand,
+    attention_option,
+    calibration_option,
+    force_option,
+    inputs_option,
+    keep_fp32_option,
+    limit_option,
+    metric_option,
+    option_names,
+    output_option,
+    precision_option,
+    references_option,
+    revision_option,
+    source_language_option,
+    target_language_option,
+    target_option,
+    threads_option,
+)
+from ..shared.tables import print_engines, print_parity, print_passes
+from ..shared.terminal import shown_progress, tell
+from .verify import VerificationFailedError
+
+
+@click.command(cls=SectionedCommand)
+@click.argument("checkpoint")
+@output_option
+@revision_option
+@target_option
+@precision_option
+@calibration_option
+@keep_fp32_option
+@engine_options
+@engine_option(
+    "--refit",
+    type=click.Path(path_type=Path),
+    metavar="BUNDLE",
+    help="Put the checkpoint's weights into the engines of this bundle.",
+)
+@inputs_option
+@references_option
+@metric_option
+@source_language_option
+@target_language_option
+@limit_option
+@attention_option
+@threads_option
+@click.option(
+    "--allow-failed-parity",
+    is_flag=True,
+    help="Keep a bundle that fails the check, marked as failed.",
+)
+@force_option
+@click.pass_context
+def build(
+    context: click.Context,
+    checkpoint: str,
+    output: Path,
+    revision: str | None,
+    target: str | None,
+    precision: Precision,
+    calibration: Path | None,
+    keep_fp32: tuple[str, ...],
+    batches: tuple[Range, ...],
+    source_length: Range | None,
+    capacity: int | None,
+    compute_capabilities: tuple[str, ...],
+    refittable: bool,
+    refit: Path | None,
+    inputs: Path | None,
+    references: Path | None,
+    metrics: tuple[str, ...],
+    source_language: str | None,
+    target_language: str | None,
+    limit: int | None,
+    with_attention: bool,
+    threads: int | None,
+    allow_failed_parity: bool,
+    force: bool,
+) -> None:
+    """Export, optimize and verify CHECKPOINT for a target.
+
+    CHECKPOINT is a directory of Hugging Face, CTranslate2 or Dragoman, the id of a model at the
+    Hugging Face Hub, or a shipped model, such as g2p-en. OUTPUT appears only if the bundle computes
+    what the model computes in PyTorch, on --inputs, held-out data or random inputs; otherwise the
+    exit status is 1.
+
+    \b
+    dragoman build g2p-en -o bundles/g2p-en
+    dragoman build Helsinki-NLP/opus-mt-en-de -o bundles/en-de --precision int8
+    dragoman build g2p-en -o bundles/g2p-en-rtx --target tensorrt-rtx --precision fp16
+    """
+
+    def compared(graphs: Bundle, parity: Parity) -> None:
+        print_passes(graphs.manifest.passes)
+        print_parity(parity)
+
+    if refit is not None:
+        if batches or source_length or capacity or compute_capabilities or refittable:
+            raise DragomanError(
+                f"--refit: expected no options for engines, those of {refit} keep theirs"
+            )
+        engines = None
+    else:
+        engines = engine_request(
+            *(target, precision, batches, source_length, capacity),
+            *(compute_capabilities, refittable),
+        )
+    with option_names(context.command):
+        try:
+            with shown_progress() as progress:
+                built = api.build(
+                    checkpoint,
+                    output,
+                    revision=revision,
+                    target=target,
+                    precision=precision,
+                    calibration=calibration,
+                    keep_fp32=keep_fp32,
+                    engines=engines,
+                    refit=refit,
+                    inputs=inputs,
+                    references=references,
+                    metrics=metrics,
+                    source_language=source_language,
+                    target_language=target_language,
+                    limit=limit,
+                    threads=threads,
+                    keep_failed=allow_failed_parity,
+                    attention=with_attention,
+                    overwrite=force,
+                    progress=progress,
+                    compared=compared,
+                )
+        except api.ParityFailedError as error:
+            if error.kept is not None:
+                _print_engines(error.kept)
+            raise VerificationFailedError(str(error)) from error
+    _print_engines(built)
+    manifest = built.bundle.manifest
+    when = " before its engines were built" if manifest.executable.format != "onnx" else ""
+    run = f"dragoman {'run' if manifest.head is None else 'encode'} {output} ..."
+    next_command = f"dragoman inspect {output}" if manifest.precision == "bf16" else run
+    click.echo(f"Built {output}, parity passed{when}. Next: {next_command}")
+
+
+def _print_engines(built: BuiltBundle) -> None:
+    for warning in (*built.bundle.manifest.notes, *built.warnings):
+        tell(f"Warning: {warning}")
+    print_engines(built.bundle.manifest)

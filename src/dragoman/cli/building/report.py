@@ -1,0 +1,103 @@
+"""The command `dragoman report`."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import click
+
+from dragoman import api
+
+from ..shared.options import force_option, option_names, revision_option, threads_option
+from ..shared.terminal import shown_progress
+
+
+@click.command()
+@click.argument(
+    "bundles", metavar="BUNDLE...", nargs=-1, required=True, type=click.Path(path_type=Path)
+)
+@click.option(
+    "-o",
+    "--output",
+    type=click.Path(path_type=Path),
+    required=True,
+    help="Page to write, .html.",
+)
+@click.option(
+    "--checkpoint",
+    metavar="CHECKPOINT",
+    help="Checkpoint of the bundles, as for `dragoman build`: for licences, for attention on its "
+    "held-out data, and for the sensitivity to int8 and int4.",
+)
+@revision_option
+@click.option(
+    "--sensitivity",
+    "sensitivities",
+    type=click.Path(path_type=Path),
+    multiple=True,
+    metavar="FILE",
+    help="File that `dragoman sensitivity` wrote for a bundle, so that it is not measured again; "
+    "repeatable.",
+)
+@click.option(
+    "--inputs",
+    type=click.Path(path_type=Path),
+    help="File of texts, one per line, or directory of audio clips, to show attention and measure "
+    "sensitivity on [the checkpoint's held-out data].",
+)
+@click.option(
+    "--no-measurements",
+    is_flag=True,
+    help="Do not measure speed, load time, memory and sensitivity.",
+)
+@click.option(
+    "--json",
+    type=click.Path(path_type=Path),
+    help="Also write all numbers to this JSON file; the page has them, too.",
+)
+@threads_option
+@force_option
+@click.pass_context
+def report(
+    context: click.Context,
+    /,
+    bundles: tuple[Path, ...],
+    output: Path,
+    checkpoint: str | None,
+    revision: str | None,
+    sensitivities: tuple[Path, ...],
+    inputs: Path | None,
+    no_measurements: bool,
+    json: Path | None,
+    threads: int | None,
+    force: bool,
+) -> None:
+    """Write a report on one or more BUNDLES, as one HTML page that needs no network.
+
+    It shows licences and hashes, parity with the trained model, the sensitivity to quantization,
+    what the passes did, size, memory, and curves of latency and throughput. Parity is what
+    `dragoman verify` recorded. For what is missing, the page names the command that adds it.
+
+    \b
+    dragoman report bundles/g2p-en -o report.html --checkpoint g2p-en
+    dragoman report bundles/g2p-en bundles/g2p-en-int8 -o report.html --json report.json
+    """
+    with shown_progress() as progress, option_names(context.command):
+        made = api.report(
+            bundles,
+            output,
+            checkpoint=checkpoint,
+            revision=revision,
+            sensitivities=sensitivities,
+            inputs=inputs,
+            threads=threads,
+            measurements=not no_measurements,
+            json=json,
+            overwrite=force,
+            command=" ".join(["dragoman", *sys.argv[1:]]),
+            progress=progress,
+        )
+    for bundle in made.bundles:
+        click.echo(f"{bundle.label}: {bundle.verdict.state}")
+    click.echo(f"Wrote {output}")

@@ -1,0 +1,146 @@
+"""The command `dragoman sensitivity`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from dragoman import api
+from dragoman.errors import refuse_existing, refuse_unwritable_file
+from dragoman.verification.sensitivity.results import Effect, Keeping, Sensitivity
+
+from ..shared.options import force_option, revision_option, threads_option
+from ..shared.terminal import shown_progress, tell
+
+SHOWN = 12
+"""The most products that are listed; the file has all."""
+
+
+@click.command()
+@click.argument("bundle", type=click.Path(path_type=Path))
+@click.argument("checkpoint")
+@click.option(
+    "-o",
+    "--output",
+    type=click.Path(path_type=Path),
+    help="Also write the figures to this JSON file, which `dragoman report` reads.",
+)
+@revision_option
+@click.option(
+    "--inputs",
+    type=click.Path(path_type=Path),
+    help="File of texts to predict on, one per line, or directory of audio clips [the held-out "
+    "data].",
+)
+@click.option(
+    "--limit",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="Predict on at most this many inputs [32; 4 for audio].",
+)
+@click.option(
+    "--calibration",
+    type=click.Path(path_type=Path),
+    help="The --calibration that the bundle was built with [random inputs].",
+)
+@threads_option
+@force_option
+def sensitivity(
+    bundle: Path,
+    checkpoint: str,
+    output: Path | None,
+    revision: str | None,
+    inputs: Path | None,
+    limit: int | None,
+    calibration: Path | None,
+    threads: int | None,
+    force: bool,
+) -> None:
+    """Measure which matrix products and layers lose accuracy in the precision of BUNDLE.
+
+    One product or layer at a time is quantized, and the predictions are compared with those in
+    fp32. Then the worst products are kept in fp32: `dragoman build --keep-fp32` takes their names.
+    BUNDLE is in int8 or int4, for target cpu or neutral. CHECKPOINT is what it was built from, as
+    for `dragoman build`.
+
+    \b
+    dragoman sensitivity bundles/g2p-en-int8 g2p-en -o sensitivity.json
+    """
+    if output is not None:
+        refuse_existing(output, force)
+        refuse_unwritable_file(output)
+    with shown_progress() as progress:
+        found = api.sensitivity(
+            bundle,
+            checkpoint,
+            revision=revision,
+            inputs=inputs,
+            limit=limit,
+            calibration=calibration,
+            threads=threads,
+            progress=progress,
+        )
+    if output is not None:
+        found.write(output)
+    _print(found)
+    if found.differing:
+        tell(
+            f"Warning: {len(found.differing)} of {len(found.products)} products are rounded "
+            "otherwise than in the bundle: give the --calibration and the checkpoint that it was "
+            "built with"
+        )
+    best = found.best
+    if best is not None:
+        names = " ".join(f"--keep-fp32 {p.name}" for p in found.worst[: best.count])
+        click.echo(
+            f"Next: dragoman build {checkpoint} -o ... --precision {found.precision} {names}"
+        )
+    if output is not None:
+        click.echo(f"Wrote {output}")
+
+
+def _print(found: Sensitivity) -> None:
+    unit = ", nats" if found.measure == "divergence" else ""
+    console = Console()
+    console.print(
+        escape(
+            f"{found.bundle}, {found.target} {found.precision}, on {found.inputs}: "
+            f"{found.measure} of {found.positions} predictions from fp32"
+        )
+    )
+    products = Table(title=f"the worst products, {found.precision} alone", title_justify="left")
+    layers = Table(title=f"layers, {found.precision} alone", title_justify="left")
+    keeping = Table(title="the worst kept in fp32", title_justify="left")
+    for table, headings in (
+        (products, ("product", "error", f"mean{unit}", f"largest{unit}", "MB more in fp32")),
+        (layers, ("layer", "products", f"mean{unit}", f"largest{unit}")),
+        (keeping, ("kept", f"mean{unit}", f"largest{unit}", "same choice", "MB of weights")),
+    ):
+        for index, heading in enumerate(headings):
+            table.add_column(heading, justify="left" if index == 0 else "right")
+    for product in found.worst[:SHOWN]:
+        assert product.alone is not None
+        error = "" if product.error is None else f"{product.error:.2%}"
+        size = f"{product.extra_bytes / 1e6:.2f}"
+        name = escape(product.name) + (" (kept)" if product.kept else "")
+        products.add_row(name, error, *_figures(product.alone), size)
+    for layer in sorted(found.layers, key=lambda layer: layer.alone.mean, reverse=True):
+        layers.add_row(escape(layer.name), str(len(layer.products)), *_figures(layer.alone))
+    for step in found.keeping:
+        keeping.add_row(*_step(step, found))
+    console.print(products, layers, keeping)
+
+
+def _figures(effect: Effect) -> tuple[str, str]:
+    return f"{effect.mean:.2g}", f"{effect.largest:.2g}"
+
+
+def _step(step: Keeping, found: Sensitivity) -> tuple[str, ...]:
+    named = {0: "none", found.keeping[-1].count: "all"}
+    same = "" if step.effect.same_choice is None else f"{step.effect.same_choice:.2%}"
+    size = f"{step.weight_bytes / 1e6:.2f}"
+    return (named.get(step.count, str(step.count)), *_figures(step.effect), same, size)

@@ -1,0 +1,138 @@
+"""The command `dragoman train`."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import click
+
+from dragoman.errors import DragomanError, refuse_unwritable
+from dragoman.reference_model.pretrained import find_checkpoint
+from dragoman.reference_model.recipes import (
+    RECIPES,
+    PairFiles,
+    Recipe,
+    describe_cleaning,
+    find_recipe,
+    read_training_file,
+)
+
+from ..shared.terminal import shown_progress
+
+FILE = click.Path(path_type=Path)
+
+
+@click.command()
+@click.argument("recipe")
+@click.option("-o", "--output", type=FILE, help="Directory of the checkpoint [checkpoints/RECIPE].")
+@click.option("--data", type=FILE, help="Directory with the data that some recipes need.")
+@click.option(
+    "--pairs",
+    type=FILE,
+    multiple=True,
+    help="Training data: a file of sources and targets, separated by tabs; or, given twice, a file "
+    "of sources and a file of targets.",
+)
+@click.option("--dev", type=FILE, multiple=True, help="Validation data, in the same form.")
+@click.option(
+    "--test", type=FILE, multiple=True, help="Held-out data, in the same form [those of --dev]."
+)
+@click.option(
+    "--from",
+    "beginning",
+    metavar="CHECKPOINT",
+    help="Start from this checkpoint of the same model, a directory or the name of a shipped one.",
+)
+@click.option(
+    "--epochs", type=click.IntRange(min=1), metavar="N", help="Number of epochs [the recipe's]."
+)
+@click.option(
+    "--threads", type=click.IntRange(min=1), metavar="N", help="Processor threads [all cores]."
+)
+def train(
+    recipe: str,
+    output: Path | None,
+    data: Path | None,
+    pairs: tuple[Path, ...],
+    dev: tuple[Path, ...],
+    test: tuple[Path, ...],
+    beginning: str | None,
+    epochs: int | None,
+    threads: int | None,
+) -> None:
+    """Train a model and evaluate it on held-out data.
+
+    RECIPE is one of the list below, or a JSON file that describes a translation model, its
+    vocabulary and its training. The same command resumes an interrupted training, whose state is
+    kept in OUTPUT/training. A GPU is used if there is one.
+
+    \b
+    g2p-en          English words to phonemes: 80 minutes on one core
+    verses-en       English verses, continued: half an hour on one core
+    bible-en-es     English verses to Spanish ones: 80 minutes on one core
+    multi30k-en-de  English captions to German ones: 90 minutes on one core
+
+    \b
+    dragoman train g2p-en -o checkpoints/g2p-en
+    dragoman train en-de.json --pairs train.tsv --dev dev.tsv -o checkpoints/en-de
+    """
+    chosen = _recipe(recipe, pairs, dev, test)
+    directory = output or Path("checkpoints") / chosen.name
+    if directory.exists() and not directory.is_dir():
+        raise DragomanError(f"{directory}: expected a directory to train in, found a file")
+    refuse_unwritable(directory)
+    if data is not None and not data.is_dir():
+        raise DragomanError(f"--data: expected a folder, found none at {data}")
+    if (directory / "model.safetensors").exists() and not (directory / "training").exists():
+        raise DragomanError(
+            f"{directory}: expected a new directory, or one with the state of a training, found a "
+            "checkpoint"
+        )
+    start = None if beginning is None else find_checkpoint(beginning)
+    if start is not None and not (start / "config.json").is_file():
+        raise DragomanError(
+            f"--from: expected a checkpoint of Dragoman's, found no config.json in {start}"
+        )
+    if epochs is not None:
+        chosen = dataclasses.replace(
+            chosen, options=dataclasses.replace(chosen.options, epochs=epochs)
+        )
+    with shown_progress() as progress:
+        progress.stage("reading the data")
+        loaded = chosen.load_data(data)
+    if loaded.dropped or pairs:
+        click.echo(describe_cleaning(len(loaded.train), loaded.dropped), err=True)
+    import torch
+
+    from dragoman.reference_model.recipes import read_initial_model, run_recipe
+
+    if threads is not None:
+        torch.set_num_threads(threads)
+    initial = None if start is None else read_initial_model(start, chosen.config)
+    figures = run_recipe(chosen, loaded, directory, directory / "training", initial=initial)
+    for name, value in figures.items():
+        click.echo(f"held-out {name}: {chosen.shown(value)}")
+    click.echo(f"\nNext: dragoman build {directory} -o bundles/{chosen.name}")
+
+
+def _recipe(
+    name: str, pairs: tuple[Path, ...], dev: tuple[Path, ...], test: tuple[Path, ...]
+) -> Recipe:
+    if not name.endswith(".json"):
+        if pairs or dev or test:
+            raise DragomanError(
+                f"--pairs, --dev and --test are for a training that a JSON file describes, found "
+                f"the recipe {name!r}, which has data of its own"
+            )
+        return find_recipe(name)
+    for option, files in (("--pairs", pairs), ("--dev", dev)):
+        if not files:
+            raise DragomanError(f"{option}: expected a file for {name}, found none")
+    chosen = read_training_file(Path(name), PairFiles(pairs, dev, test))
+    if chosen.name in RECIPES:
+        raise DragomanError(
+            f"{name}: expected a file of another name, found that of the recipe {chosen.name}, "
+            "whose models are judged in their own way"
+        )
+    return chosen

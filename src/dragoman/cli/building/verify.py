@@ -1,0 +1,142 @@
+"""The command `dragoman verify`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from dragoman import DragomanError, api
+from dragoman.api import Verification
+
+from ..shared.options import (
+    backend_option,
+    inputs_option,
+    limit_option,
+    metric_option,
+    option_names,
+    references_option,
+    revision_option,
+    source_language_option,
+    target_language_option,
+    threads_option,
+)
+from ..shared.tables import print_parity
+from ..shared.terminal import shown_progress, tell
+
+
+class VerificationFailedError(click.ClickException):
+    """Parity does not hold: exit status 1."""
+
+    exit_code = 1
+
+
+@click.command()
+@click.argument("bundle", type=click.Path(path_type=Path))
+@click.argument("checkpoint", required=False)
+@revision_option
+@inputs_option
+@references_option
+@metric_option
+@source_language_option
+@target_language_option
+@limit_option
+@backend_option
+@threads_option
+@click.option(
+    "--record/--no-record",
+    default=None,
+    help="Write the figures into the manifest [yes, but not with --limit or if the bundle is "
+    "signed].",
+)
+@click.option(
+    "--signature",
+    type=click.Path(path_type=Path),
+    help="Signature to check first [with --key or --chain: the bundle's model.sig].",
+)
+@click.option("--key", type=click.Path(path_type=Path), help="Public key of the signer, PEM.")
+@click.option(
+    "--chain",
+    type=click.Path(path_type=Path),
+    multiple=True,
+    help="Root certificate of the signer's certificate, PEM; repeatable.",
+)
+@click.pass_context
+def verify(
+    context: click.Context,
+    bundle: Path,
+    checkpoint: str | None,
+    revision: str | None,
+    inputs: Path | None,
+    references: Path | None,
+    metrics: tuple[str, ...],
+    source_language: str | None,
+    target_language: str | None,
+    limit: int | None,
+    backend: str | None,
+    threads: int | None,
+    record: bool | None,
+    signature: Path | None,
+    key: Path | None,
+    chain: tuple[Path, ...],
+) -> None:
+    """Check that BUNDLE computes what the PyTorch model of CHECKPOINT computes.
+
+    CHECKPOINT is as for `dragoman build`. At fp32, every greedy token must be the same, and so must
+    every best hypothesis if the bundle decodes with beams. Below fp32, distributions of the next
+    token must be as close as the precision allows. If a check fails, the exit status is 1. With a
+    signature, all files are first compared with those signed; CHECKPOINT may then be left out.
+
+    \b
+    dragoman verify bundles/g2p-en g2p-en
+    dragoman verify bundles/g2p-en --signature model.sig --key public.pem
+    """
+    signed = signature is not None or key is not None or bool(chain)
+    if checkpoint is None:
+        options = (
+            *(revision, inputs, references, metrics or None, source_language, target_language),
+            *(limit, backend, threads, record),
+        )
+        if not signed or any(option is not None for option in options):
+            raise click.UsageError(
+                "expected a CHECKPOINT to compare with"
+                + ("" if signed else ", or a signature to check: --key or --chain")
+            )
+    if signed:
+        if record:
+            raise click.UsageError("--record would change the manifest, which is signed")
+        with shown_progress() as progress:
+            api.verify_signature(
+                bundle, key=key, chain=chain, signature=signature, progress=progress
+            )
+        click.echo(f"{bundle}: every file is as it was signed")
+        record = False
+    if checkpoint is None:
+        return
+    with option_names(context.command), shown_progress() as progress:
+        verification = api.verify(
+            bundle,
+            checkpoint,
+            revision=revision,
+            inputs=inputs,
+            references=references,
+            metrics=metrics,
+            source_language=source_language,
+            target_language=target_language,
+            limit=limit,
+            backend=backend,
+            threads=threads,
+            record=record,
+            progress=progress,
+        )
+    print_parity(verification.parity)
+    _report(verification)
+
+
+def _report(verification: Verification) -> None:
+    if verification.problem is not None:
+        if verification.not_recorded is not None:
+            tell(f"Warning: {verification.not_recorded}")
+        raise VerificationFailedError(verification.problem)
+    if verification.not_recorded is not None:
+        raise DragomanError(verification.not_recorded)

@@ -1,5 +1,0 @@
-"""`dragoman run`"""
-
-from .command import run
-
-__all__ = ["run"]

@@ -1,0 +1,176 @@
+"""What `dragoman run` writes for each line of input."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+import click
+
+from dragoman import DragomanError
+from dragoman.files.text_lines import one_line
+from dragoman.runtime import GenerationOptions, Hypothesis, Model, Result
+from dragoman.runtime.decoding.results import json_line
+
+from .shared.terminal import tell
+
+
+class Output:
+    """Writes results in the order of the lines of input, and counts the lines rejected.
+
+    Args:
+        lines_of: what is written for a result
+    """
+
+    def __init__(self, lines_of: Callable[[Result], Iterable[str]]) -> None:
+        self._lines_of = lines_of
+        self.rejected = 0
+        self.number = 0
+
+    def write(self, result: Result, pairs: tuple[tuple[int, int], ...] | None = None) -> None:
+        """Write the lines of a result.
+
+        Args:
+            pairs: the word alignment; None: not requested
+        """
+        self.number += 1
+        if result.error is not None:
+            self.reject(result.error)
+        lines = self._lines_of(result)
+        for line in lines if pairs is None else with_pairs(lines, pairs):
+            click.echo(line)
+
+    def reject(self, reason: str) -> None:
+        """Report that a line was rejected."""
+        self.rejected += 1
+        tell(f"line {self.number}: {reason}")
+
+
+def best(count: int, *, scores: bool) -> Callable[[Result], Iterator[str]]:
+    """Return a function that makes `count` lines of a result, the best output first.
+
+    Lines are empty where there are fewer outputs.
+
+    Args:
+        scores: write a score and a tab before each output
+    """
+
+    def lines(result: Result) -> Iterator[str]:
+        decoded = result.finish_reason in ("end", "length")
+        outputs: list[Hypothesis | Result] = [*result.hypotheses] or [result] * decoded
+        for output in outputs:
+            score = f"{output.score:.4f}\t" if scores else ""
+            line = one_line(output.text, output.tokens)
+            # Speech begins with a space: its words are tokens with the space before them.
+            yield score + (line if result.segments is None else line.strip())
+        yield from [""] * (count - len(outputs))
+
+    return lines
+
+
+def timed(result: Result) -> Iterator[str]:
+    """Yield a line for each segment of speech, and an empty one."""
+    for segment in result.segments or ():
+        times = f"[{_clock(segment.start)} --> {_clock(segment.end)}]"
+        yield f"{times} {one_line(segment.text, segment.tokens).strip()}"
+    yield ""
+
+
+def json_of_texts(result: Result) -> Iterator[str]:
+    """Yield one JSON object, with all outputs."""
+    yield json_line(result)
+
+
+def json_of_speech(result: Result) -> Iterator[str]:
+    """Yield one JSON object, with all segments: none for a line that is rejected."""
+    yield from json_of_texts(dataclasses.replace(result, segments=result.segments or ()))
+
+
+def _clock(seconds: float) -> str:
+    """Return a time as subtitles have it: 01:02:03.450."""
+    thousandths = round(seconds * 1000)
+    minutes, rest = divmod(thousandths, 60_000)
+    return f"{minutes // 60:02}:{minutes % 60:02}:{rest // 1000:02}.{rest % 1000:03}"
+
+
+Pairs = tuple[tuple[int, int], ...]
+"""A word alignment: the numbers of a source word and a target word, in pairs."""
+
+
+def check_aligned_options(
+    given_options: dict[str, Any], *, stream: bool, alignments: bool, replace: bool
+) -> None:
+    """Check that no option excludes those that need a word alignment."""
+    for name, given in (("--alignments", alignments), ("--replace-unknown", replace)):
+        if given and (
+            stream or given_options["num_return_sequences"] > 1 or given_options["timestamps"]
+        ):
+            raise click.UsageError(
+                f"{name}: expected without --stream, --n-best and --timestamps: it is of one output"
+            )
+
+
+class Aligner:
+    """Adds word alignments to results, or replaces their unknown tokens.
+
+    Args:
+        options: of decoding, for the languages
+        alignments: whether results are aligned
+        replace: whether unknown tokens are replaced
+    """
+
+    def __init__(
+        self, model: Model, options: GenerationOptions, *, alignments: bool, replace: bool
+    ) -> None:
+        self._model, self.alignments, self._replace = model, alignments, replace
+        self._languages: dict[str, Any] = {
+            "source_language": options.source_language,
+            "target_language": options.target_language,
+        }
+
+    def check(self) -> None:
+        """Check that the bundle can align words, before the first line arrives.
+
+        Raises:
+            DragomanError: it cannot.
+        """
+        self._model.align([], **self._languages)
+        self._model.check_attention()
+
+    def replaced(self, source: Any, result: Result) -> Result:
+        """Return a result with source words in place of unknown tokens, if that was requested.
+
+        The result has an error if they cannot be replaced.
+        """
+        if not self._replace or result.error is not None or not result.hypotheses:
+            return result
+        try:
+            text = self._model.replace_unknown(source, result, **self._languages)
+        except DragomanError as error:
+            return dataclasses.replace(result, error=f"--replace-unknown: {error}")
+        first, *others = result.hypotheses
+        hypotheses = (dataclasses.replace(first, text=text), *others)
+        return dataclasses.replace(result, text=text, hypotheses=hypotheses)
+
+    def aligned(self, source: Any, result: Result) -> tuple[Result, Pairs]:
+        """Return the result, with an error if its words cannot be aligned, and the alignment."""
+        if result.error is not None or not result.tokens:
+            return result, ()
+        try:
+            (found,) = self._model.align(
+                [(source, result.tokens)], unknown_replaced=self._replace, **self._languages
+            )
+            reason = found.error
+        except DragomanError as error:
+            return dataclasses.replace(result, error=f"--alignments: {error}"), ()
+        if reason is not None:
+            result = dataclasses.replace(result, error=f"--alignments: {reason}")
+        return result, found.pairs
+
+
+def with_pairs(lines: Iterable[str], pairs: Pairs) -> Iterator[str]:
+    """Yield lines with an alignment in Pharaoh's format after a tab; empty lines stay empty."""
+    aligned = " ".join(f"{source}-{target}" for source, target in pairs)
+    for line in lines:
+        yield f"{line}\t{aligned}" if line else ""

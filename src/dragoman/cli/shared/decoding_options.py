@@ -1,0 +1,143 @@
+"""Options of `run` and `run-file` that are fields of `GenerationOptions`, made from the fields."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from functools import partial
+from typing import Any, TypeVar, get_type_hints
+
+import click
+
+from dragoman import DragomanError
+from dragoman.files.text_lines import token_ids
+from dragoman.runtime.format.manifest import Manifest
+from dragoman.settings.fields import Bounds, Check, CommandOption, annotated, type_of
+from dragoman.settings.generation import GenerationOptions
+
+from .options import SectionedOption
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+SECTIONS = {
+    "search": "Search [by default the bundle's]",
+    "content": "Content and length",
+    "languages": "Languages and speech",
+    "output": "Output",
+    "options": "Options",
+}
+"""The headings of the help, in order."""
+
+output = partial(click.option, cls=SectionedOption, section=SECTIONS["output"])
+
+
+class BatchSize(click.ParamType):  # type: ignore[type-arg]
+    """A number, or auto: None."""
+
+    name = "number|auto"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> int | None:
+        """Read the option."""
+        if value is None or value == "auto":
+            return None
+        number: int = click.IntRange(min=1).convert(value, param, ctx)
+        return number
+
+
+class EarlyStopping(click.Choice):  # type: ignore[type-arg]
+    """true, false or never, as Python has them."""
+
+    def __init__(self) -> None:
+        super().__init__(["true", "false", "never"])
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> bool | str:
+        """Read the option."""
+        word: str = super().convert(value, param, ctx)
+        return word if word == "never" else word == "true"
+
+
+TYPES: dict[str, Any] = {"max_batch_size": BatchSize(), "early_stopping": EarlyStopping()}
+"""The types of options whose values are not written as Python has them."""
+
+
+def _option(name: str, described: CommandOption, default: Any) -> Callable[[Function], Function]:
+    """Make the option of a field."""
+    hint = type_of(get_type_hints(GenerationOptions)[name])
+    flags = described.names or f"--{name.replace('_', '-')}"
+    attributes: dict[str, Any] = {"help": described.help, "default": default}
+    bounds = annotated(GenerationOptions, Check)[name].bounds
+    if hint is bool:
+        flags = flags if "/" in flags else f"{flags}/--no-{name.replace('_', '-')}"
+    elif name in TYPES:
+        attributes |= {"type": TYPES[name], "metavar": described.metavar}
+    elif described.choices:
+        attributes["type"] = click.Choice(described.choices)
+    elif hint in (int, float):
+        attributes |= {"type": _number_type(hint, bounds), "metavar": "N" if hint is int else "X"}
+    else:
+        attributes |= {"metavar": "TEXT", "multiple": isinstance(default, tuple)}
+    if described.metavar:
+        attributes["metavar"] = described.metavar
+    if isinstance(default, tuple):
+        del attributes["default"]
+    section = SECTIONS[described.section]
+    return click.option(flags, name, cls=SectionedOption, section=section, **attributes)
+
+
+def _number_type(kind: type, bounds: Bounds | None) -> Any:
+    """Return the type of a number, with the bounds that a wrong value is compared with."""
+    if bounds is None:
+        return click.INT if kind is int else click.FLOAT
+    least, most = (None if abs(b) == float("inf") else b for b in (bounds.least, bounds.most))
+    if kind is int:
+        return click.IntRange(least if least is None else int(least))
+    return click.FloatRange(least, most, min_open=bounds.above)
+
+
+def _options() -> list[Callable[[Any], Any]]:
+    """Make the options of all fields that have one, section by section."""
+    described = annotated(GenerationOptions, CommandOption)
+    defaults = {field.name: field.default for field in dataclasses.fields(GenerationOptions)}
+    return [
+        _option(name, one, defaults[name])
+        for section in SECTIONS
+        for name, one in described.items()
+        if one.section == section
+    ]
+
+
+def decoding_options(function: Function) -> Function:
+    """Give a command the options of decoding."""
+    for option in reversed(_options()):
+        function = option(function)
+    return function
+
+
+def for_bundle(options: GenerationOptions, manifest: Manifest) -> GenerationOptions:
+    """Return the options, with token ids in place of texts if the bundle has no tokenizers.
+
+    Raises:
+        DragomanError: a text does not consist of token ids.
+    """
+    if manifest.tokenizers is not None or manifest.speech is not None:
+        return options
+    return options.replace(
+        prefix=None if options.prefix is None else _ids("prefix", options.prefix),
+        must_contain=[_ids("must_contain", phrase) for phrase in options.must_contain],
+        must_not_contain=[_ids("must_not_contain", phrase) for phrase in options.must_not_contain],
+    )
+
+
+def _ids(option: str, phrase: Any) -> list[int]:
+    """Return the token ids that a text consists of."""
+    ids = token_ids(phrase)
+    if ids is None:
+        raise DragomanError(
+            f"{option}: expected token ids separated by spaces, found {phrase!r}: this bundle has "
+            "no tokenizers"
+        )
+    return ids

@@ -1,0 +1,139 @@
+"""Options of engines, for `build` and `optimize`."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import click
+
+from dragoman import DragomanError
+from dragoman.optimize.targets import TARGETS, choose_target
+from dragoman.optimize.tensorrt.profiles import NAMED_BATCHES
+from dragoman.optimize.tensorrt.request import EngineRequest
+from dragoman.runtime.format.manifest import Precision, Range
+
+from .options import SectionedOption
+
+
+class RangeType(click.ParamType):  # type: ignore[type-arg]
+    """A size, or a range with or without the best size: 8, 1..32, 1..8..32."""
+
+    name = "range"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> Range:
+        """Read the option."""
+        if isinstance(value, Range):
+            return value
+        if value in NAMED_BATCHES:
+            return NAMED_BATCHES[value]
+        try:
+            return parse_range(value)
+        except ValueError:
+            expected = "a size or a range such as 8, 1..32 or 1..8..32"
+            raise click.BadParameter(f"expected {expected}, found {value}", ctx, param) from None
+
+
+def parse_range(text: str) -> Range:
+    """Return the range that a text states.
+
+    Raises:
+        ValueError: the text is not a range.
+    """
+    numbers = [int(part) for part in text.split("..")]
+    match numbers:
+        case [size]:
+            return Range(size, size, size)
+        case [smallest, largest]:
+            return Range(smallest, largest, largest)
+        case [smallest, best, largest]:
+            return Range(smallest, best, largest)
+    raise ValueError(text)
+
+
+engine_option = partial(click.option, cls=SectionedOption, section="TensorRT engines")
+
+OPTIONS = (
+    engine_option(
+        "--profile",
+        "batches",
+        type=RangeType(),
+        multiple=True,
+        metavar="BATCH",
+        help="Batch sizes: 8, 1..32, 1..8..32 (best 8), latency or throughput; repeatable "
+        "[1..8..32].",
+    ),
+    engine_option(
+        "--source-length",
+        type=RangeType(),
+        metavar="TOKENS",
+        help="Tokens of a source, in the same form [all that the model takes].",
+    ),
+    engine_option(
+        "--capacity",
+        type=click.IntRange(min=1),
+        metavar="N",
+        help="Maximum number of new tokens [the model's default].",
+    ),
+    engine_option(
+        "--compute-capability",
+        "compute_capabilities",
+        multiple=True,
+        metavar="X.Y",
+        help="Build for these GPUs, such as 8.9,12.0 [Ampere and later].",
+    ),
+    engine_option(
+        "--refittable", is_flag=True, help="Allow `build --refit` with new weights later."
+    ),
+)
+
+
+def engine_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add the options to a command, which passes them on to `engine_request`."""
+    for option in reversed(OPTIONS):
+        command = option(command)
+    return command
+
+
+def engine_request(
+    target: str | None,
+    precision: Precision,
+    batches: tuple[Range, ...],
+    source_length: Range | None,
+    capacity: int | None,
+    compute_capabilities: tuple[str, ...],
+    refittable: bool,
+) -> EngineRequest | None:
+    """The request that the options make; None if no option is set.
+
+    Raises:
+        DragomanError: the target builds no engines, but an option is for them; names it.
+    """
+    names = [name for text in compute_capabilities for name in text.replace(",", " ").split()]
+    request = EngineRequest(
+        batches or EngineRequest.batches,
+        source_length,
+        capacity,
+        tuple(dict.fromkeys(names)),
+        refittable,
+    )
+    if request == EngineRequest():
+        return None
+    chosen = choose_target(target, precision)
+    if chosen.executable == "onnx":
+        defaults = dataclasses.asdict(EngineRequest())
+        options = {
+            "batches": "--profile",
+            "compute_capabilities": "--compute-capability",
+        }
+        name = next(n for n, v in dataclasses.asdict(request).items() if v != defaults[n])
+        with_engines = " or ".join(t.name for t in TARGETS if t.executable != "onnx")
+        raise DragomanError(
+            f"{options.get(name, '--' + name.replace('_', '-'))} is for engines: expected "
+            f"--target {with_engines}, found {chosen.name}"
+        )
+    return request

@@ -1,0 +1,346 @@
+"""Tables of passes, parity and engines."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import click
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from dragoman.metrics import describe_undecided, shown_figure
+from dragoman.optimize.tensorrt.profiles import describe
+from dragoman.optimize.tensorrt.request import describe_capabilities
+from dragoman.runtime import Bundle
+from dragoman.runtime.backends.cuda import find_gpu
+from dragoman.runtime.backends.interface import BackendError
+from dragoman.runtime.backends.tensorrt.engines import device_memory
+from dragoman.runtime.format.manifest import (
+    EngineReport,
+    Manifest,
+    PassRecord,
+    Range,
+    TensorRTEngines,
+)
+from dragoman.runtime.format.parity import OnePassParity, Parity, TaskParity
+
+MOST_SHOWN = 100
+"""Nats: a perplexity beyond its exponential says nothing."""
+
+FAILED, PASSED = "[red]failed[/red]", "[green]passed[/green]"
+UNDECIDED = "[yellow]undecided[/yellow]"
+
+
+def print_passes(passes: Sequence[PassRecord]) -> None:
+    """Print what each pass did, followed by the nodes that it refused."""
+    if not passes:
+        return
+    table = Table(title="passes", title_justify="left")
+    for heading in ("graph", "pass", "matches", "refused", "nodes", "difference", "allowed"):
+        table.add_column(
+            heading,
+            justify="left" if heading in ("graph", "pass") else "right",
+            no_wrap=heading == "pass",
+        )
+    for record in passes:
+        table.add_row(
+            record.graph,
+            record.name,
+            str(record.matches),
+            str(len(record.refusals)),
+            f"{record.nodes_before} -> {record.nodes_after}",
+            "not measured" if record.difference is None else f"{record.difference:.2g}",
+            f"{record.tolerance:g}",
+        )
+    console = Console()
+    console.print(table)
+    for record in passes:
+        for refusal in record.refusals:
+            console.print(
+                f"{record.graph}: {record.name} left {refusal.operator} {refusal.node} unchanged: "
+                f"{refusal.reason}",
+                markup=False,
+                highlight=False,
+                soft_wrap=True,
+            )
+
+
+def print_parity(parity: Parity) -> None:
+    """Print the figures, failed ones first, and what they prove."""
+    from dragoman.verification.verdict import describe_proof  # imports onnx
+
+    rows = [
+        *_check_rows(parity),
+        *_tensor_rows(parity),
+        *_distribution_rows(parity),
+        *_vector_rows(parity),
+        *_token_rows(parity),
+        *_beam_rows(parity),
+        *_task_rows(parity),
+        *_reference_rows(parity),
+    ]
+    table = Table(
+        title=escape(f"parity with {parity.oracle}, on {parity.inputs}"), title_justify="left"
+    )
+    for heading in ("level", "what", "found", "allowed", ""):
+        table.add_column(heading)
+    for row in sorted(rows, key=lambda row: row[-1] != FAILED):
+        table.add_row(*row)
+    console = Console()
+    console.print(table)
+    if proof := describe_proof(parity):
+        console.print(proof, markup=False, highlight=False)
+
+
+def print_engines(manifest: Manifest) -> None:
+    """Print what was built, for which GPUs, and its size; nothing for graphs."""
+    engines = manifest.executable
+    if not isinstance(engines, TensorRTEngines):
+        return
+    sizes = {file.path: file.size for file in manifest.files}
+    click.echo(f"engines of {manifest.target} {engines.version} (CUDA {engines.cuda_version})")
+    for index, profile in enumerate(engines.profiles):
+        click.echo(f"  profile {index}: {describe(profile)}{_most(manifest, engines.capacity)}")
+    gpus = describe_capabilities(manifest.target, engines.compute_capabilities)
+    click.echo(f"  run on {gpus}")
+    for name, report in engines.reports.items():
+        weights = sum(report.weights.values())
+        size = sizes[manifest.graphs[name].file]
+        click.echo(
+            f"  {name}: {size / 1e6:.1f} MB, including {weights / 1e6:.1f} MB of weights; "
+            f"attention: {report.attentions}, {fused(report.fused)}"
+        )
+
+
+def _most(manifest: Manifest, capacity: int) -> str:
+    """Return the limit of target positions as a phrase; an encoder-only model has none."""
+    if not capacity:
+        return ""
+    return f", at most {capacity} {'new tokens' if manifest.model.has_encoder else 'positions'}"
+
+
+def fused(kernels: dict[str, int] | None) -> str:
+    """Return the kernels of fused attention as a phrase."""
+    if kernels is None:
+        return "unknown whether fused"
+    counts = ", ".join(f"{count} {name}" for name, count in kernels.items())
+    return f"fused in {counts}" if kernels else "none fused"
+
+
+def verdict(passed: bool, *, undecided: bool = False) -> str:
+    """Return the outcome of a check as a cell of a table."""
+    return UNDECIDED if undecided else PASSED if passed else FAILED
+
+
+def _check_rows(parity: Parity) -> list[tuple[str, ...]]:
+    rows: list[tuple[str, ...]] = []
+    for check in parity.checks:
+        found = f"{check.differing} of {check.compared:,} {check.unit} differ"
+        if not check.differing:
+            found = f"{check.compared:,} {check.unit} compared, none differs"
+        if check.worst is not None:
+            found += f"; at most {check.worst:.2g} of what is allowed"
+        rows.append((check.name, "see docs: parity", found, "none", verdict(check.passed)))
+    return rows
+
+
+def _tensor_rows(parity: Parity) -> list[tuple[str, ...]]:
+    """The logits, and the cross key or value that differs most."""
+    cross = [t for t in parity.tensors if t.name.startswith("cross_")]
+    outputs = [t for t in parity.tensors if t not in cross]
+    worst = [max(cross, key=lambda t: t.difference)] if cross else []
+    rows: list[tuple[str, ...]] = []
+    for tensor in (*worst, *outputs):
+        beyond = max(t.positions_beyond for t in ([tensor] if tensor in outputs else cross))
+        found = (
+            f"{tensor.difference:.2g} (absolute {tensor.largest_absolute:.2g}, "
+            f"relative {tensor.largest_relative:.2g})"
+        )
+        if beyond:
+            found += f"; more than allowed at {beyond} of {tensor.positions} positions"
+        name = tensor.name if tensor in outputs else f"cross keys and values, worst {tensor.name}"
+        allowed = "finite" if tensor.tolerance is None else f"{tensor.tolerance:g}"
+        rows.append(("tensors", name, found, allowed, verdict(tensor.passed)))
+    return rows
+
+
+def _distribution_rows(parity: Parity) -> list[tuple[str, ...]]:
+    distributions = parity.distributions
+    if distributions is None:
+        return []
+    distance, rounded, allowed = distributions.bundle, distributions.rounded, ""
+    found = (
+        f"mean {distance.mean:.2g} (median {distance.median:.2g}, 99 % below "
+        f"{distance.percentile_99:.2g}, largest {distance.largest:.2g}); same choice at "
+        f"{distance.same_choice:.2%} of {distributions.positions}"
+    )
+    if distributions.ties:
+        found += f", {distributions.ties} as good"
+    if rounded is not None and distributions.allowed is not None:
+        allowed = f"{distributions.allowed:.2g} (rounding alone {rounded.mean:.2g})"
+    what = "divergence, nats" + (" a token" if parity.tokens.sequences else "")
+    return [("distributions", what, found, allowed, verdict(distributions.passed))]
+
+
+def _vector_rows(parity: Parity) -> list[tuple[str, ...]]:
+    vectors = parity.vectors
+    if vectors is None:
+        return []
+    found = f"mean {vectors.bundle.mean:.6f}, smallest {vectors.bundle.smallest:.6f}"
+    allowed = f"{vectors.allowed:.6f}"
+    if vectors.rounded is not None:
+        allowed += f" (rounding alone {vectors.rounded.mean:.6f})"
+    what = f"cosine of {vectors.vectors} embeddings"
+    return [("embeddings", what, found, allowed, verdict(vectors.passed))]
+
+
+def _token_rows(parity: Parity) -> list[tuple[str, ...]]:
+    tokens = parity.tokens
+    if not tokens.sequences:
+        return []
+    found, allowed = f"{tokens.identical} of {tokens.sequences} identical", "all identical"
+    if tokens.expected_identical is not None and tokens.least_identical is not None:
+        found += f", {tokens.expected_identical:.0f} expected"
+        allowed = f"at least {tokens.least_identical} identical"
+    if tokens.divergences:
+        largest = max(tokens.divergences, key=lambda d: d.margin)
+        found += (
+            f"; largest margin lost {largest.margin:.2g} ({escape(largest.named)}, step "
+            f"{largest.step}: token {largest.found_token} for {largest.expected_token})"
+        )
+    if tokens.allowed_margin is not None:
+        allowed += f", margins up to {tokens.allowed_margin:.2g}"
+    judged = verdict(tokens.passed, undecided=tokens.undecided)
+    rows: list[tuple[str, ...]] = [("tokens", "free-running greedy", found, allowed, judged)]
+    return rows if tokens.one_pass is None else [*rows, _one_pass_row(tokens.one_pass)]
+
+
+def _one_pass_row(one_pass: OnePassParity) -> tuple[str, ...]:
+    chosen = one_pass.tokens - one_pass.other_choices
+    found = f"{chosen} of {one_pass.tokens} tokens are the choice of one pass"
+    if one_pass.worst is not None:
+        found += f" (the worst: {escape(one_pass.worst.named)}, step {one_pass.worst.step})"
+    apart = one_pass.largest_difference
+    apart = one_pass.mean_difference if apart is None else apart
+    found += f"; log-probabilities differ by {apart:.2g}"
+    what = f"{one_pass.sequences} outputs by the bundle's own scores"
+    return ("tokens", what, found, f"{one_pass.allowed:.2g}", verdict(one_pass.passed))
+
+
+def _beam_rows(parity: Parity) -> list[tuple[str, ...]]:
+    beams = parity.beams
+    if beams is None:
+        return []
+    found = f"{beams.identical} of {beams.sequences} identical"
+    if beams.ties:
+        found += f", {beams.ties} as good"
+    found += f"; scores differ by {beams.score_difference:.2g}"
+    found += f", from own scores by {beams.own_difference:.2g}"
+    allowed = f"own scores {beams.own_allowed:.2g}"
+    name = f"the best of {beams.beams} beams"
+    judged = verdict(beams.passed, undecided=beams.undecided)
+    return [("tokens", name, found, allowed, judged)]
+
+
+def _task_rows(parity: Parity) -> list[tuple[str, ...]]:
+    rows: list[tuple[str, ...]] = []
+    for task in parity.tasks:
+        bundle, oracle = (
+            shown_figure(task.metric, figure) for figure in (task.bundle, task.oracle)
+        )
+        found, allowed = f"{bundle}, oracle {oracle}", "see docs: parity"
+        if task.chance is not None and task.bundle != task.oracle:
+            found += f" (by chance with p = {task.chance:.2g})"
+        if task.allowed is not None:
+            sign = "-" if task.higher_is_better else "+"
+            allowed = f"{sign}{shown_figure(task.metric, task.allowed)}"
+        if task.undecided:
+            found += f"; {_undecided(task)}"
+        of_texts = f"{task.metric} of {task.pairs} texts" if task.pairs else task.metric
+        judged = verdict(task.passed, undecided=task.undecided)
+        rows.append(("task", of_texts, found, allowed, judged))
+    return rows
+
+
+def _undecided(task: TaskParity) -> str:
+    return describe_undecided(
+        task.metric, task.loss, task.allowed or 0.0, task.pairs, task.more_inputs
+    )
+
+
+def _reference_rows(parity: Parity) -> list[tuple[str, ...]]:
+    if parity.references is None:
+        return []
+    references = parity.references
+    difference = references.bundle - references.oracle
+    found = f"{references.bundle:.4f}, oracle {references.oracle:.4f} ({difference:+.2g})"
+    if max(references.bundle, references.oracle) < MOST_SHOWN:
+        perplexities = (math.exp(nats) for nats in (references.bundle, references.oracle))
+        found += "; perplexity {:.4g}, oracle {:.4g}".format(*perplexities)
+    what = f"nats per token of {references.pairs} references"
+    return [("references", what, found, f"+{references.tolerance:g}", verdict(references.passed))]
+
+
+def engine_table(bundle: Bundle, engines: TensorRTEngines) -> Table:
+    """The engines; what only a GPU can tell is marked as such."""
+    manifest = bundle.manifest
+    sizes = {file.path: file.size for file in manifest.files}
+    reports = list(engines.reports.values())
+    files = [manifest.graphs[name].file for name in engines.reports]
+    table = Table(
+        title=f"engines of {manifest.target} {engines.version}, CUDA {engines.cuda_version}",
+        title_justify="left",
+    )
+    for heading in ("", *engines.reports):
+        table.add_column(heading)
+    table.add_row("size", *(f"{sizes[file]:,} bytes" for file in files))
+    table.add_row("weights", *(_counts(r.weights, " bytes of ") for r in reports))
+    table.add_row("layers", *(_counts(r.layers, " ") for r in reports))
+    table.add_row("attention", *(f"{r.attentions}, {_fused(r.fused)}" for r in reports))
+    table.add_row("dequantized by separate kernels", *(_dequantizations(r) for r in reports))
+    table.add_row("memory while running", *(_memory(bundle, file) for file in files))
+    for index, profile in enumerate(engines.profiles):
+        batch, source = _range(profile.batch), _range(profile.source)
+        limits = {
+            "encoder": f"batch {batch}\nsource {source}",
+            "decoder": f"batch {batch}\nsource {source}\nat most {engines.capacity} new tokens",
+            "candidates": f"batch {batch}",
+        }
+        table.add_row(f"profile {index}", *(limits[name] for name in engines.reports))
+    capabilities = ", ".join(engines.compute_capabilities) or "the package's default"
+    table.add_row("compute capabilities", *([capabilities] * len(reports)))
+    table.add_row("refittable", *(["yes" if engines.refittable else "no"] * len(reports)))
+    return table
+
+
+def _counts(counts: dict[str, int], between: str) -> str:
+    return "\n".join(f"{count:,}{between}{name}" for name, count in counts.items())
+
+
+def _fused(kernels: dict[str, int] | None) -> str:
+    if kernels is None:
+        return "unknown whether fused"
+    return ", ".join(f"{count} {name}" for name, count in kernels.items()) or "none fused"
+
+
+def _dequantizations(report: EngineReport) -> str:
+    count = report.dequantizations
+    return "unknown" if count is None else str(count)
+
+
+def _range(sizes: Range) -> str:
+    return f"{sizes.smallest} to {sizes.largest} (best {sizes.best})"
+
+
+def _memory(bundle: Bundle, file: str) -> str:
+    """Device memory of an engine, besides weights and tensors."""
+    try:
+        find_gpu()
+    except BackendError:
+        return "known only on a GPU"
+    try:
+        return f"{device_memory(bundle, file):,} bytes"
+    except BackendError as error:
+        return str(error)

@@ -1,0 +1,97 @@
+"""What commands read from standard input, and write to standard error and the terminal."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from typing import BinaryIO
+
+import click
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    ProgressColumn,
+    SpinnerColumn,
+    Task,
+    TextColumn,
+    TimeRemainingColumn,
+)
+from rich.text import Text
+
+from dragoman.files.text_lines import Line, decoded_line, printable
+
+
+def tell(message: str) -> None:
+    """Print a message to standard error, with escapes for characters that a terminal acts on."""
+    click.echo(printable(message), err=True)
+
+
+def arriving_lines(file: BinaryIO) -> Iterator[list[Line]]:
+    """Yield groups of lines as they arrive.
+
+    A pipe is answered without delay, and a file is decoded in large batches.
+    """
+    rest = b""
+    while chunk := os.read(file.fileno(), 1 << 20):
+        *lines, rest = (rest + chunk).split(b"\n")
+        if lines:
+            yield [decoded_line(line) for line in lines]
+    if rest:
+        yield [decoded_line(rest)]
+
+
+def in_parts(groups: Iterable[Sequence[Line]], most: int) -> Iterator[Sequence[Line]]:
+    """Yield the groups, split where they have more than `most` lines."""
+    for lines in groups:
+        for begin in range(0, len(lines), most):
+            yield lines[begin : begin + most]
+
+
+class TerminalProgress:
+    """Shows the present stage on standard error, and a bar once its length is known.
+
+    It implements `dragoman.progress.Progress`.
+    """
+
+    def __init__(self, progress: Progress) -> None:
+        self._progress = progress
+        self._task = progress.add_task("starting", total=None)
+
+    def stage(self, description: str) -> None:
+        """Begin a stage of unknown length."""
+        self._progress.reset(self._task, total=None, description=f"{description} ...")
+
+    def advance(self, done: int, total: int) -> None:
+        """Show how much of the stage is done."""
+        self._progress.update(self._task, completed=done, total=total)
+
+
+class _IfCounted(ProgressColumn):
+    """Shows a column only while a stage has a known length."""
+
+    def __init__(self, column: ProgressColumn) -> None:
+        super().__init__()
+        self._column = column
+
+    def render(self, task: Task) -> Text:
+        shown = self._column(task) if task.total is not None else ""
+        return shown  # type: ignore[return-value]  # any renderable will do
+
+
+@contextlib.contextmanager
+def shown_progress() -> Iterator[TerminalProgress]:
+    """Show progress within the block, if standard error is a terminal."""
+    console = Console(stderr=True)
+    columns = (BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(
+        SpinnerColumn(),
+        TextColumn("[progress.description]{task.description}"),
+        *map(_IfCounted, columns),
+        console=console,
+        transient=True,
+        disable=not console.is_terminal,
+    ) as progress:
+        yield TerminalProgress(progress)

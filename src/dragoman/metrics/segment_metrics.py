@@ -1,0 +1,168 @@
+"""Metrics that are one sum over all texts divided by another."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import unicodedata
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dragoman.errors import DragomanError
+
+from . import bootstrap
+from .metric import References, check_pairs
+
+NORMALIZATION = "NFKC, lower case, no punctuation"
+"""The normalization of words, for signatures."""
+
+Score = Callable[[str, Sequence[str]], tuple[float, float]]
+"""A text and its references -> what it adds to the numerator and to the denominator."""
+
+
+@dataclass(frozen=True)
+class SegmentMetric:
+    """A metric that is one sum over all texts divided by another.
+
+    Attributes:
+        scorer: makes the score of a text, and imports the library for it
+        library: the distribution that computes it; None: none is needed
+        settings: of the signature
+        needed: what references must have, for an error
+    """
+
+    name: str
+    higher_is_better: bool
+    whole: float
+    scorer: Callable[[], Score]
+    library: str | None
+    settings: str
+    needed: str
+
+    def shown(self, figure: float) -> str:
+        """Format a figure."""
+        return f"{figure:.2f}" if self.whole == 100 else f"{figure:.2%}"
+
+    def figure(self, hypotheses: Sequence[str], references: References) -> float:
+        """Compute the figure."""
+        return self.whole * bootstrap.ratio(self._sums(hypotheses, references).sum(0))
+
+    def chance(self, oracle: Sequence[str], bundle: Sequence[str], references: References) -> float:
+        """Compute the p-value of a difference."""
+        check_pairs(oracle, references)
+        if list(oracle) == list(bundle):
+            return 1.0
+        return bootstrap.chance(self._sums(oracle, references), self._sums(bundle, references))
+
+    def spread(self, oracle: Sequence[str], bundle: Sequence[str], references: References) -> float:
+        """Compute the standard error of a difference."""
+        sums = self._sums(oracle, references), self._sums(bundle, references)
+        return self.whole * bootstrap.spread(*sums)
+
+    def signature(self, references: References = ()) -> str:
+        """Describe how the figure was computed."""
+        counts = {len(found) for found in references} or {1}
+        number = counts.pop() if len(counts) == 1 else "var"
+        made = f"|{self.library}:{importlib.metadata.version(self.library)}" if self.library else ""
+        return f"nrefs:{number}|{self.settings}{made}"
+
+    def _sums(self, hypotheses: Sequence[str], references: References) -> NDArray[np.float64]:
+        """Numerators and denominators, [N, 2]."""
+        check_pairs(hypotheses, references)
+        score = self.scorer()
+        sums = np.array([score(*pair) for pair in zip(hypotheses, references, strict=True)])
+        if not sums[:, 1].any():
+            raise DragomanError(
+                f"{self.name}: expected {self.needed}, found none in {references[0][0][:40]!r}"
+                f"{' and all others' if len(references) > 1 else ''}"
+            )
+        return sums
+
+
+def words_of(text: str) -> list[str]:
+    """Split a text into words in lower case.
+
+    Punctuation and symbols, such as a hyphen, separate words. Apostrophes belong to words.
+    """
+    plain = (
+        unicodedata.normalize("NFKC", text).lower().replace("\N{RIGHT SINGLE QUOTATION MARK}", "'")
+    )
+    kept = (c if c == "'" or unicodedata.category(c)[0] in "LMN" else " " for c in plain)
+    return "".join(kept).split()
+
+
+def _exact() -> Score:
+    def score(hypothesis: str, references: Sequence[str]) -> tuple[float, float]:
+        text = hypothesis.split()
+        return any(text == reference.split() for reference in references), 1
+
+    return score
+
+
+def _word_errors() -> Score:
+    from rapidfuzz.distance import Levenshtein
+
+    def score(hypothesis: str, references: Sequence[str]) -> tuple[float, float]:
+        """Count errors and words of the reference with the smallest share of errors.
+
+        Errors are insertions, deletions and substitutions.
+        """
+        words = words_of(hypothesis)
+        candidates = [words_of(reference) for reference in references]
+        counts = [(Levenshtein.distance(words, said), len(said)) for said in candidates]
+        return min(counts, key=lambda count: count[0] / max(count[1], 1))
+
+    return score
+
+
+def _longest_common_subsequences() -> Score:
+    from rouge_score.rouge_scorer import RougeScorer
+
+    scorer = RougeScorer(["rougeL"], use_stemmer=True)
+
+    def score(hypothesis: str, references: Sequence[str]) -> tuple[float, float]:
+        """Compute the F1 with the best reference; 0 of 0 where the library reads no letters."""
+        if not any(map(readable, references)):
+            return 0, 0
+        return scorer.score_multi(references, hypothesis)["rougeL"].fmeasure, 1
+
+    def readable(text: str) -> bool:
+        return any(c.isascii() and c.isalnum() for c in text)
+
+    return score
+
+
+EXACT_MATCH = SegmentMetric(
+    name="exact match",
+    higher_is_better=True,
+    whole=1,
+    scorer=_exact,
+    library=None,
+    settings="case:mixed|space:no",
+    needed="texts",
+)
+"""The share of texts that equal a reference, but for the length of spaces."""
+
+WORD_ERROR = SegmentMetric(
+    name="word error",
+    higher_is_better=False,
+    whole=1,
+    scorer=_word_errors,
+    library="rapidfuzz",
+    settings=f"norm:{NORMALIZATION}",
+    needed="references with words",
+)
+"""The word error rate: insertions, deletions and substitutions over the words of the references."""
+
+ROUGE_L = SegmentMetric(
+    name="ROUGE-L",
+    higher_is_better=True,
+    whole=100,
+    scorer=_longest_common_subsequences,
+    library="rouge-score",
+    settings="rougeL|F1|stemmer:porter",
+    needed="references with letters a to z or digits, which are all that rouge-score reads",
+)
+"""The F1 of longest common subsequences of words, averaged over texts."""

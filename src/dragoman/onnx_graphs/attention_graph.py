@@ -1,0 +1,257 @@
+"""Makes the graph that shows attention in one teacher-forced pass.
+
+It is made of the graphs that compute the model, as they are deployed, whatever their operators and
+precision. The encoder's outputs become the decoder's inputs, the caches begin empty, and every
+attention returns its weights. The weights of the model are shared and stored once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import onnx_ir as ir
+from onnx_ir.passes.common import RemoveUnusedNodesPass
+
+from dragoman.errors import DragomanError
+from dragoman.runtime.format.contract import GraphSpec, Role, Slot, TensorSpec
+from dragoman.runtime.format.model_spec import ModelSpec
+from dragoman.runtime.format.neutral_graphs import neutral_graph
+from dragoman.settings.head import Head
+
+FILE = "attention.onnx"
+AFTER_SOFTMAX = {"Attention": 3, "GroupQueryAttention": 2}
+"""What the operators' attributes call the weights (ONNX 23; onnxruntime, contrib operators)."""
+ATTRIBUTES = {"Attention": "qk_matmul_output_mode", "GroupQueryAttention": "qk_output"}
+PASS_ON = frozenset({"Cast", "Identity", "Reshape", "Squeeze", "Transpose", "Unsqueeze"})
+"""Between the keys of a source and attention, such as one that is computed in fp32."""
+OF_SOURCE: frozenset[Role] = frozenset({"source", "source_mask", "token_type"})
+WEIGHTS_OUTPUT = 3
+"""The weights' place among the outputs of every attention operator. MultiHeadAttention gives scores
+instead, scaled and masked."""
+
+
+def attention_graph(
+    models: Mapping[str, ir.Model],
+    specs: Mapping[str, GraphSpec],
+    model: ModelSpec,
+    head: Head | None,
+) -> tuple[ir.Model, GraphSpec]:
+    """Make the graph that shows attention, and its specification.
+
+    Args:
+        models: the graphs that compute the model, which are not changed
+        specs: their specifications
+        model, head: that they compute
+
+    Raises:
+        DragomanError: an attention has no output for its weights.
+    """
+    parts = {name: models[name].clone() for name in ("encoder", "decoder") if name in models}
+    found: dict[Role, list[ir.Value]] = {}
+    for name, part in parts.items():
+        _rename(part.graph, name)
+        for role, value in _weights(part.graph, name, specs[name]):
+            found.setdefault(role, []).append(value)
+    expected = neutral_graph("attention", FILE, model, None, head)
+    spec = _spec(expected, specs, found)
+    graph = _joined(parts, specs, spec, found)
+    result = ir.Model(graph, ir_version=max(part.ir_version for part in parts.values()))
+    RemoveUnusedNodesPass()(result)
+    return result, spec
+
+
+def _rename(graph: ir.Graph, prefix: str) -> None:
+    """Give values and nodes names that do not occur in the other part."""
+    for value in list(graph.initializers.values()):
+        value.name = f"{prefix}/{value.name}"
+    for node in graph:
+        node.name = f"{prefix}/{node.name}"
+        for output in node.outputs:
+            output.name = f"{prefix}/{output.name}" if output.name else output.name
+
+
+def _weights(graph: ir.Graph, name: str, spec: GraphSpec) -> list[tuple[Role, ir.Value]]:
+    """Find the weights [B, H, Q, K] of each attention, in the order of layers, and their role."""
+    of_source = {tensor.name for tensor in spec.inputs if tensor.role == "cross_key"}
+    found: list[tuple[Role, ir.Value]] = []
+    for node in list(graph):
+        if node.op_type not in (*ATTRIBUTES, "MultiHeadAttention"):
+            continue
+        value = _with_weights(graph, node)
+        role: Role = "encoder_attention"
+        if name == "decoder":
+            key = _passed_on(node.inputs[1])
+            role = "cross_attention" if key in of_source else "self_attention"
+        found.append((role, value))
+    return found
+
+
+def _passed_on(value: ir.Value | None) -> str | None:
+    """Find the name of a value before nodes that only reshape or cast it."""
+    while value is not None and (node := value.producer()) is not None:
+        if node.op_type not in PASS_ON:
+            break
+        value = node.inputs[0]
+    return None if value is None else value.name
+
+
+def _with_weights(graph: ir.Graph, node: ir.Node) -> ir.Value:
+    """Add the weights of an attention to its outputs."""
+    count = len(node.outputs)
+    if count > WEIGHTS_OUTPUT:
+        raise DragomanError(
+            f"attention: expected a free output for the weights of {node.name}, found it taken"
+        )
+    node.resize_outputs(WEIGHTS_OUTPUT + 1)
+    value = node.outputs[WEIGHTS_OUTPUT]
+    value.name = f"{node.name}/weights"
+    if node.domain:  # onnxruntime does not infer the type for its own operators
+        value.type = ir.TensorType(ir.DataType.FLOAT)
+    if node.op_type in ATTRIBUTES:
+        attribute = ATTRIBUTES[node.op_type]
+        node.attributes.add(ir.AttrInt64(attribute, AFTER_SOFTMAX[node.op_type]))
+        return value
+    softmax = ir.node("Softmax", [value], {"axis": -1}, name=f"{node.name}/softmax")
+    softmax.outputs[0].name = f"{node.name}/softmax"
+    graph.insert_after(node, softmax)
+    return softmax.outputs[0]
+
+
+def _spec(
+    expected: GraphSpec, specs: Mapping[str, GraphSpec], found: Mapping[Role, Sequence[ir.Value]]
+) -> GraphSpec:
+    """Specify the graph with its number of layers, and inputs in the types of the other graphs."""
+    types = {t.role: t.dtype for spec in specs.values() for t in spec.inputs}
+    inputs = tuple(
+        TensorSpec(t.name, t.role, types.get(t.role, t.dtype), _source_shape(t, specs))
+        for t in expected.inputs
+    )
+    outputs = tuple(
+        TensorSpec(t.name, t.role, t.dtype, (t.shape[0], len(found[t.role]), *t.shape[2:]))
+        for t in expected.outputs
+    )
+    return GraphSpec(FILE, inputs, outputs)
+
+
+def _source_shape(tensor: TensorSpec, specs: Mapping[str, GraphSpec]) -> tuple[int | str, ...]:
+    """Take the shape of the source from the encoder's graph; it may be features of audio."""
+    if tensor.role in OF_SOURCE and "encoder" in specs:
+        known = {t.role: t.shape for t in specs["encoder"].inputs}
+        return known.get(tensor.role, tensor.shape)
+    return tensor.shape
+
+
+def _joined(
+    parts: Mapping[str, ir.Model],
+    specs: Mapping[str, GraphSpec],
+    spec: GraphSpec,
+    found: Mapping[Role, Sequence[ir.Value]],
+) -> ir.Graph:
+    """Join the graphs into one with the inputs and outputs of the specification."""
+    inputs = {tensor.role: _value(tensor) for tensor in spec.inputs}
+    sizes = _Sizes(inputs)
+    encoded: dict[Slot, ir.Value] = {}
+    for name, part in parts.items():
+        for value, tensor in zip(list(part.graph.inputs), specs[name].inputs, strict=True):
+            given = inputs.get(tensor.role) or encoded.get(tensor.slot)
+            value.replace_all_uses_with(given or sizes.empty(tensor))
+        outputs = zip(part.graph.outputs, specs[name].outputs, strict=True)
+        encoded |= {tensor.slot: value for value, tensor in outputs}
+    shapes = {tensor.role: sizes.of_layer(tensor) for tensor in spec.outputs}
+    nodes, constants, opsets = sizes.nodes, sizes.constants, dict[str, int]()
+    for part in parts.values():
+        own, initializers = list(part.graph), list(part.graph.initializers.values())
+        part.graph.outputs.clear()
+        part.graph.initializers.clear()
+        part.graph.remove(own)
+        nodes += own
+        constants += initializers
+        opsets |= part.graph.opset_imports
+    results = []
+    for tensor in spec.outputs:
+        result = _value(tensor)
+        nodes += _stacked(found[tensor.role], result, shapes[tensor.role])
+        results.append(result)
+    return ir.Graph(
+        list(inputs.values()),
+        results,
+        nodes=nodes,
+        initializers=constants,
+        opset_imports=opsets,
+        name="attention",
+    )
+
+
+class _Sizes:
+    """Shapes computed from the inputs, and zeros of these shapes.
+
+    Attributes:
+        nodes, constants: that compute them
+    """
+
+    def __init__(self, inputs: Mapping[Role, ir.Value]) -> None:
+        self.nodes: list[ir.Node] = []
+        self.constants: list[ir.Value] = []
+        self._known: dict[int | str, ir.Value] = {}
+        for axes, value in (
+            (("source_batch", "source"), inputs.get("source_mask")),
+            (("batch", "query"), inputs.get("token")),
+        ):
+            for axis, name in enumerate(axes if value else ()):
+                node = ir.node("Shape", [value], {"start": axis, "end": axis + 1})
+                self._known[name] = self._named(node, f"sizes/{name}")
+        self._known["capacity"] = self._known["read"] = self._known.get("query", ir.Value())
+
+    def empty(self, tensor: TensorSpec) -> ir.Value:
+        """Make zeros for an input of the decoder's step: empty caches, or positions."""
+        zero = ir.tensor(np.zeros(1, np.dtype(tensor.dtype)))
+        node = ir.node("ConstantOfShape", [self._shape(tensor.shape)], {"value": zero})
+        return self._named(node, f"empty/{tensor.name}")
+
+    def of_layer(self, tensor: TensorSpec) -> ir.Value:
+        """Make the shape of one layer of an output: [B, 1, H, Q, K]."""
+        rows, _, *rest = tensor.shape
+        return self._shape((rows, 1, *rest))
+
+    def _shape(self, sizes: Sequence[int | str]) -> ir.Value:
+        node = ir.node("Concat", [self._size(size) for size in sizes], {"axis": 0})
+        return self._named(node, "sizes/" + "_".join(map(str, sizes)))
+
+    def _size(self, size: int | str) -> ir.Value:
+        if size not in self._known:
+            tensor = ir.tensor(np.array([size]), name=f"sizes/{size}")
+            self._known[size] = ir.Value(
+                name=tensor.name,
+                shape=ir.Shape([1]),
+                type=ir.TensorType(tensor.dtype),
+                const_value=tensor,
+            )
+            self.constants.append(self._known[size])
+        return self._known[size]
+
+    def _named(self, node: ir.Node, name: str) -> ir.Value:
+        value = node.outputs[0]
+        value.name = f"{name}_{len(self.nodes)}"
+        self.nodes.append(node)
+        return value
+
+
+def _stacked(layers: Sequence[ir.Value], result: ir.Value, shape: ir.Value) -> list[ir.Node]:
+    """Stack the weights [B, H, Q, K] of each layer to float32 [B, layers, H, Q, K].
+
+    Args:
+        shape: [B, 1, H, Q, K]; ONNX infers another one for the weights of Attention
+    """
+    casts = [ir.node("Cast", [layer], {"to": ir.DataType.FLOAT}) for layer in layers]
+    wide = [ir.node("Reshape", [cast.outputs[0], shape]) for cast in casts]
+    for number, pair in enumerate(zip(casts, wide, strict=True)):
+        for node in pair:
+            node.outputs[0].name = f"{result.name}/{node.op_type}_{number}"
+    stacked = ir.node("Concat", [n.outputs[0] for n in wide], {"axis": 1}, outputs=[result])
+    return [*casts, *wide, stacked]
+
+
+def _value(tensor: TensorSpec) -> ir.Value:
+    dtype = ir.DataType[tensor.dtype.upper().replace("FLOAT32", "FLOAT")]
+    return ir.Value(name=tensor.name, shape=ir.Shape(tensor.shape), type=ir.TensorType(dtype))

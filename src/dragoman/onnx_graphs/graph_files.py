@@ -1,0 +1,112 @@
+"""Writes graphs as files of a bundle, each as ONNX, and one file with all their weights.
+
+PyTorch's exporter records which module of the trained model a node came from. `module_of` reads it.
+"""
+
+from __future__ import annotations
+
+import ast
+import zlib
+from collections.abc import Mapping
+
+import onnx_ir as ir
+
+from dragoman.runtime.format.contract import GraphSpec
+from dragoman.runtime.format.manifest import BundleError
+from dragoman.runtime.format.onnx_graph import WEIGHTS_FILE, graph_problems
+from dragoman.runtime.format.writing import BundleWriter
+
+INLINE_BYTES = 1024
+"""The largest tensors that stay in the graph's own file."""
+PAGE, MAPPED_BYTES = 4096, 1 << 20
+"""Tensors from this size begin at a multiple of a page, so that they can be mapped into memory. The
+others begin at a multiple of 64, so that small models do not grow."""
+FINGERPRINT_BYTES = 4096
+
+
+def write_graphs(
+    graphs: Mapping[str, ir.Model], specs: Mapping[str, GraphSpec], writer: BundleWriter
+) -> None:
+    """Write the weights of all graphs, each tensor once, and then the graphs, which refer to them.
+
+    Tensors that hold the same bytes are stored once, whichever graph and name they belong to.
+
+    Args:
+        specs: name the file of each graph
+
+    Raises:
+        BundleError: a graph has an operator that bundles may not have.
+    """
+    values = [
+        value
+        for graph in graphs.values()
+        for value in graph.graph.initializers.values()
+        if value.const_value is not None and value.const_value.nbytes > INLINE_BYTES
+    ]
+    stored = _Stored()
+    with writer.open(WEIGHTS_FILE) as file:
+        for value in values:
+            tensor = value.const_value
+            assert tensor is not None
+            data = tensor.tobytes()
+            offset = stored.find(tensor, data)
+            if offset is None:
+                padding = -file.size % (PAGE if len(data) >= MAPPED_BYTES else 64)
+                file.write(bytes(padding))
+                offset = file.size
+                file.write(data)
+                stored.add(tensor, data, offset)
+            value.const_value = ir.ExternalTensor(
+                WEIGHTS_FILE,
+                offset,
+                len(data),
+                tensor.dtype,
+                shape=ir.Shape(tensor.shape.numpy()),
+                name=value.name or "",
+                base_dir=writer.directory,
+            )
+    for name, graph in graphs.items():
+        data = ir.to_proto(graph).SerializeToString()
+        if problems := graph_problems(data, file.size):
+            raise BundleError(specs[name].file, problems)
+        writer.write(specs[name].file, data)
+
+
+class _Stored:
+    """The tensors written so far.
+
+    Only tensors with the same type, shape and first bytes are compared byte by byte, which is rare,
+    so that nothing needs to be hashed as a whole.
+    """
+
+    def __init__(self) -> None:
+        self._tensors: dict[object, list[tuple[ir.TensorProtocol, int]]] = {}
+
+    def find(self, tensor: ir.TensorProtocol, data: bytes) -> int | None:
+        """Find the offset of a tensor that holds the same bytes."""
+        for other, offset in self._tensors.get(self._key(tensor, data), []):
+            if other is tensor or other.tobytes() == data:
+                return offset
+        return None
+
+    def add(self, tensor: ir.TensorProtocol, data: bytes, offset: int) -> None:
+        self._tensors.setdefault(self._key(tensor, data), []).append((tensor, offset))
+
+    @staticmethod
+    def _key(tensor: ir.TensorProtocol, data: bytes) -> object:
+        fingerprint = zlib.crc32(memoryview(data)[:FINGERPRINT_BYTES])
+        return tensor.dtype, tensor.shape.numpy(), fingerprint
+
+
+ORIGIN = "pkg.torch.onnx.name_scopes"
+"""The metadata entry of a node in which PyTorch's exporter records it."""
+
+PREFIX = "model."
+"""The attribute of the exported module that holds the model."""
+
+
+def module_of(node: ir.Node) -> str:
+    """Name the innermost module, such as "decoder.layers.3.feed_forward"."""
+    scopes = ast.literal_eval(node.metadata_props.get(ORIGIN, "[]"))
+    modules = [scope.removeprefix(PREFIX) for scope in scopes[:-1] if scope.startswith(PREFIX)]
+    return modules[-1] if modules else "the model"

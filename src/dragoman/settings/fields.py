@@ -1,0 +1,209 @@
+"""What a field of a record may hold, said where the field is declared: by `Annotated`.
+
+The checks of records, the options of the command line and the groups of generation settings follow
+from these annotations.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from numbers import Integral, Real
+from typing import TYPE_CHECKING, Any, TypeVar, get_args, get_type_hints
+
+from dragoman.errors import DragomanError
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
+Options = TypeVar("Options", bound="DataclassInstance")
+Annotation = TypeVar("Annotation")
+
+SMALLEST_FLOAT32, LARGEST_FLOAT32 = 2.0**-126, (2 - 2.0**-23) * 2.0**127
+"""The range of positive normal numbers."""
+
+
+@dataclass(frozen=True)
+class Bounds:
+    """The numbers that a field may hold: from `least` to `most`, both included.
+
+    Attributes:
+        words: what errors say was expected
+        above: whether `least` itself is excluded
+    """
+
+    words: str
+    least: float = -math.inf
+    most: float = math.inf
+    above: bool = False
+
+    def hold(self, value: float) -> bool:
+        """Return whether a number is within the bounds."""
+        return self.least <= value <= self.most and not (self.above and value == self.least)
+
+
+@dataclass(frozen=True)
+class Check:
+    """The values that an option of a call may have.
+
+    Attributes:
+        expected: the values in words, as in "expected an integer of at least 1"
+        holds: whether a value is one of them
+        bounds: of a number; None: the command line leaves them to `holds`
+    """
+
+    expected: str
+    holds: Callable[[Any], bool]
+    bounds: Bounds | None = None
+
+
+@dataclass(frozen=True)
+class CommandOption:
+    """The option of the command line that sets a field.
+
+    Attributes:
+        section: the heading of the help that lists it
+        help: what it does, in a few words
+        names: the names of the option; "": the field's, with dashes
+        metavar: what stands for its value in the help; "": N, X or TEXT, by the field's type
+        choices: the only values, if they are few
+    """
+
+    section: str
+    help: str
+    names: str = ""
+    metavar: str = ""
+    choices: tuple[str, ...] = ()
+
+
+class LeftOut:
+    """Marks a field that JSON data leaves out where it has its default."""
+
+
+LEFT_OUT = LeftOut()
+
+
+def integer(least: int, *, optional: bool = True) -> Check:
+    """Return the check of an integer of at least `least`, or None if `optional`."""
+    words = f"an integer of at least {least}"
+    return Check(
+        words,
+        lambda v: (optional and v is None) or (is_integer(v) and v >= least),
+        Bounds(words, least),
+    )
+
+
+def number(words: str, bounds: Bounds | None, within: Callable[[float], bool]) -> Check:
+    """Return the check of a number, or None.
+
+    Args:
+        words: what follows "a number"
+        bounds: for the command line
+        within: whether a number that floats can hold is allowed
+    """
+    return Check(
+        f"a number{words}",
+        lambda v: v is None or (is_number(v) and _has_float(v) and within(v)),
+        bounds,
+    )
+
+
+FLAG = Check("True, False or None", lambda v: v is None or is_flag(v))
+TEXT = Check("a text", lambda v: isinstance(v, str | None))
+
+
+@cache
+def annotated(record: type, kind: type[Annotation]) -> Mapping[str, Annotation]:
+    """Return the annotations of a class that are attached to a record's fields, by field name."""
+    hints = get_type_hints(record, include_extras=True)
+    return {
+        name: found
+        for name, hint in hints.items()
+        for found in getattr(hint, "__metadata__", ())
+        if isinstance(found, kind)
+    }
+
+
+def wrong_fields(record: DataclassInstance) -> list[str]:
+    """Return the fields of a record that their `Check` does not allow, a line each."""
+    return [
+        f"{name}: expected {check.expected}, found {shown(getattr(record, name))}"
+        for name, check in annotated(type(record), Check).items()
+        if not check.holds(getattr(record, name))
+    ]
+
+
+def wrong_bounds(record: DataclassInstance) -> list[str]:
+    """Return the fields of a record that are outside their `Bounds`, a line each."""
+    return [
+        f"{name}: expected {bounds.words}, found {getattr(record, name)}"
+        for name, bounds in annotated(type(record), Bounds).items()
+        if not bounds.hold(getattr(record, name))
+    ]
+
+
+def replaced(options: Options, changes: Mapping[str, Any]) -> Options:
+    """Return options of a call with some changed by name.
+
+    Raises:
+        DragomanError: an option is unknown or out of range.
+    """
+    known = [field.name for field in dataclasses.fields(options)]
+    unknown = [name for name in changes if name not in known]
+    if unknown:
+        raise DragomanError(
+            f"unknown option {', '.join(unknown)}: expected some of {', '.join(known)}"
+        )
+    return dataclasses.replace(options, **changes)
+
+
+def shown(value: object) -> str:
+    """Return a value as an error shows it: on one line, and not whole if it is long."""
+    text = " ".join(repr(value).split())
+    return text if len(text) <= 60 else f"{text[:57]}..."
+
+
+def is_integer(value: object) -> bool:
+    """Return whether a value is an integer of Python or numpy; True and False are none."""
+    return isinstance(value, Integral) and not isinstance(value, bool)
+
+
+def is_number(value: object) -> bool:
+    """Return whether a value is a real number of Python or numpy; True and False are none."""
+    return isinstance(value, Real) and not isinstance(value, bool)
+
+
+def is_flag(value: object) -> bool:
+    """Return whether a value is True or False, of Python or numpy."""
+    return isinstance(unwrapped(value), bool)
+
+
+def is_token_ids(value: object) -> bool:
+    """Return whether a value is a sequence of integers."""
+    value = unwrapped(value)
+    if not isinstance(value, Sequence) or isinstance(value, str | bytes):
+        return False
+    return all(is_integer(token) for token in value)
+
+
+def unwrapped(value: Any) -> Any:
+    """Return a scalar or an array of numpy as plain Python; anything else as it is."""
+    return value.tolist() if type(value).__module__.partition(".")[0] == "numpy" else value
+
+
+def type_of(hint: Any) -> Any:
+    """Return the type that a field's hint names besides None."""
+    options = [option for option in get_args(hint) if option is not type(None)]
+    return options[0] if len(options) == 1 else hint
+
+
+def _has_float(value: Any) -> bool:
+    """Return whether a float can hold a number: integers may be larger than any float."""
+    try:
+        float(value)
+    except OverflowError:
+        return False
+    return True

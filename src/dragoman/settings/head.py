@@ -1,0 +1,80 @@
+"""What an encoder-only model computes from a text: embeddings, labels, tokens or answers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+Task = Literal[
+    "embedding",
+    "sequence-classification",
+    "token-classification",
+    "masked-language-model",
+    "question-answering",
+]
+
+
+@dataclass(frozen=True)
+class HeadTask:
+    """The task of a head, which the trained model and the bundle state alike.
+
+    Attributes:
+        labels: of a classification; a single one is a number that is estimated (regression)
+        multi_label: several labels of a text may be true: each has a probability of its own
+    """
+
+    task: Task
+    labels: tuple[str, ...] = field(default=(), kw_only=True)
+    multi_label: bool = field(default=False, kw_only=True)
+
+    @property
+    def classifies(self) -> bool:
+        """Whether the outputs are logits of labels."""
+        return self.task in ("sequence-classification", "token-classification")
+
+
+@dataclass(frozen=True)
+class Head(HeadTask):
+    """The head of an encoder-only model in a bundle.
+
+    Attributes:
+        outputs: the size of an embedding; otherwise the number of logits: one for each label or
+            token of the vocabulary, or two: that the answer begins and that it ends at a token
+        d_model: the size of a hidden state
+        token_types: the number of segments that the graph distinguishes; 0: none
+        mask_token_id: the token that stands where a masked language model predicts one
+    """
+
+    outputs: int
+    d_model: int
+    token_types: int = 0
+    mask_token_id: int | None = None
+
+    def problems(self, vocabulary: int) -> list[str]:
+        """Return the values out of range for a source vocabulary of this size, a line each."""
+        problems = [
+            f"{name}: out of range, found {value}"
+            for name, value, least in (
+                ("outputs", self.outputs, 1),
+                ("d_model", self.d_model, 1),
+                ("token_types", self.token_types, 0),
+            )
+            if value < least
+        ]
+        labels = self.outputs if self.classifies else 0
+        if len(self.labels) != labels:
+            problems.append(f"labels: expected {labels} for {self.task}, found {len(self.labels)}")
+        fills = self.task == "masked-language-model"
+        if fills != (self.mask_token_id is not None):
+            problems.append(
+                f"mask_token_id: expected {'one' if fills else 'none'} for {self.task}, found "
+                f"{self.mask_token_id}"
+            )
+        if self.mask_token_id is not None and not 0 <= self.mask_token_id < vocabulary:
+            problems.append(
+                f"mask_token_id: expected an id in [0, {vocabulary}), found {self.mask_token_id}"
+            )
+        for task, outputs in (("masked-language-model", vocabulary), ("question-answering", 2)):
+            if self.task == task and self.outputs != outputs:
+                problems.append(f"outputs: expected {outputs} for {task}, found {self.outputs}")
+        return problems

@@ -1,0 +1,304 @@
+"""Compares a bundle with the trained model by all checks, in order.
+
+Divergences are named by the file and line of their input, and by texts.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from dragoman.errors import DragomanError
+from dragoman.optimize.emulation import emulated_bundle
+from dragoman.optimize.targets import find_target
+from dragoman.reference_model import AutoregressiveModel, EncoderModel, ReferenceModel
+from dragoman.runtime import Bundle, Model
+from dragoman.runtime.backends import default_backend, open_backend
+from dragoman.runtime.decoding.batching import EncoderInput
+from dragoman.runtime.format.parity import (
+    Check,
+    Divergence,
+    OnePassParity,
+    Parity,
+    TaskParity,
+    TokenParity,
+)
+
+from .checks.beams import compare_beams
+from .checks.choices import ChoiceMeter, compare_one_pass, rounding
+from .checks.distances import DistributionMeter, TensorMeters
+from .checks.encoders import compare_encoder
+from .checks.task import compare_references, compare_task, prepared
+from .checks.tokens import bundle_outputs, compare_tokens, greedy_results
+from .inputs.items import spread
+from .inputs.parity_inputs import ParityInputs
+from .numerics.checking import check_numerics
+from .numerics.probes import Probe
+from .oracle import for_torch, forced_batches, oracle_for, oracle_outputs, rounded_oracle
+
+ORACLE = f"reference_model, PyTorch {torch.__version__}, fp32"
+
+
+def check_parity(
+    model: Model,
+    reference: ReferenceModel,
+    inputs: ParityInputs,
+    *,
+    backend: str,
+    bundle: Bundle | None = None,
+    checks: Sequence[Check] = (),
+    threads: int | None = None,
+    advance: Callable[[int], None] = lambda count: None,
+) -> Parity:
+    """Compare a bundle with the trained model on all levels.
+
+    Args:
+        backend: what runs the bundle, for the record
+        bundle: as it is stored, if what runs is an emulation of it; None: it runs itself
+        checks: earlier ones, for the record
+        threads: of the processor, for graphs in exact form; None: all cores
+        advance: called with the number of inputs just done; each input counts once
+
+    Raises:
+        DragomanError: the bundle's tokenizer produces other tokens than the checkpoint's, or a
+            reference is not a target of the model.
+    """
+    bundle = bundle or model.bundle
+    if isinstance(reference, EncoderModel):
+        return _check_encoder(model, bundle, reference, inputs, backend, checks, threads, advance)
+    _check_tokenizer(model, inputs)
+    oracle, target_language = oracle_for(reference, model.manifest, inputs.target_language)
+    pairs = prepared(model, inputs.references, target_language) if inputs.references else []
+    limit = model.manifest.default_max_new_tokens
+    expected = oracle_outputs(oracle, inputs.sources, limit, advance)
+    precision = model.manifest.precision
+    rounded: AutoregressiveModel | None = None
+    if precision != "fp32":
+        rounded = rounded_oracle(oracle, model.manifest)
+    probes = _probes(oracle, inputs, expected)
+    numerics, coverage = check_numerics(model, bundle, oracle, probes, backend, threads)
+    checks = [*checks, *numerics]
+    meters = TensorMeters(model.manifest)
+    distances = DistributionMeter(precision, rounded, random=inputs.random)
+    choices = ChoiceMeter(oracle, limit)
+    for batch in forced_batches(model, oracle, inputs.sources, expected):
+        meters.add(batch)
+        distances.add(batch)
+        choices.add(batch)
+    tensors, distributions = meters.results(), distances.result()
+    slack = rounding(precision, meters.largest_logit)
+    results = greedy_results(model, inputs.sources, limit, target_language)
+    found = bundle_outputs(results)
+    outputs = oracle, inputs.sources, expected, found
+    one_pass = compare_one_pass(model, *outputs, results, limit=limit, slack=slack)
+    measured = None if precision == "fp32" else choices.result()
+    tokens = compare_tokens(*outputs, measured, one_pass, limit=limit)
+    beams = compare_beams(model, oracle, inputs.sources, limit, target_language, slack)
+    tasks: list[TaskParity] = []
+    if inputs.task is not None:
+        decode = inputs.decode or (lambda output: model.detokenize(output) or "")
+        tasks = compare_task(model, inputs.task, decode, expected, found)
+    references = None
+    if inputs.references:
+        references = compare_references(model, oracle, pairs, inputs.references.origin)
+    judged = [*checks, *tensors, distributions, tokens, beams, *tasks, references]
+    return Parity(
+        passed=all(level.passed for level in judged if level is not None),
+        oracle=f"{ORACLE}, without a cache",
+        inputs=inputs.recorded,
+        backend=backend,
+        tensors=tuple(tensors),
+        tokens=named(tokens, model, inputs, expected, found),
+        tasks=tuple(tasks),
+        references=references,
+        beams=beams,
+        distributions=distributions,
+        checks=tuple(checks),
+        coverage=coverage,
+    )
+
+
+def unrun(checks: Sequence[Check], inputs: ParityInputs) -> Parity:
+    """Make the record of a bundle that was not run, because a check before that failed."""
+    return Parity(
+        passed=False,
+        oracle=ORACLE,
+        inputs=inputs.recorded,
+        backend="none",
+        tensors=(),
+        tokens=TokenParity(0, 0, (), True),
+        checks=tuple(checks),
+    )
+
+
+MOST_PROBES = 8
+"""Inputs that the graphs are compared on in float64, the longest included."""
+
+
+def _probes(
+    oracle: ReferenceModel, inputs: ParityInputs, expected: Sequence[Sequence[int]]
+) -> list[Probe]:
+    """Choose some inputs, the longest first, with the oracle's outputs as the decoder's input."""
+    lengths = [
+        source.shape[-1] if isinstance(source, np.ndarray) else len(source)
+        for source in inputs.sources
+    ]
+    longest = max(range(len(lengths)), key=lambda i: lengths[i])
+    chosen = dict.fromkeys([longest, *spread(range(len(lengths)), MOST_PROBES)])
+    probes = []
+    for i in chosen:
+        source = inputs.sources[i]
+        read: list[int] = []
+        if not isinstance(oracle, EncoderModel):
+            read = [*oracle.prompt(for_torch(source)), *expected[i][:-1]]
+        name = inputs.origins[i] if inputs.origins else f"input {i}"
+        probes.append(Probe(source, read, f"on {name}"))
+    return probes
+
+
+def _check_encoder(
+    model: Model,
+    bundle: Bundle,
+    oracle: EncoderModel,
+    inputs: ParityInputs,
+    backend: str,
+    checks: Sequence[Check],
+    threads: int | None,
+    advance: Callable[[int], None],
+) -> Parity:
+    if inputs.references is not None:
+        raise DragomanError(
+            f"references: expected none, since {model.manifest.name} is an encoder-only model and "
+            "decodes nothing"
+        )
+    for line in inputs.lines or ():
+        tokens = model.encoder.tokenize(line.source)
+        if (tokens.ids, tokens.types) != (line.tokens.ids, line.tokens.types):
+            raise _other_tokens(str(line.source), line.tokens.ids, tokens.ids)
+    rounded = None
+    if model.manifest.precision != "fp32":
+        rounded = rounded_oracle(oracle, model.manifest)
+    found = compare_encoder(
+        model,
+        oracle,
+        rounded,
+        [[int(token) for token in source] for source in inputs.sources],
+        None if inputs.lines is None else [line.tokens.types for line in inputs.lines],
+        random=inputs.random,
+        advance=advance,
+    )
+    probes = _probes(oracle, inputs, ())
+    numerics, coverage = check_numerics(model, bundle, oracle, probes, backend, threads)
+    checks = [*checks, *numerics]
+    judged = [*checks, *found.tensors, found.vectors, found.distributions]
+    return Parity(
+        passed=all(level.passed for level in judged if level is not None),
+        oracle=ORACLE,
+        inputs=inputs.recorded,
+        backend=backend,
+        tensors=tuple(found.tensors),
+        tokens=TokenParity(0, 0, (), True),  # it decodes nothing
+        distributions=found.distributions,
+        vectors=found.vectors,
+        checks=tuple(checks),
+        coverage=coverage,
+    )
+
+
+def _check_tokenizer(model: Model, inputs: ParityInputs) -> None:
+    for text, source in zip(inputs.texts or [], inputs.sources, strict=False):
+        found = model.tokenize(text, inputs.source_language)
+        if found != source:
+            raise _other_tokens(text, source, found)
+
+
+def _other_tokens(text: str, expected: EncoderInput, found: EncoderInput) -> DragomanError:
+    return DragomanError(
+        f"the bundle's tokenizer is not the checkpoint's: for {text[:40]!r} expected tokens "
+        f"{expected[:20]}, found {found[:20]}"
+    )
+
+
+WITH_TEXTS = 50
+"""How many divergences keep their texts, those with the largest margins."""
+MOST_CHARACTERS = 2000
+
+
+def named(
+    tokens: TokenParity,
+    model: Model,
+    inputs: ParityInputs,
+    expected: Sequence[Sequence[int]],
+    found: Sequence[Sequence[int]],
+) -> TokenParity:
+    """Add origins and texts to the divergences of level 2.
+
+    Args:
+        expected, found: outputs of the oracle and of the bundle for all inputs
+    """
+    by_margin = sorted(tokens.divergences, key=lambda d: -d.margin)
+    kept = {divergence.input for divergence in by_margin[:WITH_TEXTS]}
+    decode = inputs.decode or model.detokenize
+
+    def with_names(divergence: Divergence) -> Divergence:
+        index = divergence.input
+        origin = inputs.origins[index] if inputs.origins else ""
+        if index not in kept:
+            return dataclasses.replace(divergence, origin=origin)
+        return dataclasses.replace(
+            divergence,
+            origin=origin,
+            source=None if inputs.texts is None else inputs.texts[index][:MOST_CHARACTERS],
+            expected=_text(decode, expected[index]),
+            found=_text(model.detokenize, found[index]),
+        )
+
+    return dataclasses.replace(
+        tokens,
+        divergences=tuple(map(with_names, tokens.divergences)),
+        one_pass=None if tokens.one_pass is None else _worst_named(tokens.one_pass, inputs),
+    )
+
+
+def _worst_named(one_pass: OnePassParity, inputs: ParityInputs) -> OnePassParity:
+    if one_pass.worst is None or not inputs.origins:
+        return one_pass
+    origin = inputs.origins[one_pass.worst.input]
+    return dataclasses.replace(one_pass, worst=dataclasses.replace(one_pass.worst, origin=origin))
+
+
+def _text(decode: Callable[[Sequence[int]], str | None], tokens: Sequence[int]) -> str | None:
+    try:
+        text = decode(tokens)
+    except DragomanError:  # the tokenizer fails on these tokens: their numbers are recorded
+        return None
+    return None if text is None else text[:MOST_CHARACTERS]
+
+
+@contextlib.contextmanager
+def running(
+    bundle: Bundle, threads: int | None = None, backend: str | None = None
+) -> Iterator[tuple[Model, str]]:
+    """Open a bundle to be compared, and say what runs it, for the record.
+
+    ONNX Runtime has no bf16 kernels on a processor, and would hide overflows of 16-bit graphs that
+    engines will be built from. Both are emulated in float32.
+    """
+    manifest, backend = bundle.manifest, backend or default_backend(bundle)
+    graphs_of_engines = manifest.executable.format != find_target(manifest.target).executable
+    halves = manifest.precision == "bf16" or (graphs_of_engines and manifest.precision != "fp32")
+    if not halves or backend != "onnxruntime":
+        with Model(bundle, open_backend(bundle, backend, threads)) as model:
+            yield model, backend
+        return
+    with tempfile.TemporaryDirectory() as copy:
+        emulated = emulated_bundle(bundle, Path(copy))
+        model = Model(emulated, open_backend(emulated, backend, threads))
+        half = "bfloat16" if manifest.precision == "bf16" else "float16"
+        yield model, f"onnxruntime, {half} emulated in float32"

@@ -1,0 +1,239 @@
+"""Everything that a report says, as plain data, which the page shows and its JSON holds."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+
+from dragoman.runtime.format.manifest import FileRecord, PassRecord
+from dragoman.runtime.format.parity import Parity, TaskParity
+from dragoman.runtime.format.plain_data import to_plain
+
+from ..sensitivity.results import Sensitivity
+
+Part = Literal["parity", "licences", "sensitivity", "speed", "attention"]
+
+
+@dataclass(frozen=True)
+class Fact:
+    """A line about what a bundle is or how it was made."""
+
+    name: str
+    value: str
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """The outcome of parity, in a word and as a sentence for whoever signs."""
+
+    state: Literal["passed", "failed", "not verified"]
+    sentence: str
+
+
+@dataclass(frozen=True)
+class Check:
+    """A row of the table of parity, with what was compared and the outcome.
+
+    Attributes:
+        level: proof, numbers, tokens or task
+        allowed: the limit; empty if there is none
+        undecided: whether it passed because there was too little to compare
+    """
+
+    level: str
+    what: str
+    found: str
+    allowed: str
+    passed: bool
+    undecided: bool = False
+
+    @property
+    def state(self) -> str:
+        """The outcome in a word."""
+        return "undecided" if self.undecided else "passed" if self.passed else "failed"
+
+
+@dataclass(frozen=True)
+class Licence:
+    """A licence file, or the licence that a README names.
+
+    Attributes:
+        place: the directory that it is in: the bundle's or the checkpoint's
+        name: of the file; of a licence that a README only names, the README
+        summary: its first line, or the name
+        text: all of it; empty of a licence that is only named
+    """
+
+    place: Literal["bundle", "checkpoint"]
+    name: str
+    summary: str
+    sha256: str
+    text: str
+
+
+@dataclass(frozen=True)
+class Percentiles:
+    """Percentiles of durations, in milliseconds."""
+
+    p50: float
+    p90: float
+    p99: float
+
+    @classmethod
+    def of(cls, seconds: Sequence[float]) -> Percentiles:
+        """Compute the percentiles of durations in seconds."""
+        return cls(*(round(float(p) * 1e3, 4) for p in np.percentile(seconds, (50, 90, 99))))
+
+
+@dataclass(frozen=True)
+class Timing:
+    """How long batches of one size and one length of sources take.
+
+    Attributes:
+        encoder, prompt, step, sentence, tokens_per_second: see `latency.BatchFigures`
+    """
+
+    batch_size: int
+    source_length: int
+    new_tokens: int
+    encoder: Percentiles | None
+    prompt: Percentiles | None
+    step: Percentiles | None
+    sentence: Percentiles
+    tokens_per_second: float
+
+
+@dataclass(frozen=True)
+class Speed:
+    """What was measured in processes that only ran the bundle.
+
+    Attributes:
+        threads: None: all cores
+        runs: batches for each size
+        audio: whether sources are windows of audio, whose lengths are positions of the encoder
+        load_seconds: the median of these processes
+        peak_memory_mb: the most of these processes, in MB of 10^6 bytes
+        timings: by length, then by batch size
+    """
+
+    backend: str
+    threads: int | None
+    runs: int
+    audio: bool
+    load_seconds: float
+    peak_memory_mb: float
+    timings: tuple[Timing, ...]
+
+    @property
+    def spread(self) -> float:
+        """The largest ratio of the 90th percentile to the median, of whole batches."""
+        return max(timing.sentence.p90 / timing.sentence.p50 for timing in self.timings)
+
+
+@dataclass(frozen=True)
+class AttentionExample:
+    """The attention of a model on one input, for a heat map.
+
+    Attributes:
+        title: the attention, with its layers and heads
+        text: the input
+        rows: tokens that attend
+        columns: tokens that are attended to
+        weights: [rows][columns]; a row adds up to 1
+        unit: of columns that are times
+    """
+
+    title: str
+    text: str
+    rows: tuple[str, ...]
+    columns: tuple[str, ...]
+    weights: tuple[tuple[float, ...], ...]
+    unit: str = ""
+
+
+@dataclass(frozen=True)
+class BundleReport:
+    """Everything that a report says of one bundle.
+
+    Attributes:
+        label: of the bundle within the report
+        facts: what it is, and how it was made
+        architecture: the full configuration of the model
+        manifest_sha256: of the manifest's file
+        signed: whether there is a signature next to the manifest, which is not checked here
+        files: with sizes and hashes, all checked
+        size_bytes: of all files but the manifest
+        tasks: of parity's third level
+        checks: rows of parity
+        explained_margin: the largest margin of a divergence that parity allows; None: unknown
+        missing: why a part is missing, and the command that adds it
+    """
+
+    label: str
+    name: str
+    target: str
+    precision: str
+    verdict: Verdict
+    facts: tuple[Fact, ...]
+    architecture: dict[str, Any]
+    tool_versions: dict[str, str]
+    manifest_sha256: str
+    signed: bool
+    files: tuple[FileRecord, ...]
+    size_bytes: int
+    keep_fp32: tuple[str, ...]
+    licences: tuple[Licence, ...]
+    parity: Parity | None
+    tasks: tuple[TaskParity, ...]
+    checks: tuple[Check, ...]
+    explained_margin: float | None
+    passes: tuple[PassRecord, ...]
+    sensitivity: Sensitivity | None
+    speed: Speed | None
+    attention: tuple[AttentionExample, ...]
+    missing: dict[Part, str]
+
+
+@dataclass(frozen=True)
+class Report:
+    """A report of some bundles.
+
+    Attributes:
+        created: when, ISO 8601, UTC
+        dragoman: the version that wrote it
+        machine: that speed was measured on; None: it was not
+        command: that wrote it
+    """
+
+    created: str
+    dragoman: str
+    machine: str | None
+    command: str
+    bundles: tuple[BundleReport, ...]
+
+    @property
+    def title(self) -> str:
+        """The title of the page."""
+        return "Deployment report: " + ", ".join(bundle.label for bundle in self.bundles)
+
+    def to_json(self) -> str:
+        """Write the report as JSON."""
+        return json.dumps(to_plain(self), indent=1, allow_nan=False) + "\n"
+
+
+EXPONENT = re.compile(r"e([+-])0*(\d)")
+
+
+def figure(value: float, digits: int = 2) -> str:
+    """Format a number with some significant digits, as in 0.031 and 5.9e-5."""
+    return EXPONENT.sub(r"e\1\2", f"{value:.{digits}g}").replace("e+", "e")
+
+
+def counted(number: int, what: str) -> str:
+    """Format a count with its noun, as in 1 output and 2 outputs."""
+    return f"{number:,} {what}" + ("" if number == 1 else "s")

@@ -1,0 +1,282 @@
+"""Collects into a report what bundles record, what was measured, and licences."""
+
+from __future__ import annotations
+
+import datetime
+import hashlib
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+from dragoman import __version__
+from dragoman.errors import DragomanError
+from dragoman.files.regular_files import FileError, read_regular
+from dragoman.progress import Progress
+from dragoman.runtime import Bundle
+from dragoman.runtime.format.contract import Kind
+from dragoman.runtime.format.manifest import MANIFEST_FILE, Manifest
+from dragoman.runtime.format.onnx_graph import WEIGHTS_FILE
+from dragoman.verification.report.manifest_facts import making_facts, model_facts
+
+from ..sensitivity.results import Sensitivity
+from .attention import attention_examples
+from .contents import AttentionExample, BundleReport, Fact, Licence, Part, Report, Speed
+from .parity_rows import checks_of, verdict_of
+
+KINDS: dict[Kind, str] = {
+    "sequence-to-sequence": "encoder-decoder",
+    "encoder": "encoder-only",
+    "language-model": "decoder-only",
+}
+
+
+@dataclass(frozen=True)
+class Additions:
+    """What a report says that its bundles do not record.
+
+    Attributes:
+        checkpoint: the directory of the checkpoint, whose licences are read
+        foreign: why bundles were not made from a model like the checkpoint, by directory
+        sensitivities: of some of the bundles, by directory
+        unmeasured: why the sensitivity of a bundle is missing, by directory
+        speeds: of some of the bundles, or why it could not be measured, by directory
+        machine: that speed was measured on
+        inputs: to show attention on
+        held_out: the checkpoint's held-out data, to show attention on where there are no inputs
+        threads: of the processor, for attention; None: all cores
+        signed: directories of bundles with a signature
+    """
+
+    checkpoint: Path | None = None
+    foreign: Mapping[Path, str] = field(default_factory=dict)
+    sensitivities: Mapping[Path, Sensitivity] = field(default_factory=dict)
+    unmeasured: Mapping[Path, str] = field(default_factory=dict)
+    speeds: Mapping[Path, Speed | str] = field(default_factory=dict)
+    machine: str | None = None
+    inputs: Path | None = None
+    held_out: Path | None = None
+    threads: int | None = None
+    signed: frozenset[Path] = frozenset()
+
+
+def gather(
+    bundles: Sequence[Bundle], additions: Additions, *, command: str, progress: Progress
+) -> Report:
+    """Collect everything that the page says.
+
+    Raises:
+        DragomanError: the inputs cannot be read.
+    """
+    reports = []
+    for label, bundle in zip(_labels(bundles), bundles, strict=True):
+        progress.stage(f"reading {label}")
+        reports.append(_BundleReporter(bundle, additions).report(label))
+    now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
+    measured = any(isinstance(speed, Speed) for speed in additions.speeds.values())
+    machine = additions.machine if measured else None
+    return Report(now, __version__, machine, command, tuple(reports))
+
+
+class _BundleReporter:
+    """Writes the report of a bundle, and notes which parts are missing and why."""
+
+    def __init__(self, bundle: Bundle, additions: Additions) -> None:
+        self._bundle, self._additions = bundle, additions
+        self._foreign = additions.foreign.get(bundle.directory)
+        self._missing: dict[Part, str] = {}
+
+    def report(self, label: str) -> BundleReport:
+        bundle, manifest = self._bundle, self._bundle.manifest
+        speed = self._additions.speeds.get(bundle.directory, "not measured, as requested")
+        sensitivity = self._additions.sensitivities.get(bundle.directory)
+        parity = manifest.parity
+        if parity is None:
+            self._missing["parity"] = (
+                f"not verified: dragoman verify {bundle.directory} CHECKPOINT compares it with the "
+                "trained model and records the figures"
+            )
+        if sensitivity is None:
+            self._missing["sensitivity"] = self._no_sensitivity()
+        if isinstance(speed, str):
+            self._missing["speed"] = speed
+        explained = None if parity is None else parity.tokens.allowed_margin
+        manifest_bytes = (bundle.directory / MANIFEST_FILE).read_bytes()
+        return BundleReport(
+            label=label,
+            name=manifest.name,
+            target=manifest.target,
+            precision=manifest.precision,
+            verdict=verdict_of(
+                f"{manifest.name} in {manifest.precision} for target {manifest.target}",
+                *(manifest.precision, parity, str(bundle.directory), explained),
+            ),
+            facts=tuple(
+                Fact(name, value)
+                for name, value in (
+                    ("model", _shape(manifest)),
+                    *model_facts(manifest),
+                    *making_facts(manifest),
+                )
+            ),
+            architecture=manifest.architecture,
+            tool_versions=manifest.tool_versions,
+            manifest_sha256=hashlib.sha256(manifest_bytes).hexdigest(),
+            signed=bundle.directory in self._additions.signed,
+            files=manifest.files,
+            size_bytes=bundle.size,
+            keep_fp32=manifest.keep_fp32,
+            licences=self._licences(),
+            parity=parity,
+            tasks=() if parity is None else parity.tasks,
+            checks=() if parity is None else checks_of(parity, explained),
+            explained_margin=explained,
+            passes=manifest.passes,
+            sensitivity=sensitivity,
+            speed=None if isinstance(speed, str) else speed,
+            attention=self._attention(),
+            missing=self._missing,
+        )
+
+    def _licences(self) -> tuple[Licence, ...]:
+        """Find the licences of the bundle and of its checkpoint.
+
+        A checkpoint of another model has none to show, which the report says even if the bundle
+        has its own.
+        """
+        own = licences_in(self._bundle.directory, "bundle")
+        none = "no licence file next to the manifest"
+        checkpoint = self._additions.checkpoint
+        others: tuple[Licence, ...] = ()
+        if self._foreign is not None:
+            why = f"those of the checkpoint are another model's: {self._foreign}"
+            self._missing["licences"] = why if own else f"{none}; {why}"
+        elif checkpoint is not None:
+            others = licences_in(checkpoint, "checkpoint")
+            if not own and not others:
+                self._missing["licences"] = f"{none}, nor in the checkpoint"
+        elif not own:
+            self._missing["licences"] = f"{none}: --checkpoint reads those of the checkpoint"
+        return own + others
+
+    def _no_sensitivity(self) -> str:
+        bundle, manifest = self._bundle, self._bundle.manifest
+        if manifest.precision == "fp32":
+            return "none in fp32, which keeps every number as it is"
+        if manifest.precision not in ("int8", "int4") or manifest.executable.format != "onnx":
+            return "measured of graphs in int8 and int4 only"
+        if bundle.directory in self._additions.unmeasured:
+            return self._additions.unmeasured[bundle.directory]
+        return (
+            f"not measured: dragoman sensitivity {bundle.directory} CHECKPOINT -o "
+            "sensitivity.json, then --sensitivity sensitivity.json; or --checkpoint CHECKPOINT"
+        )
+
+    def _attention(self) -> tuple[AttentionExample, ...]:
+        manifest, inputs = self._bundle.manifest, self._additions.inputs
+        if inputs is None and self._foreign is None:
+            inputs = self._additions.held_out
+        if "attention" not in manifest.graphs:
+            self._missing["attention"] = (
+                "no graph that shows it: build --with-attention"
+                if manifest.executable.format == "onnx"
+                else "engines do not show it"
+            )
+        elif inputs is None:
+            other = "" if self._foreign is None else f"; {self._foreign}"
+            self._missing["attention"] = f"no inputs are known to show it on: --inputs FILE{other}"
+        else:
+            found = attention_examples(self._bundle, inputs, threads=self._additions.threads)
+            if found:
+                return found
+            self._missing["attention"] = (
+                f"no input of {inputs.name} is one that the model reads, and short enough"
+            )
+        return ()
+
+
+def _shape(manifest: Manifest) -> str:
+    """Describe the model in a line; fields of the configuration may be missing."""
+    known = manifest.architecture
+    layers = [known.get(f"{part}_layers") for part in ("encoder", "decoder")]
+    return (
+        f"{manifest.name}, {KINDS[manifest.kind]} with {' + '.join(str(n) for n in layers if n)} "
+        f"layers, size {known.get('d_model')}, feed-forward {known.get('d_ff')}, "
+        f"{known.get('activation')}, {known.get('norm_order')}-norm"
+    )
+
+
+def _labels(bundles: Sequence[Bundle]) -> list[str]:
+    """Name bundles by their directories, with numbers where several have the same name."""
+    names = [bundle.directory.resolve().name for bundle in bundles]
+    return [
+        name if names.count(name) == 1 else f"{name} ({names[: i + 1].count(name)})"
+        for i, name in enumerate(names)
+    ]
+
+
+def matched(
+    bundles: Sequence[Bundle], sensitivities: Sequence[Sensitivity]
+) -> dict[Path, Sensitivity]:
+    """Assign sensitivities to the directories of the bundles that they were measured on.
+
+    Raises:
+        DragomanError: one was measured on none of the bundles.
+    """
+    found: dict[Path, Sensitivity] = {}
+    for sensitivity in sensitivities:
+        alike = [b.directory for b in bundles if _weights_of(b) == sensitivity.weights_sha256]
+        if not alike:
+            raise DragomanError(
+                "sensitivities: expected those of one of these bundles, found one of another "
+                f"{sensitivity.bundle} in {sensitivity.precision}, or of an earlier build"
+            )
+        found |= dict.fromkeys(alike, sensitivity)
+    return found
+
+
+def _weights_of(bundle: Bundle) -> str | None:
+    """Find the SHA-256 of a bundle's weights; None for engines."""
+    return next((f.sha256 for f in bundle.manifest.files if f.path == WEIGHTS_FILE), None)
+
+
+Place = Literal["bundle", "checkpoint"]
+
+LICENCE_NAME = re.compile(r"(licen[cs]e|copying|notice)(?![a-z])", re.IGNORECASE)
+README_FRONT_MATTER = re.compile(r"\A---\s*\n(.*?)^---\s*$", re.MULTILINE | re.DOTALL)
+LICENCE_FIELD = re.compile(r"^licen[cs]e:\s*['\"]?([^'\"\n]+)", re.MULTILINE)
+"""The licence in the front matter of a README, as the Hugging Face Hub has it."""
+LARGEST_LICENCE = 1 << 18
+"""The most bytes of a licence file."""
+
+
+def licences_in(directory: Path, place: Place) -> tuple[Licence, ...]:
+    """Find the licence files of a directory; files that cannot be read are passed over."""
+    return tuple(_licences(directory, place))
+
+
+def _licences(directory: Path, place: Place) -> Iterator[Licence]:
+    for path in sorted(directory.iterdir()):
+        data = _read(path) if LICENCE_NAME.match(path.name) else None
+        if data is not None:
+            text = data.decode(errors="replace")
+            lines = [line.strip() for line in text.splitlines() if line.strip()]
+            yield _licence(place, path, lines[0] if lines else "", data, text)
+    readme = directory / "README.md"
+    data = _read(readme)
+    matter = None if data is None else README_FRONT_MATTER.match(data.decode(errors="replace"))
+    named = None if matter is None else LICENCE_FIELD.search(matter[1])
+    if named is not None and data is not None:
+        yield _licence(place, readme, named[1].strip(), data, "")
+
+
+def _licence(place: Place, path: Path, summary: str, data: bytes, text: str) -> Licence:
+    return Licence(place, path.name, summary, hashlib.sha256(data).hexdigest(), text)
+
+
+def _read(path: Path) -> bytes | None:
+    try:
+        return read_regular(path, LARGEST_LICENCE)
+    except FileError:
+        return None

@@ -1,0 +1,181 @@
+"""Describes a bundle by its manifest, with a name and a text for each fact."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator
+
+from dragoman.runtime.backends.rows import SOURCE_MULTIPLE
+from dragoman.runtime.format.manifest import Manifest, PassRecord
+from dragoman.runtime.format.texts import Languages
+from dragoman.settings.generation import GenerationSettings, Part, setting_names
+from dragoman.settings.head import Head
+from dragoman.settings.speech import SpeechTokens
+
+Facts = list[tuple[str, str]]
+
+SHOWN = 8
+"""The most tokens of a setting that are listed."""
+
+
+def model_facts(manifest: Manifest) -> Facts:
+    """Describe where the model is from, what it is, and its inputs and outputs."""
+    origin, languages = manifest.origin, manifest.languages
+    return [
+        *([("made from", f"{origin.model}, commit {origin.commit}")] if origin else []),
+        ("target", f"{manifest.target}, {manifest.precision}"),
+        *(_decoder(manifest) if manifest.head is None else _encoder(manifest, manifest.head)),
+        ("tokenizers", "inside" if manifest.tokenizers else "none: token ids in and out"),
+        *_speech(manifest),
+        *([("languages", _languages(languages))] if languages else []),
+        *_batch_invariance(manifest),
+    ]
+
+
+def making_facts(manifest: Manifest) -> Facts:
+    """Describe how the bundle was made."""
+    versions = ", ".join(f"{name} {version}" for name, version in manifest.tool_versions.items())
+    return [
+        ("passes", _passes(manifest.passes)),
+        *([("in fp32", _kept(manifest.keep_fp32))] if manifest.keep_fp32 else []),
+        ("made with", versions),
+        *(("note", note) for note in manifest.notes),
+    ]
+
+
+def _decoder(manifest: Manifest) -> list[tuple[str, str]]:
+    """Describe the decoder."""
+    model = manifest.model
+    heads = f"{model.num_heads} of size {model.head_size}"
+    of_source = model.has_encoder and manifest.audio is None
+    vocabularies = f"{model.source_vocab_size} source, " if of_source else ""
+    positions = f"{model.max_source_positions} source, " if model.has_encoder else ""
+    return [
+        ("decoder", f"{model.decoder_layers} layers, heads: {heads}"),
+        ("vocabulary", f"{vocabularies}{model.target_vocab_size} target"),
+        ("positions", f"{positions}{model.max_target_positions} target"),
+        ("decodes", _strategy(manifest.generation)),
+        ("new tokens", f"at most {manifest.default_max_new_tokens} by default"),
+        *_settings(manifest.generation),
+    ]
+
+
+def _encoder(manifest: Manifest, head: Head) -> list[tuple[str, str]]:
+    """Describe an encoder-only model."""
+    model = manifest.model
+    rows = [
+        ("encoder", f"encoder-only; heads: {model.num_heads} of size {model.head_size}"),
+        ("vocabulary", f"{model.source_vocab_size}"),
+        ("positions", f"{model.max_source_positions}"),
+        ("gives", head.task.replace("-", " ") + f", {head.outputs} numbers"),
+    ]
+    return [*rows, ("labels", ", ".join(head.labels))] if head.labels else rows
+
+
+def _speech(manifest: Manifest) -> list[tuple[str, str]]:
+    """Describe audio and prompts of a speech model."""
+    audio, speech = manifest.audio, manifest.speech
+    if audio is None or speech is None:
+        return []
+    rate = f"{audio.sampling_rate} Hz, {audio.bins} mel bins"
+    codes = ", ".join(sorted(speech.languages))
+    default = speech.default_language or "detected"
+    languages = f"{len(speech.languages)}: {codes} (default: {default})"
+    return [
+        ("audio", f"windows of {audio.chunk_seconds:g} s, {rate}"),
+        ("languages", languages if speech.languages else "one"),
+        ("tasks", ", ".join(sorted(speech.tasks)) or "transcribe"),
+        ("timestamps", _timestamps(speech)),
+    ]
+
+
+def _batch_invariance(manifest: Manifest) -> Facts:
+    """Describe whether outputs depend on the other inputs of a batch."""
+    if manifest.target != "cpu":
+        return []
+    rounded = [step for step in manifest.passes if step.name == "weights-int8" and step.matches]
+    if any(not step.choices for step in rounded):
+        return [("in a batch", "activations share a scale: outputs may depend on each other")]
+    promise = "every output is the same bit for bit, whatever else is in it (x86 processors)"
+    model = manifest.model
+    beyond = model.max_source_positions % SOURCE_MULTIPLE
+    if beyond and model.has_encoder and manifest.audio is None:
+        longest = model.max_source_positions - beyond
+        promise += f", up to sources of {longest} tokens"
+    return [("in a batch", promise)]
+
+
+def _strategy(generation: GenerationSettings) -> str:
+    """Describe the decoding strategy, unless the caller chooses another."""
+    if generation.do_sample:
+        return ", ".join(["samples", *_changed(generation, setting_names(Part.SAMPLING))])
+    if generation.num_beams > 1:
+        early = str(generation.early_stopping).lower()
+        penalty = f"length penalty {generation.length_penalty:g}"
+        return f"{generation.num_beams} beams, {penalty}, early stopping {early}"
+    return "greedily"
+
+
+def _settings(generation: GenerationSettings) -> list[tuple[str, str]]:
+    """Describe the settings besides the strategy that are not the defaults."""
+    strategy = setting_names(Part.STRATEGY)
+    if generation.do_sample:
+        strategy += setting_names(Part.SAMPLING)
+    elif generation.num_beams > 1:
+        strategy += setting_names(Part.BEAMS)
+    names = [name for name in vars(generation) if name not in strategy]
+    shown = "; ".join(_changed(generation, names))
+    return [("settings", shown)] if shown else []
+
+
+def _changed(generation: GenerationSettings, names: Iterable[str]) -> Iterator[str]:
+    """Format the settings among these that are not the defaults."""
+    plain = type(generation)()
+    for name in names:
+        value = getattr(generation, name)
+        if value == getattr(plain, name):
+            continue
+        if isinstance(value, tuple):
+            value = f"{len(value)} tokens" if len(value) > SHOWN else [*value]
+        yield f"{name} {value}"
+
+
+def _timestamps(speech: SpeechTokens) -> str:
+    if speech.no_timestamps_token_id is None:
+        return "no"
+    return "by default" if speech.default_timestamps else "on demand"
+
+
+def _passes(passes: tuple[PassRecord, ...]) -> str:
+    """Describe what each pass did, in all graphs together."""
+    matches: Counter[str] = Counter()
+    details: dict[str, Counter[str]] = {}
+    for step in passes:
+        matches[step.name] += step.matches
+        counts = details.setdefault(step.name, Counter())
+        counts.update(choice.chosen for choice in step.choices)
+        counts["refused"] += len(step.refusals)
+    return ", ".join(_pass(name, matches[name], details[name]) for name in matches) or "none"
+
+
+def _pass(name: str, matches: int, details: Counter[str]) -> str:
+    shown = ", ".join(f"{count} {what}" for what, count in details.items() if count)
+    return f"{name} {matches}" + (f" ({shown})" if shown else "")
+
+
+def _kept(modules: tuple[str, ...]) -> str:
+    """Name what the user kept in fp32."""
+    return f"{', '.join(modules)}, as requested"
+
+
+def _languages(languages: Languages) -> str:
+    defaults = [
+        f"default {side} {code}"
+        for side, code in (
+            ("source", languages.default_source),
+            ("target", languages.default_target),
+        )
+        if code is not None
+    ]
+    codes = f"{len(languages.tokens)}: {', '.join(sorted(languages.tokens))}"
+    return "; ".join([codes, *defaults])

@@ -1,0 +1,261 @@
+"""Makes variants of a model in memory, with some products in the precision, and measures them.
+
+Probes compare the predictions of a variant with those of the trained model on fixed inputs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+import onnxruntime
+from numpy.typing import NDArray
+
+from dragoman.optimize.graph_pass import GraphPass
+from dragoman.optimize.precision.products import RoundedProduct
+from dragoman.optimize.precision.weights import QuantizeWeights
+from dragoman.optimize.running import InMemorySession
+from dragoman.optimize.target_bundle import with_types
+from dragoman.optimize.targets import Graphs
+from dragoman.reference_model import AutoregressiveModel, EncoderModel, ReferenceModel
+from dragoman.runtime import Model
+from dragoman.runtime.backends.onnxruntime.cpu import OnnxRuntimeBackend, session_options
+from dragoman.runtime.decoding.batching import EncoderInput
+from dragoman.runtime.format.contract import GraphSpec
+from dragoman.runtime.format.manifest import Manifest
+from dragoman.verification.checks.distances import DistanceMeter
+from dragoman.verification.checks.encoders import EncodedBatch, cosines, encoded_batches, logits_of
+from dragoman.verification.checks.tokens import bundle_outputs, greedy_results
+from dragoman.verification.inputs.parity_inputs import ParityInputs
+from dragoman.verification.oracle import forced_batches, oracle_for
+
+from .results import Effect, Measure
+
+
+class Variant(OnnxRuntimeBackend):
+    """The backend of a bundle on a processor, with graphs in memory.
+
+    Attributes:
+        exact: names of the graphs that have no product in the precision
+    """
+
+    def __init__(
+        self, manifest: Manifest, graphs: Mapping[str, LoadedGraph], exact: Collection[str]
+    ) -> None:
+        specs = {name: graph.spec for name, graph in graphs.items()}
+        self.manifest = replace(manifest, graphs=manifest.graphs | specs)
+        self.exact = frozenset(exact)
+        self._graphs = graphs
+        self.sessions = {name: graph.session.session for name, graph in graphs.items()}
+
+    @property
+    def weight_bytes(self) -> int:
+        """The bytes of all weights; shared ones count once."""
+        sizes: dict[str, int] = {}
+        for graph in self._graphs.values():
+            sizes |= graph.sizes
+        return sum(sizes.values())
+
+
+class LoadedGraph:
+    """A graph that is ready to run.
+
+    Attributes:
+        spec: its specification, with the types that it has
+        sizes: bytes of each weight, by name
+    """
+
+    def __init__(
+        self, model: ir.Model, spec: GraphSpec, options: onnxruntime.SessionOptions
+    ) -> None:
+        self.spec = with_types(model, spec)
+        self.session = InMemorySession(model, options)
+        self.sizes = {
+            name: value.const_value.nbytes
+            for name, value in model.graph.initializers.items()
+            if value.const_value is not None
+        }
+
+
+class Variants:
+    """Makes variants of a bundle.
+
+    Args:
+        manifest: of the bundle that the graphs are from, in fp32
+        graphs: after the target's passes that keep fp32
+        passes: that quantize the weights of each
+        caches: that quantize the caches of each, after weights
+        products: of all graphs
+        threads: of a session; None: all cores
+    """
+
+    def __init__(
+        self,
+        manifest: Manifest,
+        graphs: Graphs,
+        passes: Mapping[str, QuantizeWeights],
+        caches: Mapping[str, Sequence[GraphPass]],
+        products: Collection[RoundedProduct],
+        threads: int | None,
+    ) -> None:
+        self._manifest, self._graphs, self._passes = manifest, graphs, passes
+        self._caches, self._products, self._threads = caches, products, threads
+        self._exact: dict[str, LoadedGraph] = {}
+
+    def quantized(self, graph: str, products: Collection[RoundedProduct]) -> ir.Model:
+        """Copy a graph with these products in the precision."""
+        kept = {p.weight for p in self._products} - {p.weight for p in products}
+        model = self._graphs[graph][0].clone()
+        replace(self._passes[graph], kept=frozenset(kept)).apply(model)
+        for step in self._caches.get(graph, ()):
+            step.apply(model)
+        return model
+
+    def open(self, products: Collection[RoundedProduct]) -> Variant:
+        """Open all graphs with these products in the precision.
+
+        Graphs without any of them are opened once.
+        """
+        changed = {graph for product in products for graph in product.graphs}
+        loaded = {
+            graph: self._load(graph, self.quantized(graph, products))
+            if graph in changed
+            else self._opened(graph)
+            for graph in self._graphs
+        }
+        return Variant(self._manifest, loaded, self._graphs.keys() - changed)
+
+    def _opened(self, graph: str) -> LoadedGraph:
+        if graph not in self._exact:
+            self._exact[graph] = self._load(graph, self._graphs[graph][0])
+        return self._exact[graph]
+
+    def _load(self, graph: str, model: ir.Model) -> LoadedGraph:
+        spec = self._graphs[graph][1]
+        return LoadedGraph(model, spec, session_options(self._threads))
+
+
+LONGEST = 64
+"""The most new tokens along which predictions are compared."""
+
+
+@dataclass(frozen=True)
+class ForcedOutputs:
+    """A batch of outputs that every variant is forced along.
+
+    Attributes:
+        encoded: the encoder's outputs in fp32, by name; empty for a decoder-only model
+        chosen: bool [B, T], True where the token that follows is the model's choice
+        expected: the trained model's logits there [positions, V]
+    """
+
+    source: NDArray[Any]
+    source_mask: NDArray[np.bool_]
+    read: NDArray[np.int64]
+    encoded: Mapping[str, NDArray[Any]]
+    chosen: NDArray[np.bool_]
+    expected: NDArray[np.float32]
+
+
+class DecodingProbe:
+    """Compares distributions of the next token along the model's own greedy outputs.
+
+    Args:
+        neutral: the bundle of the trained model in fp32, which decodes
+
+    Attributes:
+        measure: what the effects are
+        positions: predictions that are compared
+    """
+
+    measure: Measure = "divergence"
+
+    def __init__(
+        self, neutral: Model, reference: AutoregressiveModel, sources: Sequence[EncoderInput]
+    ) -> None:
+        oracle, language = oracle_for(reference, neutral.manifest)
+        limit = min(LONGEST, neutral.manifest.default_max_new_tokens)
+        outputs = bundle_outputs(greedy_results(neutral, sources, limit, language))
+        self._outputs = [
+            ForcedOutputs(
+                batch.source,
+                batch.source_mask,
+                batch.read,
+                batch.encoded,
+                batch.chosen_mask,
+                batch.logits[batch.chosen_mask],
+            )
+            for batch in forced_batches(neutral, oracle, sources, outputs)
+        ]
+        self.positions = sum(len(batch.expected) for batch in self._outputs)
+
+    def effect(self, variant: Variant) -> Effect:
+        """Measure how far a variant is from the trained model."""
+        meter = DistanceMeter()
+        for batch in self._outputs:
+            encoded = batch.encoded
+            if encoded and "encoder" not in variant.exact:
+                encoded = variant.encode(batch.source, batch.source_mask)
+            found = variant.score_encoded(encoded, batch.source_mask, batch.read)
+            meter.add(batch.expected, found[batch.chosen])
+        return _effect(meter)
+
+
+class EncoderProbe:
+    """Compares an encoder-only model's distributions of labels or tokens, or its embeddings.
+
+    Attributes:
+        measure: what the effects are
+        positions: predictions that are compared
+    """
+
+    def __init__(self, neutral: Model, reference: EncoderModel, inputs: ParityInputs) -> None:
+        assert neutral.manifest.head is not None
+        self._head = neutral.manifest.head
+        self._graph = neutral.manifest.graphs["encoder"]
+        vectors = self._head.task == "embedding"
+        self.measure: Measure = "cosine distance" if vectors else "divergence"
+        sources = [[int(token) for token in source] for source in inputs.sources]
+        types = None if inputs.lines is None else [line.tokens.types for line in inputs.lines]
+        batches = encoded_batches(neutral, reference, None, sources, types, lambda count: None)
+        self._batches = [*batches]
+        self.positions = sum(map(self._predictions, self._batches))
+
+    def effect(self, variant: Variant) -> Effect:
+        """Measure how far a variant is from the trained model."""
+        meter, distances = DistanceMeter(), list[float]()
+        for batch in self._batches:
+            encoded = variant.encode(batch.source, batch.mask, batch.types)
+            outputs = {tensor.role: encoded[tensor.name] for tensor in self._graph.outputs}
+            if self.measure == "cosine distance":
+                same = cosines(batch.expected["embedding"], outputs["embedding"])
+                distances += [1 - cosine for cosine in same]
+                continue
+            for expected, found, _ in logits_of(replace(batch, found=outputs), self._head):
+                meter.add(expected, found)
+        if distances:
+            return Effect(float(np.mean(distances)), max(distances), None)
+        return _effect(meter)
+
+    def _predictions(self, batch: EncodedBatch) -> int:
+        if self.measure == "cosine distance":
+            return len(batch.source)
+        return sum(len(expected) for expected, _, _ in logits_of(batch, self._head))
+
+
+def _effect(meter: DistanceMeter) -> Effect:
+    found = meter.result()
+    return Effect(found.mean, found.largest, found.same_choice)
+
+
+Probe = DecodingProbe | EncoderProbe
+
+
+def probe_of(neutral: Model, reference: ReferenceModel, inputs: ParityInputs) -> Probe:
+    """Make the probe for a kind of model."""
+    if isinstance(reference, EncoderModel):
+        return EncoderProbe(neutral, reference, inputs)
+    return DecodingProbe(neutral, reference, inputs.sources)
