@@ -27,7 +27,7 @@ from dragoman.verification.report.contents import Percentiles
 from .machine import machine, peak_memory_mb
 
 BATCH_SIZES, WINDOWS = (1, 8, 32), (1, 4)
-"""Batch sizes that are measured by default, for text and for speech models."""
+"""The batch sizes that are measured by default, for text and for speech models."""
 SOURCE_LENGTH, NEW_TOKENS = 32, 64
 """Tokens by default, or as many as the model has positions for."""
 
@@ -161,10 +161,10 @@ def bench(
 def _lengths(
     model: ModelSpec, source_length: int | None, new_tokens: int | None
 ) -> tuple[int, int]:
-    """Tokens to read and to decode, as many as are asked for or as there are positions for.
+    """Return the tokens to read and to decode: the options, or as many as there are positions.
 
     Raises:
-        DragomanError: there are fewer positions, or decoding is asked of an encoder.
+        DragomanError: there are fewer positions, or an encoder-only model is to decode.
     """
     if not model.has_decoder:
         if new_tokens is not None:

@@ -71,6 +71,7 @@ def shared_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 CACHED_EXPORT = cached_export(export_graph)
+CACHING = pytest.MonkeyPatch()
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -78,11 +79,13 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
     """Before any fixture of a test: models that it does not seed are the same in every run, and
     exported graphs come from the cache, except in the tests of exporting itself."""
     torch.manual_seed(0)
-    of_exporting = item.path.parent == Path(__file__).parent / "export"
-    neutral_bundle.export_graph = export_graph if of_exporting else CACHED_EXPORT
+    CACHING.undo()
+    if item.path.parent != Path(__file__).parent / "export":
+        CACHING.setattr(neutral_bundle, "export_graph", CACHED_EXPORT)
 
 
-def pytest_sessionfinish(session: pytest.Session) -> None:
+def pytest_sessionfinish() -> None:
+    CACHING.undo()
     if "PYTEST_XDIST_WORKER" not in os.environ:
         prune()
 

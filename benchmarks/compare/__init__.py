@@ -3,5 +3,5 @@
     python -m dragoman.benchmarks.compare TASK --output benchmarks/results
 
 `task` is the command line, `rounds` lets contenders take turns, `record` prints and writes what was
-measured. A module of `tasks` says who takes part, what is measured and which columns it has.
+measured. A module of `tasks` has the contenders, the measurement and the columns of a task.
 """

@@ -47,12 +47,12 @@ def tidy(axes: Axes, *, title: str = "", x: str, y: str, grid: bool = True) -> N
         axes.grid(alpha=0.3, linewidth=0.6)
 
 
-def write(picture: Figure, path: Path) -> None:
+def write(picture: Figure, path: Path, dpi: int = 110) -> None:
     """Write a figure as .svg or .png."""
     kind = path.suffix.removeprefix(".")
     metadata = {"Date": None} if kind == "svg" else {"Software": None}
     with styled():
         write_whole(
             path,
-            lambda partial: picture.savefig(partial, format=kind, dpi=110, metadata=metadata),
+            lambda partial: picture.savefig(partial, format=kind, dpi=dpi, metadata=metadata),
         )

@@ -204,7 +204,8 @@ class Task:
         if self.picture is not None:
             from .picture_style import write
 
-            write(self.picture(record), stem.with_name(f"{stem.name}.{self.picture_type}"))
+            path = stem.with_name(f"{stem.name}.{self.picture_type}")
+            write(self.picture(record), path, dpi=150)
         if self.copy is not None:
             self.copy(record, stem, options)
 

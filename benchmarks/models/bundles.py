@@ -139,7 +139,7 @@ def bundle_with_engines(
     from dragoman.runtime.backends.tensorrt.packages import find_package
     from dragoman.runtime.format.manifest import Profile
 
-    find_package(target)  # fails before anything is done for nothing
+    find_package(target)  # fails before anything takes time
     graphs = optimized_bundle(
         neutral, directory.with_name(f"{directory.name}-graphs"), target=target, precision=precision
     )

@@ -14,7 +14,7 @@ class Shape(NamedTuple):
     Attributes:
         activation: of the feed-forward blocks, in Hugging Face's spelling
         family: whose checkpoint it is: its kinds of positions and norms
-        vocab_size: tokens that encoder and decoder share, unless another number is asked for
+        vocab_size: tokens that encoder and decoder share, by default
         positions: of encoder and decoder
         sharpness: of attention, see `random_model`
     """
@@ -199,5 +199,6 @@ WHISPER_GENERATION = {
     "no_timestamps_token_id": 50362,
     "max_new_tokens": 32,
 }
-"""What Whisper tiny.en's `generation_config.json` has besides tokens; of random weights, every
-output is as long as it may be."""
+"""The fields of Whisper tiny.en's `generation_config.json` besides tokens.
+
+With random weights, every output is as long as it may be."""

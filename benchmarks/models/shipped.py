@@ -13,7 +13,7 @@ MODEL = "g2p-en"
 
 
 def exported(directory: Path) -> Path:
-    """Export it to a new directory."""
+    """Export the model to a new directory."""
     from dragoman.export import export_bundle
     from dragoman.export.checkpoints import open_checkpoint
     from dragoman.export.locating import locate_checkpoint
@@ -25,7 +25,7 @@ def exported(directory: Path) -> Path:
 
 
 def held_out(count: int) -> tuple[Transformer, ParityInputs]:
-    """The model, and this many of its held-out words to verify a bundle on."""
+    """Return the model, and this many of its held-out words to verify a bundle on."""
     from dragoman.export.checkpoints import open_checkpoint
     from dragoman.export.locating import locate_checkpoint
     from dragoman.reference_model import Transformer

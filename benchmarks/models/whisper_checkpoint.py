@@ -1,4 +1,4 @@
-"""Whisper in CTranslate2's format -> a checkpoint in Hugging Face's, which other tools need."""
+"""Converts Whisper from CTranslate2's format to Hugging Face's, which other tools need."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ TOKENIZER_SETTINGS = {
 
 
 def whisper_checkpoint(source: Path, directory: Path) -> Path:
-    """The same weights, tokenizer and generation settings as a checkpoint of Hugging Face.
+    """Write the same weights, tokenizer and generation settings as a checkpoint of Hugging Face.
 
-    It is written once, as `whisper-checkpoint` beside `directory`, and serves all who need it.
+    It is written once, as `whisper-checkpoint` beside `directory`, and serves every contender.
 
     Args:
         source: of a Whisper model, with `tokenizer.json`

@@ -35,10 +35,10 @@ def _section(context: click.Context) -> Iterator[str]:
     """Heading, usage, help and options of a command, as `--help` has them."""
     command = context.command
     usage = " ".join([context.command_path, *command.collect_usage_pieces(context)])
-    yield f"\n## {context.command_path}\n\n```text\n{usage}\n```\n"
+    yield f"\n## {context.command_path}\n\n```bash\n{usage}\n```\n"
     for paragraph in inspect.cleandoc(command.help or "").split("\n\n"):
         preformatted = paragraph.removeprefix("\b\n")
-        yield paragraph if preformatted == paragraph else f"```text\n{preformatted}\n```"
+        yield paragraph if preformatted == paragraph else f"```bash\n{preformatted}\n```"
         yield ""
     yield from ("| option | |", "| --- | --- |")
     for parameter in command.get_params(context):

@@ -1,6 +1,8 @@
 """`make demo`: a shipped model's output for words or verses it has never seen.
 
-python -m docs.tools.demo bundles/g2p-en held_out.tsv
+    python -m docs.tools.demo bundles/g2p-en held_out.tsv
+
+decodes the examples of the file, scores them and shows some.
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ from .running_batch import IDLE_SHARE, DecodedJob, Job, Key, RunningBatch
 
 @dataclass(frozen=True)
 class FailedJob(Generic[Key]):
-    """A job that fails even if it is decoded alone.
+    """A job that fails even in a batch of its own.
 
     Attributes:
         error: what the backend cannot do; or an exception that no backend raises, a defect
@@ -56,7 +56,7 @@ class _Batch(Generic[Key]):
 
 @dataclass
 class _Group(Generic[Key]):
-    """Jobs that share batches: all jobs of a scheduler, or some that a failure set apart.
+    """Jobs that share batches: all jobs of a scheduler, or some that are isolated.
 
     Attributes:
         waiting: jobs that are not in a batch yet
@@ -85,14 +85,14 @@ class Scheduler(Generic[Key]):
     A library adds jobs to the scheduler's own queue and calls `run`. A server has a queue of its
     own: it passes jobs to `admit` and calls `step`.
 
-    If a batch fails, its jobs are decoded again apart from all others, in halves, until the jobs
-    that fail by themselves are alone. If the sources of new jobs cannot be encoded while others
-    are running, as for lack of memory, the new jobs wait. A lost device is an error of the caller.
+    If a batch fails, its jobs are isolated: they are decoded again in halves, until each job that
+    fails has a batch of its own; all other jobs wait meanwhile. If new jobs cannot be encoded while
+    others are running, as for lack of memory, the new ones wait. A lost device is an exception.
 
     Args:
-        rows: the most rows in use; a wider job is decoded alone
-        tokens: the most source positions in a batch, padding included; likewise. It limits jobs
-            from the scheduler's own queue.
+        rows: the most rows in use; a wider job has a batch of its own
+        tokens: the most source positions in a batch, padding included; a longer source has a
+            batch of its own. It applies to the scheduler's own queue.
         capacity: target positions of a row; rows of larger jobs have more
         retry: whether the jobs of a failed batch are decoded together once more before they are
             halved, in case the failure has passed
@@ -117,7 +117,7 @@ class Scheduler(Generic[Key]):
         self._rows, self._tokens, self._capacity, self._retry = rows, tokens, capacity, retry
         self._put_back, self._observer = put_back, observer or Observer()
         self._groups: list[_Group[Key]] = [_Group(rows)]
-        """All jobs; then groups that failures set apart, of which the last is decoded first."""
+        """All jobs, and then the isolated groups, the last of which is decoded first."""
 
     @property
     def busy(self) -> int:
@@ -131,7 +131,7 @@ class Scheduler(Generic[Key]):
 
     @property
     def isolating(self) -> bool:
-        """Whether jobs are decoded apart after a failure; all others wait."""
+        """Whether jobs of a failed batch are isolated."""
         return len(self._groups) > 1
 
     @property
@@ -204,7 +204,7 @@ class Scheduler(Generic[Key]):
             self._groups.pop()
 
     def evict(self, unwanted: Callable[[Job[Key]], bool]) -> None:
-        """Remove jobs from batches, and from groups that failures set apart."""
+        """Remove unwanted jobs from batches and from the scheduler's own queues."""
         for group in self._groups:
             if group.waiting:
                 group.waiting = deque(job for job in group.waiting if not unwanted(job))
@@ -252,12 +252,12 @@ class Scheduler(Generic[Key]):
             job = waiting[0]
             longest = max(longest, source_length(job, self._model))
             fits = (len(running) + len(jobs) + 1) * longest <= self._tokens
-            alone = not running and not jobs
+            first_of_all = not running and not jobs
             # Only these are admitted, or fail to be, together.
             first = jobs[0].request if jobs and self._model.has_encoder else job.request
             alike = first.read_at_once == job.request.read_at_once
             takes = job.strategy.width == width if batch is None else batch.running.takes(job)
-            if not takes or not (fits or alone) or not alike:
+            if not takes or not (fits or first_of_all) or not alike:
                 break
             jobs.append(waiting.popleft())
         return jobs
@@ -284,7 +284,7 @@ class Scheduler(Generic[Key]):
         if batch.running.empty:
             del group.batches[width]
         if not _is_expected(error) or not group.busy:
-            return self._isolate(jobs, error, alone=batch.tried == 1)
+            return self._isolate(jobs, error, only=batch.tried == 1)
         group.most = group.busy
         if self._put_back is None or group is not self._groups[0]:
             group.waiting.extendleft(reversed(jobs))
@@ -323,26 +323,26 @@ class Scheduler(Generic[Key]):
         batch.running.close()
         if _is_expected(error) and not self.isolating:
             self._observer.failed(str(error))
-        return self._isolate(jobs, error, alone=batch.tried == 1)
+        return self._isolate(jobs, error, only=batch.tried == 1)
 
     def _isolate(
-        self, jobs: Sequence[Job[Key]], error: Exception, *, alone: bool
+        self, jobs: Sequence[Job[Key]], error: Exception, *, only: bool
     ) -> list[FailedJob[Key]]:
-        """Set jobs of a failed batch apart: in halves, or each on its own after a defect.
+        """Isolate the jobs of a failed batch: in halves, or one by one after a defect.
 
         Args:
-            alone: whether the batch had no other job before
+            only: whether the batch never had another job
         """
         if not _is_expected(error):
             self._observer.failed(f"{type(error).__name__}: {error}")
             parts = [[job] for job in jobs]
-            alone = len(jobs) == 1
+            only = len(jobs) == 1
         elif self._retry and not self.isolating:
-            parts, alone = [[*jobs]], False
+            parts, only = [[*jobs]], False
         else:
             middle = (len(jobs) + 1) // 2
             parts = [part for part in ([*jobs[:middle]], [*jobs[middle:]]) if part]
-        if alone:
+        if only:
             return [FailedJob(jobs[0], error)]
         self._groups += [_Group(self._rows, deque(part)) for part in reversed(parts)]
         return []

@@ -216,7 +216,7 @@ class Manifest:
         generation: how the model is decoded unless the caller says otherwise
         audio: how audio becomes the source; None: the source is tokens
         speech: the tokens of a speech model's prompts
-        head: what an encoder-only model computes; None: the model has a decoder
+        head: the head of an encoder-only model; None: the model has a decoder
         passes: the passes that made the graphs of this target, in order
         notes: where the model was read otherwise than its checkpoint might lead one to expect, a
             sentence each
@@ -261,4 +261,4 @@ class Manifest:
 
     def to_json(self) -> str:
         """Return the manifest as JSON text, without optional fields that say nothing."""
-        return json.dumps(to_plain(self), indent=1, allow_nan=False) + "\n"
+        return json.dumps(to_plain(self, brief=True), indent=1, allow_nan=False) + "\n"

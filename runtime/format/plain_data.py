@@ -20,22 +20,23 @@ class Problems(list[str]):
         self.append(f"{path}: expected {expected}, found {_short(found)}")
 
 
-def to_plain(value: Any) -> Any:
+def to_plain(value: Any, *, brief: bool = False) -> Any:
     """Return a tree of dataclasses as data that `json.dumps` accepts.
 
-    Fields marked `LEFT_OUT` are left out where they have their defaults.
+    Args:
+        brief: leave out fields marked `LEFT_OUT` that have their defaults, as manifests do
     """
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        optional = annotated(type(value), LeftOut)
+        optional = annotated(type(value), LeftOut) if brief else {}
         return {
-            field.name: to_plain(getattr(value, field.name))
+            field.name: to_plain(getattr(value, field.name), brief=brief)
             for field in dataclasses.fields(value)
             if field.name not in optional or getattr(value, field.name) != field.default
         }
     if isinstance(value, Mapping):
-        return {key: to_plain(item) for key, item in value.items()}
+        return {key: to_plain(item, brief=brief) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [to_plain(item) for item in value]
+        return [to_plain(item, brief=brief) for item in value]
     return value
 
 

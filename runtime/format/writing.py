@@ -182,7 +182,7 @@ def record_parity(bundle: Bundle, parity: Parity) -> None:
     """Put the figures into a bundle's manifest, and change nothing else."""
     path = bundle.directory / MANIFEST_FILE
     data = read_json_object(path)
-    data["parity"] = to_plain(parity)
+    data["parity"] = to_plain(parity, brief=True)
     text = json.dumps(data, indent=1, allow_nan=False) + "\n"
     _write_manifest(text, bundle.directory)
 

@@ -205,7 +205,7 @@ STORED = {
 
 
 @pytest.mark.parametrize("name", STORED)
-def test_committed_records_can_be_shown_and_tabulated(
+def test_committed_records_can_be_shown_drawn_and_tabulated(
     name: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Every row has as many cells as there are headings, and every contender is shown."""
@@ -219,6 +219,8 @@ def test_committed_records_can_be_shown_and_tabulated(
     for row in record[task.rows]:
         assert next(iter(row.values())) in shown
     assert record["command"] in shown
+    if task.picture is not None:
+        assert all(axes.has_data() for axes in task.picture(record).axes)
     outcome = CliRunner().invoke(main, ["tables", task.name, str(RESULTS / f"{name}.json")])
     assert outcome.exit_code == 0, outcome.output
     assert outcome.output.startswith("| ")

@@ -139,32 +139,32 @@ def main() -> int:
     parser.add_argument("--right", action="store_true", help="only verify the right bundles")
     parser.add_argument("--missed", action="store_true", help="print only what was not caught")
     parser.add_argument("--write", type=Path, help="the page to put the table into")
-    arguments = parser.parse_args()
+    options = parser.parse_args()
     with tempfile.TemporaryDirectory() as temporary, contextlib.ExitStack() as stack:
-        zoo = Zoo(arguments.zoo or Path(temporary))
+        zoo = Zoo(options.zoo or Path(temporary))
         stack.enter_context(zoo.exporting_once())
         refused = 0
         for name in BUNDLES:
-            if arguments.precision in (None, name.precision) and (arguments.right or not arguments.only):
+            if options.precision in (None, name.precision) and (options.right or not options.only):
                 problem = _problem_of_right(name, zoo)
                 refused += problem is not None
-                if problem is not None or not arguments.missed:
+                if problem is not None or not options.missed:
                     print(f"right      {name}: {problem or 'passes'}", flush=True)
         judgements: dict[Case, Judgement] = {}
-        for case in [] if arguments.right else chosen_cases(arguments.only, arguments.precision):
+        for case in [] if options.right else chosen_cases(options.only, options.precision):
             try:
                 found = judgements[case] = judge(case, zoo)
             except Exception as error:  # the other cases are still of use
                 refused += 1
                 print(f"broken     {case.name}: {type(error).__name__}: {error}"[:300], flush=True)
                 continue
-            if found.outcome != "caught" or not arguments.missed:
+            if found.outcome != "caught" or not options.missed:
                 line = f"{found.outcome:<10} {case.name} [{case.fault.kind}] {found.seconds:.1f} s"
                 print(f"{line} {found.problem[:110]}".rstrip(), flush=True)
     if judgements:
         print(table(judgements))
-        if arguments.write:
-            write_page(arguments.write, judgements)
+        if options.write:
+            write_page(options.write, judgements)
     reached = all(share(counted) >= GOALS[p] for p, counted in counts(judgements).items())
     return 0 if reached and not refused else 1
 

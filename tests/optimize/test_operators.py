@@ -42,10 +42,11 @@ ENCODER = dataclasses.replace(
     target_vocab_size=0,
     decoder_layers=0,
     max_target_positions=0,
+    pad_has_position=False,
+    activation="tanh",
     head=HeadConfig(task="embedding", dense_size=12, normalize=True),
 )
 DECODER = dataclasses.replace(SMALL, source_vocab_size=0, encoder_layers=0, max_source_positions=0)
-WITHOUT_PADDING = dataclasses.replace(SMALL, pad_has_position=False, activation="tanh")
 
 
 @pytest.fixture(scope="module")
@@ -58,10 +59,9 @@ def bundles(optimize: Optimize, tmp_path_factory: pytest.TempPathFactory) -> lis
         return export_bundle(make_model(config).eval(), directory, name="small")
 
     small, speech, gated, relative = map(exported, (SMALL, SPEECH, GATED, RELATIVE))
-    without_padding = exported(WITHOUT_PADDING)
     encoder, decoder = exported(ENCODER), exported(DECODER)
     return [
-        *(small, speech, gated, relative, without_padding, encoder, decoder),
+        *(small, speech, gated, relative, encoder, decoder),
         *(optimize(small, precision) for precision in ("fp32", "int8", "int4")),
         optimize(small, "int8", "neutral"),
         optimize(relative),

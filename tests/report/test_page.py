@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import dataclasses
+import functools
 import html
 import itertools
 import json
@@ -103,9 +104,14 @@ def unknown() -> BundleReport:
 REPORTS = {"one": report(), "several": several(), "unknown": report(unknown())}
 
 
+@functools.cache
+def rendered(name: str) -> str:
+    return render(REPORTS[name])
+
+
 @pytest.mark.parametrize("name", REPORTS)
 def test_the_page_is_whole(name: str) -> None:
-    text = render(REPORTS[name])
+    text = rendered(name)
     page = Page(text)
     assert text.startswith("<!doctype html>")
     assert len(page.ids) == len(set(page.ids))
@@ -121,7 +127,7 @@ def test_the_page_is_whole(name: str) -> None:
 
 @pytest.mark.parametrize("name", REPORTS)
 def test_the_page_needs_nothing_else(name: str) -> None:
-    text = render(REPORTS[name])
+    text = rendered(name)
     page = Page(text)
     assert page.scripts == [{"type": "application/json", "id": "report"}]
     refs = [*page.of("href"), *page.of("xlink:href"), *page.of("src")]
@@ -147,7 +153,7 @@ def test_texts_are_texts() -> None:
 
 @pytest.mark.parametrize("name", REPORTS)
 def test_json_in_the_page_is_the_report(name: str) -> None:
-    page = Page(render(REPORTS[name]))
+    page = Page(rendered(name))
     (link,) = [named for tag, named in page.tags if "download" in named]
     kind, _, data = (link["href"] or "").partition(",")
     assert kind == "data:application/json;base64"

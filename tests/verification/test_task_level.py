@@ -23,8 +23,7 @@ from dragoman.runtime.format.parity import Parity, TaskParity
 from dragoman.runtime.format.texts import Tokenizers
 from dragoman.runtime.format.writing import write_manifest
 from dragoman.verification.checks.task import compare_task, judged
-from dragoman.verification.inputs.metrics import RecipeMetric, Task
-from dragoman.verification.inputs.parity_inputs import ParityInputs
+from dragoman.verification.inputs.parity_inputs import ParityInputs, RecipeMetric, Task
 from dragoman.verification.parity import check_parity
 from dragoman.verification.verdict import describe_failure
 

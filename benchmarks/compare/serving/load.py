@@ -24,7 +24,7 @@ SEED = 19
 
 
 class Answer(NamedTuple):
-    """What came of a request.
+    """The answer to a request.
 
     Attributes:
         seconds: from the time at which the request should be sent to the last byte of its answer
@@ -124,7 +124,8 @@ def open_session() -> Any:
     """Return a session of aiohttp with any number of connections."""
     import aiohttp
 
-    connector = aiohttp.TCPConnector(limit=0)
+    # The server closes idle connections after 5 s; a request on one of them would fail.
+    connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=2)
     return aiohttp.ClientSession(connector=connector, timeout=aiohttp.ClientTimeout(total=300))
 
 

@@ -1,6 +1,8 @@
 """Other tools behind Dragoman's HTTP layer: what has arrived when a worker is free is its batch.
 
-python -m dragoman.benchmarks.compare.serving.peer_server ctranslate2 DIRECTORY --compute-type int8
+    python -m dragoman.benchmarks.compare.serving.peer_server ctranslate2 DIRECTORY
+
+serves a converted model, which the tools' own calls decode.
 """
 
 from __future__ import annotations

@@ -34,27 +34,27 @@ OPTIONS: tuple[dict[str, Any], ...] = (
     {"max_new_tokens": 3, "alternatives": 2},
 )
 VANISHING, MALFORMED = 0.05, 0.05
-"""Shares of clients that go away before they are answered, and that send no request."""
+"""Shares of clients that disconnect before the answer, and that send malformed requests."""
 STREAMED = 0.25
-"""Share of requests that ask for a stream, of those that may: beams cannot be streamed."""
+"""Share of streams among requests that may be streamed, which beams may not."""
 BURST_SECONDS, BURST = 15.0, 300
-"""How often how many requests come at once; more than may wait."""
+"""Seconds between bursts, and requests of a burst, which are more than may wait."""
 MEMORY = 1.02
-"""What the server may hold at the end, times what it held after the first fifth."""
+"""The most memory of the server at the end, over its memory after the first fifth."""
 SHARE = 0.8
-"""Of the rate at which the server is saturated."""
+"""The share of the saturated rate at which requests arrive."""
 WAITING = 128
 RATES = tuple(50.0 * 2**n for n in range(8))
 """Requests a second that are tried, until a server cannot answer all."""
 ATTEMPT_SECONDS = 6.0
 SATURATED = 0.1
-"""Share of requests that a server refuses that can do no more."""
+"""The share of refused requests from which a server is saturated."""
 BAD_BODIES = (b"", b"{", b'{"source": 1}', b'{"sources": {}}', b"\xff\xfe", b'{"source":"a","x":1}')
 
 
 @dataclass
 class Outcome:
-    """What happened.
+    """What happened during a soak.
 
     Attributes:
         rate: requests a second that arrived, without bursts

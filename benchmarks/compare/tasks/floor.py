@@ -128,7 +128,7 @@ class Floor:
 
     Attributes:
         ms: of a step, with its part of the encoder's time
-        reading_ms, products_ms: of a step of the decoder alone; the longer one counts
+        reading_ms, products_ms: of a step without the encoder; the longer one counts
     """
 
     contender: str

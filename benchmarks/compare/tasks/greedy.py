@@ -212,9 +212,11 @@ def _word_errors(bundles: list[BundleKind], threads: int) -> dict[str, float]:
 
 def _device(options: Mapping[str, Any]) -> str | None:
     """Describe the GPU, if it is one that is measured."""
+    if options.get("device") != "cuda":
+        return None
     from .gpu_contenders import describe_gpu
 
-    return describe_gpu() if options.get("device") == "cuda" else None
+    return describe_gpu()
 
 
 def _file(record: Record, options: Mapping[str, Any]) -> str:

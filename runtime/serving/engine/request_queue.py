@@ -168,9 +168,9 @@ class RequestQueue(Generic[Item]):
         share = math.ceil(everything / self._workers)
         taken: list[Item] = []
         for item, rows, since in self._items:
-            alone = not busy and not taken
+            first_of_all = not busy and not taken
             full = busy >= share or busy + rows > most
-            if not alone and (full or not fits([*taken, item])):
+            if not first_of_all and (full or not fits([*taken, item])):
                 return
             busy += rows
             taken.append(item)

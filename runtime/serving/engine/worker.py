@@ -29,7 +29,7 @@ class Worker(Thread):
     Args:
         number: which of the engine's workers it is
         queue: where it takes jobs from, until that is closed and empty
-        rows: the most rows in use; a wider job is decoded alone
+        rows: the most rows in use; a wider job has a batch of its own
         capacity: target positions of each row
     """
 

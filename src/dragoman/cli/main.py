@@ -56,7 +56,7 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
     "bench": ("bench", "Measure latency, throughput and memory of a bundle."),
     "build": ("building.build", "Export, optimize and verify a checkpoint: a bundle to deploy."),
     "deploy": ("deploy", "Prepare bundles for other servers."),
-    "encode": ("encode", "Compute embeddings, labels or answers with an encoder-only model."),
+    "encode": ("encode", "Compute embeddings, labels or answers (encoder-only models)."),
     "export": ("building.build_steps", "Export a checkpoint to neutral ONNX graphs."),
     "inspect": ("inspect", "Show what a bundle contains."),
     "optimize": ("building.build_steps", "Optimize a bundle, or any ONNX Transformer."),

@@ -80,7 +80,7 @@ class CommandOption:
 
 
 class LeftOut:
-    """Marks a field that JSON data leaves out where it has its default."""
+    """Marks a field that manifests leave out where it has its default."""
 
 
 LEFT_OUT = LeftOut()
@@ -178,7 +178,7 @@ def is_number(value: object) -> bool:
 
 def is_flag(value: object) -> bool:
     """Return whether a value is True or False, of Python or numpy."""
-    return isinstance(unwrapped(value), bool)
+    return isinstance(unwrapped(value), bool) and not hasattr(value, "__setitem__")  # no array
 
 
 def is_token_ids(value: object) -> bool:

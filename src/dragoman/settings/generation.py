@@ -19,8 +19,8 @@ from dragoman.errors import DragomanError
 from .fields import (
     FLAG,
     LARGEST_FLOAT32,
-    SMALLEST_FLOAT32,
     LEFT_OUT,
+    SMALLEST_FLOAT32,
     Bounds,
     Check,
     CommandOption,
@@ -60,11 +60,7 @@ MOST_SAMPLES = 10_000
 
 
 class Part(Enum):
-    """The part of decoding that a setting belongs to.
-
-    Rules change the scores of tokens, whatever the strategy: greedy search, beam search or
-    sampling. Alignment does not change the output.
-    """
+    """The part of decoding that a setting belongs to; rules change scores with any strategy."""
 
     RULES = "rules"
     STRATEGY = "strategy"

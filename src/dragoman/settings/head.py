@@ -1,4 +1,4 @@
-"""What an encoder-only model computes from a text: embeddings, labels, tokens or answers."""
+"""The heads of encoder-only models: embeddings, labels, tokens or answers."""
 
 from __future__ import annotations
 

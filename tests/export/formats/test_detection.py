@@ -132,7 +132,8 @@ def test_the_configuration_is_read_once(monkeypatch: pytest.MonkeyPatch) -> None
 
     def counting_open(path: Path, *arguments: Any, **options: Any) -> IO[Any]:
         opened.append(path)
-        return plain_open(path, *arguments, **options)
+        file: IO[Any] = plain_open(path, *arguments, **options)
+        return file
 
     monkeypatch.setattr(Path, "open", counting_open)
     located = locate_checkpoint("g2p-en")

@@ -12,10 +12,11 @@ import torch
 from numpy.typing import NDArray
 
 from dragoman.export import export_bundle
+from dragoman.optimize.exact import exact_model
 from dragoman.optimize.target_bundle import optimize_bundle
 from dragoman.reference_model import ModelConfig, Transformer, pad
 from dragoman.reference_model.attention import MultiHeadAttention
-from dragoman.runtime import Bundle, load
+from dragoman.runtime import Bundle, Model, load, read_bundle
 
 from ...random_weights import random_transformer
 
@@ -47,11 +48,15 @@ def model() -> Transformer:
     return made
 
 
-def attention(bundle: Path) -> Weights:
+def shown(opened: Model) -> Weights:
     source, mask = pad(SOURCES, 0)
     inputs: Any = {"source": source.numpy(), "source_mask": mask.numpy(), "token": TARGET}
+    return dict(opened.backend.attention(inputs))
+
+
+def attention(bundle: Path) -> Weights:
     with load(bundle, threads=1) as loaded:
-        return dict(loaded.backend.attention(inputs))
+        return shown(loaded)
 
 
 Exported = tuple[Bundle, Weights]
@@ -125,6 +130,19 @@ def test_weights_are_those_of_fp32_but_for_rounding(
             assert not (weights * ~mask.numpy()[:, None, None, None]).any()
         difference = np.abs(rows - np.moveaxis(expected[role], 3, 1)[real])
         assert difference.max() < (0.01 if precision == "fp16" else 0.3)
+
+
+@pytest.mark.parametrize("case", ["plain", "large"], indirect=True)
+def test_the_exact_form_of_16_bit_graphs_shows_attention(case: Exported, tmp_path: Path) -> None:
+    bundle, expected = case
+    optimize_bundle(bundle, tmp_path, target="neutral", precision="fp16")
+    found = shown(exact_model(read_bundle(tmp_path), threads=1))
+    assert found.keys() == expected.keys()
+    _, mask = pad(SOURCES, 0)
+    for role, weights in found.items():
+        real = mask.numpy() if role == "encoder_attention" else np.ones(TARGET.shape, bool)
+        difference = np.moveaxis(weights - expected[role], 3, 1)[real]
+        assert np.abs(difference).max() < 0.01
 
 
 def test_an_attention_in_fp32_casts_what_it_gets(large: Exported, tmp_path: Path) -> None:

@@ -31,7 +31,7 @@ from dragoman.runtime.speech.prompts import prompt_options
 from dragoman.settings.generation import DEFAULT_BATCH_SIZE
 
 from ..inputs.items import References
-from ..inputs.metrics import Decode, Task
+from ..inputs.parity_inputs import Decode, Task
 from ..oracle import oracle_batches, oracle_pass
 from ..tolerances import REFERENCE_TOLERANCES, TASK_TOLERANCES
 

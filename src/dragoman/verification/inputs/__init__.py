@@ -1,4 +1,4 @@
 """The inputs that a bundle is compared on: files, held-out data, or random inputs.
 
-Reading order: items, sources, metrics, parity_inputs, file_inputs, choosing.
+Reading order: items, sources, parity_inputs, file_inputs, choosing.
 """

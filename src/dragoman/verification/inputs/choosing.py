@@ -30,8 +30,7 @@ from .items import (
     spread,
     text_items,
 )
-from .metrics import text_metrics
-from .parity_inputs import RANDOM_SOURCES, ParityInputs, random_inputs
+from .parity_inputs import RANDOM_SOURCES, ParityInputs, random_inputs, text_metrics
 from .sources import assumed_language, encoder_lines, numbered_lines
 
 

@@ -21,8 +21,7 @@ from dragoman.runtime.format.writing import ScratchWriter
 from dragoman.runtime.texts.tokenizer import TextCodec
 
 from .items import Item, ItemFile, References, described, spread
-from .metrics import Decode, Task, text_metrics
-from .parity_inputs import ParityInputs
+from .parity_inputs import Decode, ParityInputs, Task, text_metrics
 from .sources import assumed_language, source_tokens, windows_of
 
 
