@@ -3,7 +3,7 @@
 Dimensions used here and below:
     B batch: rows   G sources, which the rows of a decoder share evenly
     S source length   T target length   Q queries   K keys
-    D d_model   H heads   Dh head size   Dv size of values, which is Dh unless stated
+    D d_model   H heads   Dh head size   Dv head size of values, by default Dh
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def scaled_dot_product_attention(
         value: [B, H, K, Dv]
         mask: broadcastable to [B, H, Q, K]. bool: True where the query may attend to the key;
             float: added to the scores; None: every query attends to every key
-        scale: what scores are multiplied by; None: 1 / sqrt(d_k)
+        scale: factor of the scores; None: 1 / sqrt(d_k)
 
     Returns:
         [B, H, Q, Dv]
@@ -50,8 +50,7 @@ def attention_weights(
 ) -> Tensor:
     """Return how much each query attends to each key: softmax(Q K^T / sqrt(d_k)).
 
-    Args:
-        query: see `scaled_dot_product_attention`, as for the other arguments
+    The arguments are those of `scaled_dot_product_attention`.
 
     Returns:
         [B, H, Q, K]; each row sums to 1, and is 0 at keys that the mask excludes
@@ -64,7 +63,7 @@ def attention_weights(
 
 
 def causal_mask(position: Tensor, queries: int, keys: int) -> Tensor:
-    """Return which keys each query may attend to: its own position and all earlier ones.
+    """Return a mask that lets each query attend to its own position and all earlier ones.
 
     Args:
         position: int64 [B], the position of each row's first query
@@ -80,11 +79,11 @@ def causal_mask(position: Tensor, queries: int, keys: int) -> Tensor:
 class RelativePositions(nn.Module):
     """Relative position biases, shared by all layers of a stack (Raffel et al. 2020, section 2.1).
 
-    Each head adds to the score of a key a learned number, which depends on the bucket of the key's
-    distance from the query.
+    Each head adds a learned number to the score of a key. The number depends on the bucket of the
+    distance between key and query.
 
     Half of the buckets hold one distance each; the widths of the others grow logarithmically up to
-    `max_distance`. Where queries attend to keys on both sides, each side has half of the buckets.
+    `max_distance`. If queries attend to keys on both sides, each side has half of the buckets.
     """
 
     bucket: Tensor
@@ -135,8 +134,8 @@ def _buckets(distance: Tensor, buckets: int, max_distance: int, *, both_sides: b
 class MultiHeadAttention(nn.Module):
     """Multi-head attention, Concat(head_1, ..., head_h) W^O, section 3.2.2.
 
-    Keys and values are projected separately from the query, so that a decoder can cache them:
-    those of the source are computed once per sentence, those of a target token once per token.
+    Keys and values are projected separately from the query, so that a decoder can cache them. It
+    projects the source once per sentence, and each target token once.
     """
 
     def __init__(
@@ -156,8 +155,8 @@ class MultiHeadAttention(nn.Module):
         """Make the projections.
 
         Args:
-            value_size: of each head; None: the head size
-            scale: what scores are multiplied by; None: 1 / sqrt(head_size)
+            value_size: size of each head's values; None: the head size
+            scale: factor of the scores; None: 1 / sqrt(head_size)
             bilinear: whether scores are q^T W k, with a matrix W for each head
         """
         super().__init__()
@@ -206,12 +205,12 @@ class MultiHeadAttention(nn.Module):
 class CrossAttention(MultiHeadAttention):
     """Attention to a source, which several rows may share, such as the beams of a search.
 
-    The queries of all rows of a source attend together. Its keys and values exist once and are read
-    once, however many rows there are.
+    The queries of all rows of a source attend together, so its keys and values are stored and read
+    only once.
     """
 
     def forward(self, x: Tensor, key: Tensor, value: Tensor, mask: Tensor | None) -> Tensor:
-        """Attend to sources: row b of B to source b // (B / G) of G, with B a multiple of G.
+        """Attend to sources. Row b attends to source b // (B / G); B is a multiple of G.
 
         Args:
             x: [B, Q, D]

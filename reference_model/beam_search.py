@@ -1,13 +1,13 @@
 """Beam search in PyTorch, without a cache (Sutskever et al. 2014, section 3.2).
 
-It is slow, and the oracle of every other beam search. It finds the same hypotheses as `generate` of
-Hugging Face (`transformers` 5.23, `_beam_search`), which differs in two ways:
+It is slow and serves as the oracle for every other beam search. It finds the same hypotheses as
+`generate` of Hugging Face (`transformers` 5.23, `_beam_search`), which differs in two ways:
 
-- It decodes a batch until the last source is done, and freezes the sources that are done earlier.
-  Here each source is decoded by itself, which gives the same.
-- Where the rules leave fewer next tokens than there are beams, it fills up with copies that have
-  scores of -1e9 and less, and may return them. Here there are fewer hypotheses. (Copies count as
-  finished: with `early_stopping` True, its search among fewer tokens than beams may end sooner.)
+- Hugging Face decodes a batch until the last source is done and freezes finished sources. This
+  module decodes one source at a time, with the same result.
+- If the rules leave fewer next tokens than beams, Hugging Face adds copies with scores of at most
+  -1e9 and may return them. This module returns fewer hypotheses. The copies count as finished, so
+  that with `early_stopping` True the search of Hugging Face may end sooner.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ class Hypothesis:
 
     Attributes:
         tokens: generated ids, without start token and prompt, up to and including the end token
-        score: its rank: the log-probability of all tokens, divided by their number to the power of
-            `length_penalty`
-        token_log_probabilities: of each token, in nats, under the rules: 0 if it was forced, and
-            otherwise the model's own times any repetition penalty
+        score: log-probability of all tokens, divided by their number to the power of
+            `length_penalty`; hypotheses are ranked by it
+        token_log_probabilities: log-probability of each token under the rules, in nats: 0 for a
+            forced token, otherwise the model's value times any repetition penalty
     """
 
     tokens: tuple[int, ...]
@@ -52,15 +52,14 @@ def beam_search_uncached(
     """Find the best hypotheses for each source. Every step recomputes all targets.
 
     Args:
-        sources: as for `greedy_uncached`
+        sources: see `greedy_uncached`
         max_new_tokens: maximum number of tokens to generate, including the end token; a hypothesis
             of that length is finished
-        generation: the rules, `num_beams`, `length_penalty` and `early_stopping`; None: the model's
+        generation: rules and beam search settings; None: the model's
 
     Returns:
-        up to `num_beams` hypotheses for each source, best first (Hugging Face's
-        `num_return_sequences` takes the first of them); none if the rules leave no token before
-        any is finished
+        up to `num_beams` hypotheses for each source, best first (Hugging Face returns the first
+        `num_return_sequences`); empty if the rules leave no token before a hypothesis is finished
     """
     generation = generation or model.generation
     return [_search(model, source, max_new_tokens, generation) for source in sources]
@@ -79,7 +78,7 @@ def _search(
         candidates = next_tokens.best(running)
         finished += [
             Hypothesis(beam.tokens, beam.score(length, penalty), beam.log_probabilities)
-            for beam in candidates[:beams]  # the rest only replaces beams that are finished
+            for beam in candidates[:beams]  # the others only replace finished beams
             if length == limit or beam.tokens[-1] in ends
         ]
         finished = sorted(finished, key=lambda hypothesis: hypothesis.score, reverse=True)[:beams]
@@ -103,17 +102,17 @@ class _Beam:
 def _is_done(
     best: _Beam, finished: list[Hypothesis], length: int, limit: int, generation: GenerationConfig
 ) -> bool:
-    """Whether to end the search before the limit.
+    """Return whether to end the search before the limit.
 
     Args:
         best: the best unfinished hypothesis
-        length: of each unfinished hypothesis
+        length: number of tokens of each unfinished hypothesis
     """
     if len(finished) < generation.num_beams:
         return False
     if generation.early_stopping is True:
         return True
-    # The best score in reach is estimated as if further tokens had probability 1: at the present
+    # The best possible score assumes probability 1 for further tokens. It is computed at the present
     # length, which misses better scores if longer is better, or at the most favourable length.
     if generation.early_stopping == "never" and generation.length_penalty > 0:
         length = limit
@@ -134,10 +133,9 @@ class _NextTokens:
         self._logits = model.target_logits([source])
 
     def best(self, beams: Sequence[_Beam]) -> list[_Beam]:
-        """Return the most probable beams that are one token longer.
+        """Return the most probable beams that are one token longer, best first.
 
-        The most probable comes first. Equal ones are in the order of their beams, then of their
-        tokens.
+        Ties are in the order of the beams, then of the tokens.
         """
         scores = self._token_scores(beams)
         sums = torch.tensor([math.fsum(b.log_probabilities) for b in beams], dtype=torch.float64)
@@ -153,7 +151,7 @@ class _NextTokens:
         ]
 
     def _token_scores(self, beams: Sequence[_Beam]) -> Tensor:
-        """Log-probabilities of the next token under the rules, float64 [beams, V]."""
+        """Compute log-probabilities of the next token under the rules, float64 [beams, V]."""
         logits = self._logits(torch.tensor([[*self._prompt, *beam.tokens] for beam in beams]))
         scores = [
             self._generation.scores(

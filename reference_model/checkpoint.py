@@ -68,7 +68,7 @@ def load_checkpoint(directory: Path, values: Mapping[str, Any] | None = None) ->
     config = _read_config(path) if values is None else ModelConfig.from_dict(values)
     check_positions(config)
     weights = read_safetensors(directory / WEIGHTS_FILE)
-    # Before any memory is allocated: a damaged configuration may demand more than there is.
+    # Checked before memory is allocated: a damaged configuration may require too much.
     check_layers(config, weights)
     check_weights(weight_shapes(config), weights, directory / WEIGHTS_FILE)
     try:
@@ -83,7 +83,7 @@ def write_tensors(path: Path, write: Callable[[Path], object]) -> None:
     """Write a file of tensors completely or not at all.
 
     Args:
-        write: writes it with safetensors or PyTorch
+        write: writes the file with safetensors or PyTorch
 
     Raises:
         DragomanError: the file cannot be written; a previous file at `path` is left unchanged.
@@ -96,14 +96,14 @@ def read_safetensors(path: Path) -> dict[str, Tensor]:
     """Read the tensors of a safetensors file.
 
     Raises:
-        CheckpointError: it is no regular file, is larger than memory, or is damaged.
+        CheckpointError: the file is not regular, is larger than memory, or is damaged.
     """
     try:
         check_regular(path)
         return load_file(path)
     except FileError as error:
         raise CheckpointError(path, [error.problem]) from error
-    except Exception as error:  # also for types of numbers that PyTorch does not have
+    except Exception as error:  # also raised for data types that PyTorch lacks
         first = (str(error).splitlines() or [type(error).__name__])[0]
         raise CheckpointError(path, [f"not a whole safetensors file: {first}"]) from error
 
@@ -123,10 +123,10 @@ def load_weights(model: nn.Module, weights: Mapping[str, Tensor], *, origin: Pat
 
     Args:
         weights: one tensor per named parameter of the model
-        origin: the file they come from, for error messages
+        origin: the file of the weights, for error messages
 
     Raises:
-        CheckpointError: as `load_checkpoint` raises it; the model is then unchanged.
+        CheckpointError: see `load_checkpoint`; the model is then unchanged.
     """
     expected = dict(model.named_parameters())
     check_weights({name: p.shape for name, p in expected.items()}, weights, origin)
@@ -144,7 +144,7 @@ takes 256 MiB, and two seconds and 1.5 GiB to compute."""
 def check_positions(config: ModelConfig) -> None:
     """Refuse absurd numbers of positions before their tables are computed.
 
-    Sizes that are stored in weights are checked against them; the size of a computed table is not.
+    Other sizes are checked against the weights; a computed table has none.
 
     Raises:
         ConfigError: there are more positions than any model has.
@@ -166,7 +166,7 @@ def check_positions(config: ModelConfig) -> None:
 def weight_shapes(config: ModelConfig) -> dict[str, torch.Size]:
     """Compute the shape of each weight that a configuration requires, without allocating them.
 
-    The layers of a stack are alike: one of each is built, however many there are.
+    All layers of a stack have the same shapes, so only one is built.
 
     Raises:
         ConfigError: the model is too large for this machine.
@@ -227,8 +227,8 @@ def check_weights(
 
     Args:
         expected: shapes by name
-        origin: the file the weights come from, for error messages
-        other_problems: problems found earlier, to be reported together with those found here
+        origin: the file of the weights, for error messages
+        other_problems: problems found earlier, to report in the same error
 
     Raises:
         CheckpointError: lists these problems and all weights that are missing, unknown, misshapen,

@@ -23,10 +23,10 @@ PositionKind = Literal["sinusoidal", "learned", "relative"]
 class ModelConfig:
     """Everything that determines the shape and the arithmetic of a model.
 
-    The defaults are those of "Attention Is All You Need" (Vaswani et al. 2017), base model, with
-    one difference: the paper has no biases in attention (section 3.2.2 projects by matrices only),
-    most implementations and published weights do. `query_bias`, `key_bias`, `value_bias` and
-    `attention_output_bias` switch them off.
+    The defaults are those of "Attention Is All You Need" (Vaswani et al. 2017), base model, except
+    for the biases in attention. The paper has none (section 3.2.2), but most implementations and
+    published weights do. `query_bias`, `key_bias`, `value_bias` and `attention_output_bias` switch
+    them off.
 
     A model without a decoder (`EncoderModel`, BERT) has 0 for its layers, vocabulary and positions,
     and a head; a model without an encoder (`LanguageModel`, GPT-2) has 0 for the encoder's.
@@ -120,12 +120,12 @@ class ModelConfig:
 
     @property
     def has_encoder(self) -> bool:
-        """Whether there is an encoder."""
+        """Whether the model has an encoder."""
         return self.source_vocab_size != 0
 
     @property
     def has_decoder(self) -> bool:
-        """Whether there is a decoder."""
+        """Whether the model has a decoder."""
         return self.target_vocab_size != 0
 
     @property
@@ -150,7 +150,7 @@ class ModelConfig:
 
     @property
     def feature_frames(self) -> int:
-        """The frames in a speech model's source, whose number the second convolution halves."""
+        """The number of frames in a speech model's source; the second convolution halves it."""
         return 2 * self.max_source_positions
 
     def replace(self, **changes: Any) -> ModelConfig:
@@ -163,7 +163,7 @@ class ModelConfig:
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> ModelConfig:
-        """Make a configuration of plain data.
+        """Make a configuration from plain data.
 
         Raises:
             ConfigError: names every unknown, missing or invalid field.
@@ -191,10 +191,10 @@ class ModelConfig:
 
     @classmethod
     def from_json(cls, text: str) -> ModelConfig:
-        """Make a configuration of a JSON object.
+        """Make a configuration from a JSON object.
 
         Raises:
-            ConfigError: the text is no JSON object; otherwise as `from_dict`.
+            ConfigError: the text is not a JSON object; otherwise see `from_dict`.
         """
         try:
             values = parse_json(text)
@@ -288,7 +288,7 @@ class _Checks:
         self.problems: list[str] = []
 
     def add(self, fields: list[str], wrong: Callable[..., object], problem: str) -> None:
-        """Record the problem, formatted with the fields' values, if `wrong` is true of them."""
+        """Record the problem, formatted with the fields' values, if `wrong` holds for them."""
         if self.unusable.isdisjoint(fields):
             values = [getattr(self.config, field) for field in fields]
             if wrong(*values):
@@ -296,7 +296,7 @@ class _Checks:
 
 
 def _check_side(checks: _Checks, side: str, names: tuple[str, ...]) -> None:
-    """Sizes of a side are all at least 1 or, where the model does not have it, all 0."""
+    """Check that the sizes of a side are all at least 1 or, without that side, all 0."""
     vocabulary = names[0]
     for name in names:
         checks.add(
@@ -392,7 +392,7 @@ def preset(
         changes: fields that replace the preset's
 
     Raises:
-        ConfigError: the preset is unknown (lists those there are), or the result is invalid.
+        ConfigError: the preset is unknown (lists all presets), or the result is invalid.
     """
     if name not in PRESETS:
         raise ConfigError([f"unknown preset {name!r}, expected one of {', '.join(PRESETS)}"])

@@ -33,7 +33,7 @@ class KeyValueCache:
         ]
 
     def append(self, layer: int, key: Tensor, value: Tensor) -> KeysValues:
-        """Write keys and values at the next positions; return all of the layer's."""
+        """Write keys and values at the next positions; return all keys and values of the layer."""
         keys, values = self.layers[layer]
         row = torch.arange(key.shape[0])[:, None]
         slot = self.position[:, None] + torch.arange(key.shape[2])
@@ -47,9 +47,9 @@ class KeyValueCache:
 
 
 def most_new_tokens(model: AutoregressiveModel, prompt: Sequence[int], limit: int) -> int:
-    """Return the limit, or how many tokens a language model has room for after its prompt.
+    """Return the limit, or the number of positions that a language model has after its prompt.
 
-    The last new token needs no position, since it is not read.
+    The last new token needs no position, since the model does not read it.
     """
     if not isinstance(model, LanguageModel):
         return limit
@@ -60,13 +60,15 @@ def most_new_tokens(model: AutoregressiveModel, prompt: Sequence[int], limit: in
 def greedy_uncached(
     model: AutoregressiveModel, sources: Sequence[Source], max_new_tokens: int
 ) -> list[list[int]]:
-    """Decode each source greedily. Every step recomputes the whole target: slow, and the oracle.
+    """Decode each source greedily, recomputing the whole target at every step.
+
+    It is slow and serves as the oracle for all other greedy decoding.
 
     Args:
         sources: token ids (at least one) or features of each source; for a language model, the
-            text that it continues
+            tokens of the text to continue
         max_new_tokens: maximum number of tokens to generate, including the end token; a language
-            model generates fewer where it has no more positions
+            model stops earlier when its positions are used up
 
     Returns:
         generated ids for each source, without start token and prompt, up to and including the end
@@ -84,7 +86,7 @@ def greedy_uncached(
 
 
 def _with_equal_prompts(model: AutoregressiveModel, sources: Sequence[Source]) -> list[list[int]]:
-    """Indices of the sources whose prompts have the same length."""
+    """Group the indices of sources whose prompts have the same length."""
     groups: dict[int, list[int]] = {}
     for index, source in enumerate(sources):
         groups.setdefault(len(model.prompt(source)), []).append(index)
@@ -115,7 +117,7 @@ class _Rows:
     Finished rows keep decoding; the surplus is cut off at the end.
 
     Attributes:
-        prompts: the tokens that each row starts with, the same number in each
+        prompts: first tokens of each row, of equal number
         new: generated tokens of each row
     """
 
@@ -144,7 +146,7 @@ class _Rows:
     def choose(self, logits: Tensor) -> None:
         """Append the best token to every row; logits [B, V]."""
         if self.model.generation.is_plain:
-            tokens = logits.argmax(-1).tolist()  # in one transfer: on a GPU each one synchronizes
+            tokens = logits.argmax(-1).tolist()  # one transfer, since each one synchronizes a GPU
         else:
             tokens = [int(self._scores(i, row).argmax()) for i, row in enumerate(logits)]
         for row, token in zip(self.new, tokens, strict=True):

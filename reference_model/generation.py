@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 class GenerationConfig(GenerationSettings):
     """How a trained model is decoded, with the meaning of Hugging Face's generation settings.
 
-    `greedy_uncached` obeys the rules and decodes greedily whatever the strategy is;
-    `beam_search_uncached` obeys the settings of beam search, too.
+    `greedy_uncached` applies the rules and ignores the strategy. `beam_search_uncached` also
+    applies the settings of beam search.
 
     Attributes:
         max_new_tokens: the default maximum number of tokens to generate; None: unspecified
@@ -35,7 +35,7 @@ class GenerationConfig(GenerationSettings):
         return not self.changed(Part.RULES)
 
     def _forced(self, count: int, limit: int) -> int | None:
-        """Return the count-th new token (the first is 1) if it is forced."""
+        """Return new token number `count`, counted from 1, if it is forced."""
         if count == limit and self.forced_last_token_id is not None:
             return self.forced_last_token_id
         return self.forced_first_token_id if count == 1 else None
@@ -52,11 +52,11 @@ class GenerationConfig(GenerationSettings):
     ) -> Tensor:
         """Return the scores [V] of one sequence's next token under the rules.
 
-        They are minus infinity for tokens that a rule forbids, and 0 for one that a rule forces.
-        The greedy choice is the argmax, 0 if no token is left.
+        A forbidden token has minus infinity and a forced token 0. The greedy choice is the argmax,
+        which is 0 if no token is left.
 
-        As at Hugging Face, they act on logits in greedy decoding and on log-probabilities in beam
-        search, which are not normalized again.
+        As in Hugging Face, the rules act on logits in greedy decoding and on log-probabilities in
+        beam search, which are not normalized again.
 
         Args:
             scores: [V], logits or log-probabilities; not changed
@@ -72,7 +72,7 @@ class GenerationConfig(GenerationSettings):
         if forced is not None:
             scores[:] = -math.inf
             scores[forced] = 0
-            if count == self.first_free:  # Hugging Face suppresses after it has forced
+            if count == self.first_free:  # Hugging Face suppresses tokens after forced ones
                 scores[list(self.first_suppressed_token_ids)] = -math.inf
             return scores
         tokens = prompt + new
@@ -94,14 +94,14 @@ class GenerationConfig(GenerationSettings):
         return scores
 
     def _ending_bad_words(self, tokens: list[int]) -> list[int]:
-        """Tokens that would complete a bad word."""
+        """Return the tokens that would complete a bad word."""
         return [word[-1] for word in self.bad_words if tokens[1 - len(word) :] == list(word[:-1])]
 
 
 def _completing(tokens: Sequence[int], earlier: Sequence[int], size: int) -> set[int]:
     """Return the tokens that, after `tokens`, complete an n-gram that occurs in `earlier`.
 
-    There are none for size 0.
+    The result is empty for size 0.
     """
     if not size or len(tokens) < size - 1:
         return set()

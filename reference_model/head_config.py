@@ -27,8 +27,8 @@ class HeadConfig(HeadTask):
     - token-classification: each token's hidden state -> a logit per label
     - masked-language-model: each token's hidden state -> a dense layer -> LayerNorm -> a logit for
       each token of the vocabulary, by the token embedding
-    - question-answering: each token's hidden state -> two logits: that the answer begins and that
-      it ends there
+    - question-answering: each token's hidden state -> two logits, for the start and the end of the
+      answer
 
     Raises:
         ConfigError: on construction, naming every field that is out of range.

@@ -102,7 +102,7 @@ class GatedFeedForward(nn.Module):
 
 
 class Residual(nn.Module):
-    """The residual connection around each sub-layer, with dropout and pre- or post-norm."""
+    """A residual connection around a sub-layer, with dropout and pre- or post-norm."""
 
     def __init__(self, norm: Norm, order: NormOrder, dropout: float) -> None:
         super().__init__()
@@ -200,11 +200,11 @@ class DecoderLayer(nn.Module):
 
         Args:
             x: [B, Q, D]
-            remember: receives the keys and values of these queries; returns those of all positions
-                so far (with a cache) or the same ones (without)
+            remember: takes the keys and values of these queries; returns the keys and values of
+                all positions so far (with a cache) or the same ones (without)
             self_mask: bool [B, 1, Q, K], or float [B, H, Q, K] to be added to the scores
-            cross: keys and values of the sources, [G, H, S, Dh] each, see `CrossAttention`; None:
-                there is no encoder
+            cross: keys and values of the sources, [G, H, S, Dh] each, see `CrossAttention`; None
+                without an encoder
             cross_mask: bool [G, 1, 1, S]
 
         Returns:

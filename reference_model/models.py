@@ -1,7 +1,4 @@
-"""The models: encoder-decoder, decoder-only and encoder-only.
-
-`make_model` makes the one that a configuration describes.
-"""
+"""The models: encoder-decoder, decoder-only and encoder-only."""
 
 from __future__ import annotations
 
@@ -49,7 +46,7 @@ class Transformer(nn.Module):
         initialize(self, config)
 
     def encode(self, source: Tensor, source_mask: Tensor | None) -> list[KeysValues]:
-        """Compute what the decoder attends to, once per source.
+        """Compute the keys and values of cross-attention, once per source.
 
         Args:
             source: tokens, int64 [B, S], or features, float [B, mel bins, 2 * S]
@@ -89,7 +86,8 @@ class Transformer(nn.Module):
         """Encode sources once, and return the function that computes logits.
 
         Returns:
-            targets [B, T], prompts included, the same number for each source -> logits [B, T, V]
+            a function: targets [B, T] with prompts -> logits [B, T, V]; each source has the same
+            number of targets
         """
         source, mask = as_batch(sources, self.config)
         cross = self.encode(source, mask)
@@ -139,7 +137,7 @@ class LanguageModel(nn.Module):
         Args:
             token: int64 [B, Q]
             position: int64 [B], the position of each row's first query
-            memory: of earlier positions
+            memory: keys and values of earlier positions
         """
         hidden: Tensor = self.decoder(token, position, None, None, memory)
         return hidden
@@ -275,7 +273,7 @@ class EncoderModel(nn.Module):
             sequence-classification: logits [B, labels]
             token-classification: logits [B, S, labels]
             masked-language-model: logits [B, S, V]
-            question-answering: logits [B, S, 2], that the answer begins and that it ends there
+            question-answering: logits [B, S, 2], for the start and the end of the answer
         """
         hidden = self.encoder(source, source_mask, token_type)
         if isinstance(self.head, EmbeddingHead):

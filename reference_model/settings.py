@@ -42,7 +42,7 @@ def check_settings(settings: object, out_of_range: Callable[[], Iterable[str]]) 
     """Check the fields of a dataclass, in its `__post_init__`.
 
     Args:
-        out_of_range: problems of the values, a sentence each; called if all types are right
+        out_of_range: returns problems of the values, a sentence each; called if all types are right
 
     Raises:
         DragomanError: names every field of the wrong type or out of range.
@@ -57,11 +57,12 @@ def read_settings(kind: type[Settings], values: object, where: str) -> Settings:
 
     Args:
         kind: a dataclass
-        values: of a JSON object; lists become tuples
+        values: a JSON object; lists become tuples
         where: the place in the file, for errors
 
     Raises:
-        DragomanError: names what is unknown, missing, of the wrong type or out of range.
+        DragomanError: names every field that is unknown, missing, of the wrong type or out of
+            range.
     """
     if not isinstance(values, dict):
         raise DragomanError(f"{where}: expected an object, found {values!r:.80}")
@@ -84,7 +85,7 @@ def read_settings(kind: type[Settings], values: object, where: str) -> Settings:
 
 
 def wrong_types(settings: object) -> dict[str, str]:
-    """Return the problems of a dataclass's fields whose values are of another type, by name."""
+    """Return the problems of a dataclass's fields whose values have the wrong type, by name."""
     problems = {}
     for name, hint in get_type_hints(type(settings)).items():
         value = getattr(settings, name)

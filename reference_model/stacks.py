@@ -31,7 +31,7 @@ def sinusoids(positions: int, d_model: int) -> Tensor:
 
 
 class SinusoidalPositions(nn.Module):
-    """The fixed table of section 3.5. It is a buffer, not a weight, so checkpoints omit it."""
+    """The fixed table of section 3.5: a buffer, not a weight, so checkpoints omit it."""
 
     table: Tensor
 
@@ -75,7 +75,7 @@ class Embedding(nn.Module):
 
         Args:
             types: kinds of segments, whose embeddings are added (Devlin et al. 2018, figure 2)
-            without_position: a token that gets no position embedding
+            without_position: a token without a position embedding
         """
         super().__init__()
         self.tokens = tokens
@@ -115,8 +115,8 @@ class Embedding(nn.Module):
 class AudioEmbedding(nn.Module):
     """The input of a speech model's encoder (Radford et al. 2022, section 2.2).
 
-    Two convolutions over the frames, each followed by GELU, the second with stride 2; then
-    positions.
+    It applies two convolutions over the frames, each followed by GELU, and adds positions. The
+    second convolution has stride 2.
     """
 
     def __init__(
@@ -151,10 +151,10 @@ class Memory(Protocol):
 
 
 class NoMemory:
-    """Decoding without a cache: the queries are the complete target."""
+    """The memory of decoding without a cache, where the queries are the complete target."""
 
     def append(self, layer: int, key: Tensor, value: Tensor) -> KeysValues:
-        """Return these keys and values, which are all there are."""
+        """Return these keys and values."""
         return key, value
 
     def length(self, queries: int) -> int:
@@ -163,7 +163,7 @@ class NoMemory:
 
 
 class Encoder(nn.Module):
-    """The encoder: an embedding, and layers that look at the whole source."""
+    """The encoder: an embedding, and layers of self-attention over all source positions."""
 
     def __init__(self, config: ModelConfig, embedding: Embedding | AudioEmbedding) -> None:
         super().__init__()
@@ -180,9 +180,9 @@ class Encoder(nn.Module):
 
         Args:
             source: tokens, int64 [B, S], or features, float [B, mel bins, 2 * S]
-            source_mask: bool [B, S], True at tokens. Ignored for features: every frame of the
-                window is attended to, including silence.
-            token_type: int64 [B, S]; None: 0
+            source_mask: bool [B, S], True at tokens; ignored for features, where attention
+                includes silent frames
+            token_type: int64 [B, S]; None: all 0
 
         Returns:
             [B, S, D]
@@ -203,7 +203,7 @@ class Encoder(nn.Module):
 
 
 class Decoder(nn.Module):
-    """The decoder: an embedding, and layers that look at earlier positions and at the source."""
+    """The decoder: an embedding, and layers of causal self-attention and cross-attention."""
 
     def __init__(self, config: ModelConfig, embedding: Embedding) -> None:
         super().__init__()
@@ -226,16 +226,16 @@ class Decoder(nn.Module):
     ) -> Tensor:
         """Compute the hidden states of queries.
 
-        Several rows may be decoded from each source, such as the beams of a search: row b of B
-        belongs to source b // (B / G) of G, with B a multiple of G.
+        Several rows may belong to one source, such as the beams of a search. Row b belongs to
+        source b // (B / G); B is a multiple of G.
 
         Args:
             token: int64 [B, Q]
             position: int64 [B], the position of each row's first query
-            source_mask: bool [G, S]; None: there is no encoder
-            cross: per layer, keys and values of the sources [G, H, S, Dh]; None: there is no
+            source_mask: bool [G, S]; None without an encoder
+            cross: keys and values of the sources for each layer, [G, H, S, Dh]; None without an
                 encoder
-            memory: of earlier positions
+            memory: keys and values of earlier positions
 
         Returns:
             [B, Q, D]
@@ -259,7 +259,7 @@ class Decoder(nn.Module):
 
 
 class Output(nn.Module):
-    """The projection to logits; when tied, its weight is the target embedding's (section 3.4)."""
+    """The projection to logits; a tied weight is that of the target embedding (section 3.4)."""
 
     def __init__(self, weight: Tensor, *, bias: bool) -> None:
         super().__init__()
@@ -272,7 +272,7 @@ class Output(nn.Module):
 
 
 def target_output(config: ModelConfig, target_tokens: nn.Embedding) -> Output:
-    """Make the projection to logits, with the token embedding's weight if they are tied."""
+    """Make the projection to logits; a tied one shares the token embedding's weight."""
     weight = (
         target_tokens.weight
         if config.tie_target_output
@@ -291,7 +291,7 @@ def initialize(model: nn.Module, config: ModelConfig) -> None:
         if "embedding" in name or name == "output.weight":
             nn.init.normal_(parameter, std=config.d_model**-0.5)
         elif name.endswith(".bilinear"):
-            parameter.data[:] = torch.eye(parameter.shape[-1])  # as without it
+            parameter.data[:] = torch.eye(parameter.shape[-1])  # no effect before training
         else:
             nn.init.xavier_uniform_(parameter)
 
@@ -302,7 +302,7 @@ def source_embedding(
     """Make the embedding of an encoder.
 
     Args:
-        target_tokens: the decoder's token embedding; None: there is no decoder
+        target_tokens: the decoder's token embedding; None without a decoder
     """
     if config.source_vocab_size is not None:
         tokens = (

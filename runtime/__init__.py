@@ -1,4 +1,4 @@
-"""What is deployed: bundles, backends and decoding. Needs neither torch nor onnx.
+"""The runtime: bundles, backends and decoding. It needs neither torch nor onnx.
 
 from dragoman.runtime import load
 model = load("bundles/g2p-en", threads=2)

@@ -19,7 +19,7 @@ ENCODER_METHODS = {
     "masked-language-model": ("fills masks", "fill"),
     "question-answering": ("answers questions", "answer"),
 }
-"""What an encoder-only model does, and the method for it, by the task of its head."""
+"""The result of an encoder-only model, and the method that computes it, by the task of its head."""
 
 DECODING_METHODS = ("generate", "stream", "score", "detokenize")
 
@@ -32,7 +32,7 @@ def check_able(manifest: Manifest, method: str) -> None:
     """Check that a model has a method of `Model`.
 
     Raises:
-        AbilityError: it has not; names what the model does, with its methods and commands.
+        AbilityError: the model does not have it; names its methods and commands.
     """
     what, methods, commands = _abilities(manifest)
     if method in methods or (method == "align" and _translates(manifest)):
@@ -48,13 +48,13 @@ def check_able(manifest: Manifest, method: str) -> None:
 
 
 def abilities_data(manifest: Manifest) -> dict[str, Any]:
-    """Return what a model does, in words and as the methods of `Model` that it has."""
+    """Return a model's abilities, in words and as methods of `Model`."""
     what, methods, _ = _abilities(manifest)
     return {"what": what, "methods": list(methods)}
 
 
 def _abilities(manifest: Manifest) -> tuple[str, Sequence[str], Sequence[str]]:
-    """Return what a model does, and the methods and commands for it."""
+    """Return what a model does in words, its methods and its commands."""
     if manifest.head is not None:
         what, only = ENCODER_METHODS[manifest.head.task]
         methods = ("encode", "hidden_states") if only == "encode" else (only,)
@@ -72,10 +72,10 @@ def _translates(manifest: Manifest) -> bool:
 
 
 def options_of(options: object, changes: GenerationKeywords) -> GenerationOptions:
-    """Return the options of a call, with changes by name.
+    """Return the options of a call with changes applied.
 
     Raises:
-        DragomanError: they are not `GenerationOptions`, or a change is unknown or out of range.
+        DragomanError: `options` is not `GenerationOptions`, or a change is unknown or out of range.
     """
     options = GenerationOptions() if options is None else options
     if not isinstance(options, GenerationOptions):
@@ -86,10 +86,10 @@ def options_of(options: object, changes: GenerationKeywords) -> GenerationOption
 def options_of_each(
     options: Any, changes: GenerationKeywords, count: int
 ) -> GenerationOptions | list[GenerationOptions]:
-    """Return the options of `count` sources: the same for all, or a list with those of each.
+    """Return the options of `count` sources: one for all, or a list with one for each.
 
     Raises:
-        DragomanError: the list has another length; or see `options_of`.
+        DragomanError: the list has another length, or as for `options_of`.
     """
     if not isinstance(options, list | tuple):
         return options_of(options, changes)
@@ -105,7 +105,7 @@ def check_list(sources: object) -> None:
     """Check that inputs are a list; their front end checks each of them.
 
     Raises:
-        DragomanError: they are not.
+        DragomanError: `sources` is not a list.
     """
     if isinstance(sources, str | bytes | os.PathLike):
         raise DragomanError("expected a list of inputs, found one: put it in a list")
@@ -118,7 +118,7 @@ def check_count(name: str, value: Any) -> None:
     """Check that an argument is an integer of at least 1.
 
     Raises:
-        DragomanError: it is not.
+        DragomanError: `value` is not an integer of at least 1.
     """
     if not is_integer(value) or value < 1:
         raise DragomanError(f"{name}: expected an integer of at least 1, found {shown(value)}")

@@ -1,4 +1,4 @@
-"""The interface of front ends, which know one kind of input: texts or speech."""
+"""The interface of front ends; each handles one kind of input: text or speech."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Pending(Protocol):
 
     @property
     def jobs(self) -> Sequence[Job[int]]:
-        """The jobs that can be decoded at first, numbered from 0."""
+        """The first jobs to decode, numbered from 0."""
 
     @property
     def prefix(self) -> Sequence[int]:
@@ -36,7 +36,7 @@ class Pending(Protocol):
         """Add the outcome of a job. Nothing may be added after the result.
 
         Returns:
-            the result, after the last job; the job that follows; None if others are not finished
+            the result after the last job, the next job, or None while other jobs are running
         """
 
 
@@ -49,13 +49,13 @@ class FrontEnd(Protocol):
         """Decode inputs of any number and lengths.
 
         Args:
-            options: the options of all sources; or a list with those of each, in which wrong ones
-                reject their source
+            options: the options of all sources; or a list with the options of each source, where
+                invalid options reject only their source
 
         Raises:
             DragomanError: an option is out of range, or not for this kind of model.
             LanguageError: a language is unknown, missing, or given to a model without languages.
-            UnfinishedError: the device failed for good; has the results that were finished.
+            UnfinishedError: the device failed permanently; holds the finished results.
         """
 
     def begin(self, source: Any, options: GenerationOptions) -> Pending | Result:
@@ -75,10 +75,10 @@ class FrontEnd(Protocol):
         """
 
     def tokenize(self, source: Any, source_language: str | None) -> list[int]:
-        """Return the source token ids of an input; none for an empty one.
+        """Return the source token ids of an input; an empty list for an empty input.
 
         Raises:
-            LanguageError: the language of a text is unknown, or is needed and missing.
+            LanguageError: the language of a text is unknown, or is required and missing.
             RejectedError: the input is not a source of this model.
         """
 
@@ -94,7 +94,7 @@ def planned(
     """Return the plan of each of `count` sources, or the error of its options.
 
     Raises:
-        DragomanError: all sources have the same options, and these are wrong.
+        DragomanError: all sources share the same options, and these are invalid.
     """
     if isinstance(options, GenerationOptions):
         return repeat(plan(options), count)

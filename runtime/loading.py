@@ -21,15 +21,15 @@ def load(
     Args:
         directory: the bundle's directory; or the result of `read_bundle`, whose files are not
             checked again
-        threads: number of processor threads; None: one for each core
-        backend: a name in `backends.BACKENDS`: "onnxruntime" (processor), "onnxruntime-cuda",
+        threads: number of CPU threads; None: one for each core
+        backend: a name in `backends.BACKENDS`: "onnxruntime" (CPU), "onnxruntime-cuda",
             "tensorrt-rtx" or "tensorrt"; None: the first that runs the bundle. Engines run on the
-            package that built them, graphs on the processor.
+            package that built them, graphs on the CPU.
 
     Raises:
         BundleError: the bundle is damaged or of a newer schema; lists everything that is wrong.
         BackendError: the backend's library or device is missing, or cannot run this bundle.
-        DragomanError: `directory` is not a path, or `threads` not a number of at least 1.
+        DragomanError: `directory` is not a path, or `threads` is not an integer of at least 1.
     """
     where: object = directory
     if not isinstance(where, str | os.PathLike | Bundle):

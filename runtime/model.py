@@ -44,17 +44,17 @@ from .texts.tokenizer import TextCodec, TextStream
 Source = (
     str | os.PathLike[str] | Sequence[int] | NDArray[np.integer[Any]] | NDArray[np.floating[Any]]
 )
-"""A text, or the token ids of one, including special tokens. For a speech model the path of an
-audio file, samples [samples] (`audio.Audio`), or features float32 [mel bins, frames]."""
+"""A text, or its token ids including special tokens. For a speech model, the path of an audio
+file, samples [samples] (`audio.Audio`), or features float32 [mel bins, frames]."""
 
 
 class Model:
     """A bundle ready to run, made by `load`. It may be called from several threads.
 
-    Every model has `bundle`, `manifest`, `tokenize` and `close`. Models that decode have
-    `generate`, `stream`, `score` and `detokenize`; encoder-only models have what their head
-    computes: `encode` and `hidden_states`, `classify`, `tag`, `fill` or `answer`. `attention` and
-    `align` need a bundle with the graph for them.
+    Every model has `bundle`, `manifest`, `tokenize` and `close`. Models with a decoder have
+    `generate`, `stream`, `score` and `detokenize`. Encoder-only models have the methods of their
+    head: `encode` and `hidden_states`, `classify`, `tag`, `fill` or `answer`. `attention` and
+    `align` need a bundle with the attention graph.
     """
 
     def __init__(self, bundle: Bundle, backend: Backend) -> None:
@@ -121,14 +121,14 @@ class Model:
         """The front end of an encoder-only model.
 
         Raises:
-            AbilityError: the model decodes.
+            AbilityError: the model has a decoder.
         """
         if self.manifest.head is None:
             check_able(self.manifest, "encode")
         return self._encoder
 
     def close(self) -> None:
-        """Free what the model holds on its device. A `with` statement does so too."""
+        """Free the model's memory on its device. A `with` statement does so too."""
         self._backend.close()
 
     def __enter__(self) -> Model:
@@ -150,19 +150,18 @@ class Model:
         Args:
             sources: texts, or integer token ids with the special tokens the model expects; audio
                 for a speech model
-            options: see `GenerationOptions`, which describes every option; or a list of them, one
-                for each source
-            changes: options by name, in place of or in addition to `options`
+            options: see `GenerationOptions`; or a list with the options of each source
+            changes: options by name, which override those of `options`
 
         Returns:
-            results in the order of `sources`. An input that cannot be decoded is a result with
-            finish_reason "rejected"; the others are not affected.
+            results in the order of `sources`. An input that cannot be decoded has a result with
+            finish_reason "rejected"; other inputs are not affected.
 
         Raises:
             DragomanError: `sources` is not a list, or an option is out of range or not for this
                 kind of model.
             LanguageError: a language is unknown, missing, or given to a model without languages.
-            UnfinishedError: the device failed for good; has the results that were finished.
+            UnfinishedError: the device failed permanently; holds the finished results.
             AbilityError: the model is encoder-only.
         """
         check_able(self.manifest, "generate")
@@ -177,8 +176,8 @@ class Model:
     ) -> Iterator[Token]:
         """Decode one input, and yield each token except the end token as soon as it is selected.
 
-        Arguments are as for `generate`, without beams, whose tokens are not final until the end.
-        Speech has at most one window.
+        Arguments are as for `generate`. Beam search is not supported, as its tokens are not final
+        until the end. Speech has at most one window.
 
         Raises:
             RejectedError: the input cannot be decoded.
@@ -197,28 +196,28 @@ class Model:
         options: ScoringOptions | None = None,
         **changes: Unpack[ScoringKeywords],
     ) -> list[ScoredPair]:
-        """Score targets: compute the probability that the model gives to each.
+        """Compute the probability that the model gives to each target.
 
-        The start token, a prompt and a forced first token, such as the target language's, are read
-        and not scored; token ids may begin with the forced one. The end token is appended and
-        scored, except for decoder-only models, see `ScoringOptions.end_token`.
+        The start token, a prompt and a forced first token, such as the target language's, are
+        read but not scored. Token ids may begin with the forced token. The end token is appended
+        and scored, except for decoder-only models, see `ScoringOptions.end_token`.
 
         Args:
             pairs: sources as for `generate`, each with its target: a text, or token ids without
                 start token, such as `Result.tokens`. Speech has at most one window. For a
                 decoder-only model, a pair is a text and its continuation, or just a text.
             options: see `ScoringOptions`
-            changes: options by name, in place of or in addition to `options`
+            changes: options by name, which override those of `options`
 
         Returns:
-            results in the order of `pairs`. A pair that cannot be scored has an `error`; the others
-            are not affected.
+            results in the order of `pairs`. A pair that cannot be scored has an `error`; other
+            pairs are not affected.
 
         Raises:
             DragomanError: `pairs` is not a list, or an option is out of range or not for this kind
                 of model.
             LanguageError: a language is unknown, missing, or given to a model without languages.
-            DeviceLostError: the device failed for good.
+            DeviceLostError: the device failed permanently.
             AbilityError: the model is encoder-only.
         """
         check_able(self.manifest, "score")
@@ -234,16 +233,15 @@ class Model:
         """Compute the embeddings of texts.
 
         Args:
-            texts: of any number and lengths; or token ids with the special tokens that the model
-                expects
-            truncate: whether to leave out tokens beyond the model's positions; a warning counts
-                the texts
+            texts: texts of any length, or token ids with the special tokens that the model expects
+            truncate: whether to drop tokens beyond the model's positions; a warning counts the
+                truncated texts
 
         Returns:
-            [N, D], in the order of `texts`
+            embeddings [N, D] in the order of `texts`
 
         Raises:
-            RejectedError: a text cannot be read, such as one that is too long; names the first.
+            RejectedError: a text cannot be read, for example because it is too long.
             AbilityError: the model has another head.
         """
         check_able(self.manifest, "encode")
@@ -275,10 +273,11 @@ class Model:
         """Classify texts, or pairs of texts.
 
         Args:
-            truncate: whether to leave out tokens beyond the model's positions; the result says so
+            truncate: whether to drop tokens beyond the model's positions; sets `truncated` in the
+                result
 
         Returns:
-            results in the order of `texts`. A text that cannot be read has an `error`; the others
+            results in the order of `texts`. A text that cannot be read has an `error`; other texts
             are not affected.
 
         Raises:
@@ -297,11 +296,11 @@ class Model:
     def fill(
         self, texts: Sequence[str | Sequence[int]], *, top: int = 5, truncate: bool = False
     ) -> list[Filling]:
-        """Predict the tokens in place of the masks of texts; see `classify`.
+        """Predict the tokens at the masks of texts; see `classify`.
 
         Args:
-            texts: each has at least one mask, such as `[MASK]`; other special tokens that they
-                contain are read as such, too
+            texts: texts with at least one mask, such as `[MASK]`; other special tokens in a text
+                are also read as such
             top: number of candidates for each mask
         """
         check_able(self.manifest, "fill")
@@ -312,11 +311,11 @@ class Model:
     def answer(
         self, pairs: Sequence[tuple[str, str]], *, longest: int = 15, truncate: bool = False
     ) -> list[Answer]:
-        """Find the parts of contexts that answer questions; see `classify`.
+        """Find the spans of contexts that answer questions; see `classify`.
 
         Args:
             pairs: pairs of question and context
-            longest: the most tokens of an answer
+            longest: maximum number of tokens in an answer
         """
         check_able(self.manifest, "answer")
         check_list(pairs)
@@ -326,19 +325,19 @@ class Model:
     def attention(
         self, source: Any, target: Any = None, **options: Unpack[ScoringKeywords]
     ) -> Attention:
-        """Compute how much each token attends to each other one, for a source and a target.
+        """Compute the attention weights between the tokens of a source and a target.
 
-        The bundle must have the graph for it: `build --with-attention`.
+        The bundle must have the attention graph: `build --with-attention`.
 
         Args:
             source: as for `generate`; for an encoder-only model, a text or a pair of texts
-            target: as for `score`; None: the output of `generate` with default options. A
-                decoder-only model reads just the source then; an encoder-only model has no target.
+            target: as for `score`; None: the output of `generate` with default options, or no
+                target for a decoder-only model. An encoder-only model has no target.
             options: languages, as for `score`; none for an encoder-only model
 
         Raises:
             RejectedError: source or target cannot be read.
-            BackendError: the bundle does not have the graph, or the backend does not run it.
+            BackendError: the bundle has no attention graph, or the backend does not run it.
             DragomanError, LanguageError: as for `score`; or an encoder-only model was given a
                 target or options.
         """
@@ -355,10 +354,10 @@ class Model:
         return self._encoder_attention.attention(source)
 
     def check_attention(self) -> None:
-        """Check that the bundle has the graph that shows attention.
+        """Check that the bundle has the attention graph.
 
         Raises:
-            BackendError: it has not.
+            BackendError: the bundle has no attention graph.
         """
         if "attention" not in self.manifest.graphs:
             raise BackendError(no_attention(self.manifest.name))
@@ -370,15 +369,14 @@ class Model:
         unknown_replaced: bool = False,
         **options: Unpack[ScoringKeywords],
     ) -> list[Alignment]:
-        """Find the word of a source that each word of an output comes from.
+        """Align each word of an output with a word of its source.
 
-        Words are aligned by the attention of the heads that the model names for it, or of its last
-        layer but one.
+        Words are aligned by the attention of the model's alignment heads, or else of its
+        penultimate layer.
 
         Args:
             pairs: sources, and tokens of outputs, as in `Result.tokens`
-            unknown_replaced: whether the words of an output are those of the text that
-                `replace_unknown` returns
+            unknown_replaced: whether to align the words of the text that `replace_unknown` returns
             options: languages, as for `score`
 
         Returns:
@@ -386,7 +384,7 @@ class Model:
 
         Raises:
             BackendError, DragomanError, LanguageError: as for `attention`.
-            AbilityError: the model does not read a text and write another one.
+            AbilityError: the model is not a text-to-text model with encoder and decoder.
         """
         check_able(self.manifest, "align")
         check_list(pairs)
@@ -399,13 +397,13 @@ class Model:
     def replace_unknown(
         self, source: Source, result: Result, **options: Unpack[ScoringKeywords]
     ) -> str | None:
-        """Return the text of a result with words of the source in place of unknown tokens.
+        """Return the text of a result with unknown tokens replaced by source words.
 
-        Each unknown token is replaced with the word that it attends to most. Without such tokens,
-        the text stays as it is.
+        Each unknown token is replaced by the source word that it attends to most.
 
         Raises:
-            as `align`, and RejectedError: the source cannot be read.
+            BackendError, DragomanError, LanguageError, AbilityError: as for `align`.
+            RejectedError: the source cannot be read.
         """
         check_able(self.manifest, "align")
         replaced = self._attention.with_unknown_replaced(
@@ -414,13 +412,12 @@ class Model:
         return result.text if replaced is None else replaced
 
     def tokenize(self, source: Source, source_language: str | None = None) -> list[int]:
-        """Return the source token ids of a text; none for an empty one.
+        """Return the source token ids of a text; an empty list for an empty text.
 
         Raises:
-            LanguageError: the language of a text is unknown, or is needed and missing.
-            RejectedError: it has symbols or ids that the model does not know, is longer than its
-                positions, or is a text and the bundle has no tokenizers; or the source of the model
-                is not text.
+            LanguageError: the language is unknown, or is required and missing.
+            RejectedError: the text has unknown symbols or ids or is too long, the bundle has no
+                tokenizers, or the model does not read text.
             DragomanError: `source_language` is not a text.
         """
         code: object = source_language
@@ -434,7 +431,7 @@ class Model:
         """Return the text of target token ids, without special tokens; None without tokenizers.
 
         Raises:
-            RejectedError: they are not token ids of the model, or its tokenizer fails on them.
+            RejectedError: the tokens are not ids of the model, or its tokenizer fails on them.
         """
         check_able(self.manifest, "detokenize")
         ids = token_ids(tokens)
@@ -445,7 +442,7 @@ class Model:
         return self._front_end.text(ids)
 
     def token_text(self, token: int) -> str:
-        """Return the text of one target token; its id without tokenizers."""
+        """Return the text of one target token, or its id if the bundle has no tokenizers."""
         return self._codec.decode([token]) if self._codec else str(token)
 
     def text_stream(self) -> TextStream | None:
@@ -453,15 +450,15 @@ class Model:
         return self._codec.stream() if self._codec else None
 
     def token_stream(self) -> TokenStream:
-        """Return an object that adds texts to the selected tokens of one output."""
+        """Return a converter from the selected tokens of one output to tokens with text."""
         return TokenStream(self.manifest.end_tokens, self.text_stream())
 
 
 def _check_read(found: Sequence[Embedding | HiddenStates]) -> None:
-    """Check results that are arrays, and warn of texts that were truncated.
+    """Check that no text failed, and warn about truncated texts.
 
     Raises:
-        RejectedError: a text could not be read; names the first.
+        RejectedError: a text could not be read; names the first such text.
     """
     for index, result in enumerate(found):
         if result.error is not None:

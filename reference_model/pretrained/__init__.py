@@ -15,7 +15,7 @@ def find_checkpoint(name_or_path: str) -> Path:
     A name takes precedence: a folder called `g2p-en` in the working directory is `./g2p-en`.
 
     Raises:
-        DragomanError: the argument is neither; lists the names.
+        DragomanError: the argument is neither a name nor a path; lists the names.
     """
     if name_or_path in PRETRAINED:
         return Path(__file__).parent / name_or_path

@@ -28,7 +28,7 @@ def find_recipe(name: str) -> Recipe:
     """Find the recipe of a name.
 
     Raises:
-        DragomanError: there is no such recipe; lists those there are.
+        DragomanError: there is no such recipe; lists all recipes.
     """
     if name not in RECIPES:
         raise DragomanError(f"unknown recipe {name!r}, expected one of: {', '.join(RECIPES)}")

@@ -1,14 +1,14 @@
 """bible-en-es: English verses to Spanish ones, trained on two translations of the Bible.
 
-The data are the verses that both the World English Bible (2020) and the Reina-Valera (1909) have,
-both in the public domain, from Debian's packages `sword-text-web` and `sword-text-sparv`, read with
-`pysword`. To get them anywhere:
+The data are the verses that occur in both the World English Bible (2020) and the Reina-Valera
+(1909), which are in the public domain. `pysword` reads them from Debian's packages
+`sword-text-web` and `sword-text-sparv`. To get them on any system:
 
     apt-get download sword-text-web sword-text-sparv
     for package in sword-text-*.deb; do dpkg -x $package FOLDER; done
 
-The split depends on the chapter only, so that a verse and its neighbours are in the same part, and
-is that of the recipe verses-en: see `chapter_bucket`. Some verses occur in several chapters.
+The split is that of the recipe verses-en. It depends on the chapter only (see `chapter_bucket`), so
+that a verse and its neighbours are in the same part. Some verses occur in several chapters.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def load_data(folder: Path | None) -> Data:
 
 
 def _module(folder: Path | None, name: str) -> Any:
-    """A module of the folder that SWORD's packages were unpacked in, or are installed in."""
+    """Open a module in the folder where SWORD's packages were unpacked or are installed."""
     try:
         from pysword.modules import SwordModules
     except ImportError as error:
@@ -90,7 +90,7 @@ def _module(folder: Path | None, name: str) -> Any:
 
 
 def _read(bible: Any) -> dict[Verse, str]:
-    """All verses that are not empty, in the books of the Protestant canon."""
+    """Read all verses that are not empty, in the books of the Protestant canon."""
     testaments = bible.get_structure().get_books()
     books = [*_canon(testaments["ot"]), *testaments["nt"]]
     verses = {}
@@ -105,7 +105,7 @@ def _read(bible: Any) -> dict[Verse, str]:
 
 
 def _canon(books: list[Any]) -> list[Any]:
-    """The first 39 books; SWORD puts deuterocanonical ones after them."""
+    """Return the first 39 books; SWORD puts deuterocanonical ones after them."""
     return books[:39]
 
 
@@ -113,7 +113,7 @@ def plain(raw: str, *, first: bool) -> str:
     """Return a verse without its marks (OSIS), notes and speakers, with single spaces.
 
     Args:
-        first: whether the verse is the first of its chapter, whose first word editions print in
+        first: whether the verse is the first of its chapter; editions print its first word in
             capitals
     """
     text = re.sub(r"<(note|speaker)\b[^>]*>.*?</\1>", " ", raw, flags=re.DOTALL)

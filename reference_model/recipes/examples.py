@@ -35,7 +35,7 @@ def write_examples(examples: Iterable[Example], path: Path) -> None:
 
 
 def read_lines(path: Path) -> list[str]:
-    """Read the lines of a file of texts, without their ends.
+    """Read the lines of a text file, without line ends.
 
     Raises:
         DragomanError: the file is missing or is not UTF-8.
@@ -67,13 +67,12 @@ def read_examples(path: Path) -> list[Example]:
 
 
 def bucket(key: str) -> int:
-    """Return a number in [0, 100), which decides the part of the data that an example belongs to.
+    """Return a number in [0, 100) that assigns an example to a part of the data.
 
-    It depends on the key only: the first eight bytes of its SHA-256, as a big-endian number modulo
-    100.
+    It is the first eight bytes of the key's SHA-256, as a big-endian number modulo 100.
 
     Args:
-        key: what the examples that belong together have in common
+        key: the text that identifies examples of the same part
     """
     return int.from_bytes(hashlib.sha256(key.encode()).digest()[:8], "big") % 100
 

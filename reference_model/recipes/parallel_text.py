@@ -1,6 +1,6 @@
 """Parallel text: reading pairs of texts that translate each other, and cleaning them.
 
-Cleaning drops pairs that teach nothing, or the wrong thing, and counts them.
+Cleaning drops unusable and suspect pairs, and counts them.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ def read_pairs(files: Sequence[Path]) -> list[tuple[str, str]]:
             one of targets, line by line
 
     Raises:
-        DragomanError: a file is missing or not UTF-8, a line has no tab or several, the files have
-            unequal numbers of lines, or there are more than two.
+        DragomanError: a file is missing or not UTF-8, a line does not have exactly one tab, the
+            files have unequal numbers of lines, or there are more than two files.
     """
     match files:
         case [file]:
@@ -62,7 +62,7 @@ SHORT = 20
 
 @dataclass(frozen=True, kw_only=True)
 class Cleaning:
-    """The rules, in the order in which they are applied.
+    """The rules of cleaning, in the order in which they are applied.
 
     Raises:
         DragomanError: on construction, naming every field that is out of range.
@@ -95,7 +95,7 @@ def clean(
         pairs: source and target texts
 
     Returns:
-        the remaining pairs, in their order, and how many were dropped, by reason
+        the remaining pairs, in their order, and the number of dropped pairs by reason
 
     Raises:
         DragomanError: no pair remains.

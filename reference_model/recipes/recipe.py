@@ -1,4 +1,4 @@
-"""The record of a recipe: everything that is needed to train a model from scratch."""
+"""The record of a recipe: everything needed to train a model from scratch."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ RECIPE_FILE = "recipe.json"
 
 @dataclass(frozen=True)
 class Data:
-    """Examples to train on, to watch while training, and to score on afterwards.
+    """Examples for training, validation and the final scores.
 
     Attributes:
-        dropped: how many pairs were left out of `train`, by reason
+        dropped: number of pairs removed from `train`, by reason
     """
 
     train: list[Example]

@@ -1,4 +1,4 @@
-"""Running a recipe: from its data, and maybe a trained model, to a scored checkpoint."""
+"""Running a recipe: from its data and an optional trained model to a scored checkpoint."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def read_initial_model(directory: Path, config: ModelConfig) -> InitialModel:
     """Read the trained model that a training starts from.
 
     Args:
-        config: the training's configuration, which must be of the same shape
+        config: the configuration to train, which must have the same shape
 
     Raises:
         CheckpointError, ConfigError: the weights or the configuration cannot be read.
@@ -93,17 +93,17 @@ def run_recipe(
 
     Args:
         data: from the recipe's `load_data`
-        directory: of the checkpoint: configuration, weights, tokenizers, held-out data, figures,
-            training curve, licences
-        work: where the training state and the tokenizers are kept, so that an interrupted run can
-            resume
+        directory: the checkpoint directory, for configuration, weights, tokenizers, held-out data,
+            figures, training curve and licences
+        work: directory of the training state and the tokenizers, from which an interrupted run
+            resumes
         initial: the trained model to start from; None: random weights
 
     Returns:
         figures on the held-out data, by name
 
     Raises:
-        DragomanError: a text to score is too long for the model, or all to train on are; the
+        DragomanError: a text to score or every text to train on is too long for the model; the
             training diverged; a file cannot be written; or `work` holds the state of another
             training.
     """
@@ -116,7 +116,7 @@ def run_recipe(
     else:
         model, tokenizers = initial.model, initial.tokenizers
     data, pairs = _fitting(model, tokenizers, data)
-    training_pairs(model, tokenizers, data.held_out)  # refused now, not after the training
+    training_pairs(model, tokenizers, data.held_out)  # raises before the training, not after it
     weights = "random weights" if initial is None else initial.digest
     history = train(
         model,
@@ -148,10 +148,10 @@ def run_recipe(
 
 
 def _tokenizers(recipe: Recipe, data: Data, work: Path) -> Tokenizers:
-    """The tokenizers of an interrupted training, if there is one; new ones otherwise.
+    """Return the tokenizers of an interrupted training, or train new ones.
 
-    A unigram vocabulary that is trained again has the same tokens with other ids. New tokenizers
-    are read back from their files, which round scores.
+    Training a unigram vocabulary again gives the same tokens with other ids. New tokenizers are
+    read back from their files, which round scores.
     """
     if not (work / STATE_FILE).exists():
         write_tokenizers(recipe.make_tokenizers(data), work)
@@ -161,15 +161,13 @@ def _tokenizers(recipe: Recipe, data: Data, work: Path) -> Tokenizers:
 def _fitting(
     model: AutoregressiveModel, tokenizers: Tokenizers, data: Data
 ) -> tuple[Data, list[Pair]]:
-    """Leave out the examples to train on that have more tokens than the model has positions.
-
-    How many these are is printed.
+    """Drop training examples with more tokens than the model has positions; print their number.
 
     Returns:
-        the data without them, and the pairs of the remaining examples to train on
+        the data without these examples, and the pairs to train on
 
     Raises:
-        DragomanError: none remains.
+        DragomanError: no example remains.
     """
     if isinstance(model, LanguageModel):
         return data, training_pairs(model, tokenizers, data.train)
@@ -212,7 +210,7 @@ def training_pairs(
 
 
 def _encoded(tokenizers: Tokenizers, examples: Sequence[Example]) -> Iterator[list[Pair]]:
-    """The tokens of each example: its source with each of its references."""
+    """Encode each example: its source with each of its references."""
     sources = tokenizers.source.encode_batch([example.source for example in examples])
     references = [text for example in examples for text in example.references]
     targets = iter(tokenizers.target.encode_batch(references))
@@ -221,7 +219,7 @@ def _encoded(tokenizers: Tokenizers, examples: Sequence[Example]) -> Iterator[li
 
 
 def _longest(model: Transformer) -> tuple[int, int]:
-    """The positions of both sides."""
+    """Return the number of positions of both sides."""
     return model.config.max_source_positions, model.config.max_target_positions
 
 
@@ -249,16 +247,13 @@ def evaluate(
 
 
 def _outputs(model: Transformer, tokenizers: Tokenizers, examples: Sequence[Example]) -> list[str]:
-    """Greedy outputs of the reference model, in the examples' order.
-
-    Sources of similar length are decoded together.
-    """
+    """Decode examples greedily, in their order; sources of similar length share a batch."""
     sources = [tokenizers.source.encode(example.source).ids for example in examples]
     order = sorted(range(len(sources)), key=lambda i: len(sources[i]))
     hypotheses = [""] * len(sources)
     for first in range(0, len(order), DECODING_BATCH):
         batch = order[first : first + DECODING_BATCH]
-        # A model that has not learned to end would take the time of its whole capacity.
+        # The limit saves time if the model has not learned to output the end token.
         longest = 3 * len(sources[batch[-1]]) + 10
         outputs = greedy_cached(
             model,
@@ -287,7 +282,7 @@ def whole_texts(examples: Sequence[Example], tokenizer: Tokenizer) -> list[Pair]
     """Encode the texts of examples, each source with the reference that continues it.
 
     Args:
-        tokenizer: ends every text with the end token
+        tokenizer: tokenizer that ends every text with the end token
     """
     return [
         ((), tokenizer.encode(example.source + reference).ids)

@@ -1,4 +1,4 @@
-"""Tokenizers of a recipe: subword vocabularies that are trained on its texts, and their files.
+"""Tokenizers of a recipe: subword vocabularies trained on its texts, and their files.
 
 A vocabulary is learned by byte-pair encoding (Sennrich et al. 2016) or as a unigram language model
 (Kudo 2018).
@@ -63,7 +63,7 @@ def train_tokenizers(vocabulary: Vocabulary, examples: Sequence[Example]) -> Tok
     """Train the tokenizers of both sides, of exactly the size that the vocabulary states.
 
     Raises:
-        DragomanError: the texts do not give that many subwords.
+        DragomanError: the texts have too few subwords.
     """
     sources = [example.source for example in examples]
     targets = [reference for example in examples for reference in example.references]
@@ -100,7 +100,7 @@ def _train(vocabulary: Vocabulary, texts: Iterable[str], side: str) -> Tokenizer
     )
     try:
         tokenizer.train_from_iterator(texts, trainer)
-    except Exception as error:  # a plain one, if the symbols alone are too many for a unigram model
+    except Exception as error:  # raised if a unigram model has too many single symbols
         raise DragomanError(
             f"vocabulary: {vocabulary.size} tokens cannot be made of {side}: {error}"
         ) from error
@@ -154,5 +154,5 @@ def _tokenizer(path: Path) -> Tokenizer:
         tokenizer = Tokenizer.from_file(str(path))
     except Exception as error:  # tokenizers raises plain Exceptions
         raise DragomanError(f"{path}: expected a tokenizer to go on with: {error}") from error
-    tokenizer.encode_special_tokens = True  # a user's "</s>" is text, which files do not say
+    tokenizer.encode_special_tokens = True  # a user's "</s>" is text; files lack this setting
     return tokenizer

@@ -1,4 +1,4 @@
-"""A training described by a file: `dragoman train CONFIG.json --pairs ... --dev ...`."""
+"""A training that a file describes: `dragoman train CONFIG.json --pairs ... --dev ...`."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class PairFiles:
     """The files of parallel text: each one file with tabs, or one of sources and one of targets.
 
     Attributes:
-        held_out: to score the trained model on; none: `validation`
+        held_out: files to score the trained model on; if empty, `validation`
     """
 
     train: Sequence[Path]
@@ -44,13 +44,12 @@ class PairFiles:
 def read_training_file(path: Path, pairs: PairFiles) -> Recipe:
     """Read the recipe that a JSON file describes.
 
-    Its sections are "model", with fields of `ModelConfig` and optionally a "preset" to start from;
-    "vocabulary" (`Vocabulary`); "cleaning" (`Cleaning`), which is optional; and "training"
-    (`TrainingOptions`).
+    Its sections are "model" (`ModelConfig`, optionally with a "preset"), "vocabulary"
+    (`Vocabulary`), "cleaning" (`Cleaning`, optional) and "training" (`TrainingOptions`).
 
     Raises:
-        ConfigError: the model's part is invalid.
-        DragomanError: the file cannot be read, or another part of it is invalid.
+        ConfigError: the section "model" is invalid.
+        DragomanError: the file cannot be read, or another section is invalid.
     """
     try:
         sections = read_json_object(path)
@@ -98,10 +97,10 @@ def _load(pairs: PairFiles, rules: Cleaning) -> Data:
 
 
 def _whole(files: Sequence[Path]) -> list[Example]:
-    """Read pairs to score on, all of which must be usable.
+    """Read pairs to score on. Every pair must have both sides.
 
     Raises:
-        DragomanError: there are none, or a side is empty.
+        DragomanError: there are no pairs, or a side is empty.
     """
     examples = []
     names = " and ".join(str(file) for file in files)

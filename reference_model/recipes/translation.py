@@ -70,10 +70,10 @@ def score(
     """Compute BLEU and chrF of the corpus, from 0 to 100.
 
     Args:
-        lowercase: whether to ignore case, for a model that writes lower case only
+        lowercase: whether to ignore case, for a model that outputs lower case only
     """
     references = [example.references for example in examples]
     for name in METRICS:
-        find_metric(name)  # whether its library is installed
+        find_metric(name)  # raises if its library is not installed
     both = (SacreBleu("BLEU", lowercase=lowercase), SacreBleu("chrF", lowercase=lowercase))
     return {metric.name: metric.figure(hypotheses, references) for metric in both}

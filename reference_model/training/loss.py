@@ -25,8 +25,8 @@ Pair = tuple[Sequence[int], Sequence[int]]
 def token_batches(pairs: Sequence[Pair], batch_tokens: int, *, seed: int) -> list[list[int]]:
     """Split pairs into batches of at most `batch_tokens` tokens per side, padding included.
 
-    Pairs of similar length share a batch; ties and the order of the batches are random. The result
-    depends on the seed only, so that an interrupted epoch can be resumed.
+    Pairs of similar length share a batch. Ties and the order of the batches are random. They depend
+    on the seed only, so that an interrupted epoch can be resumed.
 
     Returns:
         indices into `pairs`, each exactly once; a pair longer than the limit forms its own batch
@@ -56,13 +56,13 @@ SCORING_TOKENS = 4096
 
 
 def hidden_states(model: AutoregressiveModel, pairs: Sequence[Pair]) -> tuple[Tensor, Tensor]:
-    """Compute the decoder's hidden states before all target tokens of a batch.
+    """Compute the decoder's hidden states that predict the target tokens of a batch.
 
     Args:
-        pairs: the sources are empty for a language model
+        pairs: tokens of sources (empty for a language model) and targets
 
     Returns:
-        hidden states [N, D], and the tokens [N] that follow them, without padding
+        hidden states [N, D], and the tokens [N] that they predict, without padding
     """
     config = model.config
     device = model.output.weight.device
@@ -110,9 +110,9 @@ def projected_cross_entropy(
 ) -> Tensor:
     """Compute the label-smoothed cross-entropy of hidden W^T + b, summed and divided by `total`.
 
-    The result is that of `torch.nn.functional.cross_entropy` for these logits. They are computed in
-    chunks, each with its gradient at once, and never exist as a whole: with a large vocabulary,
-    writing and reading them takes most of the time and memory of a small model's training step.
+    The result equals `torch.nn.functional.cross_entropy` of these logits. They are computed in
+    chunks, each together with its gradient. With a large vocabulary, storing all logits takes most
+    of the time and memory of a small model's training step.
 
     Under autocast the products are computed in its precision, the softmax in fp32.
 

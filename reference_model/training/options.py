@@ -76,7 +76,7 @@ def cool_down(epochs_done: float, *, epochs: int, cool_down_epochs: int) -> floa
     """Return a factor that falls linearly to 0 over the last epochs (Zhai et al. 2022, 3.5).
 
     Args:
-        epochs_done: fractional within an epoch
+        epochs_done: number of epochs, fractional within an epoch
         epochs: total number of epochs
         cool_down_epochs: 0 for no cool-down, as in "Attention Is All You Need"
     """

@@ -50,17 +50,17 @@ def train(
 ) -> list[Epoch]:
     """Train a model in place, on a GPU if there is one, to its averaged weights.
 
-    The training state is saved in `directory` (state.pt, epoch-N.safetensors). Calling again with
-    the same arguments after an interruption resumes, on a processor with the same weights as an
+    The training state is saved in `directory` (state.pt, epoch-N.safetensors). After an
+    interruption, a call with the same arguments resumes; on a CPU the weights equal those of an
     uninterrupted run. `history.jsonl` and `curve.png` are written after every epoch.
 
     Args:
-        model: on a processor; its weights are where training begins
+        model: the model on a CPU, with its initial weights
         pairs: source and target ids, each ending with its end token; a language model's sources are
             empty
         validation: pairs that the model is not trained on, for the validation loss
-        directory: of the training state; created if it does not exist
-        evaluate: computes the metric of a model, on a processor, on validation data
+        directory: directory of the training state; created if it does not exist
+        evaluate: computes the metric of a model, on a CPU, on validation data
         metric_name: the name of this metric, for progress and the training curve
         initial_weights: a name of the model's weights, so that no training resumes another one
 
@@ -68,8 +68,8 @@ def train(
         the figures of each epoch
 
     Raises:
-        DragomanError: the directory holds the state of a different training, or a damaged one, a
-            file cannot be written, or the loss is no longer a number.
+        DragomanError: the directory holds a damaged state or that of another training, a file
+            cannot be written, or the loss is no longer a number.
     """
     directory.mkdir(parents=True, exist_ok=True)
     run = _Run(model, options, directory, pairs, validation, initial_weights)
@@ -208,7 +208,7 @@ class _Run(Generic[AnyModel]):
         return loss
 
     def _loss(self, batch: list[Pair], tokens: int) -> torch.Tensor:
-        """The batch's share of a step's loss; a step has so many tokens."""
+        """Compute the batch's share of the loss of a step of `tokens` tokens."""
         with torch.autocast(self.device.type, torch.bfloat16, enabled=self.options.mixed_precision):
             hidden, targets = hidden_states(self.model, batch)
             return projected_cross_entropy(
@@ -247,7 +247,7 @@ class _Run(Generic[AnyModel]):
         return negative_log_likelihood(self.model, self.validation) / tokens
 
     def _metric(self, evaluate: Callable[[AnyModel], float]) -> float:
-        """Computed on a processor, as decoding is."""
+        """Compute the metric on a CPU, since decoding runs there."""
         self.model.cpu()
         metric = evaluate(self.model)
         self.model.to(self.device)
@@ -290,7 +290,7 @@ class _Run(Generic[AnyModel]):
         check_regular(path)
         try:
             state = torch.load(path, weights_only=True, map_location="cpu")
-        except Exception as error:  # torch.load raises many types that share no base
+        except Exception as error:  # torch.load raises many unrelated types
             raise DragomanError(f"{path} is damaged ({error}): delete it to start over") from error
         differing = _differing(self._identity(), state["what"])
         if differing:
@@ -316,9 +316,9 @@ class _Run(Generic[AnyModel]):
         self.epochs = [Epoch(**epoch) for epoch in state["epochs"]]
 
     def _identity(self) -> dict[str, object]:
-        """The options and data that decide the weights, by name."""
+        """Return the options and data that determine the weights, by name."""
         options = asdict(self.options)
-        # Without a cool-down more epochs may be added later: none depends on their number.
+        # Without a cool-down no epoch depends on their number, so more may be added later.
         if not self.options.cool_down_epochs:
             del options["epochs"]
         data = {"pairs (SHA-256)": self.data, "beginning": self.initial_weights}
@@ -332,7 +332,7 @@ class _Run(Generic[AnyModel]):
 
 
 def _differing(expected: Mapping[str, object], found: object) -> list[str]:
-    """Where another training differs, such as "seed 1, found 2"."""
+    """Return the differences from another training, such as "seed 1, found 2"."""
     if not isinstance(found, dict):
         return ["the state of this version, found another one's"]
     return [

@@ -16,9 +16,9 @@ class Alignment:
     """A word alignment.
 
     Attributes:
-        source, target: words, separated by white space in the texts
+        source, target: words of the texts, split at white space
         pairs: (source word, target word) indices from 0, in the order of target words
-        error: why the pair was rejected; None if it was aligned
+        error: the reason for rejecting the pair; None if it was aligned
     """
 
     source: tuple[str, ...] = ()
@@ -77,8 +77,8 @@ def words_of(tokens: Sequence[int], stream: TextStream) -> tuple[list[str], list
 
     Returns:
         the words of the text, and for each token the index of its word; None for tokens without
-        text, such as special tokens. A token with parts of several words belongs to the last of
-        them; a token of an incomplete character belongs to the word that the character is in.
+        text, such as special tokens. A token with parts of several words belongs to the last one.
+        A token of an incomplete character belongs to the word of that character.
     """
     text = ""
     found: list[int | None] = []
@@ -101,13 +101,13 @@ def words_of(tokens: Sequence[int], stream: TextStream) -> tuple[list[str], list
 
 
 class WordStream:
-    """Decodes a stream of tokens in which an unknown token is a word.
+    """Decodes a stream of tokens in which an unknown token counts as a word.
 
-    Most decoders skip special tokens, and with the first one also the space before the next token;
-    an ordinary word in place of the unknown token keeps that space.
+    Most decoders skip special tokens, and after a leading one also the space before the next
+    token. An ordinary word in place of the unknown token keeps that space.
 
     Args:
-        stand_in: the token of some word, see `word_token`
+        stand_in: the token of a word, see `word_token`
     """
 
     def __init__(self, stream: TextStream, unknown: int, stand_in: int) -> None:
@@ -121,8 +121,8 @@ class WordStream:
 def word_token(stream: Callable[[], TextStream], vocabulary: int, unknown: int) -> int:
     """Return a token that is a whole word in any context.
 
-    If there is none, as in a vocabulary of characters, a token with any text is returned; otherwise
-    the unknown token itself.
+    If there is none, as in a vocabulary of characters, the result is any token with text, or else
+    the unknown token.
 
     Args:
         stream: creates a new stream

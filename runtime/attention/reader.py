@@ -39,7 +39,7 @@ class EncoderAttentionReader:
 
         Raises:
             RejectedError: the source cannot be read.
-            BackendError: the bundle does not have the graph, or the backend does not run it.
+            BackendError: the bundle has no attention graph, or the backend does not run it.
         """
         text = self._encoder.tokenize(source)
         ids = np.array([text.ids])
@@ -58,7 +58,7 @@ class AttentionReader:
     """Reads the attention of a model with a decoder.
 
     Args:
-        front_end: generates targets where none are given
+        front_end: generates missing targets
         codec: None if the bundle has no tokenizers
     """
 
@@ -78,11 +78,12 @@ class AttentionReader:
         """Return the attention maps of a source and a target.
 
         Args:
-            target: None: the model's own output for the source; none for a decoder-only model
+            target: a text or token ids; None: the model's own output for the source, or no target
+                for a decoder-only model
 
         Raises:
             RejectedError: source or target cannot be read.
-            BackendError: the bundle does not have the graph, or the backend does not run it.
+            BackendError: the bundle has no attention graph, or the backend does not run it.
         """
         if target is None and self._manifest.model.has_encoder:
             (result,) = self._front_end.generate([source], generation_of(options))
@@ -97,7 +98,7 @@ class AttentionReader:
         *,
         unknown_replaced: bool = False,
     ) -> Alignment:
-        """Align the words of a source and of an output.
+        """Align the words of a source and an output.
 
         Args:
             tokens: the output's tokens without the end token
@@ -116,7 +117,7 @@ class AttentionReader:
     def with_unknown_replaced(
         self, source: Any, tokens: Sequence[int], options: ScoringOptions
     ) -> str | None:
-        """Replace unknown tokens of an output by the source words that they attend to most.
+        """Replace each unknown token of an output by the source word that it attends to most.
 
         Returns:
             the text; None if the output has no unknown tokens
@@ -150,7 +151,7 @@ class AttentionReader:
     def _aligning(
         self, source: Any, tokens: Sequence[int], options: ScoringOptions
     ) -> tuple[ForcedPair, NDArray[np.float32]]:
-        """Return an output and the attention of its tokens to the source [target, S]."""
+        """Return an output and its attention to the source [target, S]."""
         pair = self._pair(source, list(tokens), options.replace(end_token=False))
         weights = self._of_pair(pair).aligning
         return pair, weights[len(pair.given) - 1 :]
@@ -199,7 +200,7 @@ class AttentionReader:
         return tuple(found)
 
     def _source_words(self, source: Any, pair: ForcedPair) -> tuple[list[str], list[int | None]]:
-        """Return the words of a source; those of a text may be out of vocabulary."""
+        """Return the words of a source; words of a text may be out of vocabulary."""
         ids = [int(token) for token in pair.source]
         if self._codec is None:
             return list(map(str, ids)), list(range(len(ids)))
@@ -213,7 +214,7 @@ class AttentionReader:
         """Return the words of a target.
 
         Args:
-            stream: decodes the tokens; None: the stream that decodes outputs
+            stream: decodes the tokens; None: the default stream for outputs
         """
         if self._codec is None:
             return list(map(str, pair.target)), list(range(len(pair.target)))
@@ -225,7 +226,7 @@ def _first(weights: NDArray[np.float32] | None) -> NDArray[np.float32] | None:
 
 
 def as_target(result: Result, options: ScoringOptions) -> tuple[list[int], ScoringOptions]:
-    """Return an output as a target, and the options to score it with.
+    """Return an output as a target, and the options for scoring it.
 
     Raises:
         RejectedError: the source was rejected.
@@ -236,7 +237,7 @@ def as_target(result: Result, options: ScoringOptions) -> tuple[list[int], Scori
 
 
 def generation_of(options: ScoringOptions) -> GenerationOptions:
-    """Return the options to generate a missing target."""
+    """Return the options for generating a missing target."""
     return GenerationOptions(
         source_language=options.source_language,
         target_language=options.target_language,

@@ -1,4 +1,4 @@
-"""A bundle on disk, read with everything checked."""
+"""A bundle on disk; reading it checks everything."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _CHANGED = "its SHA-256 is not the recorded one: the file was changed"
 
 @dataclass(frozen=True)
 class Bundle:
-    """A directory and what its manifest says."""
+    """A bundle's directory and its manifest."""
 
     directory: Path
     manifest: Manifest
@@ -97,7 +97,7 @@ def _is_graph(path: PurePosixPath, manifest: Manifest) -> bool:
 
 
 def _graph_problems(path: Path, file: FileRecord, manifest: Manifest) -> list[str]:
-    """Check a graph's file, which is read once for its hash and its content."""
+    """Check a graph's file, read once for hash and content."""
     if file.size > LARGEST_GRAPH:
         return [f"expected a graph of at most {LARGEST_GRAPH} bytes, found {file.size}"]
     data = path.read_bytes()

@@ -1,9 +1,9 @@
 """The graph contract: the inputs and outputs of the graphs in a bundle.
 
-The contract is stated here only; `neutral_graphs` adds the sizes of a model. The exporter names its
-tensors and dynamic axes by it, and the checker and the manifest compare graphs with it. A backend
-reads from it whose row a tensor is and how it changes, so that rows can be dropped, repeated,
-reordered and shared without looking at names.
+The contract is defined only here; `neutral_graphs` adds the sizes of a model. The exporter takes
+the names of tensors and dynamic axes from it, and the checker and the manifest compare graphs with
+it. It tells a backend what owns each tensor and how it changes, so that rows can be dropped,
+repeated, reordered and shared without relying on names.
 `docs/contract.md` explains it to backend authors.
 """
 
@@ -25,8 +25,8 @@ Kind = Literal["sequence-to-sequence", "encoder", "language-model"]
 GraphName = Literal["encoder", "decoder", "candidates", "attention"]
 
 OPTIONAL_GRAPHS: frozenset[GraphName] = frozenset({"candidates", "attention"})
-"""Graphs that the model runs without. Without candidates, logits leave the device; without
-attention, the attention cannot be shown."""
+"""Optional graphs. Without the candidates graph, logits are copied to the host; without the
+attention graph, attention weights are not available."""
 
 Role = Literal[
     "source",
@@ -61,10 +61,9 @@ Axis = Literal[
 """A dynamic axis of a neutral graph. A target may pin one to a number; `candidates` and
 `layers` always are one.
 
-`batch` counts rows being decoded, `source_batch` the sources they are decoded from. The former is a
-multiple of the latter: row r belongs to source r // (batch / source_batch). `read` counts the
-queries that logits are computed for: those that an input of that role names; without such an input,
-all of `query`."""
+`batch` is the number of rows being decoded, `source_batch` the number of their sources. Row r
+belongs to source r // (batch / source_batch). `read` is the number of queries that logits are
+computed for: the queries in the `read` input, or all of `query` without such an input."""
 
 ModelAxis = Literal[
     "heads", "head_size", "value_size", "target_vocabulary", "d_model", "head_outputs"
@@ -78,22 +77,22 @@ class Owner(StrEnum):
     """What a tensor belongs to."""
 
     STEP = "step"
-    """One call of a graph: computed for it or by it, and of no use afterwards."""
+    """One call of a graph; the tensor is not needed afterwards."""
     DECODER_ROW = "decoder row"
     """A sequence being decoded. A source has one for each beam."""
     ENCODER_ROW = "encoder row"
-    """A source. What belongs to it is computed once and shared by all sequences decoded from it."""
+    """A source. Its tensors are computed once and shared by all sequences decoded from it."""
     MASK = "mask"
-    """The positions of a source that are tokens; follows the source's row."""
+    """The token positions of a source; follows the source's row."""
 
 
 class Change(StrEnum):
     """How a tensor changes from step to step."""
 
     APPENDED = "appended"
-    """Written at each row's position; what lies before the position stays as it is."""
+    """Written at each row's position; earlier positions stay as they are."""
     REPLACED = "replaced"
-    """Written whole in every step, such as the state of a recurrent decoder."""
+    """Fully rewritten in every step, such as the state of a recurrent decoder."""
     NEVER = "never"
 
 
@@ -102,10 +101,10 @@ class RoleDefinition:
     """The contract of a role.
 
     Attributes:
-        axes: the shape; the axis `source` is pinned for models that take windows of audio
+        axes: the shape; the axis `source` is fixed for models that take windows of audio
         dtype: None: floating point, in the precision of the graph
         layered: whether there is one tensor for each decoder layer
-        updates: the role of the input whose memory an output is written to, in place
+        updates: the role of the input that an output overwrites in place
     """
 
     owner: Owner
@@ -275,8 +274,8 @@ CONTRACTS: Mapping[Kind, Mapping[GraphName, GraphContract]] = {
         "attention": GraphContract(("token",), ("self_attention",)),
     },
 }
-"""The inputs and outputs of graphs. An encoder-only model has the outputs of its head only, see
-`HEAD_OUTPUTS`, and token types only if the model has them."""
+"""The inputs and outputs of graphs. An encoder-only model has only the outputs of its head, see
+`HEAD_OUTPUTS`, and the `token_type` input only if it uses token types."""
 
 HEAD_OUTPUTS: Mapping[Task, tuple[Role, ...]] = {
     "embedding": ("hidden", "embedding"),
@@ -289,7 +288,7 @@ HEAD_OUTPUTS: Mapping[Task, tuple[Role, ...]] = {
 
 
 class Slot(NamedTuple):
-    """The identity of a tensor in a graph: its role and, in layered roles, its layer."""
+    """The identity of a tensor in a graph: its role and, for layered roles, its layer."""
 
     role: Role
     layer: int | None = None
@@ -304,7 +303,7 @@ class TensorSpec:
 
     Attributes:
         shape: a number, or the name of a dynamic axis, for each dimension
-        layer: of the decoder; None where the role has one tensor for all
+        layer: decoder layer; None if the role has one tensor for all layers
     """
 
     name: str
@@ -315,12 +314,12 @@ class TensorSpec:
 
     @property
     def slot(self) -> Slot:
-        """The role, and the layer if the role has one tensor for each."""
+        """The role and the layer, if any."""
         return Slot(self.role, self.layer)
 
     @property
     def memory(self) -> Slot:
-        """The slot whose memory holds the tensor: the input's, if the tensor updates one."""
+        """The slot whose memory holds the tensor; an updated input's, if the tensor updates one."""
         return Slot(ROLES[self.role].updates or self.role, self.layer)
 
     @property
@@ -336,22 +335,22 @@ class TensorSpec:
 
 @dataclass(frozen=True)
 class GraphSpec:
-    """A graph: its file, which is ONNX or the engine built from it, and its inputs and outputs."""
+    """A graph: its file (ONNX, or the engine built from it), and its inputs and outputs."""
 
     file: str
     inputs: tuple[TensorSpec, ...]
     outputs: tuple[TensorSpec, ...]
 
     def map(self, change: Callable[[TensorSpec], TensorSpec]) -> GraphSpec:
-        """The graph with every tensor changed."""
+        """Return the graph with a change applied to every tensor."""
         return GraphSpec(
             self.file, tuple(map(change, self.inputs)), tuple(map(change, self.outputs))
         )
 
     def input(self, role: Role) -> TensorSpec:
-        """The first input of a role."""
+        """Return the first input of a role."""
         return next(tensor for tensor in self.inputs if tensor.role == role)
 
     def output(self, role: Role) -> TensorSpec:
-        """The first output of a role."""
+        """Return the first output of a role."""
         return next(tensor for tensor in self.outputs if tensor.role == role)

@@ -29,7 +29,7 @@ Precision = Literal["fp32", "fp16", "bf16", "int8", "int4"]
 
 
 class BundleError(DragomanError):
-    """A bundle that cannot be used; lists all problems."""
+    """A bundle cannot be used; lists all problems."""
 
     def __init__(self, origin: str, problems: list[str]) -> None:
         self.problems = problems
@@ -38,7 +38,7 @@ class BundleError(DragomanError):
 
 @dataclass(frozen=True)
 class FileRecord:
-    """A file of the bundle: its path inside it, its size in bytes, its SHA-256 in hex."""
+    """A file of the bundle: its relative path, size in bytes and SHA-256 in hex."""
 
     path: str
     size: int
@@ -50,8 +50,8 @@ class Origin:
     """A model of the Hugging Face Hub.
 
     Attributes:
-        model: its id, `owner/model`
-        commit: of the files that were read
+        model: model id, `owner/model`
+        commit: commit of the files that were read
     """
 
     model: str
@@ -60,19 +60,19 @@ class Origin:
 
 @dataclass(frozen=True)
 class OnnxGraphs:
-    """ONNX files, with their weights in one file of the same directory."""
+    """ONNX files whose weights are in one file of the same directory."""
 
     format: Literal["onnx"] = "onnx"
 
     @property
     def capacity(self) -> int | None:
-        """The most target positions of a cache; None: as many as the model has."""
+        """The maximum number of target positions of a cache; None: the model's."""
         return None
 
 
 @dataclass(frozen=True)
 class Range:
-    """Sizes that an axis of an engine may have; kernels are tuned for `best`."""
+    """The range of sizes of an engine's axis; kernels are tuned for `best`."""
 
     smallest: int
     best: int
@@ -86,11 +86,11 @@ class Range:
 
 @dataclass(frozen=True)
 class Profile:
-    """The sizes that kernels are chosen for, of all engines of a bundle.
+    """The sizes that the kernels of all engines of a bundle are chosen for.
 
     Attributes:
-        batch: rows
-        source: tokens of a source
+        batch: number of rows
+        source: number of tokens of a source
     """
 
     batch: Range
@@ -99,16 +99,15 @@ class Profile:
 
 @dataclass(frozen=True)
 class EngineReport:
-    """What an engine consists of.
+    """The contents of an engine.
 
     Attributes:
-        layers: of the network as the parser made it, by kind
+        layers: number of layers of the parsed network, by kind
         weights: bytes of the graph's weights, by number format
-        attentions: attention layers
-        fused: fused attention kernels in the engine by name, counted for each profile; None: the
-            engine does not say
-        dequantizations: products whose weights are dequantized by a separate kernel in every run,
-            counted for each profile; None: the engine does not say
+        attentions: number of attention layers
+        fused: number of fused attention kernels by name, counted for each profile; None: unknown
+        dequantizations: number of products whose weights a separate kernel dequantizes in every
+            run, counted for each profile; None: unknown
     """
 
     layers: dict[str, int]
@@ -123,14 +122,14 @@ class TensorRTEngines:
     """Engines of TensorRT or TensorRT-RTX; the bundle's target is the package that built them.
 
     Attributes:
-        version: of that package; no other version loads them
-        cuda_version: the CUDA version they were built for
-        compute_capabilities: of the GPUs they were built for, such as "8.9"; none: the package's
-            default
-        capacity: target positions that a cache holds, including the start token's
-        profiles: in the engines' order
-        refittable: whether new weights can be put into them
-        reports: by name of the graph
+        version: version of that package; no other version loads the engines
+        cuda_version: CUDA version that the engines were built for
+        compute_capabilities: compute capabilities of the target GPUs, such as "8.9"; empty: the
+            package's default
+        capacity: number of target positions in a cache, including the start token's
+        profiles: profiles in the engines' order
+        refittable: whether the engines' weights can be replaced
+        reports: report of each engine, by name of the graph
     """
 
     format: Literal["tensorrt"] = "tensorrt"
@@ -144,7 +143,7 @@ class TensorRTEngines:
 
 
 Executable = OnnxGraphs | TensorRTEngines
-"""The form in which graphs are stored: a tagged union, told apart by `format`."""
+"""The form in which graphs are stored: a tagged union with the tag `format`."""
 
 
 @dataclass(frozen=True)
@@ -162,11 +161,11 @@ class Refusal:
 
 @dataclass(frozen=True)
 class Choice:
-    """The way in which a pass replaced a node, where there were several.
+    """The option that a pass chose to replace a node, where there were several.
 
     Attributes:
-        chosen: such as "fixed scale"
-        reason: what was measured
+        chosen: the option, such as "fixed scale"
+        reason: the measurement behind it
     """
 
     node: str
@@ -177,17 +176,16 @@ class Choice:
 
 @dataclass(frozen=True)
 class PassRecord:
-    """What one pass did to one graph.
+    """The changes that one pass made to one graph.
 
     Attributes:
-        graph: "encoder" or "decoder"; the file's name for a single ONNX file
+        graph: "encoder" or "decoder"; file name for a single ONNX file
         matches: number of changes
         nodes_before, nodes_after: number of nodes in the graph
-        difference: the largest difference that it caused in an output, divided by max(1, the
-            output's largest absolute value), measured with ONNX Runtime's own optimizations off;
-            None: not measured
-        tolerance: the largest difference that is allowed
-        choices: the ways that were chosen, where there were several
+        difference: largest difference caused in an output, divided by max(1, the output's largest
+            absolute value), measured with ONNX Runtime's own optimizations off; None: not measured
+        tolerance: the largest allowed difference
+        choices: the options that were chosen, where there were several
     """
 
     name: str
@@ -206,23 +204,22 @@ class Manifest:
     """The description of a bundle for its runtime.
 
     Attributes:
-        target: a row of `optimize.targets`: what the graphs were optimized for
+        target: the optimization target, a row of `optimize.targets`
         architecture: the full configuration of the model, for information only
-        graphs: by name; the kind determines the names, see `contract.CONTRACTS`
+        graphs: graphs by name; the kind determines the names, see `contract.CONTRACTS`
         executable: the form in which the graphs are stored
         tokenizers: None: inputs and outputs are token ids
         languages: None: the model takes no languages
         parity: None: not verified
-        generation: how the model is decoded unless the caller says otherwise
-        audio: how audio becomes the source; None: the source is tokens
+        generation: default generation settings
+        audio: feature extraction from audio; None: the source is tokens
         speech: the tokens of a speech model's prompts
         head: the head of an encoder-only model; None: the model has a decoder
-        passes: the passes that made the graphs of this target, in order
-        notes: where the model was read otherwise than its checkpoint might lead one to expect, a
-            sentence each
-        origin: the model of the Hugging Face Hub that the bundle was made from, if it was
-        keep_fp32: modules of the trained model, such as "decoder.layers.3.feed_forward.inner",
-            whose weights the user kept in fp32
+        passes: the passes that produced the graphs, in order
+        notes: deviations from what the checkpoint suggests, a sentence each
+        origin: the source model on the Hugging Face Hub, if any
+        keep_fp32: modules of the trained model whose weights are kept in fp32 on request, such as
+            "decoder.layers.3.feed_forward.inner"
     """
 
     schema_version: int
@@ -251,7 +248,7 @@ class Manifest:
 
     @property
     def model_graphs(self) -> dict[str, GraphSpec]:
-        """The graphs that compute the model: those of every bundle of its kind."""
+        """The graphs that compute the model, without optional graphs."""
         return {name: spec for name, spec in self.graphs.items() if name not in OPTIONAL_GRAPHS}
 
     @property
@@ -260,5 +257,5 @@ class Manifest:
         return self.generation.end_tokens(self.model.end_token_id)
 
     def to_json(self) -> str:
-        """Return the manifest as JSON text, without optional fields that say nothing."""
+        """Return the manifest as JSON text, without optional fields that have their defaults."""
         return json.dumps(to_plain(self, brief=True), indent=1, allow_nan=False) + "\n"

@@ -1,4 +1,4 @@
-"""The sizes and special tokens of a model that its runtime needs."""
+"""The sizes and special tokens of a model."""
 
 from __future__ import annotations
 
@@ -10,16 +10,17 @@ from dragoman.settings.fields import LEFT_OUT
 
 @dataclass(frozen=True)
 class ModelSpec:
-    """The sizes and special tokens of a model, whatever framework it was trained in.
+    """The sizes and special tokens of a model, independent of the training framework.
 
-    Sizes of a side that the model does not have are 0: an encoder-only model has no target
-    vocabulary, decoder layers and target positions; a decoder-only model has no source vocabulary
-    and source positions.
+    Sizes of a missing encoder or decoder are 0. An encoder-only model has no target vocabulary,
+    decoder layers or target positions; a decoder-only model has no source vocabulary or source
+    positions.
 
     Attributes:
-        source_vocab_size: None: the source is features of audio, not tokens; see `takes_audio`
-        head_size: of queries and keys
-        value_size: of values; None: the head size
+        source_vocab_size: size of the source vocabulary; None: the source is audio features, see
+            `takes_audio`
+        head_size: size of the queries and keys of a head
+        value_size: size of the values of a head; None: `head_size`
     """
 
     source_vocab_size: int | None
@@ -36,7 +37,7 @@ class ModelSpec:
 
     @property
     def takes_audio(self) -> bool:
-        """Whether the source is a window of audio features, as long as every other, not tokens."""
+        """Whether the source is a window of audio features of fixed length instead of tokens."""
         return self.source_vocab_size is None
 
     @property
@@ -51,7 +52,7 @@ class ModelSpec:
 
     @property
     def input_vocab_size(self) -> int:
-        """The vocabulary of inputs: sources, or prompts of a decoder-only model; 0 for audio."""
+        """The vocabulary size of sources, or of prompts of a decoder-only model; 0 for audio."""
         return (self.source_vocab_size if self.has_encoder else self.target_vocab_size) or 0
 
     @property
@@ -60,7 +61,7 @@ class ModelSpec:
         return self.max_source_positions if self.has_encoder else self.max_target_positions
 
     def problems(self) -> list[str]:
-        """Return the values out of range, a line each."""
+        """Return one line for each value out of range."""
         sizes: dict[str, int | None] = {"num_heads": self.num_heads, "head_size": self.head_size}
         sizes["value_size"] = self.value_size
         problems = []

@@ -1,4 +1,4 @@
-"""The graphs that the contract requires of a model, and the differences of others from them."""
+"""The graphs that the contract requires of a model, and the comparison of graphs with them."""
 
 from __future__ import annotations
 
@@ -44,13 +44,13 @@ def neutral_graph(
     """Return the graph of a neutral bundle in fp32 that the contract requires.
 
     Args:
-        audio: how audio becomes the source; None: the source is tokens
-        head: of an encoder-only model
+        audio: feature extraction from audio; None: the source is tokens
+        head: head of an encoder-only model
     """
     graphs = CONTRACTS[kind_of(model)]
     inputs, outputs = graphs[graph]
     if graph == "encoder" and model.takes_audio:
-        # Every frame of a window of audio is attended to, silence too.
+        # Every frame of a window of audio is attended to, including silence.
         inputs = tuple(role for role in inputs if role != "source_mask")
     if head is not None:
         if graph == "encoder":
@@ -74,7 +74,7 @@ def neutral_graph(
 
 
 def slot_breaches(found: GraphSpec, expected: GraphSpec) -> list[str]:
-    """Return the tensors of a graph that are missing, unexpected or doubled, a line each.
+    """Return one line for each missing, unexpected or duplicate tensor of a graph.
 
     Args:
         expected: from `neutral_graph`
@@ -92,7 +92,7 @@ def slot_breaches(found: GraphSpec, expected: GraphSpec) -> list[str]:
 
 
 def shape_breaches(found: GraphSpec, expected: GraphSpec) -> list[str]:
-    """Return the tensors of a graph whose shape or number format breaks the contract, a line each.
+    """Return one line for each tensor whose shape or number format breaks the contract.
 
     A number may stand in place of a dynamic axis, and any floating-point format in place of
     float32.
@@ -127,14 +127,14 @@ def _differences(found: TensorSpec, expected: TensorSpec) -> Iterator[str]:
 
 
 def _may_stand_for(found: int | str, expected: int | str) -> bool:
-    """Whether a graph may have this dimension where the contract has the expected one."""
+    """Return whether a dimension satisfies the expected dimension of the contract."""
     if isinstance(found, int) and isinstance(expected, str):
         return found > 0
     return found == expected
 
 
 def _slots(roles: Sequence[Role], layers: int) -> list[Slot]:
-    """Layered roles of one owner go together layer by layer: key 0, value 0, key 1, value 1."""
+    """Return slots; layered roles of one owner are grouped by layer: key 0, value 0, key 1, ..."""
     slots: list[Slot] = []
     for (layered, _), group in groupby(roles, key=lambda r: (ROLES[r].layered, ROLES[r].owner)):
         together = list(group)
@@ -146,7 +146,7 @@ def _slots(roles: Sequence[Role], layers: int) -> list[Slot]:
 
 
 def _sizes(model: ModelSpec, head: Head | None) -> dict[Axis | ModelAxis, int | str]:
-    """What stands in place of axes."""
+    """Return the size or the name of each axis."""
     sizes: dict[Axis | ModelAxis, int | str] = {
         "heads": model.num_heads,
         "head_size": model.head_size,

@@ -1,4 +1,4 @@
-"""Checks that an ONNX file is a graph that a bundle may have, before any other library reads it.
+"""Checks that an ONNX file is allowed in a bundle, before any other library reads it.
 
 Field numbers: https://github.com/onnx/onnx/blob/main/onnx/onnx.proto
 """
@@ -10,10 +10,10 @@ from collections.abc import Iterator, Mapping
 from .protobuf import BYTES, FIXED32, VARINT, Message, Schema, WireError
 
 WEIGHTS_FILE = "weights.bin"
-"""The file in the graphs' directory that holds their weights."""
+"""The weights file in the directory of the graphs."""
 
 LARGEST_GRAPH = 1 << 22
-"""Bytes of a graph's file. With the weights outside, one of 6 + 6 layers has 100,000."""
+"""Maximum size of a graph's file in bytes. Without weights, a 6 + 6 layer graph has 100,000."""
 
 OPERATORS: Mapping[str, Mapping[str, str]] = {
     "": {
@@ -76,11 +76,11 @@ OPERATORS: Mapping[str, Mapping[str, str]] = {
         "QGemm": "int8 logits from a tied embedding",
     },
 }
-"""What each allowed operator is for, by domain: "" is ONNX's own, com.microsoft ONNX Runtime's.
+"""The purpose of each allowed operator by domain: "" for ONNX, com.microsoft for ONNX Runtime.
 
-A graph with any other operator is refused when its bundle is written and when it is read, before
-ONNX Runtime sees it. An operator may be here if its work is bounded by the sizes of what it reads
-and writes, it holds no graph of its own (as Loop, Scan and If do), and it opens no file.
+A graph with any other operator is rejected when its bundle is written and when it is read, before
+ONNX Runtime sees it. The work of an allowed operator is bounded by the sizes of its inputs and
+outputs. It contains no subgraph (unlike Loop, Scan and If), and it opens no file.
 """
 
 _MOST_PROBLEMS = 8
@@ -194,15 +194,14 @@ _ALLOWED = {
 
 
 def graph_problems(data: bytes, weights: int | None) -> list[str]:
-    """Return what keeps an ONNX file from being a bundle's graph, a line each.
+    """Return one line for each reason why an ONNX file is not allowed in a bundle.
 
-    Refused are operators and domains outside `OPERATORS`, graphs within nodes, functions, and
-    weights stored anywhere but in the bundle's own `WEIGHTS_FILE`. Whether the graph is a good one
-    otherwise, such as whether its types match, is left to its backend.
+    The function rejects operators and domains outside `OPERATORS`, subgraphs, functions, and
+    weights outside the bundle's `WEIGHTS_FILE`. The backend checks everything else, such as types.
 
     Args:
         data: the whole file
-        weights: the size of the bundle's `WEIGHTS_FILE` in bytes; None: there is none
+        weights: size of the bundle's `WEIGHTS_FILE` in bytes; None: no such file
     """
     if len(data) > LARGEST_GRAPH:
         return [f"expected a graph of at most {LARGEST_GRAPH} bytes, found {len(data)}"]

@@ -1,4 +1,4 @@
-"""The record of parity in a manifest: what `dragoman verify` compared, and the figures."""
+"""The parity record of a manifest: the comparisons of `dragoman verify` and their results."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ class TensorParity:
     """A teacher-forced tensor compared with the oracle's.
 
     Attributes:
-        difference: the largest absolute difference divided by max(1, the largest absolute value of
-            the oracle's tensor)
-        tolerance: the largest difference that is allowed; None: the tensor need only be finite
-        positions: that were compared
-        positions_beyond: of these, those that differ by more than the tolerance
+        difference: largest absolute difference divided by max(1, largest absolute value of the
+            oracle's tensor)
+        tolerance: largest allowed difference; None: the tensor need only be finite
+        positions: number of compared positions
+        positions_beyond: number of positions that differ by more than the tolerance
     """
 
     name: str
@@ -32,11 +32,11 @@ class TensorParity:
 
 @dataclass(frozen=True)
 class Distance:
-    """How far distributions of the next token are from the oracle's, over several positions.
+    """Distance of next-token distributions from the oracle's over several positions.
 
     Attributes:
-        mean, median, percentile_99, largest: of the Kullback-Leibler divergences, in nats
-        same_choice: the share of positions with the same most probable token
+        mean, median, percentile_99, largest: statistics of the Kullback-Leibler divergence in nats
+        same_choice: share of positions with the same most probable token
     """
 
     mean: float
@@ -48,17 +48,18 @@ class Distance:
 
 @dataclass(frozen=True)
 class DistributionParity:
-    """Distributions of the next token compared with the oracle's, along the oracle's own outputs.
+    """Next-token distributions compared with the oracle's along the oracle's outputs.
 
     Attributes:
-        positions: tokens that were predicted; of an encoder-only model, its choices of labels,
-            tokens or ends of answers
-        bundle: the bundle's distance
-        rounded: that of the oracle itself with weights and activations rounded to nearest; None at
+        positions: number of predicted tokens; for an encoder-only model, number of predicted
+            labels, tokens or ends of answers
+        bundle: distance of the bundle
+        rounded: distance of the oracle with weights and activations rounded to nearest; None at
             fp32
-        allowed: the largest mean divergence of the bundle; None at fp32, where tensors and tokens
-            decide
-        ties: of an encoder-only model at fp32, other choices that the oracle holds to be as good
+        allowed: largest allowed mean divergence of the bundle; None at fp32, where tensors and
+            tokens decide
+        ties: for an encoder-only model at fp32, number of other choices that the oracle rates
+            equal
     """
 
     positions: int
@@ -71,7 +72,7 @@ class DistributionParity:
 
 @dataclass(frozen=True)
 class Cosines:
-    """Cosine similarities of embeddings to the oracle's."""
+    """Cosine similarities between the embeddings of bundle and oracle."""
 
     mean: float
     smallest: float
@@ -82,10 +83,10 @@ class VectorParity:
     """The embeddings of an encoder-only model compared with the oracle's.
 
     Attributes:
-        vectors: the number of embeddings
-        rounded: those of the oracle itself with weights and activations rounded to nearest; None at
-            fp32
-        allowed: the smallest mean
+        vectors: number of embeddings
+        rounded: similarities of the oracle with weights and activations rounded to nearest; None
+            at fp32
+        allowed: smallest allowed mean
     """
 
     vectors: int
@@ -99,15 +100,15 @@ class VectorParity:
 class Divergence:
     """The first step at which a sequence differs from the oracle's.
 
-    Texts are kept of the 50 divergences with the largest margins, and the first 2,000 characters of
-    each, so that manifests stay small.
+    To keep manifests small, only the 50 divergences with the largest margins have texts, of at
+    most 2,000 characters.
 
     Attributes:
-        input: its index among the inputs
-        margin: the oracle's logit of its own choice minus that of the token found
-        origin: where the input is from, such as "held_out.tsv, line 17"; "": not recorded
-        source, expected, found: the texts of the input, of the oracle's output and of the one
-            found; None: not kept, or there is no such text, as of audio or without tokenizers
+        input: index of the input
+        margin: the oracle's logit of its own choice minus its logit of the found token
+        origin: origin of the input, such as "held_out.tsv, line 17"; "": not recorded
+        source, expected, found: texts of the input, the oracle's output and the found output;
+            None: not kept or not available, as for audio or without tokenizers
     """
 
     input: int
@@ -127,20 +128,20 @@ class Divergence:
 
     @property
     def has_texts(self) -> bool:
-        """Whether any text of the input was kept."""
+        """Whether any text was kept."""
         return any(text is not None for text in (self.source, self.expected, self.found))
 
 
 @dataclass(frozen=True)
 class OtherChoice:
-    """A token of an output in whose place the bundle's own scores prefer another one.
+    """A generated token where the bundle's own scores prefer another token.
 
     Attributes:
-        input: its index among the inputs
-        preferred_token: the choice of the bundle's scores, computed in one pass along the output
-        found_token: the token that the bundle has generated
-        gap: how much higher the preferred token's score is
-        origin: where the input is from; "": not recorded
+        input: index of the input
+        preferred_token: best token by the bundle's scores, computed in one pass along the output
+        found_token: token that the bundle generated
+        gap: score of the preferred token minus score of the found token
+        origin: origin of the input; "": not recorded
     """
 
     input: int
@@ -160,19 +161,20 @@ class OtherChoice:
 class OnePassParity:
     """Free-running outputs compared with the bundle's own scores, computed in one pass along them.
 
-    Each token must be the choice of the scores, and its log-probability theirs.
+    Each token must be the best by these scores and have the same log-probability.
 
     Attributes:
-        sequences: outputs that were compared, all that differ from the oracle's among them
-        tokens: of these outputs
-        other_choices: tokens in whose place the scores prefer another one by more than `allowed`
-        gap: the largest difference in score between a preferred token and the one found
-        allowed: what rounding explains, in logits: the largest gap, and the largest difference of a
-            log-probability; a tenth of it is their largest mean difference
-        worst: the token with the largest gap, if it is more than `allowed`
-        largest_difference: of a token's log-probability, in nats; None for speech, whose tokens
-            have none of their own
-        mean_difference: of the log-probabilities, in nats per token
+        sequences: number of compared outputs, including all that differ from the oracle's
+        tokens: number of tokens of these outputs
+        other_choices: number of tokens where the scores prefer another token by more than
+            `allowed`
+        gap: largest difference in score between a preferred token and the found token
+        allowed: difference in logits that rounding explains; limits the gap and the differences of
+            log-probabilities, and a tenth of it limits their mean difference
+        worst: token with the largest gap, if it is more than `allowed`
+        largest_difference: largest difference of a token's log-probability in nats; None for
+            speech, which reports no log-probabilities of tokens
+        mean_difference: mean difference of the log-probabilities, in nats per token
     """
 
     sequences: int
@@ -191,11 +193,11 @@ class TokenParity:
     """Free-running greedy sequences compared with the oracle's.
 
     Attributes:
-        one_pass: the bundle compared with itself; None: not recorded
-        expected_identical: below fp32, how many sequences the distributions measured along the
-            oracle's outputs predict to be identical; None at fp32, where all must be
-        least_identical: below fp32, how many must be, given how few outputs were measured
-        allowed_margin: below fp32, the largest margin of a divergence that is allowed
+        one_pass: comparison of the bundle with itself; None: not recorded
+        expected_identical: below fp32, number of identical sequences predicted by the
+            distributions along the oracle's outputs; None at fp32, where all must be identical
+        least_identical: below fp32, required number of identical sequences, given the sample size
+        allowed_margin: below fp32, largest allowed margin of a divergence
     """
 
     sequences: int
@@ -209,7 +211,7 @@ class TokenParity:
 
     @property
     def undecided(self) -> bool:
-        """Whether rounding leaves no output as it is, so that identity can show nothing."""
+        """Whether rounding changes every output, so that identity cannot be tested."""
         return self.passed and self.sequences > 0 and not self.identical
 
 
@@ -218,13 +220,14 @@ class BeamParity:
     """The best hypotheses of the bundle's default beam search compared with the oracle's.
 
     Attributes:
-        sequences: compared, with fewer tokens at most than the bundle's limit
-        ties: other tokens with the same score
-        score_difference: the largest of identical hypotheses, divided by max(1, the oracle's score)
-        own_difference: of the bundle's hypotheses, the difference between the score it reports and
-            the one that its own log-probabilities in one pass give under the checkpoint's length
-            penalty; of the hypothesis that has the largest difference for what is allowed
-        own_allowed: how large that difference may be
+        sequences: number of compared hypotheses, whose limit of tokens is below the bundle's
+        ties: number of hypotheses with other tokens and the same score
+        score_difference: largest difference in score of identical hypotheses, divided by max(1,
+            the oracle's score)
+        own_difference: difference between a hypothesis's reported score and its score from
+            one-pass log-probabilities under the checkpoint's length penalty, for the hypothesis
+            with the largest ratio to its allowed difference
+        own_allowed: allowed difference for that hypothesis
     """
 
     beams: int
@@ -238,19 +241,19 @@ class BeamParity:
 
     @property
     def undecided(self) -> bool:
-        """Whether rounding leaves no hypothesis as it is, so that identity can show nothing."""
+        """Whether rounding changes every hypothesis, so that identity cannot be tested."""
         return self.passed and self.sequences > 0 and not self.identical + self.ties
 
 
 @dataclass(frozen=True)
 class ReferenceParity:
-    """The probability of given references.
+    """The probability of reference targets.
 
     Attributes:
-        references: the file of the references
-        tokens: of all targets, end tokens included
-        oracle, bundle: negative log-likelihood per token, in nats: the logarithm of the perplexity
-        tolerance: how much higher the bundle's may be
+        references: file of the references
+        tokens: number of tokens of all targets, end tokens included
+        oracle, bundle: negative log-likelihood in nats per token: the logarithm of the perplexity
+        tolerance: largest allowed excess of the bundle's
     """
 
     references: str
@@ -264,22 +267,21 @@ class ReferenceParity:
 
 @dataclass(frozen=True)
 class TaskParity:
-    """A metric of the model's task, for the oracle and the bundle, on the same references.
+    """A metric of the model's task, for oracle and bundle on the same references.
 
     Attributes:
-        metric: as it is written, such as "BLEU"
-        oracle, bundle: points for BLEU, chrF and ROUGE-L; shares, of 1, for all others
-        higher_is_better: the direction of the metric
-        allowed: how much worse the bundle's may be; None: not recorded
-        chance: the p-value of a paired bootstrap: the probability that a difference as large is
-            due to the choice of the inputs; None: not recorded
-        pairs: texts that were scored; 0: not recorded
-        signature: what the figures were computed with, as sacrebleu writes it
-        excess_chance: of a loss that is more than `allowed`, the p-value of a paired bootstrap: the
-            probability of such a figure if the true loss were no more than that; None otherwise
-        undecided: whether the loss is more than `allowed`, but not significantly: neither passed
-            nor failed, `passed` is True
-        more_inputs: about how many more texts would decide; None: decided, or it cannot be told
+        metric: name of the metric, such as "BLEU"
+        oracle, bundle: points for BLEU, chrF and ROUGE-L; fractions for all other metrics
+        higher_is_better: whether higher values are better
+        allowed: largest allowed loss of the bundle; None: not recorded
+        chance: p-value of the difference in a paired bootstrap over the inputs; None: not recorded
+        pairs: number of scored texts; 0: not recorded
+        signature: sacrebleu's signature of the metric's settings
+        excess_chance: p-value in a paired bootstrap of a loss beyond `allowed`, if the true loss
+            is `allowed`; None if the loss is not beyond it
+        undecided: whether the loss is more than `allowed`, but not significantly; `passed` is True
+            then
+        more_inputs: estimated number of further texts for a decision; None: decided or unknown
     """
 
     metric: str
@@ -297,22 +299,22 @@ class TaskParity:
 
     @property
     def loss(self) -> float:
-        """How much worse the bundle's figure is; below 0 where it is better."""
+        """The loss of the bundle; negative if the bundle is better."""
         difference = self.bundle - self.oracle
         return -difference if self.higher_is_better else difference
 
 
 @dataclass(frozen=True)
 class Check:
-    """One check of a bundle: how much was compared, and how much of it differs.
+    """One check of a bundle, with the numbers of compared and differing items.
 
     Attributes:
-        name: of the check, such as "weights"
-        compared: how many things were compared
-        unit: what they are, such as "weights" or "token ids"
-        differing: how many of them differ by more than is allowed
-        worst: the largest difference as a multiple of what is allowed; None where things are
-            either equal or not
+        name: name of the check, such as "weights"
+        compared: number of compared items
+        unit: kind of item, such as "weights" or "token ids"
+        differing: number of items that differ by more than the tolerance
+        worst: largest difference as a multiple of the tolerance; None if items are compared
+            for equality
         problem: the first difference as a sentence; "" if there is none
     """
 
@@ -327,17 +329,17 @@ class Check:
 
 @dataclass(frozen=True)
 class Coverage:
-    """What the checks that compare numbers with the oracle reached.
+    """The coverage of the numerical comparisons with the oracle.
 
     Attributes:
-        weights: numbers of weights that were compared with the checkpoint's; 0 of engines
-        graphs: whether graphs were compared in exact form; engines do not show theirs
-        source_lengths, target_lengths: the shortest and the longest, in positions; none where the
+        weights: number of weights compared with the checkpoint's; 0 for engines
+        graphs: whether graphs were compared exactly; not possible for engines
+        source_lengths, target_lengths: shortest and longest length in positions; empty if the
             model has no such side
-        source_vocabulary, target_vocabulary: the share of tokens that were read
-        positions: of the decoder
-        cached_positions: of these, those that were reached through the cache
-        batch_sizes: that were compared
+        source_vocabulary, target_vocabulary: share of the vocabulary's tokens that were read
+        positions: number of decoder positions
+        cached_positions: number of decoder positions computed with the cache
+        batch_sizes: compared batch sizes
     """
 
     weights: int
@@ -353,14 +355,14 @@ class Coverage:
 
 @dataclass(frozen=True)
 class Parity:
-    """The outcome of `dragoman verify`: what was compared with what, and the figures.
+    """The results of `dragoman verify`.
 
     Attributes:
-        tokens: none of an encoder-only model
-        tasks: a record for each metric, the one that counts most first; none without references
-        vectors: of an encoder-only model that gives embeddings
-        checks: of settings, tokenizers, weights, graphs, steps and batches, in this order
-        coverage: what the checks reached; None: not recorded
+        tokens: parity of sequences; None for an encoder-only model
+        tasks: results by metric, the most important first; empty without references
+        vectors: parity of the embeddings of an encoder-only model
+        checks: checks of settings, tokenizers, weights, graphs, steps and batches, in this order
+        coverage: coverage of the checks; None: not recorded
     """
 
     passed: bool

@@ -1,4 +1,4 @@
-"""JSON data <-> frozen dataclasses. Reading checks types and reports every problem."""
+"""Converts JSON data to frozen dataclasses and back. Reading reports every type error."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ T = TypeVar("T")
 
 
 class Problems(list[str]):
-    """The problems of some data, a line each: `path: expected ..., found ...`."""
+    """A list of problems, each a line `path: expected ..., found ...`."""
 
     def expected(self, path: str, expected: str, found: object) -> None:
-        """Add a problem: what was expected at a path, and what was found."""
+        """Add a problem: the expected and the found value at a path."""
         self.append(f"{path}: expected {expected}, found {_short(found)}")
 
 
 def to_plain(value: Any, *, brief: bool = False) -> Any:
-    """Return a tree of dataclasses as data that `json.dumps` accepts.
+    """Convert a tree of dataclasses to data that `json.dumps` accepts.
 
     Args:
-        brief: leave out fields marked `LEFT_OUT` that have their defaults, as manifests do
+        brief: whether to omit fields marked `LEFT_OUT` that have their defaults, as in manifests
     """
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         optional = annotated(type(value), LeftOut) if brief else {}
@@ -41,14 +41,14 @@ def to_plain(value: Any, *, brief: bool = False) -> Any:
 
 
 def from_plain(kind: type[T], data: object, path: str, problems: Problems) -> T | None:
-    """Build a `kind` from plain data; None, with the reasons added to `problems`, if it is not one.
+    """Convert plain data to a `kind`; add problems and return None if the data does not fit.
 
-    Supports dataclasses, str, int, float, bool, None, Literal, unions of these, tuple[X, ...],
-    dict[str, X] and Any. In a union of dataclasses, the data's tag selects one: the first field of
-    each, a Literal with the same name in all of them. Unknown names are problems too.
+    The function supports dataclasses, str, int, float, bool, None, Literal, unions of these,
+    tuple[X, ...], dict[str, X] and Any. In a union of dataclasses, the first field of each is its
+    tag: a Literal with the same name in all of them. Unknown names are problems too.
 
     Args:
-        path: what problems call the data; fields and items are appended to it
+        path: name of the data in problems; names of fields and items are appended
     """
     before = len(problems)
     value = _read(kind, data, path, problems)
@@ -135,7 +135,7 @@ def _described(option: Any) -> str:
 
 
 def _read_tagged(options: list[Any], data: object, path: str, problems: Problems) -> Any:
-    """A tagged union: the first field of each option is its tag."""
+    """Read a tagged union: the first field of each option is its tag."""
     tag = dataclasses.fields(options[0])[0].name
     if not isinstance(data, dict):
         problems.expected(path, "an object", data)

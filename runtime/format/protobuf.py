@@ -1,8 +1,8 @@
-"""Messages in the wire format of Protocol Buffers, read strictly.
+"""A strict reader of Protocol Buffers messages.
 
-A reader of ONNX skips fields that it does not know and lets the last of several values win, so that
-two readers may see two different graphs in the same bytes. Here, anything but what a schema allows
-is an error. Every byte is looked at once for each level of nesting.
+Readers of ONNX skip unknown fields and use the last of several values, so that two readers may see
+different graphs in the same bytes. Here, everything that a schema does not allow is an error. Every
+byte is read once for each level of nesting.
 
 https://protobuf.dev/programming-guides/encoding/
 """
@@ -26,9 +26,9 @@ class Schema:
     """The fields that a message may have.
 
     Args:
-        once: fields that are there at most once; wire type and number by name
-        many: fields that may be repeated
-        refused: fields that the message could have but may not; numbers by name
+        once: fields that occur at most once; wire type and number by name
+        many: repeated fields; wire type and number by name
+        refused: known fields that are not allowed; numbers by name
     """
 
     def __init__(
@@ -54,7 +54,7 @@ class Message:
         data: the whole message
 
     Raises:
-        WireError: it is cut short, or has a field that the schema does not allow there.
+        WireError: the message is truncated, or has a field that the schema does not allow.
     """
 
     def __init__(self, data: bytes, schema: Schema) -> None:
@@ -66,15 +66,15 @@ class Message:
             raise WireError(f"{schema.name} is cut short") from None
 
     def number(self, field: str) -> int:
-        """The value of a varint; 0 where there is none."""
+        """Return the value of a varint field; 0 if missing."""
         return self._numbers.get(field, 0)
 
     def part(self, field: str) -> bytes:
-        """The value of a field of bytes; empty where there is none."""
+        """Return the value of a bytes field; empty if missing."""
         return self._parts[field][0] if field in self._parts else b""
 
     def parts(self, field: str) -> list[bytes]:
-        """The values of a field of bytes that may be repeated."""
+        """Return the values of a repeated bytes field."""
         return self._parts.get(field, [])
 
     def _read(self, data: bytes, schema: Schema) -> None:
@@ -111,7 +111,7 @@ class Message:
 
 
 def _varint(data: bytes, position: int) -> tuple[int, int]:
-    """The number that begins at a position, and the position behind it."""
+    """Return the number at a position, and the position after it."""
     number = 0
     for index in range(_LONGEST_VARINT):
         byte = data[position + index]

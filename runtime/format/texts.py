@@ -1,4 +1,4 @@
-"""Texts of a model: its tokenizers, its languages, and the special tokens around a source."""
+"""The tokenizers and languages of a model, and the special tokens around a source."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from dragoman.settings.generation import GenerationSettings
 
 
 class LanguageError(DragomanError):
-    """A language that the model does not know, or no language where the model needs one."""
+    """A language is unknown, or is required and missing."""
 
 
 @dataclass(frozen=True)
 class SourceTemplate:
     """The special tokens before and after a source text.
 
-    Each is a token id, or "source_language" for the token of the text's language.
+    An item is a token id, or "source_language" for the token of the text's language.
     """
 
     prefix: tuple[int | Literal["source_language"], ...]
@@ -32,10 +32,10 @@ class SourceTemplate:
         return "source_language" in self.prefix + self.suffix
 
     def around(self, tokens: Sequence[int], language: int | None = None) -> list[int]:
-        """Return the token ids of a text, surrounded by the special tokens.
+        """Return the token ids of a text with the special tokens around them.
 
         Args:
-            language: the token of its language, if the template has one
+            language: token of the text's language, if the template has one
         """
         return [
             token if isinstance(token, int) else cast(int, language)
@@ -50,13 +50,13 @@ class Languages:
     tokens: dict[str, int]
     """Language code -> token id."""
     target: Literal["start", "first"]
-    """start: the target language's token replaces the start token (mBART-25); first: it is the
-    first token after the start token (mBART-50, M2M-100, NLLB)."""
+    """Place of the target language's token. "start": in place of the start token (mBART-25);
+    "first": after the start token (mBART-50, M2M-100, NLLB)."""
     default_source: str | None = None
     default_target: str | None = None
 
     def source_token(self, code: str | None = None) -> int:
-        """Return the token id of a source language, or of the default for None.
+        """Return the token id of a source language; None selects the default.
 
         Raises:
             LanguageError: the language is unknown, or None and there is no default.
@@ -64,7 +64,7 @@ class Languages:
         return self._token(code, self.default_source, "source")
 
     def target_token(self, code: str | None = None) -> int:
-        """Return the token id of a target language, or of the default for None.
+        """Return the token id of a target language; None selects the default.
 
         Raises:
             LanguageError: the language is unknown, or None and there is no default.
@@ -77,7 +77,7 @@ class Languages:
         """Return the start token and the generation settings for a target language.
 
         Args:
-            code: the target language; the default if None
+            code: the target language; None: the default
             start_token_id: the model's start token
 
         Raises:
@@ -112,16 +112,16 @@ def closest(code: str, known: Collection[str]) -> list[str]:
 
 @dataclass(frozen=True)
 class Tokenizers:
-    """The files of a bundle that turn texts into source tokens, and target tokens into texts.
+    """The tokenizer files of a bundle for source and target.
 
-    The file of each side is in the format of the `tokenizers` library or, where there is a
-    vocabulary, a SentencePiece model.
+    Each file is in the format of the `tokenizers` library or, with a vocabulary, a SentencePiece
+    model.
 
     Attributes:
-        source: None: the model does not take texts
-        source_vocabulary, target_vocabulary: the token ids of a SentencePiece model's pieces:
-            `texts.codecs.pieces.Vocabulary` in JSON
-        template: None: the source's file itself says which special tokens surround a text
+        source: file of the source tokenizer; None: the model does not take texts
+        source_vocabulary, target_vocabulary: files of the token ids of SentencePiece pieces, see
+            `texts.codecs.pieces.Vocabulary`
+        template: special tokens around a source; None: the tokenizer file defines them
     """
 
     source: str | None

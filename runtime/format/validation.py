@@ -1,6 +1,6 @@
-"""Reads a manifest: the schema is checked first, then whether the parts are consistent.
+"""Reads a manifest: checks the schema first, then the consistency of the parts.
 
-Each part checks its own values. Constraints between parts are checked here.
+Each part checks its own values. This module checks constraints between parts.
 """
 
 from __future__ import annotations
@@ -19,10 +19,11 @@ def manifest_from_json(text: str, origin: str) -> Manifest:
     """Read and check a manifest.
 
     Args:
-        origin: what errors call the text, such as its path
+        origin: name of the text in errors, such as its path
 
     Raises:
-        BundleError: it is not JSON, of a newer schema, or breaks the schema; lists all problems.
+        BundleError: the text is not JSON, has a newer schema version, or breaks the schema; lists
+            all problems.
     """
     try:
         data = parse_json(text)
@@ -51,7 +52,7 @@ def manifest_from_json(text: str, origin: str) -> Manifest:
 
 
 def inconsistencies(manifest: Manifest) -> list[str]:
-    """Return all inconsistencies of a manifest, a line each."""
+    """Return one line for each inconsistency of a manifest."""
     problems = _kind(manifest)
     if problems:
         return problems
@@ -85,7 +86,7 @@ def inconsistencies(manifest: Manifest) -> list[str]:
 
 
 def _kind(manifest: Manifest) -> list[str]:
-    """Yield where kind, model and head do not fit together."""
+    """Return the inconsistencies of kind, model and head."""
     problems = []
     found = kind_of(manifest.model)
     if manifest.kind != found:
@@ -227,7 +228,7 @@ def _graphs(manifest: Manifest) -> Iterator[str]:
 
 
 def _candidates(graph: GraphSpec, manifest: Manifest) -> Iterator[str]:
-    """Check that candidates are selected from the decoder's logits, and are of one number."""
+    """Check that candidates are selected from the decoder's logits, with one fixed count."""
     found = {(tensor.role, tensor.dtype, tensor.shape) for tensor in graph.inputs}
     logits = manifest.graphs["decoder"].outputs
     if not found <= {(tensor.role, tensor.dtype, tensor.shape) for tensor in logits}:

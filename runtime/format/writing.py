@@ -1,4 +1,4 @@
-"""Writes bundles atomically, and hashes every file while it is written."""
+"""Writes bundles atomically, and hashes every file during writing."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _CHUNK = 1 << 20
 
 
 class HashedFile:
-    """A file being written, and the SHA-256 of its contents so far."""
+    """A file open for writing, and the SHA-256 of its contents so far."""
 
     def __init__(self, file: BinaryIO) -> None:
         self._file = file
@@ -52,12 +52,12 @@ class HashedFile:
 
     @property
     def sha256(self) -> str:
-        """The SHA-256 of what was written, in hex."""
+        """Return the SHA-256 of the contents in hex."""
         return self._digest.hexdigest()
 
 
 class BundleWriter:
-    """Writes the files of a bundle into an existing directory, each byte once and hashed once.
+    """Writes and hashes the files of a bundle in an existing directory.
 
     Use `new_directory` to create the directory atomically.
     """
@@ -68,7 +68,7 @@ class BundleWriter:
 
     @contextlib.contextmanager
     def open(self, name: str) -> Iterator[HashedFile]:
-        """Open a file to write to; it is recorded when the block ends."""
+        """Open a file for writing; it is recorded when the block ends."""
         with (self.directory / name).open("wb") as file:
             hashed = self._hashed(file)
             yield hashed
@@ -92,10 +92,10 @@ class BundleWriter:
             self.copy(bundle.path(name), name)
 
     def finish(self, manifest: Manifest) -> Bundle:
-        """Write the manifest, with the records of all files in order of path.
+        """Write the manifest with the records of all files, sorted by path.
 
         Returns:
-            the bundle as written, which need not be read and checked again
+            the bundle, which need not be read and checked again
         """
         records = tuple(self._records[name] for name in sorted(self._records))
         manifest = dataclasses.replace(manifest, files=records)
@@ -107,9 +107,7 @@ class BundleWriter:
 
 
 class ScratchWriter(BundleWriter):
-    """Writes an intermediate bundle, which only this process reads.
-
-    Nothing is hashed, and no manifest is written.
+    """Writes an intermediate bundle for this process only, without hashes and manifest.
     """
 
     def finish(self, manifest: Manifest) -> Bundle:
@@ -144,12 +142,12 @@ def new_directory(
 ) -> Iterator[Path]:
     """Yield a directory that becomes `destination` if the block ends without an exception.
 
-    Otherwise, or if the process dies, `destination` stays as it was. The partial directory is a
-    sibling of it, and is removed unless the process is killed.
+    Otherwise, or if the process dies, `destination` is unchanged. The partial directory lies next
+    to it, and is removed unless the process is killed.
 
     Args:
-        kind: what it will be
-        is_one: whether a directory is of that kind, or empty: nothing else is replaced
+        kind: noun for the directory in errors
+        is_one: returns whether a directory is of that kind or empty, and may be replaced
 
     Raises:
         DragomanError: the destination exists (without `overwrite`) or cannot be written.
@@ -179,7 +177,7 @@ def new_directory(
 
 
 def record_parity(bundle: Bundle, parity: Parity) -> None:
-    """Put the figures into a bundle's manifest, and change nothing else."""
+    """Replace the parity record in a bundle's manifest."""
     path = bundle.directory / MANIFEST_FILE
     data = read_json_object(path)
     data["parity"] = to_plain(parity, brief=True)
@@ -220,7 +218,7 @@ def check_destination(
         kind, is_one: see `new_directory`
 
     Raises:
-        DragomanError: the destination exists, and `overwrite` is False or it is not of its kind.
+        DragomanError: the destination exists, and `overwrite` is False or it is of another kind.
     """
     refuse_existing(destination, overwrite)
     if not overwrite or not destination.exists():

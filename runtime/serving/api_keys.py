@@ -18,10 +18,10 @@ class UnauthorizedError(DragomanError):
 
 
 class ApiKeys:
-    """The keys of which each request must have one.
+    """The API keys that a server accepts.
 
     Args:
-        keys: empty: requests need no key
+        keys: the accepted keys; empty: requests need no key
     """
 
     def __init__(self, keys: tuple[str, ...]) -> None:
@@ -31,7 +31,7 @@ class ApiKeys:
         """Check the key of a request.
 
         Args:
-            headers: those of the request, where a key is a bearer token (RFC 6750)
+            headers: headers of the request; a key is a bearer token (RFC 6750)
             body_key: the key in the body of the request, used if the headers have none
 
         Raises:
@@ -42,17 +42,17 @@ class ApiKeys:
         scheme, _, token = headers.get("authorization", "").partition(" ")
         found = token.strip() if scheme.lower() == "bearer" else body_key
         offered = found.encode() if isinstance(found, str) else b""
-        # Each comparison takes constant time, and all are made: the time says nothing of any key.
+        # Constant time: all keys are compared, so the time reveals nothing about them.
         equal = [hmac.compare_digest(offered, key) for key in self._keys]
         if not any(equal):
             raise UnauthorizedError("expected an API key as a bearer token, found no valid key")
 
 
 def read_keys(path: Path) -> tuple[str, ...]:
-    """Read a file of keys, one a line, without empty lines and lines that begin with #.
+    """Read a file with one key per line, skipping empty lines and lines that begin with #.
 
     Raises:
-        DragomanError: the file cannot be read, has no key, or has one that no header can hold.
+        DragomanError: the file cannot be read, has no key, or has a key that no header can hold.
     """
     try:
         lines = path.read_text(encoding="utf-8").splitlines()

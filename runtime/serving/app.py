@@ -1,4 +1,4 @@
-"""The ASGI application: the endpoints of all protocols, and a page to try models on."""
+"""The ASGI application: the endpoints of all protocols, and a page to try models."""
 
 from __future__ import annotations
 
@@ -39,12 +39,12 @@ PAGE_HEADERS = {
 def create_app(
     directories: dict[str, Path], options: ServerOptions, *, preload: bool = True
 ) -> Starlette:
-    """Make the application.
+    """Create the application.
 
     Args:
-        directories: the directory of each bundle, by its name
-        preload: whether bundles are loaded before the first request; then a bundle that cannot be
-            loaded keeps the server from starting
+        directories: bundle directories by model name
+        preload: whether bundles are loaded before the first request; a bundle that fails to load
+            then stops the start
 
     Raises:
         BundleError: a directory does not hold a bundle.
@@ -94,7 +94,7 @@ async def _no_route(request: Request, error: Exception) -> Response:
 
 
 def _page() -> Protocol:
-    """The page at /, and the files that it loads."""
+    """Return the page at / and the files that it loads."""
 
     def endpoint(file: Traversable) -> Endpoint:
         content, media_type = file.read_text("utf-8"), MEDIA_TYPES[Path(file.name).suffix]

@@ -1,7 +1,7 @@
-"""How many workers of how many threads run a bundle.
+"""Selects the number of workers and threads that run a bundle.
 
-That is what the user says, else what `dragoman bench --arrangement` measured on this machine, else
-a worker for each core.
+Options of the user come first, then the measurement of `dragoman bench --arrangement` on this
+machine, then one worker per core.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from ..format.manifest import Manifest
 
 
 class Arrangement(NamedTuple):
-    """How a model is run.
+    """The workers and threads that run a model.
 
     Attributes:
-        workers: decoding loops, each with a batch of its own, over one copy of the weights
-        threads: threads of each worker
-        batch_size: the most rows in the batch of a worker: requests times beams
+        workers: decoding loops, each with its own batch, which share one copy of the weights
+        threads: threads per worker
+        batch_size: maximum rows in a worker's batch; a request has a row per beam
     """
 
     workers: int
@@ -48,16 +48,16 @@ def usable_cores() -> int:
 def arrangement(
     manifest: Manifest, *, workers: int | None, threads: int | None, batch_size: int | None
 ) -> Arrangement:
-    """Choose an arrangement for a bundle.
+    """Select the arrangement of a bundle.
 
-    By default each core has a worker of one thread, which never waits for other threads.
+    By default, each core has a worker of one thread, which never waits for other threads.
 
     Args:
-        workers, threads: None, both of them: as `dragoman bench --arrangement` found best on this
-            machine, if it was run; None, one of them: what fills the cores
+        workers, threads: if both are None, the best measured by `dragoman bench --arrangement` on
+            this machine, if any; if one is None, it is chosen to use all cores
 
     Raises:
-        DragomanError: there would be too many threads.
+        DragomanError: the total number of threads is too large.
     """
     known = recall(manifest) if workers is None and threads is None else None
     if known is not None:
@@ -72,10 +72,10 @@ def arrangement(
 
 
 def remember(manifest: Manifest, best: Arrangement) -> str | None:
-    """Keep the best arrangement of a bundle on this machine, for `arrangement`.
+    """Save the best arrangement of a bundle on this machine, for `arrangement`.
 
     Returns:
-        a warning if it cannot be written
+        a warning if the file cannot be written
     """
     try:
         write_whole(_file(manifest), lambda path: path.write_text(json.dumps(best), "ascii"))
@@ -85,7 +85,7 @@ def remember(manifest: Manifest, best: Arrangement) -> str | None:
 
 
 def recall(manifest: Manifest) -> Arrangement | None:
-    """Return the arrangement that `remember` has kept; None: there is no valid one."""
+    """Return the arrangement saved by `remember`; None: there is no valid one."""
     with suppress(OSError, ValueError, TypeError, DragomanError):
         found = json.loads(_file(manifest).read_text("ascii"))
         known = Arrangement(*found)
@@ -96,7 +96,7 @@ def recall(manifest: Manifest) -> Arrangement | None:
 
 
 def _file(manifest: Manifest) -> Path:
-    """In XDG_CACHE_HOME or ~/.cache, named by the bundle's files, the machine and its cores."""
+    """Return the cache file; its name depends on the bundle's files, the machine and its cores."""
     root = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
     of = [platform.node(), usable_cores(), *sorted(record.sha256 for record in manifest.files)]
     name = hashlib.sha256(json.dumps(of).encode()).hexdigest()[:24]

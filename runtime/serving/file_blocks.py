@@ -1,7 +1,7 @@
-"""Decodes a large file of lines in blocks, which are kept until the output is complete.
+"""Decodes a large file of lines in blocks, which are saved until the output is complete.
 
-An interruption costs only the blocks that were being decoded. Where blocks are decoded is up to the
-caller of `decode_file`.
+After an interruption, only unfinished blocks are decoded again. The caller of `decode_file`
+decides where blocks are decoded.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ SPEED_OPTIONS = ("max_batch_size", "max_batch_tokens")
 
 @dataclass(frozen=True)
 class Block:
-    """Lines that are decoded together.
+    """A block of lines that are decoded together.
 
     Attributes:
         index: number of the block in the file, from 0
@@ -58,10 +58,10 @@ class Block:
 
 @dataclass(frozen=True)
 class LineFile:
-    """A file of lines, as it was when it was split into blocks.
+    """A file of lines, split into blocks.
 
     Attributes:
-        sha256: hash of its contents
+        sha256: hash of the file's contents
     """
 
     path: Path
@@ -77,7 +77,7 @@ class LineFile:
         """Read the lines of a block.
 
         Raises:
-            DragomanError: the file is shorter than it was.
+            DragomanError: the file has become shorter.
         """
         with self.path.open("rb") as file:
             file.seek(block.offset)
@@ -88,7 +88,7 @@ class LineFile:
 
 
 def split(path: Path, block_lines: int) -> LineFile:
-    """Read a file once, to find its blocks.
+    """Split a file into blocks, in one pass.
 
     Args:
         block_lines: lines of each block; the last may have fewer
@@ -119,7 +119,7 @@ def split(path: Path, block_lines: int) -> LineFile:
 
 
 def lines_of(data: bytes) -> list[bytes]:
-    """Split a block into lines, without their ends."""
+    """Split a block into lines, without line ends."""
     lines = data.split(b"\n")
     return lines if lines[-1] else lines[:-1]
 
@@ -129,9 +129,8 @@ class DecodedBlock:
     """The output for a block.
 
     Attributes:
-        lines: an output for each line of input
-        rejected: why lines could not be decoded, by their index in the block; their outputs are
-            empty
+        lines: one output per input line
+        rejected: reasons of rejected lines, by index in the block; their outputs are empty
     """
 
     lines: list[str] = field(default_factory=list)
@@ -141,7 +140,7 @@ class DecodedBlock:
 class BlockDecoder:
     """Decodes blocks with a model.
 
-    The first method that needs the model loads it, so an error of loading is one of that method.
+    The first method that needs the model loads it, and raises errors of loading.
     """
 
     def __init__(
@@ -198,7 +197,7 @@ def check_format(
     """Check that each output is one line.
 
     Raises:
-        DragomanError: it is not, or the model does not decode.
+        DragomanError: an output may have several lines, or the model does not decode.
     """
     check_able(manifest, "generate")
     if output_format == "text":
@@ -218,8 +217,7 @@ class DecodedFile:
     """A file of outputs.
 
     Attributes:
-        rejected: why lines could not be decoded, by their number in the file, from 1; their outputs
-            are empty
+        rejected: reasons of rejected lines, by line number from 1; their outputs are empty
     """
 
     lines: int
@@ -233,7 +231,7 @@ def describe_work(
     options: GenerationOptions,
     output_format: OutputFormat,
 ) -> dict[str, Any]:
-    """Describe everything that decides the outputs; the location of files does not."""
+    """Describe everything that determines the outputs; the location of files does not."""
     settings = {
         name: value
         for name, value in dataclasses.asdict(options).items()
@@ -249,14 +247,14 @@ def describe_work(
 
 
 class FinishedBlocks:
-    """The folder of an output's finished blocks: OUTPUT.blocks. It is created if necessary.
+    """The folder of an output's finished blocks, OUTPUT.blocks, created if necessary.
 
     Args:
-        output: the file that the blocks become
-        description: the work, see `describe_work`
+        output: output file
+        description: description of the work, see `describe_work`
 
     Raises:
-        DragomanError: the folder is of other work.
+        DragomanError: the folder belongs to other work.
     """
 
     def __init__(self, output: Path, description: Mapping[str, Any]) -> None:
@@ -280,11 +278,11 @@ class FinishedBlocks:
         return [block for block in source.blocks if self._read(block) is None]
 
     def add(self, block: Block, decoded: DecodedBlock) -> None:
-        """Keep a block: as a whole, or not at all if this is interrupted."""
+        """Save a block atomically."""
         _write(self._path(block), json.dumps(dataclasses.asdict(decoded), ensure_ascii=False))
 
     def write_output(self, source: LineFile) -> DecodedFile:
-        """Write the output, all of it at once, and remove the folder.
+        """Write the output atomically, and remove the folder.
 
         Raises:
             DragomanError: a block is missing.
@@ -311,7 +309,7 @@ class FinishedBlocks:
         return self.folder / f"{block.index:08}.json"
 
     def _read(self, block: Block) -> DecodedBlock | None:
-        """Read a block; None: there is none, or only a part of it."""
+        """Read a block; None: it is missing or incomplete."""
         try:
             values = _read_object(self._path(block))
         except (DragomanError, FileNotFoundError):
@@ -336,17 +334,17 @@ def decode_file(
     overwrite: bool,
     progress: Progress,
 ) -> DecodedFile:
-    """Decode a file of lines into one of as many lines, in the same order.
+    """Decode a file line by line into an output file with the same order of lines.
 
-    The same call continues where an earlier one was interrupted.
+    Repeating an interrupted call resumes it.
 
     Args:
-        decode_blocks: decodes blocks, and yields each as soon as it is finished, in any order
+        decode_blocks: decodes blocks and yields each when finished, in any order
         overwrite: whether an existing output is replaced
 
     Raises:
-        DragomanError: the input, the output or an option is not as it must be, or other work left
-            its blocks.
+        DragomanError: the input, the output or an option is invalid, or the folder of blocks
+            belongs to other work.
     """
     refuse_existing(output, overwrite)
     refuse_unwritable_file(output)
@@ -370,12 +368,12 @@ def _read_object(path: Path) -> dict[str, Any]:
     """Read a JSON object.
 
     Raises:
-        DragomanError: the file is not one.
-        FileNotFoundError: there is no file.
+        DragomanError: the file is not a JSON object.
+        FileNotFoundError: the file does not exist.
     """
     try:
         values = parse_json(path.read_text(encoding="utf-8"))
-    except ValueError as error:  # UnicodeDecodeError, too
+    except ValueError as error:  # includes UnicodeDecodeError
         raise DragomanError(f"{path}: expected JSON: {error}") from error
     if not isinstance(values, dict):
         raise DragomanError(f"{path}: expected a JSON object")
@@ -383,7 +381,7 @@ def _read_object(path: Path) -> dict[str, Any]:
 
 
 def _write(path: Path, text: str) -> None:
-    """Write a file as a whole or not at all."""
+    """Write a file atomically."""
     beginning = path.with_suffix(".new")
     with beginning.open("w", encoding="utf-8") as file:
         file.write(text)

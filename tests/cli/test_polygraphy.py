@@ -245,7 +245,7 @@ def test_tensorrt_builds_the_encoder_from_these_shapes(
 def test_refusals(dragoman: Dragoman, neutral: Path, engines: Path, tmp_path: Path) -> None:
     probe = tmp_path / "probe"
     for arguments, message in (
-        ((engines, "--polygraphy", probe), "expected graphs of the same model beside engines"),
+        ((engines, "--polygraphy", probe), "expected graphs of the same model besides engines"),
         ((engines, "--polygraphy", probe, "--graphs", engines), "expected ONNX graphs, found eng"),
         ((neutral, "--polygraphy", tmp_path), f"{tmp_path} already exists: choose another name"),
         ((neutral, "--polygraphy", probe, "--inputs", tmp_path / "x"), "found nothing at"),

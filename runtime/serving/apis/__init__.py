@@ -1,1 +1,1 @@
-"""The protocols of the server, each in a module of its own; http has what they share."""
+"""The protocols of the server, one per module; http has the parts they share."""

@@ -1,6 +1,6 @@
-"""Bodies of requests: JSON objects, their fields, and the generation options in them.
+"""Request bodies: JSON objects, their fields and their generation options.
 
-Triton's requests have them, too: no HTTP library is needed.
+Triton requests use them too, so this module needs no HTTP library.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ TYPE_NAMES: dict[type, str] = {
 
 
 class BodyError(DragomanError):
-    """The body of a request is not what its endpoint takes."""
+    """The body of a request is not valid for its endpoint."""
 
 
 def json_object(body: bytes) -> dict[str, Any]:
@@ -50,10 +50,10 @@ def json_object(body: bytes) -> dict[str, Any]:
 
 
 class Fields:
-    """The fields of a JSON object, which are taken one by one.
+    """The fields of a JSON object, taken one by one.
 
     Args:
-        values: the fields; those that are taken are removed
+        values: the fields; `take` and `require` remove them
     """
 
     def __init__(self, values: dict[str, Any]) -> None:
@@ -97,14 +97,14 @@ class Fields:
 
     @property
     def rest(self) -> dict[str, Any]:
-        """The fields that were not taken."""
+        """Return the fields that were not taken."""
         return self._values
 
     def end(self) -> None:
         """Check that all fields were taken.
 
         Raises:
-            BodyError: some were not.
+            BodyError: fields are left.
         """
         if self._values:
             names = ", ".join(sorted(self._values))
@@ -112,7 +112,7 @@ class Fields:
 
 
 def generation_options(values: dict[str, Any]) -> GenerationOptions:
-    """Make generation options of fields; null stands for the default.
+    """Create generation options from fields; null stands for the default.
 
     Raises:
         BodyError: a name is not an option.

@@ -1,4 +1,4 @@
-"""What all protocols share: endpoints, errors, streams of events, clients that disconnect."""
+"""Shared parts of the HTTP protocols: endpoints, errors, event streams, disconnected clients."""
 
 from __future__ import annotations
 
@@ -48,14 +48,14 @@ STREAM_STATUS = "dragoman.stream_status"
 
 @dataclass(frozen=True)
 class Endpoint:
-    """A path that a protocol answers.
+    """An endpoint of a protocol.
 
     Attributes:
-        path: as Starlette writes it, such as `/v1/models/{model}`
-        handler: may raise any error, and is cancelled when the client disconnects
-        method: of HTTP
-        is_open: whether it needs no API key, or checks the key itself
-        is_polled: whether it is called so often that the log leaves out its successes
+        path: path in Starlette's form, such as `/v1/models/{model}`
+        handler: coroutine that may raise any error; cancelled when the client disconnects
+        method: HTTP method
+        is_open: whether the endpoint needs no API key, or checks the key itself
+        is_polled: whether successful requests are left out of the log
     """
 
     path: str
@@ -70,10 +70,9 @@ class Protocol:
     """Endpoints that report errors in the same form.
 
     Attributes:
-        prefixes: beginnings of the paths under which requests without a valid key are answered in
-            this form, too
-        error_body: the JSON body that reports an error
-        error_event: the name of the server-sent event that reports an error; None: it has none
+        prefixes: path prefixes under which unauthorized requests are also answered in this form
+        error_body: creates the JSON body that reports an error
+        error_event: name of the server-sent event that reports an error; None: unnamed
     """
 
     endpoints: tuple[Endpoint, ...]
@@ -85,12 +84,12 @@ class Protocol:
         """Return the routes of all endpoints.
 
         Args:
-            service: what the handlers take
+            service: argument of the handlers
         """
         return [_route(endpoint, self, service) for endpoint in self.endpoints]
 
     def error_response(self, error: Exception) -> Response:
-        """Return the answer that reports an error."""
+        """Return the response that reports an error."""
         known = reported_error(error)
         return JSONResponse(self.error_body(known), known.status, headers=dict(known.headers))
 
@@ -110,7 +109,7 @@ class BodyTooLargeError(BodyError):
 
 
 class InternalError(DragomanError):
-    """The server failed. The client learns nothing else."""
+    """The server failed; the client receives no details."""
 
     status, code = 500, "internal_error"
 
@@ -120,10 +119,10 @@ class ClientGoneError(Exception):
 
 
 def reported_error(error: Exception) -> DragomanError:
-    """Return the error that a client is told of."""
+    """Return the error to report to the client."""
     if isinstance(error, DragomanError):
         return error
-    if isinstance(error, HTTPException):  # of Starlette: no such route, a form that is none
+    if isinstance(error, HTTPException):  # from Starlette: unknown route or malformed form
         known = DragomanError(error.detail)
         known.status, known.headers = error.status_code, error.headers or {}
         if error.status_code in (404, 405):
@@ -140,7 +139,7 @@ def _route(endpoint: Endpoint, protocol: Protocol, service: Any) -> Route:
             work = endpoint.handler(service, request)
             response = await _unless_gone(work, request.receive)
         except (ClientGoneError, ClientDisconnect):
-            return Response(status_code=CLIENT_GONE)  # nobody reads it
+            return Response(status_code=CLIENT_GONE)  # never read
         except Exception as error:
             _log_failure(error, request.scope)
             return protocol.error_response(error)
@@ -152,17 +151,17 @@ def _route(endpoint: Endpoint, protocol: Protocol, service: Any) -> Route:
 
 
 def _log_failure(error: Exception, scope: Scope) -> None:
-    """Log an error that is the server's fault."""
+    """Log an error of the server."""
     if reported_error(error).status == 500:
         where = {"route": scope.get(ROUTE), "request_id": scope.get(REQUEST_ID)}
         logger.error("failed", exc_info=error, extra=where)
 
 
 async def _read_body(request: Request) -> None:
-    """Read the body of a request, which remembers it.
+    """Read the body of a request, which caches it.
 
     Raises:
-        BodyTooSlowError: it takes too long.
+        BodyTooSlowError: the body takes too long.
     """
     try:
         async with asyncio.timeout(BODY_SECONDS):
@@ -177,11 +176,10 @@ async def _read_body(request: Request) -> None:
 async def opened_form(
     request: Request, *, max_files: int = 1, max_fields: int = 1000
 ) -> AsyncIterator[FormData]:
-    """Read a form, whose files are open for as long as the context lasts.
+    """Read a form and keep its files open within the context.
 
     Raises:
-        BodyError: the body is not a form of texts in UTF-8. A form may name any of Python's
-            encodings.
+        BodyError: the body is not a form in UTF-8.
     """
     try:
         form = await request.form(max_files=max_files, max_fields=max_fields)
@@ -198,15 +196,14 @@ async def opened_form(
 class Events(Response):
     """Server-sent events (WHATWG HTML, section 9.2).
 
-    They are sent until the last one, or until the client disconnects. If they fail, the last one
-    reports the error.
+    Sending ends early when the client disconnects. After a failure, the last event reports the
+    error.
 
     Attributes:
-        protocol: how an error is reported; set when a handler returns the events
+        protocol: protocol that reports errors; set when a handler returns the events
 
     Args:
-        events: as `server_sent_event` writes them. What fails before the first of them should have
-            failed already, see `started`
+        events: output of `server_sent_event`; use `started` to raise errors before the first event
     """
 
     media_type = "text/event-stream"
@@ -252,10 +249,10 @@ class Events(Response):
 
 
 def server_sent_event(data: Any, name: str | None = None) -> str:
-    """Write an event.
+    """Format a server-sent event.
 
     Args:
-        data: text, or anything that JSON can hold
+        data: text or a JSON value
     """
     text = data if isinstance(data, str) else json.dumps(data, ensure_ascii=False, allow_nan=False)
     head = "" if name is None else f"event: {name}\n"
@@ -263,10 +260,10 @@ def server_sent_event(data: Any, name: str | None = None) -> str:
 
 
 async def started(items: AsyncGenerator[Outcome, None]) -> AsyncGenerator[Outcome, None]:
-    """Wait for the first item, so that an error before it becomes an ordinary answer.
+    """Wait for the first item, so that an earlier error becomes an ordinary response.
 
     Returns:
-        all items, the first one too
+        all items, including the first
     """
     try:
         first = await anext(items)

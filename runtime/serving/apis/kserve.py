@@ -1,6 +1,6 @@
 """The Open Inference Protocol v2 (KServe) over HTTP, with its binary extension.
 
-Its tensors are those of `open_inference`. Generation options are parameters of a request.
+`open_inference` describes the tensors. Generation options are parameters of a request.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ MOST_DIGITS = 20
 
 
 def error_body(error: DragomanError) -> dict[str, str]:
-    """Write an error."""
+    """Return the JSON body of an error."""
     return {"error": str(error)}
 
 
@@ -177,7 +177,7 @@ def _seconds(timeout: Any) -> float | None:
     """Convert the `timeout` of a request.
 
     Args:
-        timeout: in microseconds; None or 0: the server's
+        timeout: microseconds; None or 0: the server's timeout
     """
     if timeout is None:
         return None
@@ -190,10 +190,10 @@ def _seconds(timeout: Any) -> float | None:
 
 
 def _requested_outputs(outputs: Any, names: Sequence[str], *, all_binary: bool) -> dict[str, bool]:
-    """Find the names of the requested outputs, and whether each of them is binary.
+    """Return the names of the requested outputs, and whether each is binary.
 
     Args:
-        outputs: as the request has them; None or empty: all
+        outputs: `outputs` of the request; None or empty: all
         names: the names of all outputs
     """
     if outputs is None or outputs == []:

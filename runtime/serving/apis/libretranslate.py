@@ -20,7 +20,7 @@ MOST_ALTERNATIVES = 16
 
 
 def error_body(error: DragomanError) -> dict[str, str]:
-    """Write an error."""
+    """Return the JSON body of an error."""
     return {"error": str(error)}
 
 
@@ -98,9 +98,9 @@ def _translates(served: ServedModel) -> bool:
 
 
 def _language_pairs(served: ServedModel) -> list[tuple[str, str]]:
-    """Sources and targets of a bundle that knows its languages, or whose name ends with them.
+    """Return the (source, target) pairs of a bundle, from its languages or else its name.
 
-    An example of such a name is opus-mt-en-de.
+    opus-mt-en-de is such a name.
     """
     if not _translates(served):
         return []
@@ -117,11 +117,11 @@ def _translator(service: Service, source: str, target: str, model: str | None) -
     """Find a model that translates from one language to another.
 
     Raises:
-        DragomanError: there is none.
+        DragomanError: there is no such model.
     """
     if model is not None:
         served = service.models.get(model)
-        if not _translates(served):  # a speech model would take texts for paths of files
+        if not _translates(served):  # a speech model would read texts as file paths
             raise DragomanError(f"model: expected a translation model, {served.name} is another")
         return served
     candidates = [served for served in service.models.all if _translates(served)]
@@ -149,7 +149,7 @@ def _options(served: ServedModel, source: str, target: str, alternatives: int) -
 
 PROTOCOL = Protocol(
     (
-        # They check the key themselves, since it may be in the body.
+        # The handlers check the key, which may be in the body.
         Endpoint("/translate", _translate, is_open=True),
         Endpoint("/languages", _languages, method="GET", is_open=True),
     ),

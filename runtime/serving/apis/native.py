@@ -1,4 +1,4 @@
-"""Dragoman's own API: every option and every output, as one answer or token by token."""
+"""Dragoman's native API: all options and outputs, as one response or token by token."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ SCORING_OPTIONS = sorted({f.name for f in dataclasses.fields(ScoringOptions)} - 
 
 
 def error_body(error: DragomanError) -> dict[str, str]:
-    """Write an error."""
+    """Return the JSON body of an error."""
     return {"error": str(error), "code": error.code}
 
 
@@ -56,7 +56,7 @@ async def _bundles(service: Service, request: Request) -> Response:
 
 
 def _bundle_data(served: ServedModel) -> dict[str, Any]:
-    """What the page and other clients need to know to use a bundle."""
+    """Describe a bundle for the page and other clients."""
     manifest = served.manifest
     languages = manifest.languages
     return {
@@ -80,7 +80,7 @@ def _input_kind(manifest: Manifest) -> str:
 
 
 async def _generate(service: Service, request: Request) -> Response:
-    """Decode `source`, `sources` or `audio` with any option; `stream` and `pieces` are booleans."""
+    """Decode `source`, `sources` or `audio`; `stream` and `pieces` are booleans."""
     fields = Fields(json_object(await request.body()))
     served = service.models.get(fields.take("model", str))
     stream, seconds = fields.take("stream", bool, False), fields.take("timeout", (float, int))
@@ -101,10 +101,10 @@ async def _generate(service: Service, request: Request) -> Response:
 async def _result_data(
     service: Service, served: ServedModel, result: Result, *, pieces: bool
 ) -> dict[str, Any]:
-    """Write a result.
+    """Return a result as JSON data.
 
     Args:
-        pieces: whether each hypothesis says what each of its tokens adds to its text
+        pieces: whether each hypothesis has the text of each token
     """
     data = result_data(result)
     if pieces and result.hypotheses:
@@ -115,7 +115,7 @@ async def _result_data(
 
 
 def _pieces(result: Result, model: Model) -> list[list[str] | None]:
-    """What tokens add to the text of each hypothesis; None: the bundle has no tokenizers."""
+    """Return the text of each token of each hypothesis; None: the bundle has no tokenizer."""
 
     def pieces(tokens: Sequence[int]) -> list[str] | None:
         stream = model.text_stream()
@@ -128,7 +128,7 @@ async def _events(
     items: AsyncGenerator[Token | StreamEnd, None],
     write: Callable[[Result], Awaitable[dict[str, Any]]],
 ) -> AsyncGenerator[str, None]:
-    """A message for each token, and an event "end" with the whole result."""
+    """Yield an event for each token, and an event "end" with the whole result."""
     async with aclosing(items):
         async for item in items:
             if isinstance(item, StreamEnd):
@@ -173,7 +173,7 @@ def _from_base64(text: str) -> bytes:
 
 
 async def _run_encoder(service: Service, request: Request, *, method: str) -> Response:
-    """Run a method of an encoder-only model on `texts`, or pairs of them."""
+    """Run a method of an encoder-only model on `texts`, which may be pairs."""
     fields = Fields(json_object(await request.body()))
     served = service.models.get(fields.take("model", str))
     seconds, texts = fields.take("timeout", (float, int)), fields.require("texts", list)
@@ -204,9 +204,9 @@ def _encoder_data(result: Any) -> dict[str, Any]:
 
 
 async def _attention(service: Service, request: Request) -> Response:
-    """Show the cross-attention that aligns words, [target, source].
+    """Return the cross-attention that aligns words, [target, source].
 
-    For encoder-only and decoder-only models, it is the mean over the heads of the last layer.
+    Encoder-only and decoder-only models return the mean over the heads of the last layer.
     """
     fields = Fields(json_object(await request.body()))
     served = service.models.get(fields.take("model", str))
@@ -226,7 +226,7 @@ async def _attention(service: Service, request: Request) -> Response:
 
 
 async def _attention_source(service: Service, served: ServedModel, fields: Fields) -> Any:
-    """The one source of a request. Encoder-only models read pairs of texts, too."""
+    """Return the only source of a request; for an encoder-only model, it may be a pair of texts."""
     if served.manifest.head is not None:
         source = fields.require("source", (str, list))
         is_pair = isinstance(source, list) and [type(text) for text in source] == [str, str]
@@ -240,7 +240,7 @@ async def _attention_source(service: Service, served: ServedModel, fields: Field
 
 
 def _grid(found: Attention) -> tuple[Sequence[str], Sequence[str], Weights]:
-    """Tokens that attend, tokens that they attend to, and the weights between them."""
+    """Return the query tokens, the key tokens, and the weights between them."""
     if found.cross is not None:
         return found.target, found.source, found.aligning
     if found.decoder is not None:

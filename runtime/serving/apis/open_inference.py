@@ -43,15 +43,15 @@ MOST_DIMENSIONS = 8
 
 
 class TensorError(DragomanError):
-    """A tensor is malformed, or is not one that the model takes."""
+    """A tensor is malformed or not an input of the model."""
 
 
 @dataclass(frozen=True)
 class TensorSpec:
-    """What a model takes or returns.
+    """The specification of an input or output of a model.
 
     Attributes:
-        shape: -1 where any size is allowed
+        shape: sizes; -1: any size
     """
 
     name: str
@@ -61,10 +61,10 @@ class TensorSpec:
 
 @dataclass(frozen=True)
 class Tensor:
-    """A tensor of a request or an answer.
+    """A tensor of a request or response.
 
     Attributes:
-        values: for BYTES, an array of bytes objects
+        values: array of the elements; for BYTES, of bytes objects
     """
 
     name: str
@@ -96,7 +96,7 @@ def texts_of(tensors: Mapping[str, Tensor]) -> list[Any]:
     """Read texts [N] or [N, 1], or pairs of texts [N, 2].
 
     Raises:
-        TensorError: there are other tensors, or more than `MOST_SOURCES` texts.
+        TensorError: the tensors are not one such tensor, or have more than `MOST_SOURCES` texts.
     """
     tensor = _only_input(tensors, "text")
     shape = tensor.values.shape
@@ -115,7 +115,7 @@ def files_of(tensors: Mapping[str, Tensor]) -> list[bytes]:
     """Read audio files.
 
     Raises:
-        TensorError: there are other tensors, or more than `MOST_SOURCES` files.
+        TensorError: the tensors are not one such tensor, or have more than `MOST_SOURCES` files.
     """
     values = _only_input(tensors, "audio").values
     _check_count("audio", values.size)
@@ -123,10 +123,10 @@ def files_of(tensors: Mapping[str, Tensor]) -> list[bytes]:
 
 
 def decoder_tensors(results: Sequence[Result]) -> list[Tensor]:
-    """Write the results of a model that decodes.
+    """Convert the results of a model that decodes to tensors.
 
     Raises:
-        RejectedError: a source could not be decoded; names the first.
+        RejectedError: a source could not be decoded; the error names the first.
     """
     _check_results(results)
     texts = [" ".join(map(str, r.tokens)) if r.text is None else r.text for r in results]
@@ -139,7 +139,7 @@ def decoder_tensors(results: Sequence[Result]) -> list[Tensor]:
 
 
 def encoder_call(head: Head, parameters: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
-    """Return the method of `EncoderFrontEnd` that a model's head needs, and its arguments.
+    """Return the method of `EncoderFrontEnd` for a head, and its arguments.
 
     Raises:
         BodyError: a parameter is unknown.
@@ -156,10 +156,10 @@ def encoder_call(head: Head, parameters: Mapping[str, Any]) -> tuple[str, dict[s
 
 
 def encoder_tensors(head: Head, results: Sequence[Any]) -> list[Tensor]:
-    """Write the results of an encoder-only model.
+    """Convert the results of an encoder-only model to tensors.
 
     Raises:
-        RejectedError: a text could not be read; names the first.
+        RejectedError: a text could not be read; the error names the first.
     """
     _check_results(results)
     if head.task == "embedding":
@@ -170,7 +170,7 @@ def encoder_tensors(head: Head, results: Sequence[Any]) -> list[Tensor]:
 
 
 def bytes_tensor(name: str, texts: Sequence[str]) -> Tensor:
-    """Make a tensor of texts."""
+    """Create a BYTES tensor from texts."""
     return Tensor(name, "BYTES", _objects([text.encode() for text in texts]))
 
 
@@ -179,10 +179,10 @@ def read_tensor(data: dict[str, Any], binary: memoryview) -> tuple[Tensor, memor
 
     Args:
         data: the tensor in JSON
-        binary: the binary data of this tensor and those after it
+        binary: binary data that begins with this tensor's
 
     Returns:
-        the tensor, and the binary data after it
+        the tensor, and the rest of the binary data
 
     Raises:
         TensorError: a field is missing or does not match the others.
@@ -211,10 +211,10 @@ def read_tensor(data: dict[str, Any], binary: memoryview) -> tuple[Tensor, memor
 
 
 def write_tensor(tensor: Tensor, *, binary: bool) -> tuple[dict[str, Any], bytes]:
-    """Write a tensor of an answer.
+    """Encode a tensor of a response.
 
     Returns:
-        its JSON, and its binary data
+        the JSON and the binary data of the tensor
     """
     head: dict[str, Any] = {
         "name": tensor.name,
@@ -257,7 +257,7 @@ def _from_json(name: str, datatype: str, shape: list[int], data: Any) -> NDArray
 
 
 def _flatten(data: list[Any]) -> list[Any]:
-    """Flatten data, which may be nested or not."""
+    """Flatten data that may be nested."""
     while data and isinstance(data[0], list):
         if not all(isinstance(inner, list) for inner in data):
             raise TensorError("data: expected lists of one depth")
@@ -298,12 +298,12 @@ def _reshaped(name: str, values: NDArray[Any], shape: list[int]) -> NDArray[Any]
         )
     try:
         return values.reshape(shape)
-    except ValueError as error:  # there are no values, and the sizes are too large for an array
+    except ValueError as error:  # no values, but sizes too large for an array
         raise TensorError(f"{name}: expected a shape, found {shape!r:.80}: {error}") from error
 
 
 def _fp32_tensor(name: str, numbers: Sequence[float]) -> Tensor:
-    """Make a tensor of numbers. Scores beyond the range of FP32 become its largest number."""
+    """Create an FP32 tensor; numbers beyond its range are clipped."""
     most = np.finfo(np.float32).max
     return Tensor(name, "FP32", np.clip(np.array(numbers), -most, most).astype(np.float32))
 

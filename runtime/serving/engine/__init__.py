@@ -1,4 +1,4 @@
-"""Engines: they decode or encode requests that arrive at any time, without any network.
+"""Engines, which decode or encode requests in shared batches, without any network code.
 
 Reading order: request_handle, request_queue, worker, engine; then encoder_engine.
 """

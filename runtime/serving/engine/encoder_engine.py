@@ -28,8 +28,8 @@ class EncoderHandle(RequestHandle[list[Any]]):
     """The handle of a request to an encoder-only model.
 
     Args:
-        method: of `EncoderFrontEnd`
-        options: its keyword arguments
+        method: name of a method of `EncoderFrontEnd`
+        options: keyword arguments of the method
     """
 
     def __init__(
@@ -54,9 +54,9 @@ class EncoderEngine:
 
     Args:
         model: an encoder-only model, loaded with `engine.threads_of(workers, threads)`
-        workers: number of threads that compute, each a batch of its own
-        batch_size: the most inputs in a batch
-        max_waiting: the most requests that wait; further ones are refused
+        workers: number of threads, each of which computes its own batches
+        batch_size: maximum inputs in a batch
+        max_waiting: maximum waiting requests; further ones are refused
     """
 
     def __init__(
@@ -87,7 +87,7 @@ class EncoderEngine:
         Raises:
             OverloadedError: too many requests wait.
             ClosedError: the engine is being closed.
-            DeviceLostError: the device failed for good.
+            DeviceLostError: the device failed permanently.
         """
         if self._lost is not None:
             raise DeviceLostError(str(self._lost))
@@ -95,16 +95,16 @@ class EncoderEngine:
 
     @property
     def alive(self) -> bool:
-        """Whether requests can be encoded."""
+        """Whether the engine can encode requests."""
         return self._lost is None and all(worker.is_alive() for worker in self._workers)
 
     @property
     def rows(self) -> int:
-        """The number of rows in use: none stay between two batches."""
+        """The number of rows in use; none stay between two batches."""
         return 0
 
     def close(self) -> None:
-        """Refuse new requests, finish the others, and end the threads."""
+        """Refuse new requests, finish accepted ones, and end the threads."""
         self.queue.close()
         for worker in self._workers:
             worker.join()
@@ -128,12 +128,12 @@ class EncoderEngine:
                 self._compute(wanted)
 
     def _compute(self, handles: Sequence[EncoderHandle]) -> None:
-        """Compute the results of requests; an input that is rejected has an error of its own."""
+        """Compute the results of requests; a rejected input has its own error."""
         sources = [source for handle in handles for source in handle.sources]
         started = time.monotonic()
         try:
             found = getattr(self.model.encoder, handles[0].method)(sources, **handles[0].options)
-        except Exception as error:  # of the device, or a defect
+        except Exception as error:  # a device failure or a defect
             self._observer.failed(f"{type(error).__name__}: {error}")
             if isinstance(error, DeviceLostError):
                 self._lost = error

@@ -1,4 +1,4 @@
-"""The engine of a model that decodes: several workers over one copy of its weights."""
+"""The engine of a model that decodes: several workers share one copy of its weights."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ class DecodingEngine:
 
     Args:
         model: a model that decodes, loaded with `threads_of(workers, threads)`
-        workers: number of threads that decode, each a batch of its own
-        batch_size: the most rows in a worker's batch: requests, times their beams
-        max_waiting: the most jobs that wait; further requests are refused
-        max_new_tokens: the most new tokens that a request may ask for; None: see `LONGEST_OUTPUT`
+        workers: number of threads, each of which decodes its own batch
+        batch_size: maximum rows in a worker's batch; a request has a row per beam
+        max_waiting: maximum waiting jobs; further requests are refused
+        max_new_tokens: maximum new tokens of a request; None: see `LONGEST_OUTPUT`
     """
 
     def __init__(
@@ -75,16 +75,15 @@ class DecodingEngine:
         since: float | None = None,
         listener: Listener | None = None,
     ) -> DecodingHandle | Result:
-        """Read an input, and return its handle; or its result, if it is empty or rejected.
+        """Read an input and return its handle, or its result if it is empty or rejected.
 
         Args:
             deadline, since: see `RequestHandle`
-            listener: receives every new token, end tokens too
+            listener: receives every new token, including end tokens
 
         Raises:
-            DragomanError: an option is out of range, not for this kind of model or not possible
-                with a listener; or more new tokens, outputs or rows are requested than the server
-                allows.
+            DragomanError: an option is out of range or not supported, or the request exceeds the
+                server's limit of new tokens, outputs or rows.
             LanguageError: a language is unknown, missing, or given to a model without languages.
         """
         if options.num_return_sequences > MOST_OUTPUTS:
@@ -115,7 +114,7 @@ class DecodingEngine:
         Raises:
             OverloadedError: too many jobs wait.
             ClosedError: the engine is being closed.
-            DeviceLostError: the device failed for good.
+            DeviceLostError: the device failed permanently.
         """
         lost = next((worker.lost for worker in self._workers if worker.lost is not None), None)
         if lost is not None:
@@ -125,7 +124,7 @@ class DecodingEngine:
 
     @property
     def alive(self) -> bool:
-        """Whether requests can be decoded."""
+        """Whether the engine can decode requests."""
         return all(worker.is_alive() for worker in self._workers)
 
     @property
@@ -134,14 +133,14 @@ class DecodingEngine:
         return sum(worker.busy for worker in self._workers)
 
     def close(self) -> None:
-        """Refuse new requests, finish the others, and end the threads."""
+        """Refuse new requests, finish accepted ones, and end the threads."""
         self.queue.close()
         for worker in self._workers:
             worker.join()
         self.model.close()
 
     def _limited(self, options: GenerationOptions) -> GenerationOptions:
-        """Apply the server's limit if the request has none and the bundle's default is more."""
+        """Apply the server's limit if the request has none and the bundle's default exceeds it."""
         if options.max_new_tokens is None:
             default = self.model.manifest.default_max_new_tokens
             if default > self.max_new_tokens:
@@ -155,15 +154,15 @@ class DecodingEngine:
 
 
 def threads_of(workers: int, threads: int) -> int:
-    """Return the threads to load a model with, for workers of this many threads each.
+    """Return the number of threads to load a model with.
 
-    A worker computes in its own thread; all workers share the others.
+    A worker computes in its own thread; the workers share the other threads.
     """
     return workers * (threads - 1) + 1
 
 
 def _capacity(model: Model, max_new_tokens: int | None) -> tuple[int, int]:
-    """Return the most new tokens of a request, and the target positions of a row that has them."""
+    """Return the maximum new tokens of a request, and the target positions of its rows."""
     manifest = model.manifest
     positions = manifest.executable.capacity or manifest.model.max_target_positions
     most = max_new_tokens or max(LONGEST_OUTPUT, manifest.default_max_new_tokens)

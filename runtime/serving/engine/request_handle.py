@@ -1,4 +1,4 @@
-"""Handles of requests: what an engine receives, and how its caller gets the result."""
+"""Request handles: an engine receives a handle and sets its result."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ Listener = Callable[[Sequence[SelectedToken]], None]
 
 
 class DeadlineError(DragomanError):
-    """A request was not done in time."""
+    """A request exceeded its time limit."""
 
     status, code = 504, "timeout"
 
 
 @dataclass
 class Times:
-    """When things happened, in seconds of `time.monotonic`; None: not yet.
+    """The times of a request's events, in seconds of `time.monotonic`; None: not yet.
 
     Attributes:
-        begun: when the first of its jobs joined a batch
-        first: when its first token was selected
+        begun: when the first job of the request joined a batch
+        first: when the first token was selected
     """
 
     submitted: float
@@ -43,12 +43,12 @@ class Times:
 
 
 class RequestHandle(Generic[Outcome]):
-    """The result of a request, which an engine sets.
+    """The handle of a request, whose result an engine sets.
 
     Attributes:
-        future: the result, or why there is none. Its caller may cancel it; then the request is
-            evicted at the next step.
-        deadline: when the request must be done, in seconds of `time.monotonic`; None: at any time
+        future: the result or an error. If the caller cancels it, the request is evicted at the next
+            step.
+        deadline: when the request must be done, in seconds of `time.monotonic`; None: unlimited
 
     Args:
         since: when the request arrived, in seconds of `time.monotonic`; None: now
@@ -60,7 +60,7 @@ class RequestHandle(Generic[Outcome]):
         self.deadline = deadline
 
     def is_over(self, now: float) -> bool:
-        """Return whether the request needs no more work; it fails if its time is up."""
+        """Return whether the request needs no more work; fail it if its deadline has passed."""
         if self.deadline is not None and now >= self.deadline:
             seconds = self.deadline - self.times.submitted
             self.fail(DeadlineError(f"the request was not done within {seconds:.3g} s"))
@@ -72,7 +72,7 @@ class RequestHandle(Generic[Outcome]):
             self.future.set_result(outcome)
 
     def fail(self, error: Exception) -> None:
-        """Set the reason why there is no result, unless the request is over."""
+        """Set an error, unless the request is over."""
         with suppress(InvalidStateError):
             self.future.set_exception(error)
 
@@ -81,7 +81,7 @@ class DecodingHandle(RequestHandle[Result]):
     """The handle of a request that is decoded.
 
     Args:
-        pending: creates the jobs of the request, and the result from their outputs
+        pending: creates the jobs of the request, and its result from their outputs
         listener: receives each new token; for requests with one output
     """
 
@@ -102,15 +102,15 @@ class DecodingHandle(RequestHandle[Result]):
 
     @property
     def jobs(self) -> list[Job[QueuedRequest]]:
-        """The jobs that can be decoded at first."""
+        """Return the jobs that can be decoded first."""
         return [self._queued(job) for job in self._pending.jobs]
 
     def notify(self, sequence: TokenSequence) -> None:
         """Send the new tokens of an output to the listener.
 
         Raises:
-            DragomanError: the output differs from the tokens that were sent: it was decoded again
-                after a failure, with other random numbers.
+            DragomanError: the output was decoded again after a failure, with other random numbers,
+                and differs from the tokens already sent.
         """
         if self.times.first is None and sequence.count:
             self.times.first = time.monotonic()
@@ -129,10 +129,9 @@ class DecodingHandle(RequestHandle[Result]):
     def add(
         self, number: int, outcome: DecodedJob[Any] | FailedJob[Any]
     ) -> Job[QueuedRequest] | None:
-        """Add the outcome of a job, and return the job that follows it, if there is one.
+        """Add the outcome of a job, and return the next job, if any.
 
-        A failure of the backend is not the request's fault: the request fails, instead of having a
-        result that says so.
+        A failure of the backend fails the request, since its input is not at fault.
         """
         if self.future.done():
             return None
@@ -144,7 +143,7 @@ class DecodingHandle(RequestHandle[Result]):
                 for sequence in outcome.sequences[:1]:
                     self.notify(sequence)
             found = self._pending.add(number, outcome)
-        except Exception as error:  # whatever is wrong with one request does not affect others
+        except Exception as error:  # a faulty request does not affect others
             self.fail(error)
             return None
         if isinstance(found, Job):
@@ -160,10 +159,10 @@ class DecodingHandle(RequestHandle[Result]):
 
 @dataclass(frozen=True, eq=False)
 class QueuedRequest:
-    """The key of a job in the request queue.
+    """A job in the request queue, identified by its request and number.
 
     Attributes:
-        number: which of the request's jobs it is
+        number: index of the job in the request
     """
 
     handle: DecodingHandle

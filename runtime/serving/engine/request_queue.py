@@ -1,4 +1,4 @@
-"""The request queue: first in, first out, of bounded length, shared by an engine's workers."""
+"""The request queue: a bounded FIFO queue, shared by an engine's workers."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ PATIENCE = 0.05
 
 
 class OverloadedError(DragomanError):
-    """Too many requests wait.
+    """Too many requests are waiting.
 
     Attributes:
-        retry_after: seconds after which there may be room, as an estimate
+        retry_after: estimated seconds until there is room
     """
 
     status, code = 429, "overloaded"
@@ -36,19 +36,19 @@ class OverloadedError(DragomanError):
 
 
 class ClosedError(DragomanError):
-    """The engine takes no more requests."""
+    """The engine accepts no more requests."""
 
     status, code = 503, "shutting_down"
     headers = MappingProxyType({"Retry-After": "1"})
 
 
 class RequestQueue(Generic[Item]):
-    """Items with their sizes, in rows of a batch.
+    """A queue of items with their sizes in rows of a batch.
 
     Args:
-        most: the most items that may wait
-        workers: how many workers share the items
-        is_over: whether a waiting item needs no more work, at a time
+        most: maximum waiting items
+        workers: number of workers that share the queue
+        is_over: returns whether an item needs no more work at the given time
     """
 
     def __init__(self, most: int, workers: int, is_over: Callable[[Item, float], bool]) -> None:
@@ -67,7 +67,7 @@ class RequestQueue(Generic[Item]):
         """Add items to the queue, all or none.
 
         Raises:
-            OverloadedError: more items would wait than may.
+            OverloadedError: the queue is full.
             ClosedError: the queue is closed.
         """
         with self._changed:
@@ -85,12 +85,12 @@ class RequestQueue(Generic[Item]):
             self._append(items)
 
     def put_following(self, item: Item, rows: int) -> None:
-        """Add an item that follows from one that was taken, and was accepted with it."""
+        """Add the successor of a taken item; it is never refused."""
         with self._changed:
             self._append([(item, rows)])
 
     def put_back(self, items: Sequence[tuple[Item, int]]) -> None:
-        """Return items that were taken and could not be used to the front of the queue."""
+        """Return taken items to the front of the queue."""
         now = time.monotonic()
         with self._changed:
             self._items.extendleft((item, rows, now) for item, rows in reversed(items))
@@ -98,19 +98,19 @@ class RequestQueue(Generic[Item]):
     def take(
         self, worker: int, *, busy: int, most: int, fits: Callable[[Sequence[Item]], bool]
     ) -> list[Item] | None:
-        """Take the items that a worker should begin with now.
+        """Take the next items for a worker.
 
-        Waits until there are some if the worker is not busy. A busy worker gets none unless they
-        are a worthwhile number or have waited for long enough, see `IDLE_SHARE`.
+        An idle worker waits until there are items. A busy worker gets none until there are enough,
+        or they have waited long enough; see `IDLE_SHARE`.
 
         Args:
-            worker: its number
-            busy: rows that it has in use
-            most: rows that it may have in use
-            fits: whether items go together
+            worker: number of the worker
+            busy: rows in use by the worker
+            most: maximum rows of the worker
+            fits: returns whether items can be taken together
 
         Returns:
-            the items; None: the queue is closed, and nothing is left to do
+            the items; None: the queue is closed and empty
         """
         with self._changed:
             self._busy[worker] = busy
@@ -134,7 +134,7 @@ class RequestQueue(Generic[Item]):
             return [item for item, _, _ in group]
 
     def close(self) -> None:
-        """Refuse new items; those that wait are still taken."""
+        """Refuse new items; waiting items can still be taken."""
         with self._changed:
             self._closed = True
             self._changed.notify_all()
@@ -159,10 +159,10 @@ class RequestQueue(Generic[Item]):
     def _group(
         self, busy: int, most: int, fits: Callable[[Sequence[Item]], bool]
     ) -> Iterator[tuple[Item, int, float]]:
-        """Yield the first items that fit, until a worker has its share of all work.
+        """Yield the first items that fit, up to a worker's share of all work.
 
-        The last item may exceed the share; otherwise several rows that belong together would wait
-        although there is room.
+        The last item may exceed the share; otherwise an item of several rows would wait although
+        there is room.
         """
         everything = sum(rows for _, rows, _ in self._items) + sum(self._busy.values())
         share = math.ceil(everything / self._workers)
@@ -178,7 +178,7 @@ class RequestQueue(Generic[Item]):
 
 
 class _Pace:
-    """How fast items are taken, from the last `KEPT` times within `SECONDS`."""
+    """The rate at which items are taken, from the last `KEPT` times within `SECONDS`."""
 
     KEPT, SECONDS = 64, 60.0
     MOST = 60.0
@@ -187,12 +187,12 @@ class _Pace:
         self._taken: deque[tuple[float, int]] = deque(maxlen=self.KEPT)
 
     def count(self, items: int) -> None:
-        """Note that items were taken."""
+        """Record that items were taken."""
         if items:
             self._taken.append((time.monotonic(), items))
 
     def seconds_for(self, items: int) -> float:
-        """Estimate how long it takes until this many items are taken: 1 to 60 s, 1 if unknown."""
+        """Estimate the seconds until this many items are taken: 1 to 60, or 1 if unknown."""
         now = time.monotonic()
         recent = [(at, count) for at, count in self._taken if now - at <= self.SECONDS]
         if len(recent) < 2:

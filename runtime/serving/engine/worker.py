@@ -27,9 +27,9 @@ class Worker(Thread):
     """Takes jobs from the request queue, decodes them, and sets the results of their requests.
 
     Args:
-        number: which of the engine's workers it is
-        queue: where it takes jobs from, until that is closed and empty
-        rows: the most rows in use; a wider job has a batch of its own
+        number: index of the worker in the engine
+        queue: source of the jobs
+        rows: maximum rows in use; a wider job is decoded alone
         capacity: target positions of each row
     """
 
@@ -80,12 +80,12 @@ class Worker(Thread):
                 self._notify()
             except DeviceLostError as error:
                 self._give_up(taken or (), error)
-            except Exception as error:  # a defect of the server itself
+            except Exception as error:  # a defect of the server
                 self._observer.failed(f"{type(error).__name__}: {error}")
                 self._fail_all(taken or (), error)
 
     def _evict(self) -> None:
-        """Remove jobs of requests that were cancelled or whose time is up."""
+        """Remove jobs of requests that are cancelled or past their deadlines."""
         now = time.monotonic()
         self._scheduler.evict(lambda job: job.key.handle.is_over(now))
 
@@ -105,7 +105,7 @@ class Worker(Thread):
             self._notify()
 
     def _batches(self, jobs: Jobs) -> Iterator[Jobs]:
-        """Yield jobs that can be encoded together without much padding."""
+        """Yield batches of jobs that can be encoded together without much padding."""
         now = time.monotonic()
         wanted = [job for job in jobs if not job.key.handle.is_over(now)]
         for job in wanted:
@@ -133,7 +133,7 @@ class Worker(Thread):
         """Send the new tokens of running requests to their listeners."""
         for decoded in self._scheduler.running:
             if decoded.prefix:
-                continue  # nothing is new while the prefix is read
+                continue  # no new tokens during prefill
             handle = decoded.job.key.handle
             try:
                 handle.notify(decoded.search.sequence)
@@ -143,7 +143,7 @@ class Worker(Thread):
     def _settle(
         self, outcomes: Iterable[DecodedJob[QueuedRequest] | FailedJob[QueuedRequest]]
     ) -> None:
-        """Add finished jobs to the results of their requests, and queue the jobs that follow."""
+        """Add finished jobs to the results of their requests, and queue the next jobs."""
         for outcome in outcomes:
             queued = outcome.job.key
             following = queued.handle.add(queued.number, outcome)
@@ -151,7 +151,7 @@ class Worker(Thread):
                 self._queue.put_following(following, following.strategy.width)
 
     def _fits(self, jobs: Jobs) -> bool:
-        """Return whether jobs may be encoded between two steps: running requests wait meanwhile."""
+        """Return whether jobs may be encoded between two steps, while running requests wait."""
         most = self._backend.limits.encoded or DEFAULT_BATCH_TOKENS
         return sum(map(self._length, jobs)) <= most
 
@@ -159,7 +159,7 @@ class Worker(Thread):
         return source_length(job, self._model)
 
     def _fail_all(self, jobs: Jobs, error: Exception) -> None:
-        """Fail the requests of jobs that were just taken, and of all that are running."""
+        """Fail the requests of newly taken jobs and of all running jobs."""
         jobs = [*jobs, *self._scheduler.jobs]
         self._scheduler.close()
         for job in jobs:

@@ -1,5 +1,7 @@
-"""Lines of a file as inputs of parity and calibration of encoders alone: as `encode` takes them,
-compared with Hugging Face's tokenizer."""
+"""Inputs of parity and calibration of encoder-only models are the lines that `encode` takes.
+
+They are compared with Hugging Face's tokenizer.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What encoders alone say of texts, compared with Hugging Face's pipelines on the same weights."""
+"""Results of encoder-only models, compared with Hugging Face's pipelines on the same weights."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Scores of a decoder alone are Hugging Face's log-softmax, and perplexity is made of them."""
+"""Scores of a decoder-only model are Hugging Face's log-softmax, and perplexity is made of them."""
 
 from __future__ import annotations
 

@@ -295,7 +295,7 @@ def test_a_bundle_without_tokenizers_takes_ids(ids_model: Model) -> None:
         ({"max_batch_size": 0}, "max_batch_size: expected an integer of at least 1, found 0"),
         ({"max_batch_size": None}, "max_batch_size: expected an integer of at least 1, found None"),
         ({"target_language": 7}, "target_language: expected a text, found 7"),
-        ({"beams": 4}, "unknown option beams: expected some of end_token, "),
+        ({"beams": 4}, "unknown option beams: expected some of source_language, "),
         ({"task": "translate"}, "language, task and timestamps are for speech models"),
         ({"target_language": "de"}, "target_language: expected none, this model has no languages"),
     ],

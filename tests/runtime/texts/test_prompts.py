@@ -1,4 +1,4 @@
-"""Prompts of a decoder alone that fill its positions, or do not fit."""
+"""Prompts of a decoder-only model that fill its positions, or do not fit."""
 
 from __future__ import annotations
 

@@ -81,7 +81,7 @@ def _check_supported(form: FormData, response_format: str) -> None:
 
 
 def _options(form: FormData, served: ServedModel, task: str, *, timed: bool) -> GenerationOptions:
-    """Make the options of a request.
+    """Create the generation options of a request.
 
     Raises:
         DragomanError: a value is out of range, or the model does not support it.
@@ -122,7 +122,7 @@ def _response(
     if response_format == "json":
         return JSONResponse({"text": text})
     language = "en" if task == "translate" and result.language is None else result.language
-    # Segments have no probabilities of their own: theirs is that of the whole output.
+    # Segments have no probabilities of their own; each reports that of the whole output.
     mean_log_probability = result.log_probability / max(1, len(result.tokens))
     return JSONResponse(
         {
@@ -150,13 +150,13 @@ def _response(
 
 
 def _compression_ratio(text: str) -> float:
-    """How well a text can be compressed, which shows repetitions (Radford et al. 2022, 4.5)."""
+    """Return the compression ratio, which detects repetitions (Radford et al. 2022, 4.5)."""
     data = text.encode()
     return round(len(data) / len(zlib.compress(data)), 3)
 
 
 def _srt(segments: Sequence[Segment]) -> str:
-    """Write subtitles as SubRip: numbered, with a comma before thousandths."""
+    """Format segments as SubRip subtitles."""
     return "".join(
         f"{number}\n{_clock(s.start, ',')} --> {_clock(s.end, ',')}\n{_line(s)}\n\n"
         for number, s in enumerate(segments, 1)
@@ -164,14 +164,14 @@ def _srt(segments: Sequence[Segment]) -> str:
 
 
 def _vtt(segments: Sequence[Segment]) -> str:
-    """Write subtitles as WebVTT (W3C)."""
+    """Format segments as WebVTT subtitles (W3C)."""
     return "WEBVTT\n\n" + "".join(
         f"{_clock(s.start, '.')} --> {_clock(s.end, '.')}\n{_line(s)}\n\n" for s in segments
     )
 
 
 def _line(segment: Segment) -> str:
-    """The text in one line, without the arrow, which would be read as times."""
+    """Return the text on one line, without arrows, which would be parsed as times."""
     return " ".join((segment.text or "").split()).replace("-->", "->")
 
 

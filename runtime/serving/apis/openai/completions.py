@@ -1,4 +1,4 @@
-"""OpenAI's API: completions, as one answer or as a stream."""
+"""OpenAI's API: completions, as one response or as a stream."""
 
 from __future__ import annotations
 
@@ -29,18 +29,18 @@ Items = AsyncGenerator[Token | StreamEnd, None]
 
 
 class CompletionRequest:
-    """The fields of a request.
+    """The fields of a completion request.
 
     Attributes:
         prompts: texts, or lists of token ids
-        stream: whether the only output is sent as it is decoded
-        with_usage: whether a stream ends with the numbers of tokens
+        stream: whether the output is sent as it is decoded
+        with_usage: whether a stream ends with the token counts
         echo: whether texts begin with their prompts
-        logprobs: how many tokens are reported for each step; None: not even the selected one
+        logprobs: number of top tokens reported for each step; None: no log-probabilities
         stops: texts that end an output
 
     Raises:
-        BodyError: fields are wrong, unknown or not supported together.
+        BodyError: fields are wrong, unknown or incompatible.
     """
 
     def __init__(self, fields: Fields) -> None:
@@ -84,7 +84,7 @@ class CompletionRequest:
 
     @property
     def options(self) -> GenerationOptions:
-        """The generation options of each prompt.
+        """Return the generation options of each prompt.
 
         Raises:
             DragomanError: a value is out of range.
@@ -94,7 +94,7 @@ class CompletionRequest:
             raise BodyError(f"n: expected 1 with temperature 0, found {self._n}")
         sampling: dict[str, Any] = {}
         if not greedy:
-            # Without a seed, each prompt has random numbers of its own.
+            # Without a seed, each prompt draws its own random numbers.
             sampling = {"temperature": self._temperature, "top_k": 0, "seed": self._seed}
             if self._top_p is not None:
                 sampling["top_p"] = self._top_p
@@ -114,16 +114,16 @@ def _is_prompt(prompt: Any) -> bool:
 
 
 class StopBuffer:
-    """An output up to a stop. What could be the beginning of a stop is held back.
+    """The text of an output up to a stop string; a possible beginning of a stop is held back.
 
-    If there are several stops, the one that is complete first ends the output.
+    The stop that is complete first ends the output.
 
     Attributes:
         text: the output up to the stop
-        stopped: whether there was a stop; then nothing more may be added
+        stopped: whether a stop was found; then nothing more may be added
 
     Args:
-        stops: none of them empty
+        stops: stop strings, none empty
     """
 
     def __init__(self, stops: Sequence[str]) -> None:
@@ -135,7 +135,7 @@ class StopBuffer:
         """Add the text of a token.
 
         Returns:
-            the text that is released: it follows what was released before
+            the released text, which continues the text released before
         """
         self._token_begins.append(len(self.text))
         self.text += piece
@@ -150,19 +150,19 @@ class StopBuffer:
         return self.text[before : self._released]
 
     def rest(self) -> str:
-        """Return the text that is still held back when the output has ended."""
+        """Return the text still held back when the output has ended."""
         return self.text[self._released :]
 
     @property
     def offsets(self) -> list[int]:
-        """Where tokens begin in the text, as far as they begin before the stop."""
+        """Return the text offsets of the tokens that begin before the stop."""
         if not self.stopped:
             return self._token_begins
         return [begin for begin in self._token_begins if begin < len(self.text)]
 
     @property
     def _held_back(self) -> int:
-        """How many of the last characters could be the beginning of a stop."""
+        """Return how many of the last characters could begin a stop."""
         if self.stopped:
             return 0
         return max(
@@ -242,10 +242,10 @@ def _until_stop(hypothesis: Hypothesis, stops: Sequence[str], model: Model) -> S
 
 
 def _logprobs(hypothesis: Hypothesis, offsets: list[int], model: Model) -> dict[str, Any]:
-    """Write the log-probabilities of a hypothesis.
+    """Return the log-probabilities of a hypothesis as JSON data.
 
     Args:
-        offsets: where the reported tokens begin in the text
+        offsets: text offsets of the reported tokens
     """
     count = len(offsets)
     return {
@@ -275,10 +275,10 @@ def _usage(prompt: int, completion: int) -> dict[str, int]:
 
 
 async def _checked(items: Items) -> Items:
-    """The same items.
+    """Yield items unchanged.
 
     Raises:
-        RejectedError: the prompt could not be continued.
+        RejectedError: the prompt could not be decoded.
     """
     async with aclosing(items):
         async for item in items:
@@ -290,11 +290,11 @@ async def _checked(items: Items) -> Items:
 async def _events(
     items: Items, completion: CompletionRequest, head: dict[str, Any], prompt: int
 ) -> AsyncGenerator[str, None]:
-    """Chunks with text, without what could be the beginning of a stop.
+    """Yield chunks of text, holding back a possible beginning of a stop.
 
     Args:
-        items: closed at a stop, so that nothing more is decoded
-        prompt: how many tokens the prompt has
+        items: generator of tokens; closed at a stop, which ends decoding
+        prompt: number of tokens of the prompt
     """
     output, last, reason = StopBuffer(completion.stops), "", "stop"
     async with aclosing(items):
@@ -322,10 +322,10 @@ def _chunk(head: dict[str, Any], text: str, reason: str | None) -> dict[str, Any
 
 
 def _check_result(result: Result) -> None:
-    """Check that a prompt was continued.
+    """Check that a prompt was decoded.
 
     Raises:
-        RejectedError: it was not.
+        RejectedError: the prompt could not be decoded.
     """
     if result.finish_reason == "rejected":
         raise RejectedError(result.error or "rejected")

@@ -55,7 +55,7 @@ async def embeddings(service: Service, request: Request) -> Response:
 
 
 def prompt_tokens(sources: Sequence[Any], model: Model) -> int:
-    """Count the tokens of all sources together."""
+    """Count the tokens of all sources."""
     return sum(len(model.tokenize(source)) for source in sources)
 
 

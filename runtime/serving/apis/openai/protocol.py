@@ -1,4 +1,4 @@
-"""OpenAI's API: the list of models, the form of errors, and all endpoints."""
+"""OpenAI's API: the list of models, the format of errors, and all endpoints."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ ERROR_TYPES = {401: "authentication_error", 404: "not_found_error", 429: "rate_l
 
 
 def error_body(error: DragomanError) -> dict[str, Any]:
-    """Write an error."""
+    """Return the JSON body of an error."""
     default = "invalid_request_error" if error.status < 500 else "server_error"
     kind = ERROR_TYPES.get(error.status, default)
     return {"error": {"message": str(error), "type": kind, "param": None, "code": error.code}}
